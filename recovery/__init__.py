@@ -1,0 +1,1 @@
+"""Recovery: finish what crashes left."""

@@ -1,0 +1,5 @@
+"""``python -m recovery`` is the command `txpool-recovery`."""
+
+from recovery.cli import main
+
+main()

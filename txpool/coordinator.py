@@ -1,0 +1,357 @@
+"""The two-phase commit protocol: no clock, no thread, and no I/O of its own.
+
+A `Coordinator` drives one transaction through the phases below. Each phase is one method; what follows when a phase
+raises is one table. So an error, a KeyboardInterrupt or an async cancellation is handled in one place: before the
+decision it leads to rollback, after it never does, and during it the truth is established first.
+
+::
+
+    PREPARE ──> DECIDE ──> COMMIT ──> COMPLETE ──> ENDED
+       │  │       │ ?        ▲           ▲
+       │  │       ▼          │           │
+       │  │    ESTABLISH ────┤           │
+       │  │       │  └──> IN DOUBT       │
+       │  └───────┴──> ROLLBACK ─────────┘
+       └──> ONE PHASE (a single branch that is not prepared)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from txpool import failpoints
+from txpool.log.base import DecisionLog, Heuristic
+from txpool.resources.base import Answer, Branch, Decider, MarkedBranch, Refused, Settled, Vote
+from txpool.xid import make_xid, split_gtrid
+
+logger = logging.getLogger("txpool")
+
+
+class Outcome(Enum):
+    """How a transaction ended, as far as its coordinator knows."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    IN_DOUBT = "in doubt"
+    HEURISTIC_COMMIT = "heuristic commit"
+    HEURISTIC_ROLLBACK = "heuristic rollback"
+    HEURISTIC_MIXED = "heuristic mixed"
+    HEURISTIC_HAZARD = "heuristic hazard"
+
+
+class Phase(Enum):
+    """Where in the protocol a transaction stands."""
+
+    PREPARE = "prepare"
+    ONE_PHASE = "one-phase commit"
+    DECIDE = "decide"
+    ESTABLISH = "establish"
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    COMPLETE = "complete"
+    IN_DOUBT = "in doubt"
+    ENDED = "ended"
+
+
+@dataclass(slots=True)
+class Unit:
+    """What one global transaction consists of when its commit begins."""
+
+    gtrid: str
+    branches: Sequence[Branch] = ()
+    #: Branches that a subordinate transaction has prepared elsewhere: they always get a decision.
+    adopted: Sequence[Branch] = ()
+    marked: MarkedBranch | None = None
+    #: The last resource: committed, without a mark, once all others have prepared. Not safe over a crash just there.
+    last: Branch | None = None
+    #: Something of this gtrid may still appear (a Spark attempt that nobody has heard of).
+    loose_ends: bool = False
+    #: Why it must not commit (timed out, rollback-only), asked once more just before the decision.
+    doomed: Callable[[], BaseException | None] = lambda: None
+
+
+@dataclass(slots=True)
+class Result:
+    """The outcome, and all that an error message or an operator wants to know of it."""
+
+    outcome: Outcome
+    gtrid: str
+    answers: dict[str, Answer] = field(default_factory=dict)
+    #: The first thing that went wrong.
+    cause: BaseException | None = None
+    #: A KeyboardInterrupt or its like that arrived on the way, to be raised again once the protocol has ended.
+    interrupt: BaseException | None = None
+    #: In doubt only: whether recovery, or a later attempt, can ever find the truth.
+    knowable: bool = True
+
+    @property
+    def pending(self) -> list[str]:
+        """The datasources that have not answered: recovery asks them again."""
+        return [name for name, answer in self.answers.items() if answer is Answer.UNKNOWN]
+
+
+class Coordinator:
+    """One transaction's run through the protocol. Used by one thread at a time."""
+
+    def __init__(self, unit: Unit, log: DecisionLog | None) -> None:
+        self.phase = Phase.PREPARE
+        self._unit = unit
+        self._log = log
+        self._branches: list[Branch] = [b for b in unit.branches if not b.idle]
+        self._marked = unit.marked if unit.marked is not None and not unit.marked.idle else None
+        self._last = unit.last if unit.last is not None and not unit.last.idle else None
+        self._last_answer: Answer | None = None
+        #: The branches that take part in phase two.
+        self._voted: list[Branch] = []
+        #: How each branch of phase two ended; UNKNOWN until it has answered.
+        self._ended: dict[Branch | MarkedBranch, Answer] = {}
+        self._result = Result(Outcome.COMMITTED, unit.gtrid)
+
+    def commit(self) -> Result:
+        """Take the transaction to its end; the result is never an exception."""
+        return self._run(Phase.PREPARE)
+
+    def rollback(self) -> Result:
+        """Roll every branch back; the result is never an exception."""
+        return self._run(Phase.ROLLBACK)
+
+    def settle(self) -> Result:
+        """Try again to establish the truth of a transaction in doubt."""
+        return self._run(Phase.ESTABLISH)
+
+    def _run(self, phase: Phase) -> Result:
+        self.phase = phase
+        while self.phase not in (Phase.IN_DOUBT, Phase.ENDED):
+            try:
+                _STEPS[self.phase](self)
+            except BaseException as error:
+                self._note(error)
+                self.phase = _AFTER_FAILURE[self.phase]
+        if self.phase is Phase.IN_DOUBT:
+            self._result.outcome = Outcome.IN_DOUBT
+        return self._result
+
+    def _note(self, error: BaseException) -> None:
+        if self._result.cause is None:
+            self._result.cause = error
+        if not isinstance(error, Exception):
+            self._result.interrupt = error
+
+    # -- the phases ---------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        if failpoints.armed:
+            failpoints.hit("coordinator.begin")
+        alone = [*self._branches, *filter(None, (self._marked, self._last))]
+        if not self._unit.adopted and len(alone) < 2:
+            self.phase = Phase.ONE_PHASE
+            return
+        decider = self._marked.datasource if self._marked else None
+        for number, branch in enumerate(self._branches):
+            branch.name(make_xid(self._unit.gtrid, number, branch.datasource, decider=decider))
+        if self._marked is not None:
+            self._mark(self._marked)
+        for branch in self._branches:
+            branch.start_prepare()
+        if failpoints.armed:
+            failpoints.hit("coordinator.preparing")
+        for branch in self._branches:
+            if branch.await_prepare() is Vote.COMMIT:
+                self._voted.append(branch)
+        if failpoints.armed:
+            failpoints.hit("coordinator.prepared")
+        doom = self._unit.doomed()
+        if doom is not None:
+            raise doom
+        self.phase = Phase.DECIDE
+
+    def _mark(self, marked: MarkedBranch) -> None:
+        """The row lists every branch, and is answered before any PREPARE is sent."""
+        if self._unit.adopted:
+            # They were named, and prepared, when the log was to decide: only a pointer tells recovery otherwise.
+            self._required_log.point(self._unit.gtrid, marked.datasource)
+        marked.mark(self._unit.gtrid, [b.record for b in (*self._branches, *self._unit.adopted)])
+        if self._unit.adopted and self._fenced():
+            raise Refused("recovery has fenced this process while it wrote the marked row")
+        if failpoints.armed:
+            failpoints.hit("coordinator.marked")
+
+    def _one_phase(self) -> None:
+        alone = self._branches[0] if self._branches else self._marked or self._last
+        if alone is not None:
+            # An exception out of it is unknown, like a lost reply: the COMMIT may have been executed.
+            self._result.knowable = False
+            answer = alone.commit_one_phase()
+            self._result.answers[alone.datasource] = answer
+            self._result.cause = getattr(alone, "failure", None)
+            if answer is not Answer.COMMITTED:
+                self._result.outcome = Outcome.ROLLED_BACK
+            if answer in (Answer.UNKNOWN, Answer.LOST):
+                self.phase = Phase.IN_DOUBT
+                return
+        self.phase = Phase.ENDED
+
+    def _decide(self) -> None:
+        voted = [*self._unit.adopted, *self._voted]
+        if self._last is not None and not self._commit_last(self._last):
+            self.phase = Phase.ROLLBACK
+            return
+        if self._marked is None and not voted:
+            self.phase = Phase.ENDED
+            return
+        try:
+            self._decider.record(self._unit.gtrid, [b.record for b in voted])
+        except Refused as refusal:
+            self._note(refusal)
+            self.phase = Phase.ROLLBACK
+            return
+        self.phase = Phase.COMMIT
+
+    def _commit_last(self, last: Branch) -> bool:
+        """Whether the last resource has committed. Where nobody can say, the others roll back and it is a hazard."""
+        self._last_answer = Answer.LOST
+        answer = last.commit_one_phase()
+        self._last_answer = Answer.LOST if answer is Answer.UNKNOWN else answer
+        self._result.cause = getattr(last, "failure", None)
+        return answer is Answer.COMMITTED
+
+    def _establish(self) -> None:
+        """Looking cannot tell, since the write may still land: an abort record meets it, or takes its place."""
+        settled = self._decider.abort(self._unit.gtrid)
+        if settled is Settled.COMMITTED:
+            self.phase = Phase.COMMIT
+        elif self._fenced():
+            # Recovery may have met the decision, completed it and forgotten it before our abort record came.
+            self.phase = Phase.IN_DOUBT
+        else:
+            self.phase = Phase.ROLLBACK
+
+    def _commit(self) -> None:
+        self._result.outcome = Outcome.COMMITTED
+        branches = [*self._unit.adopted, *self._voted]
+        self._ended = dict.fromkeys(branches, Answer.UNKNOWN)
+        if failpoints.armed:
+            failpoints.hit("coordinator.decided")
+        started = [branch for branch in branches if self._start(branch.start_commit)]
+        if failpoints.armed:
+            failpoints.hit("coordinator.committing")
+        for branch in started:
+            self._ended[branch] = self._await(branch.await_commit)
+            if failpoints.armed:
+                failpoints.hit("coordinator.one-committed")
+        if self._marked is not None:
+            self._ended[self._marked] = Answer.COMMITTED
+        if self._last is not None:
+            self._ended[self._last] = Answer.COMMITTED
+        if failpoints.armed:
+            failpoints.hit("coordinator.committed")
+        self.phase = Phase.COMPLETE
+
+    def _roll_back(self) -> None:
+        self._result.outcome = Outcome.ROLLED_BACK
+        branches = [*self._branches, *self._unit.adopted]
+        if self._last is not None and self._last_answer is None:
+            branches.append(self._last)
+        self._ended = dict.fromkeys(branches, Answer.UNKNOWN)
+        if self._last is not None and self._last_answer is not None:
+            self._ended[self._last] = self._last_answer
+        if failpoints.armed:
+            failpoints.hit("coordinator.rolling-back")
+        if self._marked is not None:
+            self._ended[self._marked] = self._await(self._marked.rollback)
+        started = [branch for branch in branches if self._start(branch.start_rollback)]
+        for branch in started:
+            self._ended[branch] = self._await(branch.await_rollback)
+        self.phase = Phase.COMPLETE
+
+    def _complete(self) -> None:
+        """Forget what every branch has answered; leave a finished mark where something is unaccounted for."""
+        self.phase = Phase.ENDED
+        committed = self._result.outcome is Outcome.COMMITTED
+        wanted, against = (Answer.COMMITTED, Answer.ROLLED_BACK)[:: 1 if committed else -1]
+        for branch, answer in self._ended.items():
+            known = self._result.answers.get(branch.datasource, wanted)
+            self._result.answers[branch.datasource] = answer if known is wanted else known
+        ends = set(self._ended.values())
+        if Answer.LOST in ends:
+            self._result.outcome = Outcome.HEURISTIC_HAZARD
+        elif against in ends and wanted in ends:
+            self._result.outcome = Outcome.HEURISTIC_MIXED
+        elif against in ends:
+            self._result.outcome = Outcome.HEURISTIC_ROLLBACK if committed else Outcome.HEURISTIC_COMMIT
+        if self._log is None:
+            return
+        for branch, answer in self._ended.items():
+            if answer in (against, Answer.LOST):
+                self._log.note(self._heuristic(branch, answer, "commit" if committed else "rollback"))
+        if self._unit.loose_ends or ends - {wanted}:
+            self._log.finish(self._unit.gtrid)
+        elif committed:
+            self._decider.forget(self._unit.gtrid)
+
+    # -- their parts --------------------------------------------------------------------------------------------
+
+    def _start(self, step: Callable[[], None]) -> bool:
+        """Start one branch's phase two: what cannot be reached now stays for recovery, and stops nobody else."""
+        try:
+            step()
+        except BaseException as error:
+            self._unreached(error)
+            return False
+        return True
+
+    def _await(self, step: Callable[[], Answer]) -> Answer:
+        try:
+            return step()
+        except BaseException as error:
+            self._unreached(error)
+            return Answer.UNKNOWN
+
+    def _unreached(self, error: BaseException) -> None:
+        if not isinstance(error, Exception):
+            self._result.interrupt = error
+        logger.warning("%s: %s: %s", self._unit.gtrid, self.phase.value, error)
+
+    def _heuristic(self, branch: Branch | MarkedBranch, answer: Answer, decided: str) -> Heuristic:
+        # A marked branch has no name, and one that the user's own SQL ended early was never given one.
+        named = branch in self._voted or branch in self._unit.adopted
+        bqual = branch.record.xid.bqual if named else ""  # type: ignore[union-attr]
+        return Heuristic(self._unit.gtrid, bqual, branch.datasource, decided, answer.value)
+
+    def _fenced(self) -> bool:
+        return self._required_log.is_fenced(split_gtrid(self._unit.gtrid).incarnation)
+
+    @property
+    def _decider(self) -> Decider:
+        return self._marked if self._marked is not None else self._required_log
+
+    @property
+    def _required_log(self) -> DecisionLog:
+        if self._log is None:
+            raise Refused("no decision log is configured")
+        return self._log
+
+
+_STEPS: dict[Phase, Callable[[Coordinator], None]] = {
+    Phase.PREPARE: Coordinator._prepare,
+    Phase.ONE_PHASE: Coordinator._one_phase,
+    Phase.DECIDE: Coordinator._decide,
+    Phase.ESTABLISH: Coordinator._establish,
+    Phase.COMMIT: Coordinator._commit,
+    Phase.ROLLBACK: Coordinator._roll_back,
+    Phase.COMPLETE: Coordinator._complete,
+}
+
+#: What follows when a phase raises. Nothing that happens after the decision leads to rollback.
+_AFTER_FAILURE = {
+    Phase.PREPARE: Phase.ROLLBACK,
+    Phase.ONE_PHASE: Phase.IN_DOUBT,
+    Phase.DECIDE: Phase.ESTABLISH,
+    Phase.ESTABLISH: Phase.IN_DOUBT,
+    Phase.COMMIT: Phase.COMPLETE,
+    Phase.ROLLBACK: Phase.COMPLETE,
+    Phase.COMPLETE: Phase.ENDED,
+}

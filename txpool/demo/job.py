@@ -1,0 +1,125 @@
+"""The demo's job: what a data engineer would write. Flights from Spark, totals and a ledger row, in one transaction.
+
+Run as a program it is the child process that a scene kills: ``python -m txpool.demo.job FOLDER RUN [options]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import txpool
+from txpool.demo.flights import COLUMNS, read_dataframe, read_rows
+from txpool.demo.java import spark_environment
+
+#: How many partitions the flights have without Spark; with it, Spark says.
+_PARTITIONS = 4
+
+Write = Callable[[Iterable[Any]], None]
+
+
+class Source:
+    """The flights without Spark: the driver writes every partition itself."""
+
+    def __init__(self, rows: int | None) -> None:
+        self._rows = rows
+
+    def write_partitions(self, write: Write) -> None:
+        flights = list(read_rows(self._rows))
+        size = -(-len(flights) // _PARTITIONS)
+        for start in range(0, len(flights), size):
+            write(flights[start : start + size])
+
+    def totals(self) -> list[tuple[str, int]]:
+        carrier = list(COLUMNS).index("carrier")
+        return sorted(Counter(str(row[carrier]) for row in read_rows(self._rows)).items())
+
+
+class SparkSource(Source):
+    """The flights as a Spark DataFrame: every partition is written by a task on an executor."""
+
+    def __init__(self, spark: Any, folder: Path, rows: int | None) -> None:
+        super().__init__(rows)
+        self._flights = read_dataframe(spark, folder, rows)
+
+    def write_partitions(self, write: Write) -> None:
+        from txpool.spark import foreach_partition
+
+        foreach_partition(self._flights, write)
+
+    def totals(self) -> list[tuple[str, int]]:
+        return [(row["carrier"], row["count"]) for row in self._flights.groupBy("carrier").count().collect()]
+
+
+@contextmanager
+def source(folder: Path, rows: int | None, *, spark: bool) -> Iterator[Source]:
+    """The flights, with a Spark of two threads around them or without one."""
+    if not spark:
+        yield Source(rows)
+        return
+    scratch = folder / "spark"
+    scratch.mkdir(exist_ok=True)
+    os.environ.update(spark_environment(scratch))
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").appName("txpool demo").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.log.level", "OFF")
+    builder = builder.config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+    session = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    try:
+        yield SparkSource(session, scratch, rows)
+    finally:
+        session.stop()
+
+
+class HalfWayFailure(Exception):
+    """The bug in somebody's writer."""
+
+
+def write_flights(flights: Source, conf: Path, run: int, *, fails: bool = False) -> None:
+    """The job: all three databases, or none of them."""
+
+    def write(rows: Iterable[Any]) -> None:
+        # An ordinary DB-API writer: nothing in it knows that it is part of a larger transaction.
+        columns = f"{', '.join(COLUMNS)}, run"
+        with (
+            txpool.connect(str(conf / "flights.properties")) as connection,
+            connection.cursor() as cursor,
+            cursor.copy(f"copy flights ({columns}) from stdin") as copy,
+        ):
+            for number, row in enumerate(rows):
+                copy.write_row((*row, run))
+                if fails and number == 1000:
+                    raise HalfWayFailure("a partition fails after 1,000 rows")
+
+    with txpool.transaction():
+        flights.write_partitions(write)
+        totals = flights.totals()
+        with txpool.connect(str(conf / "totals.properties")) as connection, connection.cursor() as cursor:
+            cursor.executemany("insert into totals values (%s, %s, %s)", [(run, *total) for total in totals])
+        with txpool.connect(str(conf / "ledger.properties")) as connection:
+            number = sum(flights for _, flights in totals)
+            connection.cursor().execute("insert into ledger (run, flights) values (?, ?)", (run, number))
+
+
+def main() -> None:
+    """The child process of a scene; where it is killed, TXPOOL_FAILPOINTS says."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("run", type=int)
+    parser.add_argument("--rows", type=int)
+    parser.add_argument("--no-spark", action="store_true")
+    arguments = parser.parse_args()
+    conf = arguments.folder / "conf"
+    txpool.configure(conf / "txpool.properties")
+    with source(arguments.folder, arguments.rows, spark=not arguments.no_spark) as flights:
+        write_flights(flights, conf, arguments.run)
+
+
+if __name__ == "__main__":
+    main()

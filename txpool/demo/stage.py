@@ -1,0 +1,107 @@
+"""Where the demo plays: a folder with a PostgreSQL server of two databases, a SQLite file, and their configuration."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from txpool.demo.flights import FLIGHTS_SCHEMA
+from txpool.demo.server import EmbeddedPostgres
+
+_FLIGHTS = FLIGHTS_SCHEMA.replace("primary key (", "run smallint not null, primary key (run, ")
+_TOTALS = "run smallint, carrier text, flights integer not null, primary key (run, carrier)"
+_LEDGER = "run integer primary key, flights integer not null, at text not null default current_timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What the three databases hold of one run, read from each on a connection of its own."""
+
+    flights: int
+    totals: int
+    ledger: int
+
+    @property
+    def agree(self) -> bool:
+        return self.flights == self.totals == self.ledger
+
+
+class Stage:
+    """The demo's folder: `conf/` with the files that a user would write, `ledger.db`, `txlog/` and `postgres/`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.conf = folder / "conf"
+        self.server = EmbeddedPostgres(
+            folder / "postgres", databases=("flights", "totals"), settings={"max_prepared_transactions": "32"}
+        )
+
+    def build(self) -> None:
+        """Start the server, write the configuration, and create the tables."""
+        self.server.start()
+        self._configure()
+        with psycopg.connect(self.server.dsn("flights")) as flights:
+            flights.execute(f"create table flights ({_FLIGHTS})")
+        with psycopg.connect(self.server.dsn("totals")) as totals:
+            totals.execute(f"create table totals ({_TOTALS})")
+        ledger = self._ledger()
+        ledger.execute("pragma journal_mode = wal")
+        ledger.execute(f"create table ledger ({_LEDGER})")
+        ledger.close()
+
+    def count(self, run: int) -> Counts:
+        """Ask each database, past txpool, what it holds of one run."""
+        with psycopg.connect(self.server.dsn("flights")) as connection:
+            flights = _one(connection.execute("select count(*) from flights where run = %s", (run,)).fetchone())
+        with psycopg.connect(self.server.dsn("totals")) as connection:
+            query = "select coalesce(sum(flights), 0) from totals where run = %s"
+            totals = _one(connection.execute(query, (run,)).fetchone())
+        connection = self._ledger()
+        ledger = _one(
+            connection.execute("select coalesce(sum(flights), 0) from ledger where run = ?", (run,)).fetchone()
+        )
+        connection.close()
+        return Counts(flights, totals, ledger)
+
+    def prepared(self) -> int:
+        """How many prepared transactions the server holds."""
+        with psycopg.connect(self.server.dsn("flights")) as connection:
+            return _one(connection.execute("select count(*) from pg_prepared_xacts").fetchone())
+
+    def close(self) -> None:
+        """Stop the server; the folder stays."""
+        self.server.close()
+
+    def _ledger(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.folder / "ledger.db")
+
+    def _configure(self) -> None:
+        self.conf.mkdir()
+        secret = self.conf / "password"
+        secret.touch(mode=0o600)
+        secret.write_text(self.server.password)
+        files = {
+            "flights": ("driver = psycopg", "mode = xa", f"url = {self.server.url('flights')}", _PASSWORD),
+            "totals": ("driver = psycopg", "mode = xa", f"url = {self.server.url('totals')}", _PASSWORD),
+            "ledger": ("driver = sqlite3", "mode = cmr", "url = sqlite:///../ledger.db"),
+            "txpool": ("node.name = demo", "log.url = sqlite:///../txlog"),
+            "recovery": (
+                "node.name = demo",
+                "log.url = sqlite:///../txlog",
+                "datasources = flights.properties, totals.properties, ledger.properties",
+                "recovery.backoff = 0",
+            ),
+        }
+        for name, lines in files.items():
+            (self.conf / f"{name}.properties").write_text("\n".join(lines) + "\n")
+
+
+_PASSWORD = "password = ${file:password}"  # noqa: S105 - a reference
+
+
+def _one(row: tuple[int, ...] | None) -> int:
+    assert row is not None  # noqa: S101 - an aggregate has a row
+    return row[0]

@@ -1,0 +1,36 @@
+"""What the pool, the handles and the resource managers need to know of a DB-API driver."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Driver(Protocol):
+    """One DB-API driver's own ways, for one datasource. Thread-safe; a raw connection has one user at a time."""
+
+    @property
+    def module(self) -> Any:
+        """The PEP 249 module."""
+
+    def connect(self) -> Any:
+        """A new raw connection, outside a transaction, with the session as the datasource wants it."""
+
+    def is_clean(self, raw: Any) -> bool:
+        """No I/O: open, healthy, and outside a transaction."""
+
+    def reset(self, raw: Any) -> None:
+        """Roll back and restore the session; raises where it cannot."""
+
+    def ping(self, raw: Any) -> None:
+        """Raises where the connection is dead."""
+
+    def close(self, raw: Any) -> None: ...
+
+    def cancel(self, raw: Any) -> None:
+        """Ask the server to stop what the connection is executing; from any thread, never raises."""
+
+    def begin(self, raw: Any) -> None:
+        """Open the local transaction, where the driver does not do so by itself at the first statement."""
+
+    def ended_by(self, raw: Any, raw_cursor: Any) -> str | None:
+        """After a statement inside a transaction: `commit` or `rollback` where the user's own SQL has ended it."""

@@ -1,0 +1,109 @@
+"""Simple-query messages over a psycopg connection, sending and receiving apart: the split phases need just that.
+
+psycopg's own methods send, wait and check in one go, and put a BEGIN before what they send. Here nothing is added,
+a `send` never waits, and an interrupted `receive` loses nothing: the next one goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg import generators, pq, waiting
+from psycopg.pq.abc import PGresult
+
+from txpool.errors import translate
+
+# As plain numbers, which is what libpq's wrapper in C returns: making an enum of each costs more than the call.
+IDLE = int(pq.TransactionStatus.IDLE)
+ACTIVE = int(pq.TransactionStatus.ACTIVE)
+INTRANS = int(pq.TransactionStatus.INTRANS)
+INERROR = int(pq.TransactionStatus.INERROR)
+
+_BAD = int(pq.ConnStatus.BAD)
+_FATAL_ERROR = int(pq.ExecStatus.FATAL_ERROR)
+# How often a wait looks for a signal, in seconds.
+_INTERVAL = 0.1
+# What a session dies of: whatever was on its way has an unknown fate.
+_SESSION_ENDING = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"})
+
+
+class Session:
+    """One message at a time over one connection. Used by one thread at a time."""
+
+    __slots__ = ("_pgconn", "_unsent", "raw", "results")
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self._pgconn = raw.pgconn
+        self._unsent = False
+        #: What has been received of the answer to the last message.
+        self.results: list[PGresult] = []
+
+    @property
+    def status(self) -> int:
+        """libpq's transaction status: IDLE, ACTIVE, INTRANS, INERROR, or another number where it is lost."""
+        return int(self._pgconn.transaction_status)
+
+    def is_alive(self) -> bool:
+        """Look, without waiting, whether the server has already said goodbye."""
+        try:
+            self._pgconn.consume_input()
+        except psycopg.Error:
+            return False
+        return int(self._pgconn.status) != _BAD
+
+    def send(self, message: str) -> None:
+        """Send without waiting; psycopg.OperationalError where the connection is lost."""
+        self.results = []
+        self._pgconn.send_query(message.encode())
+        self._unsent = bool(self._pgconn.flush())
+
+    def receive(self) -> list[PGresult]:
+        """Wait for the whole answer; an error of the server is one of its results, a lost connection raises."""
+        if self._unsent:
+            waiting.wait(generators.send(self._pgconn), self._pgconn.socket, interval=_INTERVAL)
+            self._unsent = False
+        try:
+            while result := waiting.wait(generators.fetch(self._pgconn), self._pgconn.socket, interval=_INTERVAL):
+                self.results.append(result)
+        except psycopg.Error:
+            # The server's own farewell says more than the closed socket that follows it.
+            if failure(self.results) is None:
+                raise
+        return self.results
+
+    def run(self, message: str) -> list[PGresult]:
+        """Send and receive; raises what the server answers."""
+        self.send(message)
+        results = self.receive()
+        error = failure(results)
+        if error is not None:
+            raise error
+        return results
+
+    def quoted(self, text: str) -> str:
+        """A literal of SQL."""
+        return bytes(pq.Escaping(self._pgconn).escape_literal(text.encode())).decode()
+
+
+def failure(results: list[PGresult]) -> psycopg.Error | None:
+    """The error among the results, as psycopg's class and ours."""
+    for result in results:
+        if result.status == _FATAL_ERROR:
+            error = psycopg.errors.error_from_result(result)
+            translate(error)
+            return error
+    return None
+
+
+def ends_session(error: psycopg.Error) -> bool:
+    """True where the session is over, and the fate of what was on its way unknown."""
+    state = error.sqlstate
+    return state is None or state.startswith("08") or state in _SESSION_ENDING
+
+
+def value(result: PGresult) -> str | None:
+    """The only value of a result, as text."""
+    found = result.get_value(0, 0)
+    return None if found is None else found.decode()

@@ -1,0 +1,212 @@
+"""Every exception of txpool: PEP 249's tree, and the outcomes of a transaction below it.
+
+::
+
+    Exception
+    ├── Warning                            (PEP 249)
+    └── Error                              (PEP 249)
+        ├── InterfaceError
+        │   └── ConfigurationError         a file, key or value is wrong; nothing was done
+        ├── DatabaseError
+        │   ├── DataError
+        │   ├── OperationalError
+        │   │   ├── PoolTimeout            no connection within the wait; says who holds them
+        │   │   ├── PoolClosed
+        │   │   └── LogError               the decision log cannot be used
+        │   │       └── LogUnknown         a write of it may or may not have landed
+        │   ├── IntegrityError
+        │   ├── InternalError
+        │   ├── ProgrammingError
+        │   └── NotSupportedError
+        └── TransactionError               has .gtrid and .datasource
+            ├── TransactionRolledBack      nothing of it is anywhere
+            │   └── TransactionTimeout     rolled back because its time was up
+            ├── TransactionInDoubt         neither success nor failure; recovery will tell
+            └── HeuristicError             a resource manager ended a branch on its own
+                ├── HeuristicRollback
+                ├── HeuristicCommit
+                ├── HeuristicMixed
+                └── HeuristicHazard        a branch is gone and nobody can say how it ended
+
+An error raised by a driver inside a txpool connection is an instance of the driver's own class and of the
+class here that PEP 249 gives it, see `translated`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+
+class Warning(Exception):  # noqa: A001 - the name is PEP 249's
+    """PEP 249: an important warning, like data truncations while inserting."""
+
+
+class Error(Exception):
+    """PEP 249: the base of every error."""
+
+
+class InterfaceError(Error):
+    """PEP 249: an error of the interface rather than of the database."""
+
+
+class ConfigurationError(InterfaceError):
+    """A file, a key or a value is wrong: the message names it and what would be right. Nothing was done."""
+
+
+class DatabaseError(Error):
+    """PEP 249: an error of the database."""
+
+
+class DataError(DatabaseError):
+    """PEP 249: a problem with the processed data."""
+
+
+class OperationalError(DatabaseError):
+    """PEP 249: an error of the database's operation, not under the programmer's control."""
+
+
+class PoolTimeout(OperationalError):
+    """No connection came free within the wait; the message says who holds them."""
+
+
+class PoolClosed(OperationalError):
+    """The pool, or the datasource, has been closed."""
+
+
+class LogError(OperationalError):
+    """The decision log cannot be used: missing, damaged, another node's, or poisoned."""
+
+
+class LogUnknown(LogError):
+    """A write of the decision log may or may not have landed: the outcome must be established, never guessed."""
+
+
+class IntegrityError(DatabaseError):
+    """PEP 249: the relational integrity is affected."""
+
+
+class InternalError(DatabaseError):
+    """PEP 249: an internal error of the database."""
+
+
+class ProgrammingError(DatabaseError):
+    """PEP 249: a mistake of the program, such as commit() on a connection that a transaction owns."""
+
+
+class NotSupportedError(DatabaseError):
+    """PEP 249: the database does not support what was asked."""
+
+
+class TransactionError(Error):
+    """The base of a transaction's outcomes; `gtrid` names the transaction, `datasource` the one concerned."""
+
+    def __init__(self, message: str, *, gtrid: str | None = None, datasource: str | None = None) -> None:
+        super().__init__(message)
+        self.gtrid = gtrid
+        self.datasource = datasource
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args[0], self.gtrid, self.datasource)
+
+
+def _rebuild(cls: type[TransactionError], message: str, gtrid: str | None, datasource: str | None) -> Any:
+    return cls(message, gtrid=gtrid, datasource=datasource)
+
+
+class TransactionRolledBack(TransactionError):
+    """Nothing of the transaction is anywhere, or will be."""
+
+
+class TransactionTimeout(TransactionRolledBack):
+    """The transaction was rolled back because its time was up."""
+
+
+class TransactionInDoubt(TransactionError):
+    """Neither success nor failure: the truth is not known here yet; the message says who will know it."""
+
+
+class HeuristicError(TransactionError):
+    """A resource manager, or a person, ended a branch otherwise than the transaction was decided."""
+
+
+class HeuristicRollback(HeuristicError):
+    """The transaction was decided to commit, and every branch rolled back."""
+
+
+class HeuristicCommit(HeuristicError):
+    """The transaction was to roll back, and every branch committed."""
+
+
+class HeuristicMixed(HeuristicError):
+    """Some branches committed and others rolled back."""
+
+
+class HeuristicHazard(HeuristicError):
+    """A branch is gone, and nobody can say how it ended."""
+
+
+# PEP 249 names in the order in which a driver's class is looked up: the most particular first.
+_PEP249: tuple[type[Exception], ...] = (
+    IntegrityError,
+    DataError,
+    ProgrammingError,
+    NotSupportedError,
+    InternalError,
+    OperationalError,
+    DatabaseError,
+    InterfaceError,
+    Error,
+    Warning,
+)
+
+
+@lru_cache(maxsize=512)
+def _both(driver_class: type[BaseException]) -> type[BaseException] | None:
+    """A class that is the driver's own and ours; None where the exception is not a PEP 249 one."""
+    names = {base.__name__ for base in driver_class.__mro__ if base.__module__ != "builtins"}
+    for ours in _PEP249:
+        if ours.__name__ in names and ("Error" in names or ours is Warning):
+            namespace = {
+                "__module__": driver_class.__module__,
+                "__qualname__": driver_class.__qualname__,
+                "__doc__": driver_class.__doc__,
+                "__reduce__": _reduce_translated,
+            }
+            return type(driver_class.__name__, (driver_class, ours), namespace)
+    return None
+
+
+def _reduce_translated(error: BaseException) -> tuple[Any, ...]:
+    driver_class = type(error).__mro__[1]
+    state = {key: value for key, value in vars(error).items() if isinstance(value, str | int | float | None)}
+    return _retranslated, (driver_class, error.args, state)
+
+
+def _retranslated(driver_class: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
+    error = driver_class(*args)
+    vars(error).update(state)
+    return translate(error)
+
+
+def translate(error: BaseException) -> BaseException:
+    """Make a driver's error an instance of our class too, in place; anything else is returned as it is."""
+    if isinstance(error, Error | Warning):
+        return error
+    driver_class: Any = type(error)
+    both = _both(driver_class)
+    if both is not None:
+        error.__class__ = both
+    return error
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Within the block, a driver's error comes out as an instance of the driver's class and of ours."""
+    try:
+        yield
+    except Exception as error:
+        translate(error)
+        raise

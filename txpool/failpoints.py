@@ -1,0 +1,120 @@
+"""Named points at which a test, or the demo, may stop a transaction: raise, SIGKILL, hang, or lose a reply.
+
+Unarmed, a point costs one attribute test: ``if failpoints.armed: failpoints.hit("log.recorded")``. Armed by `arm`, or
+by the environment of a child process: ``TXPOOL_FAILPOINTS="coordinator.decided=kill, log.record=raise@2"`` (the second
+time it is reached).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+#: Every point there is, with what has happened when it is reached. A test fails where one is never reached.
+POINTS: Final = {
+    "coordinator.begin": "commit was called, nothing has been sent",
+    "coordinator.marked": "the marked row is answered, no PREPARE is sent",
+    "coordinator.preparing": "every PREPARE is sent, no reply is read",
+    "coordinator.prepared": "every branch has voted to commit, nothing is decided",
+    "coordinator.decided": "the decision is durable, no COMMIT is sent",
+    "coordinator.committing": "every COMMIT is sent, no reply is read",
+    "coordinator.one-committed": "one branch has answered its COMMIT, others may not have",
+    "coordinator.committed": "every branch has answered, the decision is still kept",
+    "coordinator.rolling-back": "the outcome is rollback, nothing has been sent",
+    "branch.prepare-sent": "one branch's PREPARE is sent",
+    "branch.commit-sent": "one branch's COMMIT PREPARED is sent",
+    "branch.rollback-sent": "one branch's ROLLBACK PREPARED is sent",
+    "log.record": "the decision is about to be written",
+    "log.recorded": "the decision is durable, its writer has not been told",
+    "log.abort": "an abort record is about to be written",
+    "log.finish": "a finished mark is about to be written",
+    "marked.row": "the marked row is about to be inserted",
+    "marked.commit": "the marked branch's COMMIT is about to be sent",
+    "marked.committed": "the marked branch has committed, its coordinator has not been told",
+    "marked.forget": "marked rows are about to be deleted",
+    "recovery.listed": "the prepared branches are listed",
+    "recovery.fenced": "the dead incarnations are fenced",
+    "recovery.read": "marks and decisions are read, nothing has been done",
+    "recovery.tombstone": "a tombstone is about to be inserted",
+    "recovery.branch": "one branch is about to be finished",
+    "recovery.forget": "decisions are about to be forgotten",
+}
+
+#: True while any point is armed: the one attribute that an unarmed point costs.
+armed = False
+
+_actions: dict[str, tuple[str, int]] = {}
+_reached: dict[str, int] = {}
+_lock = threading.Lock()
+
+
+class Failpoint(Exception):
+    """Raised by a point that was armed with `raise`."""
+
+
+def arm(point: str, action: str = "raise", *, nth: int = 1) -> None:
+    """Arm a point: `raise`, `kill` (SIGKILL), `hang`, or `count`, which only notes that it was reached."""
+    global armed
+    if point not in POINTS:
+        raise ValueError(f"no failpoint is called {point!r}")
+    if action not in {"raise", "kill", "hang", "count"}:
+        raise ValueError(f"failpoint {point}: {action!r} is none of raise, kill, hang, count")
+    with _lock:
+        _actions[point] = (action, nth)
+        _reached[point] = 0
+        armed = True
+
+
+def disarm() -> None:
+    """Disarm every point."""
+    global armed
+    with _lock:
+        _actions.clear()
+        armed = False
+
+
+@contextmanager
+def arming(point: str, action: str = "raise", *, nth: int = 1) -> Iterator[None]:
+    """Arm a point for the length of a block."""
+    arm(point, action, nth=nth)
+    try:
+        yield
+    finally:
+        disarm()
+
+
+def reached(point: str) -> int:
+    """How often an armed point has been reached since it was armed."""
+    return _reached.get(point, 0)
+
+
+def hit(point: str) -> None:
+    """Say that a point is reached; does what it was armed with."""
+    with _lock:
+        if point not in _actions:
+            return
+        action, nth = _actions[point]
+        _reached[point] += 1
+        if _reached[point] != nth:
+            return
+    if action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if action == "hang":
+        time.sleep(3600)
+    if action == "raise":
+        raise Failpoint(point)
+
+
+def _arm_from_environment(text: str) -> None:
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        point, _, action = item.partition("=")
+        action, _, nth = action.partition("@")
+        arm(point, action or "raise", nth=int(nth or 1))
+
+
+_arm_from_environment(os.environ.get("TXPOOL_FAILPOINTS", ""))

@@ -1,0 +1,116 @@
+"""The decision log's one protocol, the same for every store.
+
+Presumed abort: no record, no commit. A fence and a decision of one incarnation are ordered by the store itself.
+Reading is not resolving: a row that a dead process wrote but never synced is readable and may vanish with the power,
+so recovery makes a durable write (its fence is one) before it acts on what it reads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from txpool.resources.base import BranchRecord, Decider
+from txpool.xid import Xid
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The durable record "this gtrid commits, with these branches"."""
+
+    gtrid: str
+    branches: tuple[BranchRecord, ...]
+    #: Wall-clock seconds when it was made, for people only: nothing is inferred from age.
+    made: float = 0.0
+
+
+class Life(Enum):
+    """What the registry knows of an incarnation."""
+
+    ALIVE = "alive"  #: it holds its lock or lease
+    DEAD = "dead"  #: nobody holds it, and it may be fenced
+    FENCED = "fenced"  #: it can decide nothing any more
+
+
+@dataclass(frozen=True, slots=True)
+class Heuristic:
+    """A branch that ended otherwise than its transaction was decided, kept until somebody forgets it."""
+
+    gtrid: str
+    bqual: str
+    datasource: str
+    decided: str  #: "commit" or "rollback"
+    ended: str  #: an Answer's value
+    noted: float = 0.0
+
+
+class DecisionLog(Decider, Protocol):
+    """A durable store of decisions, fences and marks. Thread-safe. Errors: LogError (definite), LogUnknown.
+
+    `record` raises Refused when this incarnation is fenced or the gtrid is aborted; `abort` returns COMMITTED where
+    it met the decision.
+    """
+
+    @property
+    def node(self) -> str: ...
+
+    @property
+    def incarnation(self) -> str:
+        """This process's own incarnation, registered on first use; a fenced one is replaced before it goes on."""
+
+    def point(self, gtrid: str, datasource: str) -> None:
+        """Note durably that this marked datasource decides the gtrid; Refused when fenced."""
+
+    def fence(self, incarnation: str) -> None:
+        """Durably: this incarnation decides nothing any more. A second fence makes a durable write again."""
+
+    def is_fenced(self, incarnation: str) -> bool: ...
+
+    def finish(self, gtrid: str) -> None:
+        """Note durably that its coordinator has let go of the gtrid with something unaccounted for."""
+
+    def finished(self) -> set[str]: ...
+
+    def decisions(self) -> dict[str, Decision]: ...
+
+    def aborted(self) -> set[str]:
+        """The gtrids that have an abort record."""
+
+    def pointers(self) -> dict[str, str]: ...
+
+    def incarnations(self) -> dict[str, Life]:
+        """Every incarnation that this log has ever registered, with its life tested now."""
+
+    def note(self, heuristic: Heuristic) -> None:
+        """Keep a heuristic outcome until it is forgotten by a person; noting it again changes nothing."""
+
+    def heuristics(self) -> list[Heuristic]: ...
+
+    def dismiss(self, gtrid: str) -> None:
+        """Forget the heuristic outcomes of a gtrid."""
+
+    def purge(self, gtrids: Iterable[str]) -> None:
+        """Drop whatever is kept of these gtrids (decision, mark, pointer, abort record), durably, at once."""
+
+    def close(self) -> None:
+        """Write what was lazily forgotten, and let go of the incarnation's lock."""
+
+
+def encode(branches: Iterable[BranchRecord]) -> str:
+    """The branches of a decision as JSON, for a log's record or a marked row."""
+    rows = [[b.xid.bqual, b.datasource, b.identity, dict(b.evidence)] for b in branches]
+    return json.dumps(rows, separators=(",", ":"))
+
+
+def decode(gtrid: str, text: str) -> tuple[BranchRecord, ...]:
+    """The branches that `encode` wrote; ValueError where the text is damaged."""
+    try:
+        return tuple(
+            BranchRecord(Xid(gtrid, bqual), datasource, identity, evidence)
+            for bqual, datasource, identity, evidence in json.loads(text)
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the record of {gtrid} is damaged: {error}") from error

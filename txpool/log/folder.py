@@ -1,0 +1,242 @@
+"""The folder of a sqlite log: created durably, and refused when it is not the very log that it was made as."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+
+from txpool.errors import LogError
+from txpool.log import registry
+from txpool.log.wal import damaged
+
+_FORMAT = "1"
+_BUSY = 10.0  # seconds that a writer waits for another process of its node
+_RESERVE = 256 * 1024  # bytes, released when the disk is full: room for forget and recovery
+_SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE decisions (gtrid TEXT PRIMARY KEY, branches TEXT, made REAL NOT NULL, touched INTEGER NOT NULL DEFAULT 0)
+    WITHOUT ROWID;
+CREATE TABLE incarnations (name TEXT PRIMARY KEY, fenced INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
+CREATE TABLE finished (gtrid TEXT PRIMARY KEY, touched INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
+CREATE TABLE pointers (gtrid TEXT PRIMARY KEY, datasource TEXT NOT NULL, touched INTEGER NOT NULL DEFAULT 0)
+    WITHOUT ROWID;
+CREATE TABLE heuristics (gtrid TEXT, bqual TEXT, datasource TEXT NOT NULL, decided TEXT NOT NULL, ended TEXT NOT NULL,
+    noted REAL NOT NULL, PRIMARY KEY (gtrid, bqual)) WITHOUT ROWID;
+"""
+
+
+class LogFolder:
+    """`log.db`, the incarnations' locks and the reserve, in a folder that is its owner's alone."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.database = self.path / "log.db"
+        self.incarnations = self.path / "incarnations"
+        self._reserve = self.path / "reserve"
+        self._spent = False
+
+    def create(self, node: str) -> None:
+        """Make a log durably, unless there is one; LogError where one was and has gone."""
+        try:
+            if self.database.exists():
+                return
+            if self.incarnations.exists():
+                raise LogError(
+                    f"{self.database} is missing where a decision log was: its transactions may be in doubt. Bring it "
+                    f"back; or, if none of them is prepared in any database, remove {self.path} and start anew"
+                )
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            self.path.chmod(0o700)
+            self._build(node)
+        except (OSError, sqlite3.Error) as error:
+            raise LogError(f"the decision log {self.path} cannot be created: {error}") from error
+
+    def check(self, node: str) -> None:
+        """Look for damage, and make the reserve where there is room for it."""
+        with closing(self.connect(node)) as connection:
+            try:
+                (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+                torn = damaged(connection, self.database)
+            except (OSError, sqlite3.Error) as error:
+                raise self._unreadable(error) from error
+        if verdict != "ok":
+            raise self._unreadable(verdict)
+        if torn:
+            raise LogError(
+                f"the decision log {self.database}-wal is damaged in the middle: decisions behind the damage would be "
+                f"lost. Keep the files, and finish what is prepared by hand"
+            )
+        self._replenish()
+
+    def connect(self, node: str) -> sqlite3.Connection:
+        """A connection to the log; LogError where it is missing, unreadable, a copy, or another node's."""
+        connection = self._open()
+        try:
+            _make_durable(connection)
+            self._verify(connection, node)
+        except sqlite3.Error as error:
+            connection.close()
+            raise self._unreadable(error) from error
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def adopt(self, node: str) -> None:
+        """Accept a copied or moved log as this machine's own, under this node's name; LogError while it is in use.
+
+        Its earlier incarnations are forgotten, so that recovery leaves their branches alone; their decisions stay to
+        be looked at.
+        """
+        names = [file.stem for file in self.incarnations.glob("*.lock")]
+        held = [name for name in names if registry.alive(self.incarnations, name)]
+        if held:
+            raise LogError(f"the decision log {self.database} is in use by incarnation {', '.join(held)}: nothing done")
+        connection = self._open()
+        try:
+            _make_durable(connection)
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("DELETE FROM incarnations")
+            connection.execute("DELETE FROM finished")
+            _set(connection, {"node": node, "log": secrets.token_hex(16)} | _identity(self.database))
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise LogError(f"the decision log {self.database} cannot be adopted: {error}") from error
+        finally:
+            connection.close()
+        for name in names:
+            registry.remove(self.incarnations, name)
+
+    def release(self) -> None:
+        """Give the reserve to a full disk."""
+        self._spent = True
+        with suppress(OSError):
+            self._reserve.unlink()
+
+    def has_room(self) -> bool:
+        """Whether decisions may be written: not while the reserve is spent, which is for forget and recovery."""
+        if self._spent:
+            self._spent = not self._replenish()
+        return not self._spent
+
+    def _replenish(self) -> bool:
+        if self._reserve.exists():
+            return True
+        draft = self._reserve.with_suffix(f".{secrets.token_hex(4)}")
+        try:
+            _write_durably(draft, bytes(_RESERVE))
+            draft.rename(self._reserve)
+        except OSError:
+            with suppress(OSError):
+                draft.unlink()
+            return False
+        return True
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            size = self.database.stat().st_size
+            connection = sqlite3.connect(
+                f"{self.database.as_uri()}?mode=rw",
+                uri=True,
+                timeout=_BUSY,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+        except FileNotFoundError:
+            raise LogError(
+                f"the decision log {self.database} is missing. An empty one would roll back what is committed, so it "
+                f"is made only by `txpool-recovery init`, or with log.create = true"
+            ) from None
+        except (OSError, sqlite3.Error) as error:
+            raise LogError(f"the decision log {self.database} cannot be opened: {error}") from error
+        if size == 0:
+            connection.close()
+            raise LogError(
+                f"{self.database} is empty where a decision log was: its transactions may be in doubt. Bring it back"
+            )
+        return connection
+
+    def _build(self, node: str) -> None:
+        draft = self.path / f"log.{secrets.token_hex(8)}.new"
+        _write_durably(draft, b"")
+        connection = sqlite3.connect(draft, isolation_level=None)
+        try:
+            _make_durable(connection)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+            meta = {"format": _FORMAT, "node": node, "log": secrets.token_hex(16), "full": "0"}
+            _set(connection, meta | _identity(draft))
+        finally:
+            connection.close()
+        try:
+            # Unlike a rename, a link never replaces the log that another process has made meanwhile.
+            os.link(draft, self.database)
+        except FileExistsError:
+            return
+        finally:
+            draft.unlink()
+        _sync_directory(self.path)
+        _sync_directory(self.path.parent)
+
+    def _verify(self, connection: sqlite3.Connection, node: str) -> None:
+        meta: dict[str, str] = dict(connection.execute("SELECT name, value FROM meta"))
+        if meta.get("format") != _FORMAT:
+            raise LogError(f"{self.database} has format {meta.get('format')}; this txpool reads format {_FORMAT}")
+        if meta["node"] != node:
+            raise LogError(
+                f"the decision log {self.database} belongs to node {meta['node']!r}, and node.name is {node!r}: give "
+                f"each node a log of its own"
+            )
+        found = _identity(self.database)
+        other = [name for name, value in found.items() if meta[name] != value]
+        if other:
+            raise LogError(
+                f"the decision log {self.database} is a copy or was moved: {', '.join(other)} differ from where it was "
+                f"made. Two copies in use would end transactions both ways. Once the other is not in use any more, "
+                f"`txpool-recovery init --adopt` accepts this one, and leaves all earlier branches alone"
+            )
+
+    def _unreadable(self, cause: object) -> LogError:
+        return LogError(f"the decision log {self.database} is damaged, or cannot be read: {cause}")
+
+
+def _make_durable(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA fullfsync = ON")
+
+
+def _set(connection: sqlite3.Connection, meta: dict[str, str]) -> None:
+    connection.executemany("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", list(meta.items()))
+
+
+def _identity(database: Path) -> dict[str, str]:
+    found = database.stat()
+    return {"device": str(found.st_dev), "inode": str(found.st_ino), "machine": _machine()}
+
+
+def _machine() -> str:
+    """A digest of the machine's id, which itself is not to leave the machine; of nothing where it has none."""
+    try:
+        text = Path("/etc/machine-id").read_bytes()
+    except OSError:
+        text = b""
+    return hashlib.sha256(b"txpool:" + text.strip()).hexdigest()[:32]
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,67 @@
+"""What a fork does to open logs: no thread is inside one while the process is copied, and the child starts anew.
+
+SQLite keeps its locks by process and inode: where a connection is open at the fork, every new one in the child
+believes in locks that only the parent holds. So they are closed before, and opened again on both sides when needed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+WAIT: Final = 15.0  # seconds for a writer to end; longer than one waits for another process's write
+
+
+class Forkable(Protocol):
+    """A log that is told of forks."""
+
+    def before_fork(self) -> None: ...
+
+    def after_fork_in_parent(self) -> None: ...
+
+    def after_fork_in_child(self) -> None: ...
+
+
+_logs: weakref.WeakSet[Forkable] = weakref.WeakSet()
+_opening = threading.Lock()
+_told: list[Forkable] = []
+_held = False
+
+
+@contextmanager
+def opening(log: Forkable) -> Iterator[None]:
+    """While a log is being opened nobody forks; afterwards it is told of every fork."""
+    with _opening:
+        yield
+        _logs.add(log)
+
+
+def _before() -> None:
+    global _held
+    _held = _opening.acquire(timeout=WAIT)
+    _told[:] = _logs
+    for log in _told:
+        log.before_fork()
+
+
+def _after_in_parent() -> None:
+    for log in _told:
+        log.after_fork_in_parent()
+    _told.clear()
+    if _held:
+        _opening.release()
+
+
+def _after_in_child() -> None:
+    global _opening
+    _opening = threading.Lock()
+    for log in _told:
+        log.after_fork_in_child()
+    _told.clear()
+
+
+os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

@@ -1,0 +1,190 @@
+"""Group commit: threads that write at the same time share one transaction, and its one fsync, without a thread.
+
+Whoever gets the turn writes everything that has queued up by then; the others find their work done when the turn
+comes to them. A failure before COMMIT was rolled back and is definite. One at COMMIT is unknown, and poisons.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from txpool.errors import LogError, LogUnknown
+from txpool.log import forks
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+
+#: A parent's connections in a child that was forked in the middle of a write: closing one there is not safe.
+_abandoned: list[sqlite3.Connection | None] = []
+
+
+class _Entry(Generic[T]):
+    """A piece of work, and what became of it."""
+
+    __slots__ = ("cause", "failure", "settled", "value", "work")
+
+    def __init__(self, work: Work[T]) -> None:
+        self.work = work
+        self.settled = False
+        self.value: T
+        self.failure: type[LogError] | None = LogUnknown  # until the writer says better
+        self.cause: BaseException | None = None
+
+
+class GroupCommit:
+    """One SQLite connection with a turn for writers; opened when first needed, closed before a fork. Thread-safe."""
+
+    def __init__(self, name: str, connect: Callable[[], sqlite3.Connection], make_room: Callable[[], None]) -> None:
+        self._name = name
+        self._connect = connect
+        self._make_room = make_room
+        self._connection: sqlite3.Connection | None = None
+        self._turn = threading.Lock()
+        self._queue: deque[_Entry[Any]] = deque()
+        self._later: deque[_Entry[Any]] = deque()
+        self._closed = ""
+        #: Why nothing more may be decided, after a COMMIT whose outcome the disk did not tell; "" while all is well.
+        self.poison = ""
+        #: How many transactions were committed, each with one fsync.
+        self.commits = 0
+
+    def write(self, work: Work[T]) -> T:
+        """Run the work in a transaction that may be shared; returns once it is durable.
+
+        LogError: rolled back. LogUnknown, and any interrupt: it may or may not be durable, now or later.
+        """
+        entry = _Entry(work)
+        self._queue.append(entry)
+        with self._turn:
+            if not entry.settled:
+                self._lead()
+        if entry.failure is not None:
+            raise entry.failure(f"{self._name}: {entry.cause or 'the write was interrupted'}") from entry.cause
+        return entry.value
+
+    def later(self, work: Work[None]) -> int:
+        """Let the next transaction carry the work, at no fsync of its own; returns how much is waiting."""
+        self._later.append(_Entry(work))
+        return len(self._later)
+
+    def read(self, work: Work[T]) -> T:
+        """Run the work outside a transaction; LogError where the log cannot be read."""
+        with self._turn:
+            try:
+                return work(self._opened())
+            except sqlite3.Error as error:
+                raise LogError(f"{self._name}: {error}") from error
+
+    def close(self) -> None:
+        """Write what waits, and close; later use is a LogError."""
+        try:
+            if self._later and not self._closed:
+                self.write(lambda _: None)
+        finally:
+            with self._turn:
+                self._closed = self._closed or "the log was closed"
+                self._disconnect()
+
+    def pause(self) -> bool:
+        """Before a fork: wait for the writer and close the connection; False where somebody keeps the turn.
+
+        SQLite keeps its locks by process and inode. A connection that a child inherits makes every new one there
+        believe in locks that only the parent holds, so none may be open at the fork.
+        """
+        quiet = self._turn.acquire(timeout=forks.WAIT)
+        if quiet:
+            self._disconnect()
+        return quiet
+
+    def resume(self) -> None:
+        """After a fork, in the parent."""
+        self._turn.release()
+
+    def restart(self, quiet: bool) -> None:
+        """After a fork, in the child: nothing that the parent's threads have queued is ours to write."""
+        self._turn = threading.Lock()
+        self._queue = deque()
+        self._later = deque()
+        self.poison = ""
+        if not quiet:
+            _abandoned.append(self._connection)
+            self._connection = None
+            self._closed = "this process was forked in the middle of a write of the log, and cannot use it"
+
+    def _lead(self) -> None:
+        batch: list[_Entry[Any]] = []
+        riders: list[_Entry[Any]] = []
+        committing = False
+        try:
+            _drain(self._queue, batch)
+            _drain(self._later, riders)
+            connection = self._opened()
+            connection.execute("BEGIN IMMEDIATE")
+            for entry in batch:
+                entry.value = entry.work(connection)
+            for entry in riders:
+                entry.work(connection)
+            committing = True
+            connection.execute("COMMIT")
+            self.commits += 1
+            for entry in batch:
+                entry.failure, entry.settled = None, True
+        except BaseException as error:
+            failure = self._failed(error, committing)
+            self._later.extendleft(reversed(riders))
+            for entry in batch:
+                entry.failure, entry.cause, entry.settled = failure, error, True
+            if not isinstance(error, Exception):
+                raise
+
+    def _failed(self, error: BaseException, committing: bool) -> type[LogError]:
+        """What is certain after a failure; closes the connection, and so rolls back what is open."""
+        undone = not committing
+        if self._connection is not None and not isinstance(error, sqlite3.Error):
+            undone = undone or self._connection.in_transaction
+        self._disconnect()
+        if undone:
+            return LogError
+        if isinstance(error, sqlite3.Error):
+            if error.sqlite_errorcode == sqlite3.SQLITE_FULL and self._established():
+                return LogError
+            self.poison = f"a write of the log failed, and its outcome is unknown ({error})"
+        return LogUnknown
+
+    def _established(self) -> bool:
+        """Whether, after a full disk, the failed transaction is known to be nowhere.
+
+        A later transaction overwrites the very frames of the write-ahead log that the failed one had begun, so once
+        one is durable the other can never appear.
+        """
+        try:
+            self._make_room()
+            connection = self._opened()
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'full'")
+            connection.execute("COMMIT")
+        except (sqlite3.Error, LogError):
+            self._disconnect()
+            return False
+        return True
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._closed:
+            raise LogError(self._closed)
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _drain(queue: deque[_Entry[Any]], into: list[_Entry[Any]]) -> None:
+    while queue:
+        into.append(queue.popleft())

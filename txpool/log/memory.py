@@ -1,0 +1,152 @@
+"""A decision log in memory, for tests: several logs over one `MemoryDisk` stand for several processes of a node."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from txpool import failpoints
+from txpool.errors import LogError
+from txpool.log.base import Decision, Heuristic, Life
+from txpool.resources.base import BranchRecord, Refused, Settled
+from txpool.xid import new_incarnation, split_gtrid
+
+
+@dataclass
+class MemoryDisk:
+    """What the processes of a node share; a test may set an incarnation's life."""
+
+    node: str
+    outcomes: dict[str, Decision | None] = field(default_factory=dict)  #: None is an abort record
+    lives: dict[str, Life] = field(default_factory=dict)
+    finished: set[str] = field(default_factory=set)
+    pointers: dict[str, str] = field(default_factory=dict)
+    heuristics: dict[tuple[str, str], Heuristic] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+
+class MemoryLog:
+    """A DecisionLog over a MemoryDisk, as one process sees it. Thread-safe."""
+
+    def __init__(self, disk: MemoryDisk, *, node: str) -> None:
+        if node != disk.node:
+            raise LogError(f"the decision log belongs to node {disk.node!r}, and node.name is {node!r}")
+        self._disk = disk
+        self._own = ""
+
+    @property
+    def node(self) -> str:
+        return self._disk.node
+
+    @property
+    def incarnation(self) -> str:
+        with self._disk.lock:
+            if self._disk.lives.get(self._own, Life.FENCED) is Life.FENCED:
+                self._own = new_incarnation()
+                self._disk.lives[self._own] = Life.ALIVE
+            return self._own
+
+    def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
+        if failpoints.armed:
+            failpoints.hit("log.record")
+        with self._disk.lock:
+            if self._disk.outcomes.get(gtrid) is not None:
+                raise LogError(f"{gtrid} is decided already, and commits")
+            self._admit(gtrid)
+            self._disk.outcomes[gtrid] = Decision(gtrid, tuple(branches), time.time())
+        if failpoints.armed:
+            failpoints.hit("log.recorded")
+
+    def abort(self, gtrid: str) -> Settled:
+        if failpoints.armed:
+            failpoints.hit("log.abort")
+        with self._disk.lock:
+            kept = self._disk.outcomes.setdefault(gtrid, None)
+        return Settled.ABORTED if kept is None else Settled.COMMITTED
+
+    def forget(self, gtrid: str) -> None:
+        with self._disk.lock:
+            if self._disk.outcomes.get(gtrid) is not None:
+                del self._disk.outcomes[gtrid]
+            self._disk.pointers.pop(gtrid, None)
+
+    def flush(self) -> None:
+        """Nothing waits here."""
+
+    def point(self, gtrid: str, datasource: str) -> None:
+        with self._disk.lock:
+            self._admit(gtrid)
+            if self._disk.pointers.setdefault(gtrid, datasource) != datasource:
+                raise Refused(f"{gtrid} cannot be decided by {datasource}: {self._disk.pointers[gtrid]} decides it")
+
+    def fence(self, incarnation: str) -> None:
+        with self._disk.lock:
+            if incarnation not in self._disk.lives:
+                raise LogError(f"incarnation {incarnation} was never registered: its branches are left alone")
+            self._disk.lives[incarnation] = Life.FENCED
+
+    def is_fenced(self, incarnation: str) -> bool:
+        return self._disk.lives.get(incarnation) is Life.FENCED
+
+    def finish(self, gtrid: str) -> None:
+        if failpoints.armed:
+            failpoints.hit("log.finish")
+        with self._disk.lock:
+            self._disk.finished.add(gtrid)
+
+    def finished(self) -> set[str]:
+        with self._disk.lock:
+            return set(self._disk.finished)
+
+    def decisions(self) -> dict[str, Decision]:
+        with self._disk.lock:
+            return {gtrid: kept for gtrid, kept in self._disk.outcomes.items() if kept is not None}
+
+    def aborted(self) -> set[str]:
+        with self._disk.lock:
+            return {gtrid for gtrid, kept in self._disk.outcomes.items() if kept is None}
+
+    def pointers(self) -> dict[str, str]:
+        with self._disk.lock:
+            return dict(self._disk.pointers)
+
+    def incarnations(self) -> dict[str, Life]:
+        with self._disk.lock:
+            return dict(self._disk.lives)
+
+    def note(self, heuristic: Heuristic) -> None:
+        with self._disk.lock:
+            self._disk.heuristics.setdefault((heuristic.gtrid, heuristic.bqual), heuristic)
+
+    def heuristics(self) -> list[Heuristic]:
+        with self._disk.lock:
+            return [kept for _, kept in sorted(self._disk.heuristics.items())]
+
+    def dismiss(self, gtrid: str) -> None:
+        with self._disk.lock:
+            for key in [key for key in self._disk.heuristics if key[0] == gtrid]:
+                del self._disk.heuristics[key]
+
+    def purge(self, gtrids: Iterable[str]) -> None:
+        with self._disk.lock:
+            for gtrid in gtrids:
+                self._disk.outcomes.pop(gtrid, None)
+                self._disk.finished.discard(gtrid)
+                self._disk.pointers.pop(gtrid, None)
+
+    def close(self) -> None:
+        """Let go of the incarnation, as a process does that ends."""
+        with self._disk.lock:
+            if self._disk.lives.get(self._own) is Life.ALIVE:
+                self._disk.lives[self._own] = Life.DEAD
+            self._own = ""
+
+    def _admit(self, gtrid: str) -> None:
+        """Refuse where the gtrid is settled, or its incarnation is fenced or not of this log."""
+        if gtrid in self._disk.outcomes:
+            raise Refused(f"{gtrid} was not decided, and rolls back: the log has it as settled")
+        incarnation = split_gtrid(gtrid).incarnation
+        if self._disk.lives.get(incarnation, Life.FENCED) is Life.FENCED:
+            raise Refused(f"{gtrid} was not decided, and rolls back: incarnation {incarnation} is fenced or unknown")

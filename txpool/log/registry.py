@@ -1,0 +1,63 @@
+"""Who is alive: each incarnation holds an exclusive `flock` on a file of its own for as long as its process lives.
+
+Liveness only tells when it is polite to fence; safety rests on the fence. So every doubt here is settled in favour
+of "dead", which leads to a fence, and never of a recovery that waits for ever.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+from typing import IO
+
+
+class IncarnationLock:
+    """The lock of this process's own incarnation, taken before its name is published."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self.name = name
+        self._path = _path(folder, name)
+        self._file: IO[bytes] = self._path.open("xb")
+        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def release(self) -> None:
+        """Let go: whoever gets the lock may fence the incarnation."""
+        self._file.close()
+
+    def disown(self) -> None:
+        """In a forked child: close this copy. An unlock would free the parent's, which is the same lock."""
+        self._file.close()
+
+    def discard(self) -> None:
+        """Let go of a name that was never published."""
+        self._path.unlink(missing_ok=True)
+        self._file.close()
+
+
+def alive(folder: Path, name: str) -> bool:
+    """Whether a process holds the incarnation's lock now.
+
+    A file that is missing was removed with its fence, or lost with the power before its directory was written; both
+    mean dead. Where a person deleted it under a living process, the fence still keeps everybody safe.
+    """
+    try:
+        file = _path(folder, name).open("rb")
+    except FileNotFoundError:
+        return False
+    with file:
+        try:
+            # Shared, so that two that look at once do not take each other for the owner.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def remove(folder: Path, name: str) -> None:
+    """Remove the file of a fenced incarnation: names are random and never used again, so nobody can mistake it."""
+    _path(folder, name).unlink(missing_ok=True)
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / f"{name}.lock"

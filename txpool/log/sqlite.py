@@ -1,0 +1,283 @@
+"""The embedded decision log: SQLite in WAL mode with `synchronous=FULL`, shared by the processes of one node.
+
+A fence and a decision of one incarnation are ordered by the store: each is a conditional statement in a transaction
+that holds SQLite's one write lock. What must be durable again is changed (`touched`, `fenced`), since SQLite writes
+nothing for an update that changes nothing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import astuple
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from txpool import failpoints
+from txpool.errors import LogError, LogUnknown
+from txpool.log import forks, registry
+from txpool.log.base import Decision, Heuristic, Life, decode, encode
+from txpool.log.folder import LogFolder
+from txpool.log.group import GroupCommit
+from txpool.resources.base import BranchRecord, Refused, Settled
+from txpool.xid import new_incarnation, split_gtrid
+
+_FORGOTTEN = 1000  # decisions that may wait to be forgotten before they get a transaction of their own
+
+_RECORD = """INSERT INTO decisions (gtrid, branches, made) SELECT ?, ?, ? FROM incarnations
+    WHERE name = ? AND fenced = 0 ON CONFLICT DO NOTHING"""
+_ABORT = """INSERT INTO decisions (gtrid, branches, made) VALUES (?, NULL, ?)
+    ON CONFLICT (gtrid) DO UPDATE SET touched = touched + 1"""
+_POINT = """INSERT INTO pointers (gtrid, datasource) SELECT ?1, ?2 FROM incarnations
+    WHERE name = ?3 AND fenced = 0 AND NOT EXISTS (SELECT 1 FROM decisions WHERE gtrid = ?1)
+    ON CONFLICT (gtrid) DO UPDATE SET touched = touched + 1 WHERE datasource = excluded.datasource"""
+_FINISH = """INSERT INTO finished (gtrid) VALUES (?) ON CONFLICT (gtrid) DO UPDATE SET touched = touched + 1"""
+_NOTE = "INSERT OR IGNORE INTO heuristics (gtrid, bqual, datasource, decided, ended, noted) VALUES (?, ?, ?, ?, ?, ?)"
+_HEURISTICS = "SELECT gtrid, bqual, datasource, decided, ended, noted FROM heuristics ORDER BY gtrid, bqual"
+
+
+class SqliteLog:
+    """A DecisionLog in a folder. Thread-safe; a forked child goes on with an incarnation of its own.
+
+    Errors: LogError where nothing was written, LogUnknown where that is not known.
+    """
+
+    def __init__(self, path: str | Path, *, node: str, create: bool = False) -> None:
+        self._node = node
+        self._folder = LogFolder(Path(path))
+        self._group = GroupCommit(
+            f"the decision log {self._folder.path}", partial(self._folder.connect, node), self._folder.release
+        )
+        self._birth = threading.Lock()
+        self._own: registry.IncarnationLock | None = None
+        self._fenced = ""  # the own incarnation's name, once it was found fenced
+        self._quiet = False
+        with forks.opening(self):
+            if create:
+                self._folder.create(node)
+            self._folder.check(node)
+
+    @property
+    def node(self) -> str:
+        return self._node
+
+    @property
+    def commits(self) -> int:
+        """How many transactions this object has made durable, each with one fsync."""
+        return self._group.commits
+
+    @property
+    def incarnation(self) -> str:
+        own = self._own
+        if own is None or self._stale(own):
+            with self._birth:
+                own = self._own
+                if own is None or self._stale(own):
+                    own = self._register(own)
+        return own.name
+
+    def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
+        work = partial(self._decide, gtrid, split_gtrid(gtrid).incarnation, encode(branches))
+        if failpoints.armed:
+            failpoints.hit("log.record")
+        try:
+            error = self._group.write(work)
+        except LogUnknown:
+            raise
+        except LogError as failure:
+            raise Refused(f"{gtrid} was not decided, and rolls back: {failure}") from failure
+        if error is not None:
+            raise error
+        if failpoints.armed:
+            failpoints.hit("log.recorded")
+
+    def abort(self, gtrid: str) -> Settled:
+        if failpoints.armed:
+            failpoints.hit("log.abort")
+        return self._group.write(partial(_abort, gtrid))
+
+    def forget(self, gtrid: str) -> None:
+        """Forget the decision with a later write, at no fsync of its own; never an error: recovery does it again."""
+        if self._group.later(partial(_forget, gtrid)) >= _FORGOTTEN:
+            with suppress(LogError):  # what waits is carried by the next write that succeeds
+                self.flush()
+
+    def flush(self) -> None:
+        """Make durable what was lazily forgotten."""
+        self._group.write(lambda _: None)
+
+    def point(self, gtrid: str, datasource: str) -> None:
+        work = partial(self._point, gtrid, split_gtrid(gtrid).incarnation, datasource)
+        error = self._group.write(work)
+        if error is not None:
+            raise error
+
+    def fence(self, incarnation: str) -> None:
+        if not self._group.write(partial(_fence, incarnation)):
+            raise LogError(
+                f"incarnation {incarnation} was never registered in {self._folder.path}: it is another log's, and its "
+                f"branches are left alone"
+            )
+        registry.remove(self._folder.incarnations, incarnation)
+
+    def is_fenced(self, incarnation: str) -> bool:
+        return bool(self._read("SELECT 1 FROM incarnations WHERE name = ? AND fenced > 0", incarnation))
+
+    def finish(self, gtrid: str) -> None:
+        if failpoints.armed:
+            failpoints.hit("log.finish")
+        self._group.write(lambda db: db.execute(_FINISH, (gtrid,)))
+
+    def finished(self) -> set[str]:
+        return {gtrid for (gtrid,) in self._read("SELECT gtrid FROM finished")}
+
+    def decisions(self) -> dict[str, Decision]:
+        rows = self._read("SELECT gtrid, branches, made FROM decisions WHERE branches IS NOT NULL")
+        try:
+            return {gtrid: Decision(gtrid, decode(gtrid, text), made) for gtrid, text, made in rows}
+        except ValueError as error:
+            raise LogError(f"the decision log {self._folder.database}: {error}. Nothing was done") from error
+
+    def aborted(self) -> set[str]:
+        return {gtrid for (gtrid,) in self._read("SELECT gtrid FROM decisions WHERE branches IS NULL")}
+
+    def pointers(self) -> dict[str, str]:
+        return dict(self._read("SELECT gtrid, datasource FROM pointers"))
+
+    def incarnations(self) -> dict[str, Life]:
+        rows = self._read("SELECT name, fenced FROM incarnations")
+        return {name: self._life(name, fenced) for name, fenced in rows}
+
+    def note(self, heuristic: Heuristic) -> None:
+        self._group.write(lambda db: db.execute(_NOTE, astuple(heuristic)))
+
+    def heuristics(self) -> list[Heuristic]:
+        return [Heuristic(*row) for row in self._read(_HEURISTICS)]
+
+    def dismiss(self, gtrid: str) -> None:
+        self._group.write(lambda db: db.execute("DELETE FROM heuristics WHERE gtrid = ?", (gtrid,)))
+
+    def purge(self, gtrids: Iterable[str]) -> None:
+        self._group.write(partial(_purge, [(gtrid,) for gtrid in gtrids]))
+
+    def close(self) -> None:
+        with self._birth:
+            try:
+                self._group.close()
+            finally:
+                if self._own is not None:
+                    self._own.release()
+                    self._own = None
+
+    def before_fork(self) -> None:
+        """Let no thread of ours be in SQLite, or in the middle of a birth, while the process is copied."""
+        self._quiet = self._birth.acquire(timeout=forks.WAIT)
+        if self._quiet and not self._group.pause():
+            self._birth.release()
+            self._quiet = False
+
+    def after_fork_in_parent(self) -> None:
+        if self._quiet:
+            self._group.resume()
+            self._birth.release()
+
+    def after_fork_in_child(self) -> None:
+        self._birth = threading.Lock()
+        self._group.restart(self._quiet)
+        if self._own is not None:
+            self._own.disown()
+            self._own = None
+
+    def _stale(self, own: registry.IncarnationLock) -> bool:
+        return own.name == self._fenced or bool(self._group.poison)
+
+    def _register(self, old: registry.IncarnationLock | None) -> registry.IncarnationLock:
+        """Take a new name: its lock first, then durably the name, together with the fence of the old one."""
+        own = registry.IncarnationLock(self._folder.incarnations, new_incarnation())
+        try:
+            self._group.write(partial(_publish, own.name, old.name if old else None))
+        except BaseException:
+            own.discard()  # if the name was published after all, it is dead, and may be fenced
+            raise
+        self._own, self._group.poison = own, ""
+        if old is not None:
+            old.release()
+            registry.remove(self._folder.incarnations, old.name)
+        return own
+
+    def _decide(self, gtrid: str, incarnation: str, branches: str, db: sqlite3.Connection) -> Exception | None:
+        refused = f"{gtrid} was not decided, and rolls back: "
+        if self._group.poison:
+            return Refused(f"{refused}{self._group.poison}; a new incarnation may decide again")
+        if not self._folder.has_room():
+            return Refused(f"{refused}the disk of {self._folder.path} is full")
+        if db.execute(_RECORD, (gtrid, branches, time.time(), incarnation)).rowcount == 1:
+            return None
+        kept = _kept(db, gtrid)
+        if kept is Settled.COMMITTED:
+            return LogError(f"{gtrid} is decided already, and commits")
+        return Refused(refused + self._why(kept, incarnation))
+
+    def _point(self, gtrid: str, incarnation: str, datasource: str, db: sqlite3.Connection) -> Exception | None:
+        refused = f"{gtrid} cannot be decided by {datasource}, and rolls back: "
+        if self._group.poison:
+            return Refused(f"{refused}{self._group.poison}; a new incarnation may decide again")
+        if db.execute(_POINT, (gtrid, datasource, incarnation)).rowcount == 1:
+            return None
+        other = db.execute("SELECT datasource FROM pointers WHERE gtrid = ?", (gtrid,)).fetchone()
+        if other is not None and other[0] != datasource:
+            return Refused(f"{refused}{other[0]} decides it")
+        return Refused(refused + self._why(_kept(db, gtrid), incarnation))
+
+    def _why(self, kept: Settled | None, incarnation: str) -> str:
+        """Why the store has refused; takes note where the own incarnation was fenced."""
+        if kept is not None:
+            return f"the log has it as {kept.value}"
+        own = self._own
+        if own is not None and own.name == incarnation:
+            self._fenced = incarnation
+        return f"incarnation {incarnation} was fenced by recovery, or is not registered in {self._folder.path}"
+
+    def _life(self, name: str, fenced: int) -> Life:
+        if fenced:
+            return Life.FENCED
+        return Life.ALIVE if registry.alive(self._folder.incarnations, name) else Life.DEAD
+
+    def _read(self, sql: str, *parameters: str) -> list[tuple[Any, ...]]:
+        return self._group.read(lambda db: db.execute(sql, parameters).fetchall())
+
+
+def _abort(gtrid: str, db: sqlite3.Connection) -> Settled:
+    db.execute(_ABORT, (gtrid, time.time()))
+    return _kept(db, gtrid) or Settled.ABORTED
+
+
+def _kept(db: sqlite3.Connection, gtrid: str) -> Settled | None:
+    row = db.execute("SELECT branches IS NULL FROM decisions WHERE gtrid = ?", (gtrid,)).fetchone()
+    if row is None:
+        return None
+    return Settled.ABORTED if row[0] else Settled.COMMITTED
+
+
+def _forget(gtrid: str, db: sqlite3.Connection) -> None:
+    db.execute("DELETE FROM decisions WHERE gtrid = ? AND branches IS NOT NULL", (gtrid,))
+    db.execute("DELETE FROM pointers WHERE gtrid = ?", (gtrid,))
+
+
+def _purge(gtrids: list[tuple[str]], db: sqlite3.Connection) -> None:
+    for table in ("decisions", "finished", "pointers"):
+        db.executemany(f"DELETE FROM {table} WHERE gtrid = ?", gtrids)  # noqa: S608 - a constant
+
+
+def _publish(name: str, old: str | None, db: sqlite3.Connection) -> None:
+    if old is not None:
+        _fence(old, db)
+    db.execute("INSERT INTO incarnations (name) VALUES (?)", (name,))
+
+
+def _fence(name: str, db: sqlite3.Connection) -> bool:
+    return db.execute("UPDATE incarnations SET fenced = fenced + 1 WHERE name = ?", (name,)).rowcount == 1

@@ -1,0 +1,42 @@
+"""Damage in the middle of SQLite's write-ahead log, which SQLite itself passes over in silence.
+
+SQLite reads the log up to the first frame that is not whole, and drops what follows. After a crash that is right: the
+torn frames are those of the one transaction that was never synced. But each transaction is synced before the next
+begins, so where two commits follow the first frame that is not whole, durable ones are being dropped.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from pathlib import Path
+
+_HEADER = struct.Struct(">8I")  # magic, format, page size, checkpoint number, two salts, two checksums
+_FRAME = struct.Struct(">6I")  # page, pages after a commit or 0, two salts, two checksums
+
+
+def damaged(connection: sqlite3.Connection, database: Path) -> bool:
+    """Whether durable transactions follow the end of what SQLite recognizes of the write-ahead log.
+
+    Other processes may write meanwhile: only what stays the same over two looks is taken for damage.
+    """
+    before = _look(connection, database)
+    return before[1] > 1 and before == _look(connection, database)
+
+
+def _look(connection: sqlite3.Connection, database: Path) -> tuple[int, int, bytes]:
+    """How many frames SQLite recognizes, how many commits of the same generation follow, and the log's header."""
+    _, recognized, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    # Neither log.db nor log.db-shm may be opened here: closing them would drop this process's locks on them.
+    with Path(f"{database}-wal").open("rb") as file:
+        header = file.read(_HEADER.size)
+        if len(header) < _HEADER.size:
+            return recognized, 0, header
+        _, _, page_size, _, *salts, _, _ = _HEADER.unpack(header)
+        commits = 0
+        file.seek(recognized * (_FRAME.size + page_size), 1)
+        while len(frame := file.read(_FRAME.size)) == _FRAME.size:
+            _, pages, *found, _, _ = _FRAME.unpack(frame)
+            commits += pages > 0 and found == salts
+            file.seek(page_size, 1)
+    return recognized, commits, header

@@ -1,0 +1,203 @@
+"""TransactionManager: the ambient transaction of a thread or task, and one process's place in the decision log.
+
+The ambient transaction lives in a ContextVar: an asyncio task inherits the one that its creator had, a new thread
+starts with none. Whoever began a transaction ends it. A forked child has none, and an incarnation of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+from txpool.coordinator import Coordinator
+from txpool.errors import ConfigurationError, ProgrammingError
+from txpool.log import open_log
+from txpool.log.base import DecisionLog
+from txpool.settings import CoordinatorSettings
+from txpool.settler import Settler
+from txpool.timers import Timers
+from txpool.transaction import Status, Transaction
+from txpool.xid import make_gtrid, new_incarnation
+
+_ambient: ContextVar[Transaction | None] = ContextVar("txpool.transaction", default=None)
+
+#: The ambient transaction of this thread or task, or None.
+current: Callable[[], Transaction | None] = _ambient.get
+
+
+class TransactionManager:
+    """Begins transactions under one node's name. Thread-safe."""
+
+    def __init__(self, settings: CoordinatorSettings) -> None:
+        self.settings = settings
+        #: Called with each new transaction (observers register their callbacks so).
+        self.on_begin: list[Callable[[Transaction], object]] = []
+        self._numbers = itertools.count(1)
+        self._log: DecisionLog | None = None
+        self._opening = threading.Lock()
+        #: Names transactions where no log is configured: those have one branch, and are never prepared.
+        self._unlogged = new_incarnation()
+        self._timers = Timers()
+        self._settler = Settler()
+
+    @property
+    def log(self) -> DecisionLog | None:
+        """The decision log, opened on first use; None where none is configured. Errors: LogError."""
+        if self._log is None and self.settings.log_url is not None:
+            if self.settings.node_name is None:
+                raise ConfigurationError("log.url is set and node.name is not: write `node.name = my-service-1`")
+            with self._opening:
+                if self._log is None:
+                    self._log = open_log(
+                        self.settings.log_url, node=self.settings.node_name, create=self.settings.log_create
+                    )
+        return self._log
+
+    @property
+    def in_doubt(self) -> int:
+        """How many of this process's transactions are in doubt, and still being asked for."""
+        return self._settler.pending
+
+    def new_transaction(self, timeout: float | None = None) -> Transaction:
+        """A transaction that is nobody's ambient one yet; `timeout` in seconds, or the configured one."""
+        log = self.log
+        incarnation = self._unlogged if log is None else log.incarnation
+        gtrid = make_gtrid(self.settings.node_name or "unnamed", incarnation, next(self._numbers))
+        transaction = Transaction(gtrid, log, self._settle_later)
+        seconds = self.settings.transaction_timeout if timeout is None else timeout
+        if seconds is not None:
+            timer = self._timers.after(seconds, lambda: transaction.expire(seconds))
+            transaction.after_completion(lambda _: timer.cancel())
+        for begun in self.on_begin:
+            begun(transaction)
+        return transaction
+
+    def _settle_later(self, transaction: Transaction, coordinator: Coordinator) -> None:
+        self._settler.add(coordinator, transaction.settled)
+
+    def close(self) -> None:
+        """Stop settling, write what was lazily forgotten, and give the incarnation up."""
+        self._settler.close()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _after_fork_in_child(self) -> None:
+        # Threads and locks of the parent's do not live here; the log looks after itself.
+        self._opening = threading.Lock()
+        self._unlogged = new_incarnation()
+        self._timers = Timers()
+        self._settler = Settler()
+
+
+# -- the process's own manager, and the functions over it ---------------------------------------------------------
+
+_manager: TransactionManager | None = None
+_configuring = threading.RLock()
+
+
+def get_manager() -> TransactionManager:
+    """The process's manager: as configured, or as conf/txpool.properties or TXPOOL_CONF says, or without a log."""
+    global _manager
+    if _manager is None:
+        with _configuring:
+            if _manager is None:
+                _manager = TransactionManager(CoordinatorSettings.find())
+    return _manager
+
+
+def configure(source: Any = None, /, **options: Any) -> TransactionManager:
+    """Set the process's node name, decision log and timeout: from a .properties file, or keyword arguments.
+
+    Keyword arguments are the keys with underscores (`node_name`, `log_url`, `log_create`, `transaction_timeout`).
+    Opens the log, so that a wrong one is an error here. Errors: ConfigurationError, LogError; nothing has changed
+    then. Call it once, when the program starts: transactions that are open keep the log they began with.
+    """
+    global _manager
+    manager = TransactionManager(CoordinatorSettings.load(source, **options))
+    manager.log  # noqa: B018 - opened now, so that an error shows here
+    with _configuring:
+        former, _manager = _manager, manager
+    if former is not None and current() is None:
+        former.close()
+    return manager
+
+
+def begin(timeout: float | None = None) -> Transaction:
+    """Begin a transaction and make it the ambient one. Errors: ProgrammingError where there is one already."""
+    ambient = current()
+    if ambient is not None and not ambient.ended:
+        raise ProgrammingError(
+            f"{ambient.gtrid} is active here: end it first, suspend() it, or nest by `with transaction()`"
+        )
+    transaction = get_manager().new_transaction(timeout)
+    _ambient.set(transaction)
+    return transaction
+
+
+def commit() -> None:
+    """Commit the ambient transaction. Errors: as Transaction.commit; ProgrammingError where a block will end it."""
+    transaction = _ended_here("commit")
+    try:
+        transaction.commit()
+    finally:
+        _ambient.set(None)
+
+
+def rollback() -> None:
+    """Roll the ambient transaction back. Errors: as Transaction.rollback."""
+    transaction = _ended_here("roll back")
+    try:
+        transaction.rollback()
+    finally:
+        _ambient.set(None)
+
+
+def suspend() -> Transaction | None:
+    """Leave the ambient transaction, which stays active; give it to resume() to go on in it."""
+    transaction = current()
+    _ambient.set(None)
+    return transaction
+
+
+def resume(transaction: Transaction | None) -> None:
+    """Make a suspended transaction the ambient one again; None where there was none."""
+    ambient = current()
+    if ambient is not None and not ambient.ended and ambient is not transaction:
+        raise ProgrammingError(f"{ambient.gtrid} is active here: end or suspend it before another is resumed")
+    if transaction is not None and transaction.ended:
+        transaction.require_active()
+    _ambient.set(transaction)
+
+
+def status() -> Status | None:
+    """The ambient transaction's status, or None without one."""
+    transaction = current()
+    return None if transaction is None else transaction.status
+
+
+def _ended_here(verb: str) -> Transaction:
+    transaction = current()
+    if transaction is None:
+        raise ProgrammingError(f"there is no transaction to {verb}: begin() one first")
+    if transaction.scoped:
+        raise ProgrammingError(
+            f"{transaction.gtrid} ends with its `with transaction()` block or decorated function: leave the block to "
+            f"commit, raise or call set_rollback_only() to roll back"
+        )
+    return transaction
+
+
+def _after_fork_in_child() -> None:
+    global _configuring
+    _configuring = threading.RLock()
+    _ambient.set(None)
+    if _manager is not None:
+        _manager._after_fork_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,70 @@
+"""What a pool counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Counters:
+    """The totals of connections that are gone, and of what is no connection's; changed under the lock."""
+
+    takes: int = 0
+    use_seconds: float = 0.0
+    waits: int = 0
+    wait_seconds: float = 0.0
+    timeouts: int = 0
+    created: int = 0
+    create_seconds: float = 0.0
+    destroyed: int = 0
+    connect_failures: int = 0
+    check_failures: int = 0
+    reset_failures: int = 0
+    lost: int = 0
+    leaks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """A pool at one moment, and its totals since it was made (in a forked child: since the fork)."""
+
+    name: str
+    """The name of the pool, which is its datasource's."""
+    min_size: int
+    """How many connections it tries to keep open."""
+    max_size: int
+    """How many it opens at most."""
+    size: int
+    """How many places are in use: idle, taken, and being opened or put right."""
+    idle: int
+    """How many wait for somebody to take them."""
+    taken: int
+    """How many are in somebody's hands."""
+    waiting: int
+    """How many threads wait for one."""
+    takes: int
+    """Total: how often one was taken."""
+    use_seconds: float
+    """Total: how long those that were given back had been held."""
+    waits: int
+    """Total: how many takes had to wait."""
+    wait_seconds: float
+    """Total: how long they waited, with those that waited in vain."""
+    timeouts: int
+    """Total: how many waited in vain."""
+    created: int
+    """Total: connections opened."""
+    create_seconds: float
+    """Total: how long the opening took."""
+    destroyed: int
+    """Total: connections closed, for whatever reason."""
+    connect_failures: int
+    """Total: how often the driver could not connect."""
+    check_failures: int
+    """Total: connections that were found dead before they were handed out."""
+    reset_failures: int
+    """Total: connections that could not be cleaned when they were given back."""
+    lost: int
+    """Total: connections that were dropped without being given back."""
+    leaks: int
+    """Total: connections reported for being held longer than the leak threshold."""

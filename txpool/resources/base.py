@@ -1,0 +1,173 @@
+"""What the coordinator needs of a resource, and what recovery needs of its resource manager.
+
+Prepare and commit are split-phase: the coordinator starts every branch, then awaits every branch, so that databases
+work at the same time without a thread pool. A resource manager that can only block does its work in the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from txpool.xid import Xid
+
+
+class Vote(Enum):
+    """A branch's answer to PREPARE; an exception is the vote to roll back."""
+
+    COMMIT = "commit"
+    READ_ONLY = "read-only"  #: it did nothing, and takes no part in phase two
+
+
+class Answer(Enum):
+    """How a branch ended, in the database's own word."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    UNKNOWN = "unknown"  #: no answer, or none that lasts: recovery asks again
+    LOST = "lost"  #: it is gone, and the database cannot say how it ended
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRecord:
+    """What a decision keeps of a branch: enough to finish it on another day, from another process."""
+
+    xid: Xid
+    datasource: str
+    #: The server's own identity: a url that points elsewhere today answers "absent" without meaning it.
+    identity: str = ""
+    #: What the resource manager needs to tell how a branch that is gone has ended (PostgreSQL: its transaction id).
+    evidence: Mapping[str, str] = field(default_factory=dict)
+
+
+class Branch(Protocol):
+    """One transaction's part in one datasource, as the coordinator sees it.
+
+    Used by one thread at a time. After any exception out of a method, the next method called is a rollback's or a
+    commit's again, never the same await: a branch knows what it has sent and what was answered.
+    """
+
+    @property
+    def datasource(self) -> str: ...
+
+    @property
+    def idle(self) -> bool:
+        """True while nothing was executed in it: it takes no part in the protocol."""
+
+    @property
+    def record(self) -> BranchRecord:
+        """What the decision keeps; complete once `await_prepare` has returned."""
+
+    def commit_one_phase(self) -> Answer:
+        """Commit a branch that was never prepared: ROLLED_BACK and UNKNOWN are answers, an exception is not."""
+
+    def name(self, xid: Xid) -> None:
+        """Give it the name it will be prepared under; before `start_prepare`, and before `record` is read."""
+
+    def disturb(self, command: str) -> None:
+        """The user's own SQL (`commit` or `rollback`) ended the local transaction: it can never vote to commit."""
+
+    def start_prepare(self) -> None: ...
+
+    def await_prepare(self) -> Vote: ...
+
+    def start_commit(self) -> None: ...
+
+    def await_commit(self) -> Answer: ...
+
+    def start_rollback(self) -> None: ...
+
+    def await_rollback(self) -> Answer:
+        """UNKNOWN where the branch may still appear prepared later, or could not be reached."""
+
+
+class Settled(Enum):
+    """How a transaction stands once an abort record has been tried under its key."""
+
+    COMMITTED = "committed"  #: the abort record met the decision
+    ABORTED = "aborted"  #: the abort record has taken the decision's place, for ever
+
+
+class Refused(Exception):
+    """The decision was not made, and never will be: fenced, aborted, or a failure before anything was written."""
+
+
+class Decider(Protocol):
+    """Where a transaction's decision is kept: the decision log, or the marked branch's own database."""
+
+    def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
+        """Make the decision to commit durable. `Refused` is definite; any other exception leaves it unknown."""
+
+    def abort(self, gtrid: str) -> Settled:
+        """Establish the truth by a durable abort record under the gtrid's key; an exception leaves it unknown."""
+
+    def forget(self, gtrid: str) -> None:
+        """Every branch has answered: the decision may go, lazily."""
+
+
+class MarkedBranch(Decider, Protocol):
+    """A local transaction whose row in `xids` is the decision."""
+
+    @property
+    def datasource(self) -> str: ...
+
+    @property
+    def idle(self) -> bool: ...
+
+    def disturb(self, command: str) -> None: ...
+
+    def commit_one_phase(self) -> Answer: ...
+
+    def mark(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
+        """Write the row with the names of all other branches; returns once the INSERT is answered."""
+
+    def rollback(self) -> Answer:
+        """End the local transaction without the row."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedBranch:
+    """A prepared branch of ours, as a database lists it."""
+
+    xid: Xid
+    #: Seconds since it was prepared by the database's own clock, for people only: nothing is inferred from age.
+    age: float | None = None
+    owner: str | None = None
+
+
+class ResourceManager(Protocol):
+    """What recovery needs of a datasource that prepares. Every method opens what it needs, and closes it."""
+
+    def identity(self) -> str:
+        """The server's own identity, to be compared with a decision's."""
+
+    def recover(self) -> list[PreparedBranch]:
+        """The prepared branches of ours (names that parse) in this very database."""
+
+    def commit(self, record: BranchRecord) -> Answer: ...
+
+    def rollback(self, record: BranchRecord) -> Answer: ...
+
+
+class XidsTable(Protocol):
+    """What recovery needs of a marked datasource."""
+
+    def read(self) -> list[MarkedRow]:
+        """Every row and tombstone, read without resolving anything."""
+
+    def tombstone(self, gtrid: str) -> MarkedRow:
+        """Insert an abort tombstone under the gtrid's key, or meet what is there and make it durable."""
+
+    def delete(self, gtrids: Iterable[str]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedRow:
+    """A row of `xids`: a decision with its other branches, or (`committed` false) a tombstone."""
+
+    gtrid: str
+    node: str
+    committed: bool
+    branches: tuple[BranchRecord, ...] = ()

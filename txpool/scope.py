@@ -1,0 +1,166 @@
+"""transaction() and transactional(): a block or a function that is a transaction; values that live as long as one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextvars import Token
+from types import TracebackType
+from typing import Generic, Literal, ParamSpec, TypeVar
+
+from txpool.errors import ProgrammingError, TransactionTimeout
+from txpool.manager import _ambient, current, get_manager
+from txpool.transaction import Status, Transaction
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Exceptions = tuple[type[BaseException], ...]
+Propagation = Literal["required", "requires_new", "mandatory", "supports", "not_supported", "never"]
+
+
+class transaction:  # noqa: N801 - it reads as a word of the language: `with transaction():`
+    """A block that commits at its end and rolls back on an exception; within another one it joins that.
+
+    `timeout` in seconds counts for the block that begins the transaction. The exception of a nested block marks the
+    whole rollback-only. Errors at the block's end: TransactionRolledBack, TransactionTimeout, TransactionInDoubt,
+    HeuristicError.
+    """
+
+    __slots__ = ("_joined", "_timeout", "_token", "_transaction")
+
+    def __init__(self, timeout: float | None = None) -> None:
+        self._timeout = timeout
+
+    def __enter__(self) -> Transaction:
+        ambient = current()
+        self._joined = ambient is not None and not ambient.ended
+        if ambient is not None and self._joined:
+            if not ambient.active:
+                ambient.require_active()
+            self._transaction = ambient
+        else:
+            self._transaction = get_manager().new_transaction(self._timeout)
+            self._transaction.scoped = True
+            self._token: Token[Transaction | None] = _ambient.set(self._transaction)
+        return self._transaction
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._joined:
+            if error is not None:
+                self._transaction.set_rollback_only(error)
+            return
+        # Ended while it is still ambient: before_completion callbacks work in it.
+        try:
+            self._end(error)
+        finally:
+            _ambient.reset(self._token)
+
+    def _end(self, error: BaseException | None) -> None:
+        if error is None:
+            self._transaction.commit()
+            return
+        self._transaction.rollback()
+        timeout = self._transaction.doom
+        if isinstance(timeout, TransactionTimeout) and isinstance(error, Exception) and error is not timeout:
+            raise timeout from error  # the error is what being cancelled looked like from inside
+
+
+def transactional(
+    propagation: Propagation = "required",
+    *,
+    timeout: float | None = None,
+    rollback_on: Exceptions = (),
+    dont_rollback_on: Exceptions = (),
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Make each call of a function a transaction, or a part of the ambient one, as JTA's @Transactional does.
+
+    An exception rolls back, unless it is one of `dont_rollback_on` and none of `rollback_on`; it is raised in either
+    case. Propagation: `required` joins or begins, `requires_new` begins one of its own, `mandatory` and `never` insist,
+    `supports` takes what there is, `not_supported` runs outside. Errors: as transaction(), and ProgrammingError where
+    the propagation does not fit.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            ambient = current()
+            inside = ambient is not None and not ambient.ended
+            if propagation == "mandatory" and not inside:
+                raise ProgrammingError(f"{function.__qualname__}() must be called within a transaction")
+            if propagation == "never" and inside:
+                raise ProgrammingError(f"{function.__qualname__}() must not be called within a transaction")
+            if propagation in ("never", "supports"):
+                return function(*args, **kwargs)
+            outside = propagation in ("requires_new", "not_supported")
+            token = _ambient.set(None) if outside else None
+            try:
+                if propagation == "not_supported":
+                    return function(*args, **kwargs)
+                return _within(functools.partial(function, *args, **kwargs))
+            finally:
+                if token is not None:
+                    _ambient.reset(token)
+
+        return call
+
+    def _within(call: Callable[[], T]) -> T:
+        kept: BaseException | None = None
+        with transaction(timeout):
+            try:
+                result = call()
+            except dont_rollback_on as error:
+                if isinstance(error, rollback_on):
+                    raise
+                kept = error
+        if kept is not None:
+            raise kept
+        return result
+
+    return decorate
+
+
+class TransactionScoped(Generic[T]):
+    """A value of which each transaction has its own: made at first use, closed and gone with the transaction's end."""
+
+    def __init__(self, factory: Callable[[], T], close: Callable[[T], object] | None = None) -> None:
+        self._factory = factory
+        self._close = close
+
+    def __call__(self) -> T:
+        """The ambient transaction's value. Errors: ProgrammingError without an active transaction."""
+        ambient = current()
+        if ambient is None:
+            raise ProgrammingError("a transaction-scoped value exists only within a transaction, and there is none")
+        if self not in ambient.values:
+            ambient.require_active()
+            value = ambient.values[self] = self._factory()
+            ambient.after_completion(lambda _: self._end(ambient, value))
+        made: T = ambient.values[self]
+        return made
+
+    def _end(self, ended: Transaction, value: T) -> None:
+        del ended.values[self]
+        if self._close is not None:
+            self._close(value)
+
+
+def observe(observer: Callable[[Transaction], object], phase: Literal["begin", "before", "success", "failure"]) -> None:
+    """Call an observer with every transaction of this process from now on, at this phase of its life.
+
+    `before` runs before completion, and its exception forces rollback; `success` and `failure` run after it (`failure`
+    whenever the transaction did not commit everywhere), and their errors are logged.
+    """
+
+    def attach(begun: Transaction) -> None:
+        if phase == "begin":
+            observer(begun)
+        elif phase == "before":
+            begun.before_completion(lambda: observer(begun))
+        else:
+            begun.after_completion(
+                lambda status: observer(begun) if (status is Status.COMMITTED) == (phase == "success") else None
+            )
+
+    get_manager().on_begin.append(attach)

@@ -1,0 +1,145 @@
+"""Names on the wire: what a DBA reads in `pg_prepared_xacts`, and what recovery learns from a name alone.
+
+A gtrid is ``txp1:<node>:<incarnation>:<number>``. A bqual is ``<number>:<tag>:<decider>``, and for a Spark task
+``:<write>.<partition>.<attempt>.<branches>`` behind it. The decider is ``L`` for the decision log or ``M.<tag>`` for
+a marked datasource. What does not parse, to the letter, is not ours and is never touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+PREFIX = "txp1"
+FORMAT_ID = 0x74787031  # "txp1"
+MAX_PART = 64  # bytes of a gtrid or a bqual: XA's own limit, and MySQL's
+
+_NAME = r"[A-Za-z0-9_.-]"
+_GTRID = re.compile(rf"{PREFIX}:({_NAME}{{1,28}}):([a-z0-9]{{12}}):([0-9a-z]{{1,12}})")
+_BQUAL = re.compile(
+    rf"([0-9]{{1,4}}):({_NAME}{{1,16}}):(L|M\.{_NAME}{{1,16}})(?::([0-9]+)\.([0-9]+)\.([0-9]+)\.([0-9]+))?"
+)
+_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
+_TAG_LIMIT = 16
+
+
+class Gtrid(NamedTuple):
+    """The parts of a gtrid."""
+
+    node: str
+    incarnation: str
+    number: str
+
+
+class TaskName(NamedTuple):
+    """Where in a Spark job a branch was prepared: its write, partition, task attempt, and that attempt's branches."""
+
+    write: int
+    partition: int
+    attempt: int
+    branches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """The name of a branch: `gtrid` names the global transaction, `bqual` the branch within it."""
+
+    gtrid: str
+    bqual: str
+
+    @property
+    def joined(self) -> str:
+        """Both parts as one text, for databases that know one name only (PostgreSQL's gid)."""
+        return f"{self.gtrid}:{self.bqual}"
+
+    @property
+    def tag(self) -> str:
+        """The tag of the datasource that holds the branch."""
+        return _parsed(self)[2]
+
+    @property
+    def decider(self) -> str | None:
+        """The tag of the marked datasource that decides, or None where the decision log does."""
+        decider = _parsed(self)[3]
+        return None if decider == "L" else decider[2:]
+
+    @property
+    def task(self) -> TaskName | None:
+        """Where in a Spark job the branch was prepared; None outside one."""
+        found = _parsed(self)
+        return TaskName(*map(int, found.groups()[3:])) if found[4] is not None else None
+
+    @property
+    def incarnation(self) -> str:
+        """The incarnation that named the branch."""
+        return split_gtrid(self.gtrid).incarnation
+
+    @property
+    def node(self) -> str:
+        """The node that named the branch."""
+        return split_gtrid(self.gtrid).node
+
+
+def new_incarnation() -> str:
+    """A random name for one run of one process: 12 characters, 62 bits."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(12))
+
+
+def make_gtrid(node: str, incarnation: str, number: int) -> str:
+    """The gtrid of an incarnation's number-th transaction."""
+    return f"{PREFIX}:{node}:{incarnation}:{_base36(number)}"
+
+
+def make_xid(
+    gtrid: str, number: int, datasource: str, *, decider: str | None = None, task: TaskName | None = None
+) -> Xid:
+    """The name of a branch; `decider` is the name of the marked datasource, or None for the decision log."""
+    kept = f"M.{tag_of(decider)}" if decider else "L"
+    behind = f":{task.write}.{task.partition}.{task.attempt}.{task.branches}" if task else ""
+    return Xid(gtrid, f"{number}:{tag_of(datasource)}:{kept}{behind}")
+
+
+@lru_cache(maxsize=1024)
+def tag_of(datasource: str) -> str:
+    """A datasource's name, or where it is too long for a bqual, its beginning and a digest of the whole."""
+    if len(datasource) <= _TAG_LIMIT:
+        return datasource
+    digest = hashlib.sha256(datasource.encode()).hexdigest()[:6]
+    return f"{datasource[:9]}.{digest}"
+
+
+def parse(joined: str) -> Xid | None:
+    """The branch that a joined name stands for, or None where it is not one of ours to the letter."""
+    parts = joined.split(":", 4)
+    if len(parts) != 5:
+        return None
+    xid = Xid(":".join(parts[:4]), parts[4])
+    ours = _GTRID.fullmatch(xid.gtrid) and _BQUAL.fullmatch(xid.bqual)
+    return xid if ours and len(xid.gtrid) <= MAX_PART and len(xid.bqual) <= MAX_PART else None
+
+
+def split_gtrid(gtrid: str) -> Gtrid:
+    """The parts of one of our gtrids; ValueError for any other text."""
+    found = _GTRID.fullmatch(gtrid)
+    if found is None:
+        raise ValueError(f"{gtrid!r} is not a gtrid of txpool")
+    return Gtrid(*found.groups())
+
+
+def _parsed(xid: Xid) -> re.Match[str]:
+    found = _BQUAL.fullmatch(xid.bqual)
+    if found is None:
+        raise ValueError(f"{xid.bqual!r} is not a bqual of txpool")
+    return found
+
+
+def _base36(number: int) -> str:
+    digits = ""
+    while number:
+        number, digit = divmod(number, 36)
+        digits = _ALPHABET[digit] + digits
+    return digits or "0"

@@ -177,9 +177,19 @@ def databases(postgres: EmbeddedPostgres) -> Databases:
 @pytest.fixture(scope="session")
 def spark_environ(tmp_path_factory: pytest.TempPathFactory, require: Require) -> dict[str, str]:
     """The environment variables that Spark starts with."""
-    require(importlib.util.find_spec("pyspark"), "Spark: pip install 'txpool[spark]'")
+    spec = importlib.util.find_spec("pyspark")
+    require(spec, "Spark: pip install 'txpool[spark]'")
+    assert spec is not None
+    assert spec.origin is not None
+    folder = tmp_path_factory.mktemp("spark")
+    # A local cluster writes into SPARK_HOME/work whatever SPARK_WORKER_DIR says: not into the installed package.
+    home = folder / "home"
+    home.mkdir()
+    for entry in Path(spec.origin).parent.iterdir():
+        if entry.name != "work":
+            (home / entry.name).symlink_to(entry)
     try:
-        return java.spark_environment(tmp_path_factory.mktemp("spark"))
+        return java.spark_environment(folder) | {"SPARK_HOME": str(home)}
     except ConfigurationError as error:
         require(False, str(error))
         raise
@@ -211,7 +221,8 @@ def spark_process(spark_environ: dict[str, str], tmp_path: Path, pytestconfig: p
     """`spark_process(source, *arguments, master=, conf=, env=)`: a Python process that may be killed.
 
     Whatever session `source` asks for is the one given by `master` and `conf`; its stdout is a pipe, its stderr a
-    file beside it.
+    file beside it. A script that ends by itself calls `spark.stop()`, or a local cluster starts executors again and
+    again while it goes down.
     """
     started: list[subprocess.Popen[str]] = []
 

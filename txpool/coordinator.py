@@ -268,8 +268,6 @@ class Coordinator:
         self.phase = Phase.COMPLETE
 
     def _complete(self) -> None:
-        """Forget what every branch has answered; leave a finished mark where something is unaccounted for."""
-        self.phase = Phase.ENDED
         committed = self._result.outcome is Outcome.COMMITTED
         wanted, against = (Answer.COMMITTED, Answer.ROLLED_BACK)[:: 1 if committed else -1]
         for branch, answer in self._ended.items():
@@ -282,14 +280,19 @@ class Coordinator:
             self._result.outcome = Outcome.HEURISTIC_MIXED
         elif against in ends:
             self._result.outcome = Outcome.HEURISTIC_ROLLBACK if committed else Outcome.HEURISTIC_COMMIT
-        if self._log is None:
-            return
+        if self._log is not None:
+            self._let_go(self._log, wanted, against)
+        self.phase = Phase.ENDED
+
+    def _let_go(self, log: DecisionLog, wanted: Answer, against: Answer) -> None:
+        """Forget what every branch has answered; leave a finished mark where something is unaccounted for."""
+        decided = "commit" if wanted is Answer.COMMITTED else "rollback"
         for branch, answer in self._ended.items():
             if answer in (against, Answer.LOST):
-                self._log.note(self._heuristic(branch, answer, "commit" if committed else "rollback"))
-        if self._unit.loose_ends or ends - {wanted}:
-            self._log.finish(self._unit.gtrid)
-        elif committed:
+                log.note(self._heuristic(branch, answer, decided))
+        if self._unit.loose_ends or set(self._ended.values()) - {wanted}:
+            log.finish(self._unit.gtrid)
+        elif wanted is Answer.COMMITTED:
             self._decider.forget(self._unit.gtrid)
 
     # -- their parts --------------------------------------------------------------------------------------------

@@ -6,20 +6,23 @@ PREPARE it never rolls back: from then on only the coordinator and recovery may.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 from txpool.coordinator import Coordinator
 from txpool.errors import ProgrammingError
 from txpool.resources.base import Branch, BranchRecord, Vote
-from txpool.transaction import Enlistable, Status, Transaction
+from txpool.transaction import Enlistable, Status, Transaction, _quietly
 from txpool.xid import TaskName, make_xid
 
 
 class Subordinate(Transaction):
-    """One task attempt's part of a global transaction."""
+    """One task attempt's part of a global transaction. Whoever made it ends it: by prepare(), or by rollback()."""
 
     def __init__(self, gtrid: str, *, write: int, partition: int, attempt: int) -> None:
         super().__init__(gtrid, None, _never_in_doubt)
+        # As in a block: commit() and rollback() of the ambient transaction are not for the code that works in it.
+        self.scoped = True
         self._write = write
         self._partition = partition
         self._attempt = attempt
@@ -35,38 +38,35 @@ class Subordinate(Transaction):
         raise ProgrammingError(f"{self.gtrid} is decided by its coordinator: a task can only prepare")
 
     def prepare(self) -> list[BranchRecord]:
-        """Prepare every branch and return their records; nothing of it is open in this process any more.
+        """Prepare every branch that did something, and return their records; nothing stays open in this process.
 
-        An exception leaves what has been prepared to the coordinator, and rolls back what has not.
+        An exception leaves to the coordinator whatever PREPARE was sent to: it may be prepared, now or later. As long
+        as it is not `ended`, nothing was sent, and rollback() is due.
         """
         self._require_open()
         self._call_before()
         if self.doom is not None:
             raise self.doom
         self.status = Status.COMMITTING
-        branches = [cast(Branch, e.branch) for e in self._enlistments() if not e.branch.idle]
-        for number, branch in enumerate(branches):
-            task = TaskName(self._write, self._partition, self._attempt, len(branches))
-            branch.name(make_xid(self.gtrid, number, branch.datasource, task=task))
-        sent: list[Branch] = []
-        voted: list[BranchRecord] = []
+        working = [cast(Branch, e.branch) for e in self._enlistments() if not e.branch.idle]
+        voted: list[Branch] = []
         try:
-            for branch in branches:
-                sent.append(branch)
+            for number, branch in enumerate(working):
+                task = TaskName(self._write, self._partition, self._attempt, len(working))
+                branch.name(make_xid(self.gtrid, number, branch.datasource, task=task))
+            for branch in working:
                 branch.start_prepare()
-            for branch in branches:
-                # A branch that the name counts is a branch that was prepared: there is no read-only vote here.
+            for branch in working:
                 if branch.await_prepare() is Vote.COMMIT:
-                    voted.append(branch.record)
+                    voted.append(branch)
+            return [branch.record for branch in voted]
         finally:
             self.status = Status.PREPARED
             for enlistment in self._enlistments():
-                branch = cast(Branch, enlistment.branch)
-                if branch not in sent and not branch.idle:
-                    branch.start_rollback()
-                    branch.await_rollback()
-                enlistment.release(reusable=len(voted) == len(branches))
-        return voted
+                # To close a connection rolls back what was not sent a PREPARE, and cannot touch what was.
+                certain = enlistment.branch not in working or enlistment.branch in voted
+                _quietly(partial(enlistment.release, reusable=certain))
+            self._call_after()
 
 
 def _never_in_doubt(_transaction: Transaction, _coordinator: Coordinator) -> None:

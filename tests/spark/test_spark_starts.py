@@ -51,6 +51,7 @@ def test_a_local_cluster_runs_in_processes_of_its_own(local_cluster: LocalCluste
         flights = read_dataframe(spark, Path(sys.argv[1]), 10_000).select("flight").repartition(2)
         found = flights.rdd.mapPartitions(where).collect()
         print(spark.sparkContext.master, len({parent for parent, _, _ in found}), sum(count for _, count, _ in found))
+        spark.stop()
     """
     output = local_cluster(dedent(_HEAD) + dedent(source), str(tmp_path))
     assert output.split() == ["local-cluster[2,1,1024]", "2", "10000"]
@@ -65,6 +66,7 @@ def test_it_runs_on_the_java_of_the_wheel(
     environment = java.spark_environment(tmp_path) | {"PATH": path}
     source = """
         print(read_dataframe(spark, Path(sys.argv[1])).count(), spark._jvm.System.getProperty("java.home"))
+        spark.stop()
     """
     output = local_cluster(dedent(_HEAD) + dedent(source), str(tmp_path), env=environment, master="local[2]")
     count, home = output.split(maxsplit=1)

@@ -20,7 +20,7 @@ from txpool.demo.server import EmbeddedPostgres
 from txpool.errors import ConfigurationError, OperationalError
 
 if TYPE_CHECKING:
-    from tests.conftest import PythonWithout, Require
+    from tests.conftest import Databases, PythonWithout, Require
 
 
 @pytest.fixture(scope="module")
@@ -223,3 +223,19 @@ def test_the_missing_extra_is_named(python_without: PythonWithout) -> None:
     )
     assert "ConfigurationError" in errors
     assert "pip install 'txpool[demo]'" in errors
+
+
+def test_a_test_finds_its_databases_empty_whatever_the_last_one_left(
+    postgres: EmbeddedPostgres, request: pytest.FixtureRequest
+) -> None:
+    with psycopg.connect(postgres.dsn("two"), autocommit=True) as connection:
+        connection.execute("CREATE TABLE public.left_over (number int)")
+        connection.execute("CREATE SCHEMA also; CREATE TABLE also.left_over (number int)")
+        connection.execute("BEGIN; INSERT INTO public.left_over VALUES (1); PREPARE TRANSACTION 'it''s left'")
+        connection.execute("BEGIN; LOCK TABLE also.left_over")
+        databases: Databases = request.getfixturevalue("databases")
+        with pytest.raises(psycopg.errors.AdminShutdown):
+            connection.execute("SELECT 1")
+    assert databases.prepared() == []
+    assert databases.rows("two", "SELECT relname FROM pg_class WHERE relname = 'left_over'") == []
+    databases.execute("two", "CREATE TABLE left_over (number int)")

@@ -49,7 +49,10 @@ def find_java(folder: Path) -> Path:
 
 
 def spark_environment(folder: Path) -> dict[str, str]:
-    """The environment variables with which Spark starts anywhere, and writes into `folder` only."""
+    """The environment variables with which Spark starts anywhere and keeps its files in `folder`.
+
+    A `local-cluster` alone does not heed SPARK_WORKER_DIR, and writes into SPARK_HOME/work.
+    """
     folder = folder.absolute()
     return {
         "JAVA_HOME": str(find_java(folder)),

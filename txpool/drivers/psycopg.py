@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -103,10 +104,9 @@ class PsycopgDriver:
         raw.close()
 
     def cancel(self, raw: Connection) -> None:
-        try:
+        # Whoever waits for the statement sees what becomes of it.
+        with contextlib.suppress(Exception):
             raw.cancel_safe(timeout=_CANCEL_TIMEOUT)
-        except Exception:  # noqa: S110 - whoever waits for the statement sees what becomes of it
-            pass
 
     def begin(self, raw: Connection) -> None:
         """Nothing: psycopg begins by itself."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import ConfigurationError, translated
 
 if TYPE_CHECKING:
     from txpool.settings import DataSourceSettings
 
-_LEVEL = "DEFERRED"
+_LEVEL: Final = "DEFERRED"
 # sqlite3's own arguments, which a file can give as text only.
 _KINDS = {"timeout": float, "cached_statements": int, "detect_types": int}
 _marks = itertools.count(1)
@@ -35,6 +35,16 @@ class SQLiteDriver:
         self._path = settings.url.removeprefix("sqlite:///")
 
     def connect(self) -> Connection:
+        with translated():
+            raw = Connection(self._path, check_same_thread=False, isolation_level=_LEVEL, **self._options())
+            try:
+                self._make_durable(raw)
+            except BaseException:
+                raw.close()
+                raise
+        return raw
+
+    def _options(self) -> dict[str, Any]:
         options = self._settings.connect_options()
         for name, value in options.items():
             if name not in _KINDS:
@@ -43,16 +53,7 @@ class SQLiteDriver:
                 options[name] = _KINDS[name](value)
             except ValueError:
                 raise self._wrong(name, f"is {value!r}: write a number") from None
-        with translated():
-            raw = sqlite3.connect(
-                self._path, check_same_thread=False, isolation_level=_LEVEL, factory=Connection, **options
-            )
-            try:
-                self._make_durable(raw)
-            except BaseException:
-                raw.close()
-                raise
-        return raw
+        return options
 
     def is_clean(self, raw: Connection) -> bool:
         try:

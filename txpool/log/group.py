@@ -1,7 +1,8 @@
 """Group commit: threads that write at the same time share one transaction, and its one fsync, without a thread.
 
-Whoever gets the turn writes everything that has queued up by then; the others find their work done when the turn
-comes to them. A failure before COMMIT was rolled back and is definite. One at COMMIT is unknown, and poisons.
+Whoever has the turn writes everything that has queued up by then, opens the gates of those it wrote for, and lets the
+first of those that came too late have the next turn. A failure before COMMIT was rolled back and is definite. One at
+COMMIT is unknown, and poisons.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from txpool.errors import LogError, LogUnknown
@@ -25,7 +27,7 @@ _abandoned: list[sqlite3.Connection | None] = []
 class _Entry(Generic[T]):
     """A piece of work, and what became of it."""
 
-    __slots__ = ("cause", "failure", "settled", "value", "work")
+    __slots__ = ("cause", "failure", "gate", "settled", "value", "work")
 
     def __init__(self, work: Work[T]) -> None:
         self.work = work
@@ -33,6 +35,12 @@ class _Entry(Generic[T]):
         self.value: T
         self.failure: type[LogError] | None = LogUnknown  # until the writer says better
         self.cause: BaseException | None = None
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
+    def wake(self) -> None:
+        with suppress(RuntimeError):  # it is open already
+            self.gate.release()
 
 
 class GroupCommit:
@@ -59,9 +67,20 @@ class GroupCommit:
         """
         entry = _Entry(work)
         self._queue.append(entry)
-        with self._turn:
-            if not entry.settled:
-                self._lead()
+        try:
+            while not entry.settled:
+                if self._turn.locked():  # so its holder will write this too, or wake the first of the queue
+                    entry.gate.acquire()
+                    continue
+                with self._turn:
+                    if not entry.settled:
+                        self._lead()
+                self._pass_on()
+        except BaseException:
+            with suppress(ValueError):  # it is being written, or was
+                self._queue.remove(entry)
+            self._pass_on()
+            raise
         if entry.failure is not None:
             raise entry.failure(f"{self._name}: {entry.cause or 'the write was interrupted'}") from entry.cause
         return entry.value
@@ -73,11 +92,13 @@ class GroupCommit:
 
     def read(self, work: Work[T]) -> T:
         """Run the work outside a transaction; LogError where the log cannot be read."""
-        with self._turn:
-            try:
+        try:
+            with self._turn:
                 return work(self._opened())
-            except sqlite3.Error as error:
-                raise LogError(f"{self._name}: {error}") from error
+        except sqlite3.Error as error:
+            raise LogError(f"{self._name}: {error}") from error
+        finally:
+            self._pass_on()
 
     def close(self) -> None:
         """Write what waits, and close; later use is a LogError."""
@@ -88,6 +109,7 @@ class GroupCommit:
             with self._turn:
                 self._closed = self._closed or "the log was closed"
                 self._disconnect()
+            self._pass_on()
 
     def pause(self) -> bool:
         """Before a fork: wait for the writer and close the connection; False where somebody keeps the turn.
@@ -103,6 +125,7 @@ class GroupCommit:
     def resume(self) -> None:
         """After a fork, in the parent."""
         self._turn.release()
+        self._pass_on()
 
     def restart(self, quiet: bool) -> None:
         """After a fork, in the child: nothing that the parent's threads have queued is ours to write."""
@@ -120,26 +143,37 @@ class GroupCommit:
         riders: list[_Entry[Any]] = []
         committing = False
         try:
-            _drain(self._queue, batch)
-            _drain(self._later, riders)
             connection = self._opened()
             connection.execute("BEGIN IMMEDIATE")
-            for entry in batch:
-                entry.value = entry.work(connection)
-            for entry in riders:
-                entry.work(connection)
+            while self._later:
+                riders.append(self._later.popleft())
+                riders[-1].work(connection)
+            while self._queue:  # each statement lets other threads run, and queue up
+                batch.append(self._queue.popleft())
+                batch[-1].value = batch[-1].work(connection)
             committing = True
             connection.execute("COMMIT")
             self.commits += 1
             for entry in batch:
                 entry.failure, entry.settled = None, True
         except BaseException as error:
+            if not committing:
+                batch.extend(self._queue)
+                self._queue.clear()
             failure = self._failed(error, committing)
             self._later.extendleft(reversed(riders))
             for entry in batch:
                 entry.failure, entry.cause, entry.settled = failure, error, True
             if not isinstance(error, Exception):
                 raise
+        finally:
+            for entry in batch:
+                entry.wake()
+
+    def _pass_on(self) -> None:
+        """After a turn: wake whoever queued up during it and nobody has written for."""
+        with suppress(IndexError):
+            self._queue[0].wake()
 
     def _failed(self, error: BaseException, committing: bool) -> type[LogError]:
         """What is certain after a failure; closes the connection, and so rolls back what is open."""
@@ -184,7 +218,3 @@ class GroupCommit:
             self._connection.close()
             self._connection = None
 
-
-def _drain(queue: deque[_Entry[Any]], into: list[_Entry[Any]]) -> None:
-    while queue:
-        into.append(queue.popleft())

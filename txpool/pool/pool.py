@@ -91,7 +91,7 @@ class Pool(Generic[C]):
         except IndexError:
             pooled = self._wait(self.max_wait if timeout is None else timeout)
         now = monotonic()
-        if now - pooled.returned_at > self._bypass or now >= pooled.expires:
+        if now - pooled.returned_at >= self._bypass or now >= pooled.expires:
             pooled = self._refresh(pooled)
             now = monotonic()
         pooled.taken_at = now
@@ -219,7 +219,7 @@ class Pool(Generic[C]):
     def _wait(self, timeout: float) -> Pooled[C]:
         pooled = self.exchange.wait(timeout)
         if pooled is not None:
-            return pooled if pooled.is_open else self.open(pooled)
+            return pooled
         if self.exchange.closed:
             raise self._closed()
         self.exchange.count("timeouts")
@@ -227,6 +227,8 @@ class Pool(Generic[C]):
         raise PoolTimeout(timeout_message(self.name, timeout, members, self.exchange.max_size, self.failure))
 
     def _refresh(self, pooled: Pooled[C]) -> Pooled[C]:
+        if not pooled.is_open:
+            return self.open(pooled)
         if monotonic() < pooled.expires and self._is_alive(pooled):
             return pooled
         return self.open(self.exchange.replace(pooled))

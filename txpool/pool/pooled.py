@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import weakref
 from threading import Thread
@@ -75,7 +76,7 @@ class Pooled(Generic[C]):
         self.dirty = False
         # Jitter is no secret. Zero is how a pool says "not again": at take and at give_back it has expired.
         self.expires = monotonic() + max_lifetime * (1 - JITTER * random.random())  # noqa: S311
-        self.returned_at = 0.0
+        self.returned_at = -math.inf
         self.taken_at = 0.0
         # Holds one thread while taken. Its append and pop are atomic, so only one give_back can win.
         self.holder: list[Thread] = []

@@ -1,0 +1,332 @@
+"""The DB-API connection that users hold: a handle on a physical connection of the pool.
+
+A handle is in one of these states::
+
+    plain      it has a physical connection of its own, and behaves as the driver's own connection does
+    enlisted   it shares the physical connection of a transaction, and belongs to that transaction until its end
+    detached   it was taken outside a transaction, joined one, and that has ended: plain again, or in the next
+               transaction, at its next use
+    closed     by close(), or, where it was taken inside a transaction, by that transaction's end
+
+What belongs to one driver is in `txpool.handles`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+
+from txpool import errors
+from txpool.attributes import NOTHING, Wardrobe
+from txpool.cursor import Cursor
+from txpool.errors import InterfaceError, NotSupportedError, ProgrammingError, translate, translated
+from txpool.manager import current
+from txpool.pool import Pooled
+
+if TYPE_CHECKING:
+    from txpool.datasource import DataSource
+    from txpool.enlistment import Enlistment
+    from txpool.transaction import Transaction
+
+
+class Connection:
+    """A PEP 249 connection. Inside a transaction its statements are part of that, and only the transaction ends them.
+
+    Enlisted, it may be used by several threads, which are serialised; plain, as its driver allows. Its errors are
+    instances of the driver's classes and of ours. What PEP 249 does not know is the driver's own.
+    """
+
+    __slots__ = ("__weakref__", "_attributes", "_datasource", "_enlistment", "_inside", "_modes", "_pooled", "_wardrobe")
+
+    Warning = errors.Warning
+    Error = errors.Error
+    InterfaceError = errors.InterfaceError
+    DatabaseError = errors.DatabaseError
+    DataError = errors.DataError
+    OperationalError = errors.OperationalError
+    IntegrityError = errors.IntegrityError
+    InternalError = errors.InternalError
+    ProgrammingError = errors.ProgrammingError
+    NotSupportedError = errors.NotSupportedError
+
+    _cursor_class: ClassVar[type[Cursor]] = Cursor
+    #: The class whose instance a handle passes for.
+    _driver_class: ClassVar[type] = object
+    #: Attributes that say how the next local transaction begins.
+    _MODES: ClassVar[frozenset[str]] = frozenset()
+    #: Methods that another thread calls while the connection executes.
+    _FREE: ClassVar[frozenset[str]] = frozenset()
+    #: Methods that execute something.
+    _EXECUTING: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, datasource: DataSource, pooled: Pooled[Any] | None, enlistment: Enlistment | None) -> None:
+        self._datasource: DataSource | None = datasource
+        self._pooled = pooled
+        self._enlistment = enlistment
+        self._attributes = self._modes = NOTHING
+        self._wardrobe: Wardrobe | None = None
+        self._inside = enlistment is not None
+
+    # -- PEP 249 ------------------------------------------------------------------------------------------------
+
+    def cursor(self, *args: Any, **kwargs: Any) -> Any:
+        """A cursor; the arguments are the driver's own."""
+        return self._cursor_class(self, args, kwargs)
+
+    def commit(self) -> None:
+        """Plain: as the driver's. Enlisted: ProgrammingError, or with managed.commit=join keep what it did."""
+        enlistment = self._ending()
+        if enlistment is not None:
+            enlistment.commit(self)
+        elif self._pooled is not None:
+            with translated():
+                self._pooled.raw.commit()
+
+    def rollback(self) -> None:
+        """Plain: as the driver's. Enlisted: ProgrammingError, or with managed.commit=join undo what it did."""
+        enlistment = self._enlistment
+        if enlistment is not None and enlistment.ended and enlistment.savepoints is not None:
+            return  # the transaction's end has ended what it did
+        enlistment = self._ending()
+        if enlistment is not None:
+            enlistment.rollback(self)
+        elif self._pooled is not None:
+            with translated():
+                self._pooled.raw.rollback()
+
+    def close(self) -> None:
+        """Give the physical connection back: now, or, enlisted, at the transaction's end. Open work is rolled back."""
+        datasource = self._datasource
+        pooled = self._pooled
+        self._datasource = None
+        if pooled is not None:
+            self._pooled = None
+            if self._wardrobe is not None:
+                self._undress()
+            datasource.pool.give_back(pooled)  # type: ignore[union-attr]
+        elif self._enlistment is not None:
+            self._enlistment.close(self)
+            self._enlistment = None
+
+    def _no_tpc(self, *_: Any, **__: Any) -> NoReturn:
+        raise NotSupportedError("txpool.transaction() prepares and commits by itself: tpc_*() has no place beside it")
+
+    tpc_begin = tpc_prepare = tpc_commit = tpc_rollback = tpc_recover = _no_tpc
+
+    @property
+    def paramstyle(self) -> str:
+        """The driver's own; statements are not translated."""
+        return str(self._open_datasource().driver_adapter.module.paramstyle)
+
+    def __enter__(self) -> Self:
+        self._open_datasource()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Plain: as the driver's. Enlisted: closed, nothing else."""
+        if self._pooled is not None:
+            self._leave_block(failed=kind is not None)
+        else:
+            self.close()
+
+    def _leave_block(self, *, failed: bool) -> None:
+        if failed:
+            self.rollback()
+        else:
+            self.commit()
+
+    # -- beyond it ----------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """True after close(), after the end of the transaction in which it was taken, or where it is broken."""
+        if self._pooled is not None:
+            return bool(getattr(self._pooled.raw, "closed", False))
+        if self._enlistment is not None:
+            return self._inside and self._enlistment.ended
+        return self._datasource is None
+
+    @property
+    def datasource(self) -> DataSource:
+        return self._open_datasource()
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        # Libraries ask by isinstance() which driver they have before them.
+        return self._driver_class
+
+    def __repr__(self) -> str:
+        name = "" if self._datasource is None else f" to {self._datasource.name}"
+        if self._pooled is not None:
+            state = "plain"
+        elif self._enlistment is not None and not self._enlistment.ended:
+            state = f"enlisted in {self._enlistment.transaction.gtrid}"
+        else:
+            state = "closed" if self.closed else "detached"
+        return f"<txpool connection{name}, {state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a connection cannot travel to another process: send its datasource, and connect() there")
+
+    def __del__(self) -> None:
+        pooled = self._pooled
+        # None: it is the parent's, which a forked child leaves alone.
+        if pooled is not None and pooled.home is not None:
+            # The pool closes it: whoever dropped it may have left anything on it.
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not hasattr(self._driver_class, name) and self._datasource is None:
+            raise AttributeError(f"{self!r} has no attribute {name!r}")
+        value = getattr(self._raw(), name)
+        if not callable(value) or name.startswith("_") or name in self._FREE:
+            return value
+        return lambda *args, **kwargs: self._call(name, args, kwargs)
+
+    # -- for cursors, attributes and drivers --------------------------------------------------------------------
+
+    def _working(self) -> Enlistment | None:
+        """The enlistment to work in here and now, None where it is plain; joins an ambient transaction."""
+        ambient = current()
+        enlistment = self._enlistment
+        if enlistment is None:
+            if ambient is not None:
+                return self._join(ambient)
+            if self._pooled is None:
+                self._attach()
+            return None
+        if enlistment.transaction is not ambient or enlistment.ended:
+            if enlistment.ended:
+                self._require_open()
+                self._enlistment = None
+                return self._working()
+            enlistment.require_here(ambient)
+        return enlistment
+
+    def _join(self, transaction: Transaction) -> Enlistment:
+        datasource = self._open_datasource()
+        transaction.require_active()
+        pooled = self._pooled
+        if pooled is not None:
+            if self._has_work(pooled.raw):
+                raise ProgrammingError(
+                    f"this connection of {datasource.name} cannot join {transaction.gtrid}: it has open work of its "
+                    "own from before. commit() or rollback() it first. Nothing was done."
+                )
+            # First of all, since the transaction may need the very place in the pool.
+            self._detach(pooled)
+        enlistment: Enlistment = transaction.enlist(datasource)
+        with enlistment.entered(self):
+            for name, value in self._modes.items():
+                self._set_mode(enlistment.raw, name, value)
+        self._enlistment = enlistment
+        return enlistment
+
+    def _detach(self, pooled: Pooled[Any]) -> None:
+        self._pooled = None
+        self._undress()
+        self._open_datasource().pool.give_back(pooled)
+
+    def _attach(self) -> None:
+        """Become plain: with a physical connection of its own, and what was set on it before."""
+        pooled = self._open_datasource().pool.take()
+        self._pooled = pooled
+        for name, value in self._modes.items():
+            setattr(pooled.raw, name, value)
+        self._dress().wear(self._attributes)
+
+    def _ending(self) -> Enlistment | None:
+        """The enlistment whose handle wants to commit or roll back; open work from before can be ended anywhere."""
+        pooled = self._pooled
+        if pooled is not None and self._has_work(pooled.raw):
+            return None
+        return self._working()
+
+    def _dress(self) -> Wardrobe:
+        """Of a plain handle. The pool resets what is not put back by itself."""
+        pooled = self._pooled
+        if self._wardrobe is None:
+            self._wardrobe = Wardrobe(pooled.raw)  # type: ignore[union-attr]
+        pooled.dirty = True  # type: ignore[union-attr]
+        return self._wardrobe
+
+    def _undress(self) -> None:
+        if self._wardrobe is not None:
+            self._wardrobe.strip()
+            self._wardrobe = None
+
+    def _get(self, name: str) -> Any:
+        if name in self._attributes:
+            return self._attributes[name]
+        return getattr(self._raw(), name)
+
+    def _set(self, name: str, value: Any) -> None:
+        enlistment = self._working()
+        if name in self._MODES:
+            if enlistment is not None:
+                with enlistment.entered(self):
+                    self._set_mode(enlistment.raw, name, value)
+            else:
+                self._dress()
+                with translated():
+                    setattr(self._pooled.raw, name, value)  # type: ignore[union-attr]
+                self._modes = {**self._modes, name: value}
+            return
+        attributes: Mapping[str, Any] = {**self._attributes, name: value}
+        if enlistment is None:
+            with translated():
+                self._dress().wear(attributes)
+        self._attributes = attributes
+
+    def _set_mode(self, raw: Any, name: str, value: Any) -> None:
+        """Set how the transaction's local transaction begins; refuse what would end it, or comes too late."""
+        raise NotImplementedError
+
+    def _call(self, name: str, args: Any, kwargs: Any) -> Any:
+        enlistment = self._working()
+        if enlistment is None:
+            pooled = self._pooled
+            pooled.dirty = True  # type: ignore[union-attr]
+            with translated():
+                return getattr(pooled.raw, name)(*args, **kwargs)  # type: ignore[union-attr]
+        around = enlistment.started if name in self._EXECUTING else enlistment.entered
+        with around(self):
+            return getattr(enlistment.raw, name)(*args, **kwargs)
+
+    def _home(self) -> Pooled[Any] | Enlistment | None:
+        """What cursors and blocks that were made now belong to."""
+        return self._pooled or self._enlistment
+
+    def _raw(self) -> Any:
+        """The raw connection, to read from it."""
+        self._require_open()
+        if self._pooled is None and (self._enlistment is None or self._enlistment.ended):
+            self._working()
+        home: Any = self._home()
+        return home.raw
+
+    def _has_work(self, raw: Any) -> bool:
+        """Whether a local transaction is open; no I/O."""
+        raise NotImplementedError
+
+    def _open_datasource(self) -> DataSource:
+        self._require_open()
+        return self._datasource  # type: ignore[return-value]
+
+    def _require_open(self) -> None:
+        if self._datasource is None:
+            raise InterfaceError("this connection is closed: take another by connect()")
+        enlistment = self._enlistment
+        if enlistment is not None and enlistment.ended and self._inside:
+            raise InterfaceError(
+                f"this connection of {self._datasource.name} was taken inside {enlistment.transaction.gtrid}, which "
+                f"has ended ({enlistment.transaction.status.value}): take another by connect(). Nothing was done."
+            )
+
+
+Call = Callable[..., Any]
+_ = translate

@@ -1,0 +1,229 @@
+"""One datasource's part in one transaction: the physical connection that all its handles share until the end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import RLock, get_ident
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from txpool.attributes import Wardrobe
+from txpool.errors import Error, ProgrammingError, translate, translated
+from txpool.joined import Overlaid, Savepoints
+from txpool.manager import current
+from txpool.pool import Pooled
+
+if TYPE_CHECKING:
+    from txpool.connection import Connection
+    from txpool.datasource import DataSource
+    from txpool.resources.base import Branch, MarkedBranch
+    from txpool.transaction import Transaction
+
+logger = logging.getLogger("txpool")
+
+
+class Enlistment:
+    """Thread-safe: whatever reaches the physical connection holds `lock`.
+
+    Whoever works in it is in its transaction: the transaction is ambient, or the caller is another thread that has
+    none. A thread where another transaction is ambient, or that has suspended this one, is refused.
+    """
+
+    __slots__ = (
+        "_branch",
+        "_datasource",
+        "_driver",
+        "_pooled",
+        "_thread",
+        "cursors",
+        "ended",
+        "in_pipeline",
+        "lock",
+        "raw",
+        "savepoints",
+        "transaction",
+        "wardrobe",
+    )
+
+    def __init__(
+        self, datasource: DataSource, transaction: Transaction, pooled: Pooled[Any], branch: Branch | MarkedBranch
+    ) -> None:
+        self.transaction = transaction
+        self.raw = pooled.raw
+        self.lock = RLock()
+        self.ended = False
+        #: Within a pipeline the connection's state is not known before its end.
+        self.in_pipeline = False
+        self.wardrobe = Wardrobe(pooled.raw)
+        self.savepoints = Savepoints(pooled.raw) if datasource.settings.managed_commit == "join" else None
+        #: Raw cursors that hold something open on the connection.
+        self.cursors: WeakSet[Any] = WeakSet()
+        self._datasource = datasource
+        self._driver = datasource.driver_adapter
+        self._pooled = pooled
+        self._branch = branch
+        self._thread = get_ident()
+
+    # -- for the transaction ------------------------------------------------------------------------------------
+
+    @property
+    def branch(self) -> Branch | MarkedBranch:
+        # The coordinator asks once no new statement can start: the lock waits for the one that is executing.
+        with self.lock:
+            return self._branch
+
+    @property
+    def marked(self) -> bool:
+        return self._datasource.mode == "cmr"
+
+    def cancel(self) -> None:
+        """Stop what is executing on it; from any thread, never raises."""
+        self._driver.cancel(self.raw)
+
+    def release(self, *, reusable: bool) -> None:
+        """The transaction has ended: back to the pool, or destroyed where its state is not certain."""
+        with self.lock:
+            self.ended = True
+            try:
+                for cursor in list(self.cursors):
+                    cursor.close()
+                self.wardrobe.strip()
+            except Exception as error:
+                logger.info("%s: a connection could not be restored: %s", self._datasource.name, error)
+                reusable = False
+        if reusable:
+            self._datasource.pool.give_back(self._pooled)
+        else:
+            self._datasource.pool.discard(self._pooled)
+
+    # -- for its handles ----------------------------------------------------------------------------------------
+
+    def require_here(self, ambient: Transaction | None) -> None:
+        """Raise where the caller, whose ambient transaction is another or none, is not in this one."""
+        if ambient is not None:
+            raise ProgrammingError(
+                f"this connection of {self._datasource.name} is enlisted in {self.transaction.gtrid}, and here "
+                f"{ambient.gtrid} is ambient: connect() gives one that belongs to it. Nothing was done."
+            )
+        if get_ident() == self._thread:
+            raise ProgrammingError(
+                f"this connection of {self._datasource.name} is enlisted in {self.transaction.gtrid}, which is not "
+                "ambient here: resume() it first, or connect() outside it. Nothing was done."
+            )
+
+    def enter(self, handle: Connection) -> None:
+        """Take the connection for what executes nothing; `leave` follows, unless this raises."""
+        self.lock.acquire()
+        try:
+            self.transaction.require_active()
+            self.wardrobe.wear(handle._attributes)
+        except BaseException:
+            self.lock.release()
+            raise
+
+    def leave(self) -> None:
+        self.lock.release()
+
+    def start(self, handle: Connection) -> None:
+        """Take the connection for a statement; `finish` follows, unless this raises."""
+        self.lock.acquire()
+        try:
+            self.transaction.require_active()
+            self.wardrobe.wear(handle._attributes)
+            self._driver.begin(self.raw)
+            if self.savepoints is not None:
+                self.savepoints.work(handle)
+        except BaseException as error:
+            self.lock.release()
+            translate(error)
+            raise
+
+    def finish(self, raw_cursor: Any) -> None:
+        """After a statement, also one that failed: whose own SQL ended the transaction hears it at once."""
+        try:
+            if not self.in_pipeline:
+                command = self._driver.ended_by(self.raw, raw_cursor)
+                if command is not None:
+                    raise self.disturb(command)
+        finally:
+            self.lock.release()
+
+    @contextmanager
+    def entered(self, handle: Connection) -> Iterator[None]:
+        """`enter` and `leave` around a block."""
+        self.enter(handle)
+        try:
+            with translated():
+                yield
+        finally:
+            self.leave()
+
+    @contextmanager
+    def started(self, handle: Connection) -> Iterator[None]:
+        """Around a block that executes without a cursor of ours: the connection's state before and after it tells."""
+        self.start(handle)
+        try:
+            before = handle._has_work(self.raw)
+            try:
+                with translated():
+                    yield
+            finally:
+                if before and not self.in_pipeline and not handle._has_work(self.raw):
+                    raise self.disturb("commit")
+        finally:
+            self.leave()
+
+    def disturb(self, command: str) -> Error:
+        """The user's own SQL has ended the local transaction: the error that says so."""
+        error = ProgrammingError(
+            f"datasource {self._datasource.name}: the SQL {command.upper()} has ended its part in "
+            f"{self.transaction.gtrid}, which can only roll back now: what was done here before it is "
+            f"{'committed, and no rollback will undo it' if command == 'commit' else 'undone'}. "
+            "Leave commit and rollback to the transaction."
+        )
+        self._branch.disturb(command)
+        self.transaction.set_rollback_only(error)
+        return error
+
+    def commit(self, handle: Connection) -> None:
+        """A handle's commit()."""
+        savepoints = self._own_savepoints("commit")
+        with self.entered(handle):
+            savepoints.commit(handle)
+
+    def rollback(self, handle: Connection) -> None:
+        """A handle's rollback()."""
+        savepoints = self._own_savepoints("rollback")
+        with self.lock:
+            if not self.transaction.active:  # it rolls back as a whole, or has
+                return
+            try:
+                with translated():
+                    savepoints.rollback(handle)
+            except Overlaid:
+                error = ProgrammingError(
+                    f"datasource {self._datasource.name}: rollback() on one connection in {self.transaction.gtrid} "
+                    "would undo what another has done since, so the transaction is rollback-only now: all of it "
+                    "rolls back. End each connection's work before the next one begins."
+                )
+                self.transaction.set_rollback_only(error)
+                raise error from None
+
+    def close(self, handle: Connection) -> None:
+        """A handle is closed: what it did stays in the transaction."""
+        if self.savepoints is not None and not self.ended:
+            with self.lock:
+                self.savepoints.leave(handle)
+
+    def _own_savepoints(self, command: str) -> Savepoints:
+        if self.savepoints is None:
+            raise ProgrammingError(
+                f"{command}() on a connection of {self._datasource.name} that {self.transaction.gtrid} owns: it ends "
+                f"with its transaction (`txpool.{command}()`, or the end of the block), and is as it was. Libraries "
+                "that must call it, as SQLAlchemy and pandas do, need managed.commit = join."
+            )
+        if self.savepoints.in_block:
+            raise ProgrammingError(f"{command}() inside a block of conn.transaction(): leave the block first")
+        return self.savepoints

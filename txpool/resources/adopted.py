@@ -1,0 +1,127 @@
+"""Branches that others have prepared, such as Spark's tasks: this process decides them, and tells them so.
+
+A job may leave hundreds of them in one database. They share a `Channel`, one connection with one message on its way,
+so a driver needs one connection for each database, and the databases still work at the same time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+from txpool.drivers.base import Driver
+from txpool.drivers.libpq import IDLE, Session
+from txpool.errors import ProgrammingError
+from txpool.resources.base import Answer, BranchRecord, Vote
+from txpool.resources.ending import Ending, Verb
+from txpool.xid import Xid
+
+logger = logging.getLogger("txpool")
+
+
+class Channel:
+    """The one connection over which a datasource's adopted branches are ended. Used by one thread at a time.
+
+    It is opened when it is needed and closed with the last answer. Where the database cannot be reached, that is
+    found out once, and whatever is left has no answer.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self._session: Session | None = None
+        self._queue: deque[tuple[AdoptedBranch, Ending]] = deque()
+        self._current: tuple[AdoptedBranch, Ending] | None = None
+        self._answers: dict[AdoptedBranch, Answer] = {}
+
+    def start(self, branch: AdoptedBranch, verb: Verb) -> None:
+        """Send it where the connection is free; otherwise it waits for its turn."""
+        self._answers.pop(branch, None)
+        self._queue.append((branch, Ending(branch.record, verb, self.driver.connect)))
+        self._send_next()
+
+    def finish(self, branch: AdoptedBranch) -> Answer:
+        """Its answer; those before it in the queue are answered on the way."""
+        while branch not in self._answers and self._current is not None:
+            asked, ending = self._current
+            self._answers[asked] = ending.finish()
+            self._current = None
+            self._send_next()
+        return self._answers.pop(branch, Answer.UNKNOWN)
+
+    def close(self) -> None:
+        """Close the connection; what has no answer yet is left to recovery."""
+        self._queue.clear()
+        self._current = None
+        session, self._session = self._session, None
+        if session is not None:
+            self.driver.close(session.raw)
+
+    def _send_next(self) -> None:
+        if self._current is not None:
+            return
+        if not self._queue:
+            self.close()
+            return
+        try:
+            session = self._opened()
+        except Exception as error:
+            logger.warning("%d prepared branches are left to recovery, no connection: %s", len(self._queue), error)
+            self.close()
+            return
+        self._current = self._queue.popleft()
+        self._current[1].start(session)
+
+    def _opened(self) -> Session:
+        if self._session is not None and self._session.status != IDLE:
+            self.driver.close(self._session.raw)
+            self._session = None
+        if self._session is None:
+            self._session = Session(self.driver.connect())
+        return self._session
+
+
+class AdoptedBranch:
+    """A branch that is prepared already, known by its record alone."""
+
+    idle = False
+
+    def __init__(self, record: BranchRecord, channel: Channel) -> None:
+        self.record = record
+        self._channel = channel
+
+    @property
+    def datasource(self) -> str:
+        return self.record.datasource
+
+    def commit_one_phase(self) -> Answer:
+        raise self._prepared()
+
+    def name(self, xid: Xid) -> None:
+        raise self._prepared()
+
+    def disturb(self, command: str) -> None:
+        raise self._prepared()
+
+    def start_prepare(self) -> None:
+        """Nothing: it is prepared."""
+
+    def await_prepare(self) -> Vote:
+        return Vote.COMMIT
+
+    def start_commit(self) -> None:
+        self._channel.start(self, Verb.COMMIT)
+
+    def await_commit(self) -> Answer:
+        return self._channel.finish(self)
+
+    def start_rollback(self) -> None:
+        self._channel.start(self, Verb.ROLLBACK)
+
+    def await_rollback(self) -> Answer:
+        return self._channel.finish(self)
+
+    def _prepared(self) -> ProgrammingError:
+        return ProgrammingError(
+            f"datasource {self.datasource}: {self.record.xid.joined} is prepared already, so it has a name, takes "
+            "no more work, and ends in two phases"
+        )

@@ -1,0 +1,63 @@
+"""The rows of finished marked transactions, waiting to be deleted together."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+
+from txpool import failpoints
+from txpool.resources.xids import Xids
+
+logger = logging.getLogger("txpool")
+
+
+class CleanupQueue:
+    """One datasource's finished marks. Thread-safe.
+
+    They ride in the next marked transaction, which costs next to nothing; those that find no ride go when there is
+    a batch of them, or by `flush` when the datasource is closed. Whatever is lost with the process, recovery deletes.
+    """
+
+    def __init__(self, xids: Xids, *, batch_size: int = 100, immediate: bool = False) -> None:
+        self._xids = xids
+        self._batch_size = batch_size
+        self._immediate = immediate
+        self._queue: deque[str] = deque()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, gtrid: str) -> None:
+        """This one's branches have all answered. An error of deleting is logged: there is another time."""
+        self._queue.append(gtrid)
+        if self._immediate or len(self._queue) >= self._batch_size:
+            try:
+                self.flush()
+            except Exception as error:
+                logger.warning("%d finished marks are to be deleted later: %s", len(self._queue), error)
+
+    def take(self) -> list[str]:
+        """At most one batch, out of the queue."""
+        taken: list[str] = []
+        while len(taken) < self._batch_size:
+            try:
+                taken.append(self._queue.popleft())
+            except IndexError:
+                break
+        return taken
+
+    def put_back(self, gtrids: Iterable[str]) -> None:
+        """What was taken and not deleted."""
+        self._queue.extend(gtrids)
+
+    def flush(self) -> None:
+        """Delete all there is, now; raises where the database does not."""
+        while taken := self.take():
+            if failpoints.armed:
+                failpoints.hit("marked.forget")
+            try:
+                self._xids.delete(taken)
+            except BaseException:
+                self.put_back(taken)
+                raise

@@ -1,0 +1,135 @@
+"""Phase two of a branch that PostgreSQL holds prepared: COMMIT or ROLLBACK PREPARED, and what its answer means."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from enum import Enum
+from typing import Any
+
+import psycopg
+
+from txpool import failpoints
+from txpool.drivers.libpq import Session, ends_session, failure, value
+from txpool.resources.base import Answer, BranchRecord
+
+logger = logging.getLogger("txpool")
+
+#: In evidence, the id of a transaction that wrote nothing.
+NOTHING = "none"
+
+_NO_TIMEOUTS = "set statement_timeout = 0; set lock_timeout = 0"
+_ABSENT = "42704"
+# Cancelled by statement_timeout, or a lock's: here neither may have a say.
+_TIMED_OUT = frozenset({"57014", "55P03"})
+_STATUS = {
+    "committed": Answer.COMMITTED,
+    "aborted": Answer.ROLLED_BACK,
+    "in progress": Answer.UNKNOWN,
+}
+
+
+class Verb(Enum):
+    """What a prepared branch is told."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+
+    @property
+    def wanted(self) -> Answer:
+        return Answer.COMMITTED if self is Verb.COMMIT else Answer.ROLLED_BACK
+
+
+class Ending:
+    """One verb to one prepared branch: started, then finished, once more on a fresh connection where one was lost."""
+
+    def __init__(self, record: BranchRecord, verb: Verb, connect: Callable[[], Any]) -> None:
+        self._record = record
+        self._verb = verb
+        self._connect = connect
+        self._session: Session | None = None
+
+    def start(self, session: Session) -> None:
+        """Send it, without waiting; a lost connection is `finish`'s matter."""
+        self._session = session
+        try:
+            session.send(self._statement(session))
+        except psycopg.Error:
+            self._session = None
+        if failpoints.armed:
+            failpoints.hit(f"branch.{self._verb.value}-sent")
+
+    def finish(self) -> Answer:
+        """Await the answer. UNKNOWN leaves the branch to recovery, LOST says that it is gone, who knows how."""
+        if self._session is not None:
+            try:
+                return self._read(self._session)
+            except psycopg.Error as error:
+                self._tell(logging.INFO, f"the session was lost, trying once more on a fresh one: {error}")
+        return self.alone()
+
+    def alone(self) -> Answer:
+        """The whole of it on a connection of its own; an error leaves it UNKNOWN."""
+        try:
+            with closing(self._connect()) as raw:
+                session = Session(raw)
+                session.run(_NO_TIMEOUTS)
+                self.start(session)
+                return self._read(session) if self._session is not None else Answer.UNKNOWN
+        except Exception as error:
+            self._tell(logging.WARNING, f"no answer, so the branch is left to recovery: {error}")
+            return Answer.UNKNOWN
+
+    def _statement(self, session: Session) -> str:
+        return f"{self._verb.value} prepared {session.quoted(self._record.xid.joined)}"
+
+    def _read(self, session: Session) -> Answer:
+        """The answer's meaning; psycopg.Error where the session was lost before it came."""
+        results = session.receive()
+        error = failure(results)
+        if error is not None and error.sqlstate in _TIMED_OUT:
+            session.raw.changed = True
+            session.run(_NO_TIMEOUTS)
+            session.send(self._statement(session))
+            results = session.receive()
+            error = failure(results)
+        if error is None:
+            if not results:
+                # An interrupt has swallowed it; the same question again meets "absent", and its evidence.
+                raise psycopg.OperationalError("the answer was lost in an interrupt")
+            return self._verb.wanted
+        if ends_session(error):
+            raise error
+        if error.sqlstate == _ABSENT:
+            return self._gone(session)
+        self._tell(logging.WARNING, f"not done, so the branch is left to recovery: {error}")
+        return Answer.UNKNOWN
+
+    def _gone(self, session: Session) -> Answer:
+        """It is not prepared here (any more): its transaction's own id tells how it ended."""
+        identity, timeline = session.raw.identity, session.raw.timeline
+        if self._record.identity not in ("", identity):
+            self._tell(logging.ERROR, f"the datasource leads to another server now: {identity}")
+            return Answer.UNKNOWN
+        evidence = self._record.evidence
+        xid = evidence.get("xid")
+        if xid == NOTHING:
+            return self._verb.wanted
+        if xid is None or evidence.get("timeline", "") != timeline:
+            return Answer.LOST
+        try:
+            (found,) = session.run(f"select pg_xact_status('{int(xid)}'::xid8)")
+        except psycopg.errors.InvalidParameterValue:  # it is of the future: an older state was restored
+            return Answer.LOST
+        return _STATUS.get(value(found) or "", Answer.LOST)
+
+    def _tell(self, level: int, what: str) -> None:
+        logger.log(
+            level,
+            "datasource %s: %s of %s: %s",
+            self._record.datasource,
+            self._verb.value,
+            self._record.xid.joined,
+            what,
+        )

@@ -1,0 +1,80 @@
+"""The marked branch: a local transaction whose row in `xids` is the decision for all other branches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from txpool import failpoints
+from txpool.drivers.base import Driver
+from txpool.errors import translate
+from txpool.resources.base import Answer, BranchRecord, Refused, Settled
+from txpool.resources.cleanup import CleanupQueue
+from txpool.resources.local import LocalTransaction
+from txpool.resources.xids import Xids
+
+
+class MarkedBranch(LocalTransaction):
+    """A transaction's part in a marked datasource, and the decider of that transaction.
+
+    Order: `mark` (the row, answered), the others' prepares, `record` (the local COMMIT), the others' commits,
+    `forget`. Alone it commits in one phase, and writes no row.
+    """
+
+    def __init__(self, datasource: str, driver: Driver, raw: Any, xids: Xids, cleanup: CleanupQueue) -> None:
+        super().__init__(datasource, driver, raw)
+        self._xids = xids
+        self._cleanup = cleanup
+        #: Finished rows whose deletion is part of this local transaction.
+        self._riding: list[str] = []
+
+    def mark(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
+        """Write the row with the names of all other branches; returns once the INSERT is answered."""
+        if self._disturbed:
+            raise self._disturbance(gtrid)
+        if failpoints.armed:
+            failpoints.hit("marked.row")
+        taken = self._cleanup.take()
+        self._riding = taken
+        deleted = self._xids.mark(self._raw, gtrid, branches, taken)
+        self._riding = deleted
+        self._cleanup.put_back(set(taken).difference(deleted))
+
+    def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
+        """Commit the local transaction: that is the decision. `Refused` is definite, any other error unknown.
+
+        The row has named the branches before they prepared; that is what counts.
+        """
+        if failpoints.armed:
+            failpoints.hit("marked.commit")
+        try:
+            self._dialect.commit(self._raw)
+        except Refused as refusal:
+            raise Refused(f"datasource {self.datasource} refused to commit {gtrid}: {refusal}") from refusal.__cause__
+        except BaseException as error:
+            translate(error)
+            error.add_note(f"datasource {self.datasource}: whether {gtrid} is committed is not known yet")
+            raise
+        self._riding = []
+        if failpoints.armed:
+            failpoints.hit("marked.committed")
+
+    def abort(self, gtrid: str) -> Settled:
+        """Put a tombstone under the row's key, on a connection of its own; an error leaves the truth unknown."""
+        # The old session would hold the lock on the row for as long as it lives.
+        self._driver.close(self._raw)
+        self._release_rides()
+        return Settled.COMMITTED if self._xids.tombstone(gtrid).committed else Settled.ABORTED
+
+    def forget(self, gtrid: str) -> None:
+        """All other branches have answered: the row may go, with the next batch or at once."""
+        self._cleanup.add(gtrid)
+
+    def rollback(self) -> Answer:
+        """End the local transaction without the row."""
+        self._release_rides()
+        return super().rollback()
+
+    def _release_rides(self) -> None:
+        riding, self._riding = self._riding, []
+        self._cleanup.put_back(riding)

@@ -1,0 +1,99 @@
+"""What Spark itself says of the attempts of one write: read from the driver's status store, which is always there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+
+_ALL = 2**31 - 1
+#: Milliseconds for Spark's own events to reach its status store, once the job has ended.
+_PATIENCE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Troubles:
+    """The attempts of a write in which something went wrong, each with its partition."""
+
+    #: Those that failed or were killed. Their processes may live on all the same.
+    ended: dict[int, int] = field(default_factory=dict)
+    #: Those that run now.
+    running: dict[int, int] = field(default_factory=dict)
+
+
+class TaggedJob:
+    """The jobs of one write, known by a tag of its own: the user's job group stays what it is.
+
+    The last stage of the last job is the one whose tasks write; Spark may run others before to find its plan.
+    """
+
+    def __init__(self, context: SparkContext, tag: str) -> None:
+        self._context = context
+        self._tag = tag
+        scala: Any = context._jsc.sc()
+        self._bus = scala.listenerBus()
+        self._tracker = scala.statusTracker()
+        self._store = scala.statusStore()
+        java: Any = context._jvm
+        v1 = java.org.apache.spark.status.api.v1
+        self._by_id = v1.TaskSorting.ID
+        self._bad = _list(java, v1.TaskStatus.FAILED, v1.TaskStatus.KILLED)
+        self._running = _list(java, v1.TaskStatus.RUNNING)
+
+    def __enter__(self) -> TaggedJob:
+        self._context.addJobTag(self._tag)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._context.removeJobTag(self._tag)
+
+    def cancel(self) -> None:
+        """Have Spark stop the tasks. Those that are out of its reach go on."""
+        self._context.cancelJobsWithTag(self._tag)
+
+    def troubles(self) -> Troubles:
+        """The attempts that ended badly, and then the ones that run; nothing is asked where all is well."""
+        job = self._job()
+        if job is None or not job.numFailedTasks() + job.numKilledTasks():
+            return Troubles()
+        number = self._writing(job)
+        return Troubles(dict(self._tasks(number, self._bad)), dict(self._tasks(number, self._running)))
+
+    def attempts(self) -> tuple[int, bool]:
+        """Of the job that has ended: how many attempts were started, and whether each of them has succeeded."""
+        try:
+            self._bus.waitUntilEmpty(_PATIENCE)
+        except Py4JJavaError:  # it is late, and the numbers say so
+            pass
+        job = self._job()
+        if job is None:
+            return 0, False
+        number = self._writing(job)
+        last = self._store.lastStageAttempt(number)
+        started = sum(self._store.taskList(number, n, _ALL).size() for n in range(last.attemptId() + 1))
+        return started, started == last.numCompleteTasks()
+
+    def _job(self) -> Any:
+        jobs = self._tracker.getJobIdsForTag(self._tag)
+        return self._store.job(max(jobs)) if len(jobs) else None
+
+    def _writing(self, job: Any) -> int:
+        stages = job.stageIds()
+        return max(stages.apply(n) for n in range(stages.size()))
+
+    def _tasks(self, stage: int, statuses: Any) -> Iterator[tuple[int, int]]:
+        for attempt in range(self._store.lastStageAttempt(stage).attemptId() + 1):
+            tasks = self._store.taskList(stage, attempt, 0, _ALL, self._by_id, statuses)
+            for task in map(tasks.apply, range(tasks.size())):
+                yield task.taskId(), task.partitionId()
+
+
+def _list(java: Any, *members: Any) -> Any:
+    """A java.util.List."""
+    made = java.java.util.ArrayList()
+    for member in members:
+        made.add(member)
+    return made

@@ -53,7 +53,8 @@ class Enlistment(Protocol):
     """One datasource's part in one transaction: its physical connection until the end, and its branch."""
 
     @property
-    def branch(self) -> Branch | MarkedBranch: ...
+    def branch(self) -> Branch | MarkedBranch:
+        """Its branch; waits for the statement that another thread executes on it."""
 
     @property
     def mode(self) -> str:
@@ -61,9 +62,6 @@ class Enlistment(Protocol):
 
     def cancel(self) -> None:
         """Stop what is executing on it; from any thread, never raises."""
-
-    def hold(self) -> None:
-        """Wait until nobody executes on it: from now on only the thread that ends the transaction does."""
 
     def release(self, *, reusable: bool) -> None:
         """The transaction has ended: back to the pool, or destroyed where its state is not certain."""
@@ -258,8 +256,6 @@ class Transaction:
         with self._lock:
             self._require_open()
             self.status = Status.COMMITTING if committing else Status.ROLLING_BACK
-        for enlistment in self._enlistments():
-            enlistment.hold()
         coordinator = Coordinator(self._unit(), self._log)
         result = coordinator.commit() if committing else coordinator.rollback()
         self.status = _STATUS.get(result.outcome, Status.HEURISTIC)

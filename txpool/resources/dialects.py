@@ -83,7 +83,7 @@ class PostgreSQL:
     def qualified(self, raw: psycopg.Connection[Any], table: str) -> str | None:
         session = Session(raw)
         (found,) = session.run(
-            "select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = "
+            "select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = "  # noqa: S608
             f"c.relnamespace where c.oid = to_regclass({session.quoted(table)})"
         )
         return value(found) if found.ntuples else None

@@ -1,0 +1,149 @@
+"""foreach_partition(): a Spark job whose tasks write through the ambient transaction of the driver."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark import RDD, SparkContext
+
+from txpool.datasource import DataSource
+from txpool.errors import ConfigurationError, NotSupportedError, OperationalError, ProgrammingError
+from txpool.manager import current, get_manager
+from txpool.outcome import rolled_back
+from txpool.resources.base import BranchRecord
+from txpool.spark.attempts import Candidates, PartitionResult
+from txpool.spark.listing import Listing, list_attempts, roll_back
+from txpool.spark.monitor import Monitor
+from txpool.spark.slots import require_slots
+from txpool.spark.status import TaggedJob
+from txpool.spark.task import PartitionTask
+from txpool.spark.travel import Luggage
+from txpool.transaction import Transaction
+
+logger = logging.getLogger("txpool")
+
+_WRITES = "txpool.spark.writes"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsReport:
+    """What a foreach_partition() did; its work commits or rolls back with the transaction."""
+
+    gtrid: str
+    #: Which write of the transaction it was, from 0.
+    write: int
+    partitions: int
+    #: Task attempts that Spark started: partitions, retries and speculative copies.
+    attempts: int
+    #: Branches that stand prepared until the transaction is decided.
+    branches: int
+
+
+def foreach_partition(
+    df_or_rdd: Any,
+    write: Callable[[Iterator[Any]], object],
+    *,
+    datasources: Iterable[str | Path | DataSource] | None = None,
+) -> PartitionsReport:
+    """Run `write(rows)` for every partition on the executors, as a part of the ambient transaction.
+
+    Inside `write`, `txpool.connect(...)` joins the transaction; its datasources must be able to prepare (mode=xa), and
+    are the ones this process has registered or opened, those of the coordinator's file, and `datasources`. For the last
+    it is checked first that they have a free prepared transaction for every partition. Call it in the thread that
+    began the transaction. Errors: ProgrammingError outside of a transaction or without a decision log; Spark's own
+    where a task failed for good; OperationalError where what was prepared is gone. After any of them the transaction
+    can only roll back.
+    """
+    transaction = current()
+    if transaction is None or transaction.ended:
+        raise ProgrammingError(
+            "foreach_partition() is a part of a transaction, and there is none here: "
+            "write `with txpool.transaction():` around it"
+        )
+    transaction.require_active()
+    transaction.adopt((), loose_ends=False)  # which needs a decision log: better said before the job than after it
+    _refuse_connect(df_or_rdd)
+    luggage = Luggage.pack(datasources or ())
+    number = next(transaction.values.setdefault(_WRITES, itertools.count()))
+    rdd_of = (lambda: df_or_rdd) if isinstance(df_or_rdd, RDD) else (lambda: df_or_rdd.rdd)
+    context = df_or_rdd.context if isinstance(df_or_rdd, RDD) else df_or_rdd.sparkSession.sparkContext
+    _warn_of_local_log(context.master)
+    return _Write(transaction, number, luggage, TaggedJob(context, f"{transaction.gtrid}/{number}")).run(rdd_of, write)
+
+
+class _Write:
+    """One write of a transaction, on the driver."""
+
+    def __init__(self, transaction: Transaction, number: int, luggage: Luggage, job: TaggedJob) -> None:
+        self._transaction = transaction
+        self._gtrid = transaction.gtrid
+        self._number = number
+        self._luggage = luggage
+        self._job = job
+        self._candidates = Candidates()
+        #: By name: those that were sent along, and those that tasks have found by themselves.
+        self._datasources = dict(luggage.datasources)
+
+    def run(self, rdd_of: Callable[[], Any], write: Callable[[Iterator[Any]], object]) -> PartitionsReport:
+        self._transaction.on_cancel(self._job.cancel)
+        try:
+            with self._job:
+                # Spark may run jobs of its own to find the plan of a DataFrame's RDD.
+                rdd = rdd_of()
+                partitions = rdd.getNumPartitions()
+                require_slots(self._luggage.explicit, partitions, self._gtrid)
+                results = self._collect(rdd, partitions, write)
+            return self._take_over(results, partitions)
+        except BaseException as error:
+            self._give_up(error)
+            raise
+
+    def _collect(self, rdd: Any, partitions: int, write: Callable[[Iterator[Any]], object]) -> list[PartitionResult]:
+        task = PartitionTask(self._gtrid, self._number, partitions, write, self._luggage)
+        watched = list(self._luggage.datasources.values())
+        with Monitor(self._job, self._transaction, self._number, self._candidates, watched):
+            packed = rdd.mapPartitionsWithIndex(task).collect()
+        return [PartitionResult.unpack(self._gtrid, result) for result in packed]
+
+    def _take_over(self, results: list[PartitionResult], partitions: int) -> PartitionsReport:
+        """One attempt for each partition becomes the transaction's; the others can never win, and roll back."""
+        used = {record.datasource: result for result in results for record in result.records}
+        for name, result in used.items():
+            self._load(name, result)
+        attempts, all_succeeded = self._job.attempts()
+        asked = used if all_succeeded else self._datasources
+        listing = self._list(asked)
+        for name in used:
+            if name in listing.unreached:
+                raise OperationalError(
+                    f"{self._gtrid}: datasource {name} was used by a task and cannot be asked by the driver what is "
+                    "prepared in it; the transaction rolls back, nothing of it stays"
+                ) from listing.unreached[name]
+        for result in results:
+            for record in result.records:
+                self._require_same_server(record, listing)
+        winners = self._candidates.choose(self._gtrid, results, partitions, listing.attempts)
+        winning = {result.attempt for result in results}
+        roll_back((a for a in listing.attempts.values() if a.number not in winning), self._datasources.values())
+        branches = [self._datasources[record.datasource].prepared_branch(record) for record in winners]
+        self._transaction.adopt(branches, loose_ends=not all_succeeded)
+        return PartitionsReport(self._gtrid, self._number, partitions, attempts, len(branches))
+
+    def _load(self, name: str, result: PartitionResult) -> None:
+        """A datasource that a task found by itself must be one that this process, and so recovery, can reach."""
+        if name not in self._datasources:
+            try:
+                self._datasources[name] = self._luggage.load(name, result.settings[name])
+            except Exception as error:
+                raise ConfigurationError(
+                    f"{self._gtrid}: partition {result.partition} used datasource {name}, which cannot be loaded on "
+                    f"the driver: {error}. Pass it as foreach_partition(…, datasources=[…]). The transaction rolls "
+                    "back, nothing of it stays"
+                ) from error

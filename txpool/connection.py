@@ -14,7 +14,7 @@ What belongs to one driver is in `txpool.handles`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
@@ -38,7 +38,16 @@ class Connection:
     instances of the driver's classes and of ours. What PEP 249 does not know is the driver's own.
     """
 
-    __slots__ = ("__weakref__", "_attributes", "_datasource", "_enlistment", "_inside", "_modes", "_pooled", "_wardrobe")
+    __slots__ = (
+        "__weakref__",
+        "_attributes",
+        "_datasource",
+        "_enlistment",
+        "_inside",
+        "_modes",
+        "_pooled",
+        "_wardrobe",
+    )
 
     Warning = errors.Warning
     Error = errors.Error
@@ -81,8 +90,11 @@ class Connection:
         if enlistment is not None:
             enlistment.commit(self)
         elif self._pooled is not None:
-            with translated():
+            try:
                 self._pooled.raw.commit()
+            except Exception as error:
+                translate(error)
+                raise
 
     def rollback(self) -> None:
         """Plain: as the driver's. Enlisted: ProgrammingError, or with managed.commit=join undo what it did."""
@@ -93,8 +105,11 @@ class Connection:
         if enlistment is not None:
             enlistment.rollback(self)
         elif self._pooled is not None:
-            with translated():
+            try:
                 self._pooled.raw.rollback()
+            except Exception as error:
+                translate(error)
+                raise
 
     def close(self) -> None:
         """Give the physical connection back: now, or, enlisted, at the transaction's end. Open work is rolled back."""
@@ -154,8 +169,8 @@ class Connection:
     def datasource(self) -> DataSource:
         return self._open_datasource()
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
         # Libraries ask by isinstance() which driver they have before them.
         return self._driver_class
 
@@ -180,7 +195,7 @@ class Connection:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or not hasattr(self._driver_class, name) and self._datasource is None:
+        if name.startswith("__") or (not hasattr(self._driver_class, name) and self._datasource is None):
             raise AttributeError(f"{self!r} has no attribute {name!r}")
         value = getattr(self._raw(), name)
         if not callable(value) or name.startswith("_") or name in self._FREE:
@@ -221,8 +236,7 @@ class Connection:
             self._detach(pooled)
         enlistment: Enlistment = transaction.enlist(datasource)
         with enlistment.entered(self):
-            for name, value in self._modes.items():
-                self._set_mode(enlistment.raw, name, value)
+            self._bring(enlistment.raw)
         self._enlistment = enlistment
         return enlistment
 
@@ -283,8 +297,15 @@ class Connection:
         self._attributes = attributes
 
     def _set_mode(self, raw: Any, name: str, value: Any) -> None:
-        """Set how the transaction's local transaction begins; refuse what would end it, or comes too late."""
-        raise NotImplementedError
+        """Set on an enlisted connection how its local transaction begins; the transaction's own way is the only one."""
+        if value != getattr(raw, name):
+            raise ProgrammingError(
+                f"{name} cannot be {value!r} on a connection that a transaction owns: leave it, and set it on "
+                "connections outside. Nothing was done."
+            )
+
+    def _bring(self, raw: Any) -> None:
+        """Joining: what was set on this handle of how local transactions begin, and the transaction's can obey."""
 
     def _call(self, name: str, args: Any, kwargs: Any) -> Any:
         enlistment = self._working()
@@ -311,7 +332,7 @@ class Connection:
 
     def _has_work(self, raw: Any) -> bool:
         """Whether a local transaction is open; no I/O."""
-        raise NotImplementedError
+        return bool(raw.in_transaction)
 
     def _open_datasource(self) -> DataSource:
         self._require_open()
@@ -326,7 +347,3 @@ class Connection:
                 f"this connection of {self._datasource.name} was taken inside {enlistment.transaction.gtrid}, which "
                 f"has ended ({enlistment.transaction.status.value}): take another by connect(). Nothing was done."
             )
-
-
-Call = Callable[..., Any]
-_ = translate

@@ -12,7 +12,6 @@ from weakref import WeakSet
 from txpool.attributes import Wardrobe
 from txpool.errors import Error, ProgrammingError, translate, translated
 from txpool.joined import Overlaid, Savepoints
-from txpool.manager import current
 from txpool.pool import Pooled
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ class Enlistment:
         "_branch",
         "_datasource",
         "_driver",
+        "_fresh",
         "_pooled",
         "_thread",
         "cursors",
@@ -65,6 +65,8 @@ class Enlistment:
         self._pooled = pooled
         self._branch = branch
         self._thread = get_ident()
+        #: Nothing had been executed before the statement that executes now.
+        self._fresh = True
 
     # -- for the transaction ------------------------------------------------------------------------------------
 
@@ -75,8 +77,8 @@ class Enlistment:
             return self._branch
 
     @property
-    def marked(self) -> bool:
-        return self._datasource.mode == "cmr"
+    def mode(self) -> str:
+        return self._datasource.mode
 
     def cancel(self) -> None:
         """Stop what is executing on it; from any thread, never raises."""
@@ -127,12 +129,13 @@ class Enlistment:
         self.lock.release()
 
     def start(self, handle: Connection) -> None:
-        """Take the connection for a statement; `finish` follows, unless this raises."""
+        """Take the connection for a statement; `finish` or `failed` follows, unless this raises."""
         self.lock.acquire()
         try:
             self.transaction.require_active()
             self.wardrobe.wear(handle._attributes)
             self._driver.begin(self.raw)
+            self._fresh = not handle._has_work(self.raw)
             if self.savepoints is not None:
                 self.savepoints.work(handle)
         except BaseException as error:
@@ -141,7 +144,7 @@ class Enlistment:
             raise
 
     def finish(self, raw_cursor: Any) -> None:
-        """After a statement, also one that failed: whose own SQL ended the transaction hears it at once."""
+        """After a statement: whose own SQL ended the transaction hears it at once."""
         try:
             if not self.in_pipeline:
                 command = self._driver.ended_by(self.raw, raw_cursor)
@@ -149,6 +152,14 @@ class Enlistment:
                     raise self.disturb(command)
         finally:
             self.lock.release()
+
+    def failed(self, raw_cursor: Any, error: BaseException) -> None:
+        """After a statement that failed; it may have come behind the user's own COMMIT in one message."""
+        translate(error)
+        if self._fresh and getattr(error, "sqlstate", None) is None:
+            self.lock.release()  # the database never saw it
+        else:
+            self.finish(raw_cursor)
 
     @contextmanager
     def entered(self, handle: Connection) -> Iterator[None]:
@@ -165,12 +176,12 @@ class Enlistment:
         """Around a block that executes without a cursor of ours: the connection's state before and after it tells."""
         self.start(handle)
         try:
-            before = handle._has_work(self.raw)
+            fresh = self._fresh
             try:
                 with translated():
                     yield
             finally:
-                if before and not self.in_pipeline and not handle._has_work(self.raw):
+                if not fresh and not self.in_pipeline and not handle._has_work(self.raw):
                     raise self.disturb("commit")
         finally:
             self.leave()

@@ -6,6 +6,7 @@ starts with none. Whoever began a transaction ends it. A forked child has none, 
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import threading
@@ -200,4 +201,11 @@ def _after_fork_in_child() -> None:
         _manager._after_fork_in_child()
 
 
+def _close_at_exit() -> None:
+    if _manager is not None:
+        _manager.close()
+
+
 os.register_at_fork(after_in_child=_after_fork_in_child)
+# What was lazily forgotten is written, and the incarnation given up, so that recovery has nothing to wait for.
+atexit.register(_close_at_exit)

@@ -34,6 +34,11 @@ class Subordinate(Transaction):
                 "only a database that prepares can (mode=xa). Write to it on the driver, in the same transaction."
             )
 
+    @property
+    def datasources(self) -> list[Enlistable]:
+        """Those that it works with."""
+        return [slot.datasource for slot in self._slots.values()]
+
     def commit(self) -> None:
         raise ProgrammingError(f"{self.gtrid} is decided by its coordinator: a task can only prepare")
 

@@ -22,6 +22,13 @@ from txpool.resources.base import Answer, Branch, MarkedBranch
 logger = logging.getLogger("txpool")
 
 
+_WRITE_A_LOG = (
+    "Write these two lines into conf/txpool.properties (or pass them to txpool.configure):\n"
+    "    node.name = my-service-1\n    log.url = sqlite:///txlog\n"
+    "and create the log once, by `txpool-recovery init` or by log.create = true"
+)
+
+
 class Status(Enum):
     """JTA's statuses of a transaction."""
 
@@ -142,11 +149,7 @@ class Transaction:
                 "such datasource can be in a transaction"
             )
         elif (others or self._adopted) and self._log is None:
-            why = (
-                "it is the second one, and two need a decision log. Write these two lines into conf/txpool.properties "
-                "(or pass them to txpool.configure):\n    node.name = my-service-1\n    log.url = sqlite:///txlog\n"
-                "and create the log once, by `txpool-recovery init` or by log.create = true"
-            )
+            why = f"it is the second one, and two need a decision log. {_WRITE_A_LOG}"
         if why is not None:
             raise ProgrammingError(
                 f"datasource {datasource.name} cannot join {self.gtrid}: {why}. The transaction is as it was."
@@ -165,13 +168,23 @@ class Transaction:
         raise ProgrammingError(f"{self.gtrid} has ended ({self.status.value}): it can take no more work")
 
     def adopt(self, branches: Sequence[Branch], *, loose_ends: bool) -> None:
-        """Take over branches that subordinates have prepared: from now on this transaction decides them."""
+        """Take over branches that subordinates have prepared: from now on this transaction decides them.
+
+        One that is marked rollback-only takes them, too, and rolls them back.
+        """
         with self._lock:
-            self.require_active()
+            if self.ended:
+                self.require_active()
             if self._log is None:
                 raise ProgrammingError(
-                    f"{self.gtrid} cannot take over prepared branches: no decision log is configured"
+                    f"{self.gtrid} cannot take over prepared branches: that needs a decision log. {_WRITE_A_LOG}"
                 )
+            for slot in self._slots.values():
+                if slot.datasource.mode == "local":
+                    raise ProgrammingError(
+                        f"{self.gtrid} cannot take over prepared branches: {slot.datasource.name} (mode=local) is in "
+                        "it, which can neither prepare nor be marked, so it must be alone. Give it mode=cmr"
+                    )
             self._adopted.extend(branches)
             self._loose_ends = self._loose_ends or loose_ends
 

@@ -38,7 +38,9 @@ def raw(pg: Any) -> Iterator[Any]:
 
 
 def sqlite_driver(path: Path, mode: str = "local", **options: Any) -> Any:
-    return make_driver(DataSourceSettings.load(name="lite", driver="sqlite3", mode=mode, url=f"sqlite:///{path}", **options))
+    return make_driver(
+        DataSourceSettings.load(name="lite", driver="sqlite3", mode=mode, url=f"sqlite:///{path}", **options)
+    )
 
 
 @pytest.fixture
@@ -113,7 +115,7 @@ def test_psycopg_cancel_stops_a_statement_and_never_raises(pg: Any, raw: Any, da
 
     thread = threading.Thread(target=sleep)
     thread.start()
-    while not databases.rows("one", "select 1 from pg_stat_activity where query like 'select pg_sleep(600%'"):
+    while not databases.rows("one", "select 1 from pg_stat_activity where query like 'select pg_sleep(600)'"):
         pass
     pg.cancel(raw)
     thread.join(30)
@@ -233,9 +235,11 @@ def test_sqlite_reset_and_clean(lite: Any) -> None:
     raw.execute("insert into work values (1)")
     assert not lite.is_clean(raw)
     raw.row_factory = sqlite3.Row
-    raw.isolation_level = None
     lite.reset(raw)
     assert lite.is_clean(raw)
+    raw.isolation_level = None  # in the middle of a transaction, sqlite3 would commit it
+    assert not lite.is_clean(raw)
+    lite.reset(raw)
     assert raw.execute("select * from work").fetchall() == []
     lite.close(raw)
     assert not lite.is_clean(raw)

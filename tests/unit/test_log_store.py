@@ -111,7 +111,7 @@ def test_12_an_abort_record_takes_the_place_of_the_decision_for_ever(opener: Ope
     other = opener()
     assert other.abort(gtrid) is Settled.ABORTED
     assert other.abort(gtrid) is Settled.ABORTED
-    with pytest.raises(Refused, match="aborted|settled"):
+    with pytest.raises(Refused, match=r"aborted|settled"):
         log.record(gtrid, branches_of(gtrid))
     assert log.aborted() == {gtrid}
     assert log.decisions() == {}
@@ -269,9 +269,9 @@ def test_failpoints_stand_before_abort_records_and_marks(log: DecisionLog) -> No
 
 def test_15_a_log_opened_under_another_nodes_name_is_refused(tmp_path: Path) -> None:
     SqliteLog(tmp_path / "log", node="etl-1", create=True).close()
-    with pytest.raises(LogError, match="etl-1.*etl-2"):
+    with pytest.raises(LogError, match=r"etl-1.*etl-2"):
         SqliteLog(tmp_path / "log", node="etl-2", create=True)
-    with pytest.raises(LogError, match="etl-1.*etl-2"):
+    with pytest.raises(LogError, match=r"etl-1.*etl-2"):
         MemoryLog(MemoryDisk("etl-1"), node="etl-2")
 
 

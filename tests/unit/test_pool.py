@@ -5,10 +5,10 @@ The names of the tests are psycopg_pool's where the behaviour is one that its us
 
 from __future__ import annotations
 
-import _thread
 import gc
 import logging
 import random
+import signal
 import sqlite3
 import threading
 import time
@@ -97,6 +97,16 @@ def database(tmp_path: Path) -> Iterator[Database]:
     database.gate.set()
     gc.collect()
     assert not database.live, "connections are left open"
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Callable[[], None]]:
+    """Strike the main thread with a real SIGINT, even where the tests run with that ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    main = threading.main_thread().ident
+    assert main is not None
+    yield lambda: signal.pthread_kill(main, signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -238,16 +248,16 @@ def test_dead_client(database: Database) -> None:
         pool.give_back(patient.result(20))
 
 
-def test_cancellation_in_queue(database: Database) -> None:
+def test_cancellation_in_queue(database: Database, interrupt: Callable[[], None]) -> None:
     """An interrupt while waiting leaves the queue, and the next gets the connection."""
     with pool_of(database, max_size=1) as pool, ThreadPoolExecutor(2) as threads:
         held = pool.take()
 
-        def interrupt() -> None:
+        def interrupt_the_wait() -> None:
             until(lambda: waiting(pool))
-            _thread.interrupt_main()
+            interrupt()
 
-        interrupter = threads.submit(interrupt)
+        interrupter = threads.submit(interrupt_the_wait)
         with pytest.raises(KeyboardInterrupt):
             pool.take()
         interrupter.result()
@@ -258,31 +268,36 @@ def test_cancellation_in_queue(database: Database) -> None:
         pool.give_back(other.result(20))
 
 
-@pytest.mark.parametrize("attempt", range(20))
-def test_connection_not_lost(database: Database, attempt: int) -> None:
+@pytest.mark.parametrize("way", ["timed out", "interrupted"])
+def test_connection_not_lost(database: Database, interrupt: Callable[[], None], way: str) -> None:
     """The interrupt, or the end of the wait, may meet the hand-over itself."""
+    ended: Counter[str] = Counter()
     with pool_of(database, max_size=1) as pool, ThreadPoolExecutor(1) as threads:
-        held = pool.take()
+        for _ in range(60):
+            held = pool.take(timeout=20)
 
-        def hand_over() -> None:
-            until(lambda: waiting(pool))
-            if attempt % 2:
-                _thread.interrupt_main()
-            pool.give_back(held)
+            def hand_over(held: Pooled[Raw]) -> None:
+                time.sleep(0.002)
+                if way == "interrupted":
+                    interrupt()
+                pool.give_back(held)
 
-        giver = threads.submit(hand_over)
-        try:
-            pool.give_back(pool.take(timeout=0.002 if attempt % 2 == 0 else 20))
-            if attempt % 2:
-                time.sleep(20)  # the interrupt is still to come
-        except (KeyboardInterrupt, PoolTimeout):
-            pass
-        giver.exception()
-        if not giver.done() or giver.exception() is not None:
-            pool.give_back(held)
-        until(lambda: pool.statistics().taken == 0)
+            giver = threads.submit(hand_over, held)
+            del held
+            try:
+                pool.give_back(pool.take(timeout=0.002 if way == "timed out" else 20))
+                ended["served"] += 1
+                if way == "interrupted":
+                    time.sleep(20)
+            except (KeyboardInterrupt, PoolTimeout) as error:
+                ended[type(error).__name__] += 1
+            giver.result(20)
+            until(lambda: pool.statistics().taken == 0)
+            assert waiting(pool) == 0
         pool.give_back(pool.take(timeout=20))
         assert database.most_live == 1
+    print(ended)
+    assert ended["PoolTimeout" if way == "timed out" else "KeyboardInterrupt"]
 
 
 def test_interrupt_while_connecting(database: Database) -> None:
@@ -895,12 +910,11 @@ def test_stress(database: Database, round_: int) -> None:
             elif luck < 0.13:
                 database.down = None if database.down else "away"
             del holders[pooled.raw]
-            if luck > 0.97:
-                del pooled
-            elif luck > 0.94:
-                pool.discard(pooled)
-            else:
+            if luck <= 0.94:
                 pool.give_back(pooled)
+            elif luck <= 0.97:
+                pool.discard(pooled)
+            del pooled  # and above: dropped without a word
             if luck > 0.99:
                 pool.drain()
 

@@ -48,6 +48,8 @@ class Session:
     def is_alive(self) -> bool:
         """Look, without waiting, whether the server has already said goodbye."""
         try:
+            # The first read finds the server's farewell, and only the second that nothing comes behind it.
+            self._pgconn.consume_input()
             self._pgconn.consume_input()
         except psycopg.Error:
             return False

@@ -50,8 +50,8 @@ class Heuristic:
 class DecisionLog(Decider, Protocol):
     """A durable store of decisions, fences and marks. Thread-safe. Errors: LogError (definite), LogUnknown.
 
-    `record` raises Refused when this incarnation is fenced or the gtrid is aborted; `abort` returns COMMITTED where
-    it met the decision.
+    `record` raises Refused when the incarnation that named the gtrid is fenced or unknown here, or the gtrid is
+    aborted; `abort` returns COMMITTED where it met the decision.
     """
 
     @property
@@ -62,10 +62,13 @@ class DecisionLog(Decider, Protocol):
         """This process's own incarnation, registered on first use; a fenced one is replaced before it goes on."""
 
     def point(self, gtrid: str, datasource: str) -> None:
-        """Note durably that this marked datasource decides the gtrid; Refused when fenced."""
+        """Note durably that this marked datasource decides the gtrid; Refused when fenced, or aborted here."""
 
     def fence(self, incarnation: str) -> None:
-        """Durably: this incarnation decides nothing any more. A second fence makes a durable write again."""
+        """Durably: this incarnation decides nothing any more. A second fence makes a durable write again.
+
+        LogError for an incarnation that this log never registered: its branches are another log's.
+        """
 
     def is_fenced(self, incarnation: str) -> bool: ...
 

@@ -37,39 +37,31 @@ class LogFolder:
         self.database = self.path / "log.db"
         self.incarnations = self.path / "incarnations"
         self._reserve = self.path / "reserve"
+        self._damaged = self.path / "log.db-wal.damaged"
         self._spent = False
 
     def create(self, node: str) -> None:
         """Make a log durably, unless there is one; LogError where one was and has gone."""
         try:
-            if self.database.exists():
-                return
-            if self.incarnations.exists():
-                raise LogError(
-                    f"{self.database} is missing where a decision log was: its transactions may be in doubt. Bring it "
-                    f"back; or, if none of them is prepared in any database, remove {self.path} and start anew"
-                )
-            self.path.mkdir(mode=0o700, exist_ok=True)
-            self.path.chmod(0o700)
-            self._build(node)
+            if not self.database.exists():
+                if self.incarnations.exists():
+                    raise LogError(
+                        f"{self.database} is missing where a decision log was: its transactions may be in doubt. Bring "
+                        f"it back; or, if none of them is prepared in any database, remove {self.path} and start anew"
+                    )
+                self.path.mkdir(mode=0o700, exist_ok=True)
+                self.path.chmod(0o700)
+                self._build(node)
+            # Also where it exists: its maker may have failed, or be about to do it.
+            _sync_directory(self.path)
+            _sync_directory(self.path.parent)
         except (OSError, sqlite3.Error) as error:
             raise LogError(f"the decision log {self.path} cannot be created: {error}") from error
 
     def check(self, node: str) -> None:
         """Look for damage, and make the reserve where there is room for it."""
         with closing(self.connect(node)) as connection:
-            try:
-                (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-                torn = damaged(connection, self.database)
-            except (OSError, sqlite3.Error) as error:
-                raise self._unreadable(error) from error
-        if verdict != "ok":
-            raise self._unreadable(verdict)
-        if torn:
-            raise LogError(
-                f"the decision log {self.database}-wal is damaged in the middle: decisions behind the damage would be "
-                f"lost. Keep the files, and finish what is prepared by hand"
-            )
+            self._look_for_damage(connection)
         self._replenish()
 
     def connect(self, node: str) -> sqlite3.Connection:
@@ -99,6 +91,7 @@ class LogFolder:
         connection = self._open()
         try:
             _make_durable(connection)
+            self._look_for_damage(connection)
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("DELETE FROM incarnations")
             connection.execute("DELETE FROM finished")
@@ -162,25 +155,20 @@ class LogFolder:
 
     def _build(self, node: str) -> None:
         draft = self.path / f"log.{secrets.token_hex(8)}.new"
-        _write_durably(draft, b"")
-        connection = sqlite3.connect(draft, isolation_level=None)
         try:
-            _make_durable(connection)
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
-            meta = {"format": _FORMAT, "node": node, "log": secrets.token_hex(16), "full": "0"}
-            _set(connection, meta | _identity(draft))
+            _write_durably(draft, b"")
+            with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+                _make_durable(connection)
+                connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+                meta = {"format": _FORMAT, "node": node, "log": secrets.token_hex(16), "full": "0"}
+                _set(connection, meta | _identity(draft))
+                # Last, since closing a write-ahead log moves what is in it to the database, and hides what fails.
+                connection.execute("PRAGMA journal_mode = WAL")
+            with suppress(FileExistsError):  # another process has made it: unlike a rename, a link replaces nothing
+                os.link(draft, self.database)
         finally:
-            connection.close()
-        try:
-            # Unlike a rename, a link never replaces the log that another process has made meanwhile.
-            os.link(draft, self.database)
-        except FileExistsError:
-            return
-        finally:
-            draft.unlink()
-        _sync_directory(self.path)
-        _sync_directory(self.path.parent)
+            for left in self.path.glob(f"{draft.name}*"):
+                left.unlink()
 
     def _verify(self, connection: sqlite3.Connection, node: str) -> None:
         meta: dict[str, str] = dict(connection.execute("SELECT name, value FROM meta"))
@@ -198,6 +186,24 @@ class LogFolder:
                 f"the decision log {self.database} is a copy or was moved: {', '.join(other)} differ from where it was "
                 f"made. Two copies in use would end transactions both ways. Once the other is not in use any more, "
                 f"`txpool-recovery init --adopt` accepts this one, and leaves all earlier branches alone"
+            )
+
+    def _look_for_damage(self, connection: sqlite3.Connection) -> None:
+        try:
+            (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            if damaged(connection, self.database):
+                # Away from SQLite, which deletes it when the last connection is closed.
+                Path(f"{self.database}-wal").rename(self._damaged)
+                _sync_directory(self.path)
+        except (OSError, sqlite3.Error) as error:
+            raise self._unreadable(error) from error
+        if verdict != "ok":
+            raise self._unreadable(verdict)
+        if self._damaged.exists():
+            raise LogError(
+                f"the decision log {self.database} is damaged in the middle: decisions behind the damage are missing, "
+                f"and what is prepared may be committed elsewhere. What is left of them is in {self._damaged}. Finish "
+                f"what is prepared by hand; once that file is removed, the log opens again"
             )
 
     def _unreadable(self, cause: object) -> LogError:

@@ -44,14 +44,16 @@ class _Entry(Generic[T]):
 
 
 class GroupCommit:
-    """One SQLite connection with a turn for writers; opened when first needed, closed before a fork. Thread-safe."""
+    """A connection with a turn for writers and one for readers, open from need until the next fork. Thread-safe."""
 
     def __init__(self, name: str, connect: Callable[[], sqlite3.Connection], make_room: Callable[[], None]) -> None:
         self._name = name
         self._connect = connect
         self._make_room = make_room
         self._connection: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
         self._turn = threading.Lock()
+        self._reading = threading.Lock()
         self._queue: deque[_Entry[Any]] = deque()
         self._later: deque[_Entry[Any]] = deque()
         self._closed = ""
@@ -91,14 +93,15 @@ class GroupCommit:
         return len(self._later)
 
     def read(self, work: Work[T]) -> T:
-        """Run the work outside a transaction; LogError where the log cannot be read."""
+        """Run the work on what is committed, beside the writers; LogError where the log cannot be read."""
         try:
-            with self._turn:
-                return work(self._opened())
+            with self._reading:
+                self._admit()
+                if self._reader is None:
+                    self._reader = self._connect()
+                return work(self._reader)
         except sqlite3.Error as error:
             raise LogError(f"{self._name}: {error}") from error
-        finally:
-            self._pass_on()
 
     def close(self) -> None:
         """Write what waits, and close; later use is a LogError."""
@@ -106,9 +109,10 @@ class GroupCommit:
             if self._later and not self._closed:
                 self.write(lambda _: None)
         finally:
-            with self._turn:
+            with self._turn, self._reading:
                 self._closed = self._closed or "the log was closed"
                 self._disconnect()
+                self._stop_reading()
             self._pass_on()
 
     def pause(self) -> bool:
@@ -117,25 +121,31 @@ class GroupCommit:
         SQLite keeps its locks by process and inode. A connection that a child inherits makes every new one there
         believe in locks that only the parent holds, so none may be open at the fork.
         """
-        quiet = self._turn.acquire(timeout=forks.WAIT)
-        if quiet:
-            self._disconnect()
-        return quiet
+        if not self._turn.acquire(timeout=forks.WAIT):
+            return False
+        if not self._reading.acquire(timeout=forks.WAIT):
+            self._turn.release()
+            return False
+        self._disconnect()
+        self._stop_reading()
+        return True
 
     def resume(self) -> None:
         """After a fork, in the parent."""
+        self._reading.release()
         self._turn.release()
         self._pass_on()
 
     def restart(self, quiet: bool) -> None:
         """After a fork, in the child: nothing that the parent's threads have queued is ours to write."""
         self._turn = threading.Lock()
+        self._reading = threading.Lock()
         self._queue = deque()
         self._later = deque()
         self.poison = ""
         if not quiet:
-            _abandoned.append(self._connection)
-            self._connection = None
+            _abandoned.extend((self._connection, self._reader))
+            self._connection = self._reader = None
             self._closed = "this process was forked in the middle of a write of the log, and cannot use it"
 
     def _lead(self) -> None:
@@ -145,29 +155,32 @@ class GroupCommit:
         try:
             connection = self._opened()
             connection.execute("BEGIN IMMEDIATE")
-            while self._later:
-                riders.append(self._later.popleft())
-                riders[-1].work(connection)
+            _drain(self._later, riders)
+            for entry in riders:
+                entry.work(connection)
+            written = 0
             while self._queue:  # each statement lets other threads run, and queue up
-                batch.append(self._queue.popleft())
-                batch[-1].value = batch[-1].work(connection)
+                _drain(self._queue, batch)
+                for entry in batch[written:]:
+                    entry.value = entry.work(connection)
+                written = len(batch)
             committing = True
             connection.execute("COMMIT")
             self.commits += 1
             for entry in batch:
-                entry.failure, entry.settled = None, True
+                entry.failure = None
         except BaseException as error:
             if not committing:
-                batch.extend(self._queue)
-                self._queue.clear()
+                _drain(self._queue, batch)
             failure = self._failed(error, committing)
             self._later.extendleft(reversed(riders))
             for entry in batch:
-                entry.failure, entry.cause, entry.settled = failure, error, True
+                entry.failure, entry.cause = failure, error
             if not isinstance(error, Exception):
                 raise
         finally:
             for entry in batch:
+                entry.settled = True
                 entry.wake()
 
     def _pass_on(self) -> None:
@@ -206,9 +219,12 @@ class GroupCommit:
             return False
         return True
 
-    def _opened(self) -> sqlite3.Connection:
+    def _admit(self) -> None:
         if self._closed:
-            raise LogError(self._closed)
+            raise LogError(f"{self._name}: {self._closed}")
+
+    def _opened(self) -> sqlite3.Connection:
+        self._admit()
         if self._connection is None:
             self._connection = self._connect()
         return self._connection
@@ -218,3 +234,13 @@ class GroupCommit:
             self._connection.close()
             self._connection = None
 
+    def _stop_reading(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+def _drain(queue: deque[_Entry[Any]], into: list[_Entry[Any]]) -> None:
+    """Move all of it in one call of C, so that no interrupt comes between taking an entry and keeping it."""
+    with suppress(IndexError):
+        into.extend(iter(queue.popleft, None))

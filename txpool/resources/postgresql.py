@@ -62,7 +62,7 @@ class PostgreSQLBranch(LocalTransaction):
         if self._disturbed:
             raise self._disturbance(self._xid.gtrid)
         session = self._session
-        if session.status != INTRANS:
+        if not session.is_alive() or session.status != INTRANS:
             # PostgreSQL would answer ROLLBACK and no error, which psycopg's tpc_prepare() takes for a yes.
             raise self._no(why_not_open(session.status))
         self._stage = _Prepare.SENT

@@ -33,7 +33,7 @@ def list_attempts(datasources: Iterable[DataSource], *, gtrid: str, write: int) 
     for datasource in datasources:
         tag = tag_of(datasource.name)
         try:
-            manager = datasource.resource_manager()
+            manager = datasource.resource_manager(recovery=False)
             identity = identities[datasource.name] = manager.identity()
             xids = [branch.xid for branch in manager.recover()]
         except Exception as error:
@@ -50,7 +50,8 @@ def roll_back(attempts: Iterable[Attempt], datasources: Iterable[DataSource]) ->
     for attempt in attempts:
         for record in attempt.records:
             try:
-                answer = by_name[record.datasource].resource_manager().rollback(record)
+                manager = by_name[record.datasource].resource_manager(recovery=False)
+                answer = manager.rollback(record)
             except Exception as error:
                 logger.warning("%s: recovery will roll it back: %s", record.xid.joined, error)
             else:

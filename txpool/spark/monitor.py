@@ -79,9 +79,7 @@ class Monitor:
         ended = {attempt for attempt, partition in troubles.ended.items() if partition in waiting}
         if not ended:
             return True
-        stuck = {
-            partition for attempt, partition in troubles.running.items() if now - self._since[attempt] > GRACE
-        }
+        stuck = {partition for attempt, partition in troubles.running.items() if now - self._since[attempt] > GRACE}
         listing = list_attempts(self._datasources, gtrid=self._transaction.gtrid, write=self._write)
         # Where a database did not answer, what seems incomplete may be complete, and a retry may be adopting it.
         partial = bool(listing.unreached)

@@ -6,14 +6,13 @@ import itertools
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pyspark import RDD, SparkContext
 
-from txpool.datasource import DataSource
+from txpool.datasource import DataSource, arrive
 from txpool.errors import ConfigurationError, NotSupportedError, OperationalError, ProgrammingError
 from txpool.manager import current, get_manager
 from txpool.outcome import rolled_back
@@ -24,7 +23,7 @@ from txpool.spark.monitor import Monitor
 from txpool.spark.slots import require_slots
 from txpool.spark.status import TaggedJob
 from txpool.spark.task import PartitionTask
-from txpool.spark.travel import Luggage
+from txpool.spark.travel import Luggage, gather
 from txpool.transaction import Transaction
 
 logger = logging.getLogger("txpool")
@@ -69,36 +68,41 @@ def foreach_partition(
         )
     transaction.require_active()
     transaction.adopt((), loose_ends=False)  # which needs a decision log: better said before the job than after it
-    _refuse_connect(df_or_rdd)
-    luggage = Luggage.pack(datasources or ())
+    context = _context_of(df_or_rdd)
+    _warn_of_local_log(context)
+    passed, everything = gather(datasources or ())
+    luggage = Luggage.pack(passed, everything)
     number = next(transaction.values.setdefault(_WRITES, itertools.count()))
-    rdd_of = (lambda: df_or_rdd) if isinstance(df_or_rdd, RDD) else (lambda: df_or_rdd.rdd)
-    context = df_or_rdd.context if isinstance(df_or_rdd, RDD) else df_or_rdd.sparkSession.sparkContext
-    _warn_of_local_log(context.master)
-    return _Write(transaction, number, luggage, TaggedJob(context, f"{transaction.gtrid}/{number}")).run(rdd_of, write)
+    job = TaggedJob(context, f"{transaction.gtrid}/{number}")
+    known = {it.name: it for it in [*everything.values(), *passed] if it.name in luggage.settings and it.mode == "xa"}
+    return _Write(transaction, number, job, luggage, known).run(df_or_rdd, write, passed)
 
 
 class _Write:
     """One write of a transaction, on the driver."""
 
-    def __init__(self, transaction: Transaction, number: int, luggage: Luggage, job: TaggedJob) -> None:
+    def __init__(
+        self, transaction: Transaction, number: int, job: TaggedJob, luggage: Luggage, known: dict[str, DataSource]
+    ) -> None:
         self._transaction = transaction
         self._gtrid = transaction.gtrid
         self._number = number
-        self._luggage = luggage
         self._job = job
+        self._luggage = luggage
         self._candidates = Candidates()
-        #: By name: those that were sent along, and those that tasks have found by themselves.
-        self._datasources = dict(luggage.datasources)
+        #: By name: those that can prepare and travel with the tasks, and those that tasks have found by themselves.
+        self._datasources = known
 
-    def run(self, rdd_of: Callable[[], Any], write: Callable[[Iterator[Any]], object]) -> PartitionsReport:
+    def run(
+        self, df_or_rdd: Any, write: Callable[[Iterator[Any]], object], explicit: list[DataSource]
+    ) -> PartitionsReport:
         self._transaction.on_cancel(self._job.cancel)
         try:
             with self._job:
-                # Spark may run jobs of its own to find the plan of a DataFrame's RDD.
-                rdd = rdd_of()
+                # To find a DataFrame's RDD, Spark may run jobs of its own.
+                rdd = df_or_rdd if isinstance(df_or_rdd, RDD) else df_or_rdd.rdd
                 partitions = rdd.getNumPartitions()
-                require_slots(self._luggage.explicit, partitions, self._gtrid)
+                require_slots(explicit, partitions, self._gtrid)
                 results = self._collect(rdd, partitions, write)
             return self._take_over(results, partitions)
         except BaseException as error:
@@ -107,7 +111,7 @@ class _Write:
 
     def _collect(self, rdd: Any, partitions: int, write: Callable[[Iterator[Any]], object]) -> list[PartitionResult]:
         task = PartitionTask(self._gtrid, self._number, partitions, write, self._luggage)
-        watched = list(self._luggage.datasources.values())
+        watched = list(self._datasources.values())
         with Monitor(self._job, self._transaction, self._number, self._candidates, watched):
             packed = rdd.mapPartitionsWithIndex(task).collect()
         return [PartitionResult.unpack(self._gtrid, result) for result in packed]
@@ -140,10 +144,67 @@ class _Write:
         """A datasource that a task found by itself must be one that this process, and so recovery, can reach."""
         if name not in self._datasources:
             try:
-                self._datasources[name] = self._luggage.load(name, result.settings[name])
+                self._datasources[name] = arrive(result.settings[name])
             except Exception as error:
                 raise ConfigurationError(
                     f"{self._gtrid}: partition {result.partition} used datasource {name}, which cannot be loaded on "
                     f"the driver: {error}. Pass it as foreach_partition(…, datasources=[…]). The transaction rolls "
                     "back, nothing of it stays"
                 ) from error
+
+    def _list(self, names: Iterable[str]) -> Listing:
+        return list_attempts([self._datasources[n] for n in names], gtrid=self._gtrid, write=self._number)
+
+    def _require_same_server(self, record: BranchRecord, listing: Listing) -> None:
+        here = listing.identities[record.datasource]
+        if record.identity and here and record.identity != here:  # a server may hide its identity from a role
+            raise ConfigurationError(
+                f"{self._gtrid}: datasource {record.datasource} is one server for the tasks ({record.identity}) and "
+                f"another for the driver ({here}): give both the same url. The transaction rolls back, nothing of it "
+                "stays"
+            )
+
+    def _give_up(self, error: BaseException) -> None:
+        """The transaction can only roll back, takes what is prepared with it, and leaves the rest to recovery."""
+        what = f"Spark write {self._number} of {self._gtrid}"
+        doom = rolled_back(self._gtrid, f"its Spark write {self._number} failed: {_first_line(error)}")
+        doom.__cause__ = error
+        self._transaction.set_rollback_only(doom)
+        # Tasks that nobody has heard of may prepare later: recovery sweeps what appears once this has ended.
+        self._transaction.adopt((), loose_ends=True)
+        try:
+            self._job.cancel()
+            listing = self._list(self._datasources)
+            records = [record for attempt in listing.attempts.values() for record in attempt.records]
+            branches = [self._datasources[record.datasource].prepared_branch(record) for record in records]
+            self._transaction.adopt(branches, loose_ends=True)
+        except Exception as another:
+            logger.warning("%s: what its tasks have prepared is left to recovery: %s", what, another)
+        error.add_note(f"{what} has failed: the transaction can only roll back, and nothing of it stays.")
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
+
+
+def _context_of(df_or_rdd: Any) -> SparkContext:
+    if isinstance(df_or_rdd, RDD):
+        return df_or_rdd.context
+    if type(df_or_rdd).__module__.startswith("pyspark.sql.connect"):
+        raise NotSupportedError(
+            "foreach_partition() needs a driver of its own, and a Spark Connect DataFrame has none here: "
+            "use a classic session (SparkSession.builder.master(…), or spark-submit). Nothing was done"
+        )
+    context: SparkContext = df_or_rdd.sparkSession.sparkContext
+    return context
+
+
+def _warn_of_local_log(context: SparkContext) -> None:
+    """The sqlite log is a folder of the machine on which the driver runs, which may be another one tomorrow."""
+    url = get_manager().settings.log_url or ""
+    if url.startswith("sqlite:") and not str(context.master).startswith("local"):
+        warnings.warn(
+            f"the decision log {url} is a folder on this driver's machine, and the master is {context.master}: keep "
+            "that folder, and run recovery on the same machine",
+            stacklevel=3,
+        )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 
 _ALL = 2**31 - 1
@@ -64,10 +65,8 @@ class TaggedJob:
 
     def attempts(self) -> tuple[int, bool]:
         """Of the job that has ended: how many attempts were started, and whether each of them has succeeded."""
-        try:
+        with suppress(Py4JJavaError):  # where the events are late, the numbers say so
             self._bus.waitUntilEmpty(_PATIENCE)
-        except Py4JJavaError:  # it is late, and the numbers say so
-            pass
         job = self._job()
         if job is None:
             return 0, False
@@ -82,7 +81,7 @@ class TaggedJob:
 
     def _writing(self, job: Any) -> int:
         stages = job.stageIds()
-        return max(stages.apply(n) for n in range(stages.size()))
+        return max(int(stages.apply(n)) for n in range(stages.size()))
 
     def _tasks(self, stage: int, statuses: Any) -> Iterator[tuple[int, int]]:
         for attempt in range(self._store.lastStageAttempt(stage).attemptId() + 1):

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from pyspark import TaskContext
 
+from txpool.datasource import DataSource
+from txpool.errors import ConfigurationError
 from txpool.manager import _ambient
 from txpool.resources.base import BranchRecord
 from txpool.spark.attempts import PartitionResult, earlier_attempt
 from txpool.spark.listing import list_attempts
+from txpool.spark.slots import explain_slots
 from txpool.spark.travel import Luggage
 from txpool.subordinate import Subordinate
-
-#: PostgreSQL's SQLSTATE where no prepared transaction is left.
-_NO_SLOT = "53200"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +31,53 @@ class PartitionTask:
     luggage: Luggage
 
     def __call__(self, partition: int, rows: Iterator[Any]) -> Iterator[dict[str, Any]]:
-        """Write the partition and prepare it, or adopt what an earlier attempt prepared; one packed result."""
+        """Write the partition and prepare it, or adopt what an earlier attempt has prepared; one packed result."""
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - Spark runs this
-        arrived = self.luggage.unpack()
+        attempt = context.taskAttemptId()
+        here, missing = self.luggage.unpack()
         try:
-            result = None
-            if context.attemptNumber() > 0:
-                result = self._adopted(partition)
+            result = self._adopted(partition, here.values()) if context.attemptNumber() > 0 else None
             if result is None:
-                result = self._written(partition, context.taskAttemptId(), rows)
+                result = self._written(partition, attempt, rows, here)
         except Exception as error:
-            error.add_note(f"partition {partition} of {self.gtrid}, task attempt {context.taskAttemptId()}")
+            error.add_note(f"This was partition {partition} (task attempt {attempt}) of {self.gtrid}.")
+            if isinstance(error, ConfigurationError):
+                for name, why in missing.items():
+                    error.add_note(f"The driver's datasource {name} is not here: {why}")
             raise
         return iter([result.pack()])
 
-    def _adopted(self, partition: int) -> PartitionResult | None:
-        """The work of an earlier attempt: to do it again would wait for its locks for ever."""
-        datasources = self.luggage.unpack()
+    def _adopted(self, partition: int, datasources: Iterable[DataSource]) -> PartitionResult | None:
+        """What an earlier attempt has prepared: to do its work again would wait for its locks for ever."""
         listing = list_attempts(datasources, gtrid=self.gtrid, write=self.write)
         earlier = earlier_attempt(listing.attempts, partition)
-        if earlier is None:
-            return None
-        return PartitionResult(partition, earlier.number, earlier.records, {})
+        return None if earlier is None else PartitionResult(partition, earlier.number, earlier.records, {})
+
+    def _written(
+        self, partition: int, attempt: int, rows: Iterator[Any], here: dict[str, DataSource]
+    ) -> PartitionResult:
+        subordinate = Subordinate(self.gtrid, write=self.write, partition=partition, attempt=attempt)
+        ambient = _ambient.set(subordinate)
+        try:
+            produced = self.function(rows)
+            if isinstance(produced, Iterator):  # a generator works only while somebody asks it for more
+                deque(produced, maxlen=0)
+            # The driver must be able to load what it does not know: better found out before anything is prepared.
+            used = cast("list[DataSource]", subordinate.datasources)
+            settings = {it.name: it.settings.travel() for it in used if it is not here.get(it.name)}
+            records = self._prepared(subordinate)
+        except BaseException:
+            if not subordinate.ended:
+                subordinate.rollback()
+            raise
+        finally:
+            _ambient.reset(ambient)
+        return PartitionResult(partition, attempt, tuple(records), settings)
+
+    def _prepared(self, subordinate: Subordinate) -> list[BranchRecord]:
+        try:
+            return subordinate.prepare()
+        except Exception as error:
+            explain_slots(error, self.partitions)
+            raise

@@ -1,0 +1,107 @@
+"""What an operator may do by hand: only what stays safe whatever the transaction's process does meanwhile."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+from collections.abc import Callable
+
+from recovery.evidence import Evidence, Standing, gather
+from recovery.modules import clean, end, tombstone
+from recovery.report import Account
+from recovery.sites import Sites
+from recovery.work import Work
+from txpool.errors import ProgrammingError
+from txpool.log.base import DecisionLog
+from txpool.resources.base import Settled
+from txpool.xid import split_gtrid
+
+logger = logging.getLogger("txpool.recovery.audit")
+
+Act = Callable[[DecisionLog, Sites, Account, str], None]
+
+
+def checked(gtrid: str) -> str:
+    """The gtrid, if it is one of ours; ProgrammingError."""
+    try:
+        split_gtrid(gtrid)
+    except ValueError as error:
+        raise ProgrammingError(str(error)) from error
+    return gtrid
+
+
+def commit(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> None:
+    """Commit what is decided; refused where it is not, or where its own living process does so."""
+    work = _work(log, sites, account, gtrid)
+    evidence = work.evidence
+    row = evidence.row(gtrid)
+    marked = evidence.marked_by(gtrid)
+    if not (row is not None and row.committed) and (marked is not None or gtrid not in evidence.decisions):
+        raise ProgrammingError(f"{gtrid} is not decided to commit, so it cannot be committed by hand: nothing was done")
+    if evidence.standing(gtrid) is Standing.ALIVE:
+        raise ProgrammingError(f"{gtrid} is decided, and its own living process commits it: nothing was done")
+    _audit("commit", gtrid)
+    if marked is not None:
+        clean(work, [end(work, marked, tombstone(work, marked, gtrid))])
+        return
+    # It meets the decision, and makes that durable: what a dead process wrote can be read, and may vanish.
+    log.abort(gtrid)
+    answered = work.settle(gtrid, evidence.decisions[gtrid].branches, "decided in the log, by hand")
+    if answered and evidence.standing(gtrid) is not Standing.FINISHED:
+        log.purge([gtrid])
+        account.forget([gtrid])
+
+
+def rollback(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> None:
+    """Take the transaction's key, so that nobody can commit it any more, and roll its branches back."""
+    before = _work(log, sites, account, gtrid).evidence
+    _audit("rollback", gtrid)
+    if before.marked_by(gtrid) is None and log.abort(gtrid) is Settled.COMMITTED:
+        raise _decided(gtrid)
+    # What was prepared, or pointed to a marked datasource, before the key was taken is seen now.
+    work = _work(log, sites, account, gtrid)
+    marked = work.evidence.marked_by(gtrid)
+    if marked is None:
+        for branch in work.evidence.seen(gtrid):
+            work.roll_back(branch, "by hand")
+        return
+    row = tombstone(work, marked, gtrid)
+    if row.committed:
+        raise _decided(gtrid)
+    met = end(work, marked, row)
+    if work.evidence.standing(gtrid) is not Standing.ALIVE:
+        clean(work, [met])
+
+
+def forget(log: DecisionLog, gtrid: str) -> int:
+    """Dismiss the heuristic outcomes of a transaction; how many there were."""
+    count = sum(heuristic.gtrid == gtrid for heuristic in log.heuristics())
+    if count:
+        _audit("forget", gtrid)
+        log.dismiss(gtrid)
+    return count
+
+
+def _work(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> Work:
+    evidence = gather(log, sites)
+    for name, reason in evidence.silent.items():
+        account.silent(name, reason)
+    _require_known(evidence, gtrid)
+    return Work(evidence, log, sites, account)
+
+
+def _require_known(evidence: Evidence, gtrid: str) -> None:
+    if evidence.standing(gtrid) is Standing.FOREIGN:
+        node = split_gtrid(gtrid).node
+        raise ProgrammingError(f"{gtrid} belongs to node {node}, and this is {evidence.node}: nothing was done")
+    if gtrid not in evidence.gtrids:
+        silent = f" ({', '.join(evidence.silent)} did not answer)" if evidence.silent else ""
+        raise ProgrammingError(f"nothing is known of {gtrid}{silent}: nothing was done")
+
+
+def _decided(gtrid: str) -> ProgrammingError:
+    return ProgrammingError(f"{gtrid} is decided to commit, so it cannot be rolled back: nothing was done")
+
+
+def _audit(command: str, gtrid: str) -> None:
+    logger.warning("%s of %s by %s", command, gtrid, getpass.getuser())

@@ -1,0 +1,171 @@
+"""What one pass has read, gathered in the only order that is safe.
+
+First the prepared branches of every datasource; then who lives, and the fence of who does not; then the finished
+marks; then pointers, decisions, abort records and marked rows. Any other order commits in one database what it rolls
+back in another, and a second pass does not help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from recovery.report import told
+from recovery.sites import Listing, Seen, Sites
+from txpool import failpoints
+from txpool.log.base import Decision, DecisionLog, Heuristic, Life
+from txpool.resources.base import MarkedRow
+from txpool.xid import split_gtrid
+
+
+class Standing(Enum):
+    """What recovery may do with a transaction, as far as its process is concerned."""
+
+    FENCED = "its process is dead, and fenced"
+    DEAD = "its process is dead, and not fenced yet"
+    FINISHED = "its process lives, and has let go of it"
+    ALIVE = "its process lives, and has not let go of it"
+    UNKNOWN = "its incarnation is unknown to this log"
+    FOREIGN = "it is another node's"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a pass knows. Immutable once gathered; `silent` names the datasources that have not answered."""
+
+    node: str
+    listings: Mapping[str, Listing]
+    silent: Mapping[str, str]
+    lives: Mapping[str, Life]
+    #: The incarnations that are fenced durably, by this very pass where it acts.
+    fenced: frozenset[str]
+    finished: frozenset[str]
+    pointers: Mapping[str, str]
+    decisions: Mapping[str, Decision]
+    aborted: frozenset[str]
+    #: By marked datasource and gtrid.
+    rows: Mapping[str, Mapping[str, MarkedRow]]
+    #: The names of the marked datasources by their tags.
+    tags: Mapping[str, str]
+    heuristics: tuple[Heuristic, ...] = ()
+    #: What could not be fenced, and why.
+    unfenced: Mapping[str, str] = field(default_factory=dict)
+
+    def seen(self, gtrid: str | None = None) -> Iterator[Seen]:
+        """The listed branches, of one transaction or of all."""
+        for listing in self.listings.values():
+            for branch in listing.branches:
+                if gtrid is None or branch.xid.gtrid == gtrid:
+                    yield branch
+
+    def listed(self, gtrid: str) -> bool:
+        """Whether any branch of it was prepared anywhere when the pass began."""
+        return any(True for _ in self.seen(gtrid))
+
+    @property
+    def gtrids(self) -> list[str]:
+        """Every transaction that anything is known of."""
+        found = {branch.xid.gtrid for branch in self.seen()}
+        kept: Iterable[Iterable[str]] = (self.finished, self.pointers, self.decisions, self.aborted)
+        noted = (heuristic.gtrid for heuristic in self.heuristics)
+        return sorted(found.union(*kept, *self.rows.values(), noted))
+
+    def standing(self, gtrid: str) -> Standing:
+        """Whose it is, and whether that process can still decide it."""
+        named = split_gtrid(gtrid)
+        life = self.lives.get(named.incarnation)
+        if named.node != self.node:
+            return Standing.FOREIGN
+        if named.incarnation in self.fenced:
+            return Standing.FENCED
+        if gtrid in self.finished:
+            return Standing.FINISHED
+        if life is None:
+            return Standing.UNKNOWN
+        return Standing.ALIVE if life is Life.ALIVE else Standing.DEAD
+
+    def ended(self, gtrid: str) -> bool:
+        """Whether nobody but recovery will do anything with it any more."""
+        return self.standing(gtrid) in (Standing.FENCED, Standing.FINISHED)
+
+    def marked_by(self, gtrid: str) -> str | None:
+        """The marked datasource that alone decides it (its tag, where none is configured here), or None: the log."""
+        pointer = self.pointers.get(gtrid)
+        if pointer is not None:
+            return pointer
+        for name, rows in self.rows.items():
+            if gtrid in rows:
+                return name
+        for branch in self.seen(gtrid):
+            if branch.xid.decider is not None:
+                return self.tags.get(branch.xid.decider, branch.xid.decider)
+        return None
+
+    def row(self, gtrid: str) -> MarkedRow | None:
+        """Its row or tombstone, as it was read: nothing is resolved by that."""
+        return next((rows[gtrid] for rows in self.rows.values() if gtrid in rows), None)
+
+
+def gather(log: DecisionLog, sites: Sites, *, fence: bool = True) -> Evidence:
+    """Read everything, in order. Without `fence` nothing is written: for people to look at, never to act on.
+
+    Errors: LogError where the log cannot be read. A datasource that fails has not answered.
+    """
+    listings, silent = sites.listings()
+    if failpoints.armed:
+        failpoints.hit("recovery.listed")
+    lives = log.incarnations()
+    fences = _Fences(log) if fence else None
+    if fences is not None:
+        owners = {branch.xid.incarnation for listing in listings.values() for branch in listing.branches}
+        fences.build(n for n, life in lives.items() if life is Life.DEAD or (life is Life.FENCED and n in owners))
+    if failpoints.armed:
+        failpoints.hit("recovery.fenced")
+    finished = log.finished()
+    pointers, decisions, aborted = log.pointers(), log.decisions(), log.aborted()
+    rows, mute = sites.rows()
+    heuristics = log.heuristics()
+    fenced = frozenset(name for name, life in lives.items() if life is Life.FENCED)
+    if fences is not None:
+        # A fence that somebody else had begun to write is not durable because it can be read, nor is what it fences.
+        names = {split_gtrid(g).incarnation for g in {*finished, *pointers, *decisions, *aborted}.union(*rows.values())}
+        fences.build(names & fenced)
+        fenced = frozenset(fences.built)
+    if failpoints.armed:
+        failpoints.hit("recovery.read")
+    return Evidence(
+        node=log.node,
+        listings=listings,
+        silent=silent | mute,
+        lives=lives,
+        fenced=fenced,
+        finished=frozenset(finished),
+        pointers=pointers,
+        decisions=decisions,
+        aborted=frozenset(aborted),
+        rows=rows,
+        tags=sites.tags,
+        heuristics=tuple(heuristics),
+        unfenced={} if fences is None else fences.failed,
+    )
+
+
+class _Fences:
+    """The durable fences of one pass, each written once."""
+
+    def __init__(self, log: DecisionLog) -> None:
+        self._log = log
+        self.built: set[str] = set()
+        self.failed: dict[str, str] = {}
+
+    def build(self, incarnations: Iterable[str]) -> None:
+        for name in incarnations:
+            if name in self.built:
+                continue
+            try:
+                self._log.fence(name)
+            except Exception as error:
+                self.failed[name] = told(error)
+            else:
+                self.built.add(name)

@@ -1,0 +1,157 @@
+"""What people are told of transactions in doubt: how each stands, and what recovery will do with it, and why."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from recovery.evidence import Evidence, Standing
+from recovery.sites import Sites
+from txpool.log.base import Heuristic
+from txpool.resources.base import BranchRecord
+from txpool.xid import split_gtrid
+
+
+@dataclass(frozen=True, slots=True)
+class BranchState:
+    """One branch: `state` is prepared, not prepared, no answer, or not configured."""
+
+    gid: str
+    datasource: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class InDoubt:
+    """One transaction. `age` is in seconds, for people only: nothing is inferred from it."""
+
+    gtrid: str
+    node: str
+    incarnation: str
+    #: How its process stands.
+    standing: str
+    age: float | None
+    #: commit, rollback, or undecided.
+    decision: str
+    #: Where that is kept; empty where it is not kept anywhere.
+    kept: str
+    branches: tuple[BranchState, ...]
+    #: What recovery will do with it, and why.
+    next: str
+    heuristics: tuple[Heuristic, ...] = ()
+    #: False while its own process lives and ends it.
+    attention: bool = True
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return asdict(self)
+
+
+def in_doubt(evidence: Evidence, sites: Sites) -> list[InDoubt]:
+    """What is prepared, what is decided and waits for a branch, and what ended otherwise than it was decided."""
+    return [_described(evidence, sites, gtrid) for gtrid in evidence.gtrids if _is_shown(evidence, gtrid)]
+
+
+def show(evidence: Evidence, sites: Sites, gtrid: str) -> InDoubt | None:
+    """One transaction, whatever is known of it; None where nothing is."""
+    return _described(evidence, sites, gtrid) if gtrid in evidence.gtrids else None
+
+
+def _is_shown(evidence: Evidence, gtrid: str) -> bool:
+    if evidence.listed(gtrid) or any(heuristic.gtrid == gtrid for heuristic in evidence.heuristics):
+        return True
+    # A living process's rows and decisions are its daily work.
+    return _decision(evidence, gtrid)[0] == "commit" and evidence.standing(gtrid) is not Standing.ALIVE
+
+
+def _described(evidence: Evidence, sites: Sites, gtrid: str) -> InDoubt:
+    named = split_gtrid(gtrid)
+    standing = evidence.standing(gtrid)
+    decision, kept = _decision(evidence, gtrid)
+    made = evidence.decisions[gtrid].made if gtrid in evidence.decisions else 0.0
+    ages = [branch.age for branch in evidence.seen(gtrid) if branch.age is not None]
+    ages += [max(0.0, time.time() - made)] if made else []
+    noted = tuple(heuristic for heuristic in evidence.heuristics if heuristic.gtrid == gtrid)
+    return InDoubt(
+        gtrid,
+        named.node,
+        named.incarnation,
+        standing.value,
+        max(ages, default=None),
+        decision,
+        kept,
+        tuple(_branches(evidence, sites, gtrid)),
+        next_step(evidence, sites, gtrid),
+        noted,
+        bool(noted) or standing not in (Standing.ALIVE, Standing.FOREIGN),
+    )
+
+
+def _decision(evidence: Evidence, gtrid: str) -> tuple[str, str]:
+    row, marked = evidence.row(gtrid), evidence.marked_by(gtrid)
+    if row is not None:
+        return ("commit", f"the row in {marked}") if row.committed else ("rollback", f"the tombstone in {marked}")
+    if marked is None and gtrid in evidence.decisions:
+        return "commit", "the log"
+    if gtrid in evidence.aborted:
+        return "rollback", "the log"
+    return "undecided", ""
+
+
+def _named(evidence: Evidence, gtrid: str) -> tuple[BranchRecord, ...]:
+    """The branches that a decision names."""
+    row = evidence.row(gtrid)
+    if row is not None:
+        return row.branches
+    return evidence.decisions[gtrid].branches if gtrid in evidence.decisions else ()
+
+
+def _branches(evidence: Evidence, sites: Sites, gtrid: str) -> list[BranchState]:
+    found = {
+        branch.xid: BranchState(branch.xid.joined, branch.datasource, "prepared") for branch in evidence.seen(gtrid)
+    }
+    for record in _named(evidence, gtrid):
+        if record.xid not in found:
+            listed = record.datasource in evidence.listings
+            absent = "no answer" if record.datasource in evidence.silent else "not configured"
+            found[record.xid] = BranchState(record.xid.joined, record.datasource, "not prepared" if listed else absent)
+    return list(found.values())
+
+
+_LEFT = {
+    Standing.FOREIGN: "leave it alone: it is another node's, and that node's recovery ends it",
+    Standing.ALIVE: "leave it alone: its process lives, and ends it",
+    Standing.UNKNOWN: "leave it alone: its incarnation is unknown to this log. Recover it with the log that it was "
+    "begun with, or end it by hand",
+}
+
+
+def next_step(evidence: Evidence, sites: Sites, gtrid: str) -> str:
+    """What the next scan will do with a transaction, and why, in words."""
+    standing = evidence.standing(gtrid)
+    if not evidence.listed(gtrid) and not _named(evidence, gtrid) and gtrid not in evidence.pointers:
+        return "nothing: no branch of it is prepared, as far as the datasources have answered"
+    if standing in _LEFT:
+        return _LEFT[standing]
+    first = "fence its dead process, then " if standing is Standing.DEAD else ""
+    return first + _deed(evidence, sites, gtrid) + f" ({standing.value})"
+
+
+def _deed(evidence: Evidence, sites: Sites, gtrid: str) -> str:
+    marked = evidence.marked_by(gtrid)
+    names = {record.datasource for record in _named(evidence, gtrid)}
+    missing = sorted(names - evidence.listings.keys())
+    wait = f", and keep the decision until {', '.join(missing)} answers" if missing else ""
+    if marked is None:
+        if gtrid in evidence.decisions:
+            return f"commit: it is decided in the log{wait}"
+        return "roll back: it is not decided, and cannot be any more"
+    if marked not in sites.tables:
+        return f"leave it alone: {marked} decides it, and is no marked datasource (mode=cmr) of this configuration"
+    if marked in evidence.silent:
+        return f"leave it alone until {marked} answers, which decides it"
+    row = evidence.row(gtrid)
+    if row is None:
+        return f"put a tombstone into {marked}, which decides it: roll back, unless that meets a commit"
+    return f"commit: it is committed in {marked}{wait}" if row.committed else f"roll back: {marked} has a tombstone"

@@ -1,0 +1,90 @@
+"""Orphan filters: what is to become of a prepared branch that no decision stands for. They vote, as in Narayana.
+
+One LEAVE_ALONE wins over any ROLLBACK, and no vote leaves the branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from recovery.evidence import Evidence, Standing
+from txpool.xid import Xid
+
+
+class Vote(Enum):
+    """What a filter wants to become of a branch."""
+
+    ROLLBACK = "rollback"
+    LEAVE_ALONE = "leave alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """A vote and its reason."""
+
+    vote: Vote
+    reason: str
+    #: True where a branch that is left alone will not end by itself.
+    alarm: bool = False
+
+
+class OrphanFilter(Protocol):
+    """Votes on one listed branch; None abstains. It must not do any I/O: the evidence is all there is."""
+
+    def vote(self, evidence: Evidence, xid: Xid) -> Ballot | None: ...
+
+
+class TransactionLogFilter:
+    """Leaves alone what is decided, and what somebody else than the log decides."""
+
+    def vote(self, evidence: Evidence, xid: Xid) -> Ballot | None:
+        marked = evidence.marked_by(xid.gtrid)
+        if marked is not None:
+            return Ballot(Vote.LEAVE_ALONE, f"{marked} decides it")
+        if xid.gtrid in evidence.decisions:
+            return Ballot(Vote.LEAVE_ALONE, "it is decided to commit")
+        return None
+
+
+class NodeFilter:
+    """Rolls back what belongs to a node that is ours to recover."""
+
+    def __init__(self, nodes: Iterable[str]) -> None:
+        self.nodes = frozenset(nodes)
+
+    def vote(self, evidence: Evidence, xid: Xid) -> Ballot | None:
+        return Ballot(Vote.ROLLBACK, f"node {xid.node} is ours") if xid.node in self.nodes else None
+
+
+_BY_STANDING = {
+    Standing.FENCED: Ballot(Vote.ROLLBACK, "its process is dead and was never to decide it"),
+    Standing.FINISHED: Ballot(Vote.ROLLBACK, "its process has let go of it undecided"),
+    Standing.ALIVE: Ballot(Vote.LEAVE_ALONE, "its process lives, and ends it"),
+    Standing.DEAD: Ballot(Vote.LEAVE_ALONE, "its process is dead, and could not be fenced", alarm=True),
+    Standing.UNKNOWN: Ballot(
+        Vote.LEAVE_ALONE,
+        "its incarnation is unknown to this log, which presumes nothing of it: recover it with the log that it was "
+        "begun with, or end it by `txpool-recovery rollback`",
+        alarm=True,
+    ),
+}
+
+
+class IncarnationFilter:
+    """Leaves alone what a living process has not let go of, and what this log knows nothing of."""
+
+    def vote(self, evidence: Evidence, xid: Xid) -> Ballot | None:
+        return _BY_STANDING.get(evidence.standing(xid.gtrid))
+
+
+def poll(filters: Iterable[OrphanFilter], evidence: Evidence, xid: Xid) -> Ballot:
+    """The outcome of the vote on a branch."""
+    ballots = [ballot for voter in filters if (ballot := voter.vote(evidence, xid)) is not None]
+    for ballot in ballots:
+        if ballot.vote is Vote.LEAVE_ALONE:
+            return ballot
+    reasons = ", ".join(ballot.reason for ballot in ballots)
+    return Ballot(Vote.ROLLBACK, reasons) if ballots else Ballot(Vote.LEAVE_ALONE, f"node {xid.node} is not ours")

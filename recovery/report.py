@@ -1,0 +1,162 @@
+"""What a scan has done, and what it says about it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from txpool.log.base import Heuristic
+
+logger = logging.getLogger("txpool.recovery")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A branch that this scan has brought to its end."""
+
+    gid: str
+    datasource: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftAlone:
+    """A branch, or where `gid` is empty a whole transaction, that this scan has not touched, and why."""
+
+    gtrid: str
+    gid: str
+    datasource: str
+    reason: str
+    #: True where it will not end by itself, so that somebody should look.
+    alarm: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ScanReport:
+    """What one scan has done. Immutable."""
+
+    committed: tuple[Ended, ...] = ()
+    rolled_back: tuple[Ended, ...] = ()
+    #: What the last pass has left alone.
+    left_alone: tuple[LeftAlone, ...] = ()
+    #: The datasources that did not answer, and what came instead of an answer.
+    unreachable: dict[str, str] = field(default_factory=dict)
+    #: The heuristic outcomes that this scan has found.
+    heuristics: tuple[Heuristic, ...] = ()
+    #: The gtrids of which nothing is kept any more: decisions, rows, tombstones, marks, abort records.
+    forgotten: tuple[str, ...] = ()
+    #: What failed, by the step that failed; the other steps went on.
+    errors: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def pending(self) -> tuple[LeftAlone, ...]:
+        """What was left alone and will not end by itself."""
+        return tuple(left for left in self.left_alone if left.alarm)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        counts = {
+            "committed": self.committed,
+            "rolled back": self.rolled_back,
+            "left alone": self.left_alone,
+            "forgotten": self.forgotten,
+            "heuristic": self.heuristics,
+        }
+        said = ", ".join(f"{len(found)} {name}" for name, found in counts.items() if found) or "nothing to do"
+        silent = f"; no answer from {', '.join(self.unreachable)}" if self.unreachable else ""
+        failed = f"; failed: {', '.join(self.errors)}" if self.errors else ""
+        return f"{said}{silent}{failed}"
+
+
+class News:
+    """Says what is new: a warning that the scan before has given too is not given again. Used by one scan at a time."""
+
+    def __init__(self) -> None:
+        self._before: set[str] = set()
+        self._now: set[str] = set()
+
+    def warn(self, text: str) -> None:
+        """Log it, unless this scan or the one before has said the same."""
+        if text not in self._before and text not in self._now:
+            logger.warning("%s", text)
+        self._now.add(text)
+
+    def turn(self) -> None:
+        """A scan has ended: what it did not say again would be news."""
+        self._before, self._now = self._now, set()
+
+
+class Account:
+    """Where the passes of one scan write down what they do."""
+
+    def __init__(self, news: News) -> None:
+        self._news = news
+        self.committed: list[Ended] = []
+        self.rolled_back: list[Ended] = []
+        self.left_alone: dict[tuple[str, str, str], LeftAlone] = {}
+        self.unreachable: dict[str, str] = {}
+        self.heuristics: list[Heuristic] = []
+        self.forgotten: list[str] = []
+        self.errors: dict[str, str] = {}
+
+    def begin_pass(self) -> None:
+        """What is left alone, and what cannot be reached, is the last pass's word."""
+        self.left_alone.clear()
+        self.unreachable.clear()
+
+    def commit(self, ended: Ended) -> None:
+        self.committed.append(ended)
+        logger.info("committed %s in %s (%s)", ended.gid, ended.datasource, ended.why)
+
+    def roll_back(self, ended: Ended) -> None:
+        self.rolled_back.append(ended)
+        logger.info("rolled back %s in %s (%s)", ended.gid, ended.datasource, ended.why)
+
+    def leave(self, left: LeftAlone) -> None:
+        self.left_alone[left.gtrid, left.gid, left.datasource] = left
+        if left.alarm:
+            place = f" in {left.datasource}" if left.datasource else ""
+            self._news.warn(f"left {left.gid or left.gtrid}{place} alone: {left.reason}")
+
+    def silent(self, datasource: str, reason: str) -> None:
+        self.unreachable[datasource] = reason
+        self._news.warn(f"datasource {datasource} has not answered, what it holds stays as it is: {reason}")
+
+    def heuristic(self, found: Heuristic) -> None:
+        self.heuristics.append(found)
+        self._news.warn(
+            f"heuristic outcome: {found.gtrid} was decided to {found.decided}, and its branch {found.bqual} in "
+            f"{found.datasource} has ended {found.ended}. The record is kept: see `txpool-recovery show`, repair by hand, "
+            "then `txpool-recovery forget`"
+        )
+
+    def forget(self, gtrids: list[str]) -> None:
+        self.forgotten.extend(gtrids)
+        for gtrid in gtrids:
+            logger.info("forgot %s: every branch has answered", gtrid)
+
+    def fail(self, step: str, error: BaseException) -> None:
+        text = told(error)
+        self.errors[step] = text
+        self._news.warn(f"{step} failed, the rest goes on: {text}")
+        logger.debug("%s failed", step, exc_info=error)
+
+    def report(self) -> ScanReport:
+        return ScanReport(
+            tuple(self.committed),
+            tuple(self.rolled_back),
+            tuple(self.left_alone.values()),
+            dict(self.unreachable),
+            tuple(self.heuristics),
+            tuple(self.forgotten),
+            dict(self.errors),
+        )
+
+
+def told(error: BaseException) -> str:
+    """An error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

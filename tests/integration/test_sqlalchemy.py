@@ -1,0 +1,188 @@
+"""SQLAlchemy over a datasource: with no transaction around, and inside one (managed.commit=join)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from txpool.datasource import DataSource
+from txpool.engine import create_engine
+from txpool.errors import ProgrammingError, TransactionRolledBack
+from txpool.manager import configure
+from txpool.resources.xids import Xids
+from txpool.scope import transaction
+
+if TYPE_CHECKING:
+    from tests.conftest import Databases
+
+    Read = Callable[[], list[tuple[int, str]]]
+
+
+class Base(orm.DeclarativeBase):
+    pass
+
+
+class Fare(Base):
+    __tablename__ = "fare"
+
+    id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
+    name: orm.Mapped[str] = orm.mapped_column(sa.String(20), unique=True)
+
+
+class World:
+    """An engine over one datasource, and its table as a bare driver connection sees it."""
+
+    def __init__(self, datasource: DataSource, bare: Callable[[], Any]) -> None:
+        self.datasource = datasource
+        self.engine = create_engine(datasource)
+        self._bare = bare
+        with closing(bare()) as raw:
+            raw.execute("create table fare (id integer primary key, name varchar(20) unique)")
+
+    def read(self) -> list[tuple[int, str]]:
+        with closing(self._bare()) as raw:
+            found: list[tuple[int, str]] = raw.execute("select id, name from fare order by id").fetchall()
+        return found
+
+
+@pytest.fixture(autouse=True)
+def coordinator() -> Iterator[None]:
+    manager = configure(node_name="tests", log_url="memory:")
+    yield
+    manager.close()
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    options: dict[str, Any] = {"name": "fares", "managed_commit": "join"}
+    if request.param == "postgresql":
+        databases: Databases = request.getfixturevalue("databases")
+        options |= {"driver": "psycopg", "url": databases.url("one"), "password": databases.server.password}
+        with DataSource(**options) as datasource:
+            yield World(datasource, lambda: psycopg.connect(databases.dsn("one"), autocommit=True))
+    else:
+        options |= {"driver": "sqlite3", "mode": "cmr", "url": f"sqlite:///{tmp_path}/one.db"}
+        with DataSource(**options) as datasource:
+            Xids("fares", datasource.driver_adapter).create()
+            yield World(datasource, lambda: sqlite3.connect(tmp_path / "one.db", isolation_level=None))
+
+
+def test_core(world: World) -> None:
+    with world.engine.begin() as connection:
+        connection.execute(sa.insert(Fare), [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
+    with pytest.raises(ZeroDivisionError), world.engine.begin() as connection:
+        connection.execute(sa.insert(Fare).values(id=3, name="lost"))
+        raise ZeroDivisionError
+    with world.engine.connect() as connection:
+        connection.execute(sa.insert(Fare).values(id=4, name="lost"))
+        assert connection.scalar(sa.select(sa.func.count(Fare.id))) == 3
+    assert world.read() == [(1, "a"), (2, "b")]
+    assert world.datasource.statistics().taken == 0
+
+
+def test_core_inside_a_transaction(world: World) -> None:
+    with transaction():
+        with world.engine.begin() as connection:
+            connection.execute(sa.insert(Fare).values(id=1, name="a"))
+        with pytest.raises(ZeroDivisionError), world.engine.begin() as connection:
+            connection.execute(sa.insert(Fare).values(id=2, name="lost"))
+            raise ZeroDivisionError
+        with world.engine.connect() as connection:
+            assert connection.scalars(sa.select(Fare.name)).all() == ["a"]
+            with pytest.raises(sa.exc.IntegrityError):
+                connection.execute(sa.insert(Fare).values(id=1, name="again"))
+        with world.engine.connect() as connection, connection.begin():
+            connection.execute(sa.insert(Fare).values(id=3, name="c"))
+            with connection.begin_nested() as nested:
+                connection.execute(sa.insert(Fare).values(id=4, name="lost"))
+                nested.rollback()
+        assert world.read() == []
+    assert world.read() == [(1, "a"), (3, "c")]
+
+
+def test_what_the_engine_committed_goes_with_the_transaction(world: World) -> None:
+    with pytest.raises(ZeroDivisionError), transaction():
+        with world.engine.begin() as connection:
+            connection.execute(sa.insert(Fare).values(id=1, name="lost"))
+        raise ZeroDivisionError
+    assert world.read() == []
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_session(world: World, inside: bool) -> None:
+    def work() -> None:
+        with orm.Session(world.engine) as session:
+            session.add_all([Fare(id=1, name="a"), Fare(id=2, name="b")])
+            session.commit()
+            session.add(Fare(id=3, name="lost"))
+            session.flush()
+            session.rollback()
+            session.add(Fare(id=4, name="a"))
+            with pytest.raises(sa.exc.IntegrityError):
+                session.commit()
+            session.rollback()
+            fare = session.scalars(sa.select(Fare).where(Fare.name == "b")).one()
+            fare.name = "c"
+            session.commit()
+            session.add(Fare(id=5, name="lost"))
+            session.flush()
+
+    if inside:
+        with transaction():
+            work()
+            assert world.read() == []
+    else:
+        work()
+    assert world.read() == [(1, "a"), (2, "c")]
+
+
+def test_a_session_around_transactions(world: World) -> None:
+    with orm.Session(world.engine) as session:
+        for number in (1, 2):
+            with transaction():
+                session.add(Fare(id=number, name=str(number)))
+                session.commit()
+                assert len(world.read()) == number - 1
+    assert world.read() == [(1, "1"), (2, "2")]
+
+
+def test_two_sessions_that_overlap(world: World) -> None:
+    with pytest.raises(TransactionRolledBack, match="what another has done since"), transaction():  # noqa: PT012
+        with orm.Session(world.engine) as first, orm.Session(world.engine) as second:
+            first.add(Fare(id=1, name="a"))
+            first.flush()
+            second.add(Fare(id=2, name="b"))
+            second.commit()
+            with pytest.raises(ProgrammingError, match="what another has done since"):
+                first.rollback()
+    assert world.read() == []
+
+
+def test_returning_reflection_and_streaming(world: World) -> None:
+    with transaction(), world.engine.begin() as connection:
+        assert connection.scalars(sa.insert(Fare).values(id=1, name="a").returning(Fare.id)).one() == 1
+        assert "fare" in sa.inspect(connection).get_table_names()
+        rows = connection.execution_options(stream_results=True).execute(sa.select(Fare.name))
+        assert rows.all() == [("a",)]
+    assert world.read() == [(1, "a")]
+
+
+def test_autocommit(world: World) -> None:
+    with world.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(sa.insert(Fare).values(id=1, name="a"))
+        assert world.read() == [(1, "a")]
+    with pytest.raises(ZeroDivisionError), transaction():
+        with world.engine.connect() as connection, pytest.raises(Exception, match="owns"):
+            connection.execution_options(isolation_level="AUTOCOMMIT")
+        raise ZeroDivisionError
+    with world.engine.begin() as connection:  # the pool's connection is as it was
+        connection.execute(sa.insert(Fare).values(id=2, name="b"))
+    assert world.read() == [(1, "a"), (2, "b")]

@@ -1,0 +1,216 @@
+"""foreach_partition(): what tasks write has the outcome of the driver's transaction."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import txpool.datasource
+from txpool.datasource import DataSource
+from txpool.errors import ConfigurationError, OperationalError, ProgrammingError, TransactionRolledBack
+from txpool.errors import TransactionTimeout
+from txpool.manager import configure
+from txpool.scope import transaction
+from txpool.spark import foreach_partition
+
+if TYPE_CHECKING:
+    from conftest import Databases
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+Write = Callable[[Iterator[Any]], object]
+
+
+@pytest.fixture(autouse=True)
+def folder(databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory: a decision log, and a file for each database, with its password by reference."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret").write_text(databases.server.password)
+    for name in (databases.one, databases.two):
+        text = f"name = {name}\ndriver = psycopg\nurl = {databases.url(name)}\npassword = ${{file:secret}}\n"
+        # Workers keep their pools from test to test, and each test begins by ending all sessions.
+        text += "pool.check-bypass = 0\n"
+        (tmp_path / f"{name}.properties").write_text(text)
+        databases.execute(name, "create table landed (id bigint primary key, who int)")
+    manager = configure(node_name="driver", log_url="sqlite:///txlog", log_create=True)
+    yield tmp_path
+    for datasource in set(txpool.datasource.known().values()):
+        datasource.close()
+    manager.close()
+
+
+def writer(*files: str, then: Callable[[int], object] = lambda partition: None) -> Write:
+    """A user's writer: every row into all of these datasources, and `then` once they are written."""
+
+    def write(rows: Iterator[Any]) -> None:
+        from pyspark import TaskContext
+
+        from txpool.datasource import connect
+
+        partition = TaskContext.get().partitionId()
+        cursors = [connect(file).cursor() for file in files]
+        for row in rows:
+            for cursor in cursors:
+                cursor.execute("insert into landed values (%s, %s)", [row.id if hasattr(row, "id") else row, partition])
+        then(partition)
+
+    return write
+
+
+def landed(databases: Databases, name: str) -> list[int]:
+    return [id for (id,) in databases.rows(name, "select id from landed order by id")]
+
+
+def test_every_partition_lands_with_what_the_driver_wrote(spark: SparkSession, databases: Databases) -> None:
+    with transaction() as tx:
+        first = foreach_partition(spark.range(100).repartition(3), writer("one.properties", "two.properties"))
+        assert landed(databases, "one") == []
+        assert len(databases.prepared()) == 6
+        # The second has an empty partition, an RDD, and a generator for a writer.
+        rows = spark.sparkContext.parallelize([100], 2)
+        write = writer("one.properties")
+        second = foreach_partition(rows, lambda rows: (write(iter([row])) for row in rows))
+        txpool.datasource.connect("two.properties").cursor().execute("insert into landed values (-1)")
+    assert (first.gtrid, first.write, first.partitions, first.attempts, first.branches) == (tx.gtrid, 0, 3, 3, 6)
+    assert (second.write, second.partitions, second.attempts, second.branches) == (1, 2, 2, 1)
+    assert landed(databases, "one") == list(range(101))
+    assert landed(databases, "two") == list(range(-1, 100))
+    assert databases.prepared() == []
+    assert tx._log.finished() == set()  # type: ignore[union-attr]
+
+
+def test_the_driver_may_still_roll_back(spark: SparkSession, databases: Databases) -> None:
+    with pytest.raises(ZeroDivisionError), transaction():
+        foreach_partition(spark.range(10), writer("one.properties"))
+        assert len(databases.prepared()) == 2
+        1 / 0
+    assert landed(databases, "one") == []
+    assert databases.prepared() == []
+
+
+def test_a_partition_that_fails_leaves_nothing_of_any(spark: SparkSession, databases: Databases) -> None:
+    dsn = databases.dsn("one")
+
+    def fail_once_the_other_is_prepared(partition: int) -> None:
+        import psycopg
+
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            while partition == 1:
+                (prepared,) = connection.execute("select count(*) from pg_prepared_xacts").fetchone() or (0,)
+                if prepared == 4:  # two of the first write, and two of the other partition
+                    raise LookupError("the user's own error")
+
+    with pytest.raises(TransactionRolledBack, match="Spark write 1 failed"), transaction() as tx:
+        foreach_partition(spark.range(10), writer("one.properties"))
+        write = writer("one.properties", "two.properties", then=fail_once_the_other_is_prepared)
+        with pytest.raises(Exception, match="LookupError: the user's own error") as caught:
+            foreach_partition(spark.range(20, 30), write)
+        assert tx.gtrid in caught.value.__notes__[-1]
+        assert f"This was partition 1 (task attempt" in str(caught.value)
+        with pytest.raises(ProgrammingError, match="rollback-only"):
+            txpool.datasource.connect("one.properties").cursor()
+    assert landed(databases, "one") == landed(databases, "two") == []
+    assert databases.prepared() == []
+    assert tx.gtrid in tx._log.finished()  # type: ignore[union-attr]
+
+
+def test_a_marked_datasource_is_refused_in_a_task(spark: SparkSession, databases: Databases, folder: Path) -> None:
+    (folder / "ledger.properties").write_text("driver = sqlite3\nmode = cmr\nurl = sqlite:///ledger.db\n")
+    with (
+        pytest.raises(Exception, match=r"datasource ledger \(mode=cmr\) cannot be used inside a task"),
+        transaction(),
+    ):
+        foreach_partition(spark.range(4), writer("one.properties", "ledger.properties"))
+    assert landed(databases, "one") == []
+    assert databases.prepared() == []
+    assert not (folder / "ledger.db").exists()
+
+
+def test_a_timeout_cancels_the_job(spark: SparkSession, databases: Databases) -> None:
+    def sleep(partition: int) -> None:
+        from txpool.datasource import connect
+
+        connect("one.properties").cursor().execute("select pg_sleep(600)")
+
+    with pytest.raises(TransactionTimeout) as caught, transaction(timeout=3):
+        foreach_partition(spark.range(4), writer("one.properties", then=sleep))
+    assert "cancelled" in str(caught.value.__cause__)
+    assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
+    assert landed(databases, "one") == []
+    assert databases.prepared() == []
+
+
+def test_slots_are_counted_before_the_job(spark: SparkSession, databases: Databases) -> None:
+    rows = spark.sparkContext.parallelize(range(70), 70)
+    with pytest.raises(OperationalError, match=r"70 partitions need 70 .* and 64 are free .* coalesce"), transaction():
+        foreach_partition(rows, writer("one.properties"), datasources=["one.properties"])
+    assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
+
+
+def test_a_task_that_finds_no_slot_says_so_and_all_is_freed(spark: SparkSession, databases: Databases) -> None:
+    rows = spark.sparkContext.parallelize(range(70), 70)
+    with pytest.raises(Exception, match="each of its 70 partitions. Write fewer partitions"), transaction():
+        foreach_partition(rows, writer("one.properties"))
+    assert landed(databases, "one") == []
+    assert databases.prepared() == []
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["opened on the driver", "found by the task"])
+def test_a_task_finds_a_file_from_the_drivers_folder(
+    spark: SparkSession, databases: Databases, folder: Path, known: bool
+) -> None:
+    assert os.getcwd() == str(folder)  # where no worker process is
+    if known:
+        txpool.datasource.find("one.properties")
+    with transaction():
+        foreach_partition(spark.range(4), writer("one.properties"))
+    assert landed(databases, "one") == [0, 1, 2, 3]
+
+
+def test_a_registered_datasource_is_found_by_its_name(spark: SparkSession, databases: Databases, folder: Path) -> None:
+    password = txpool.datasource.find("one.properties").settings.password
+    txpool.datasource.register(DataSource("north", driver="psycopg", url=databases.url("one"), password=password))
+    with transaction():
+        foreach_partition(spark.range(4), writer("north"))
+    assert landed(databases, "one") == [0, 1, 2, 3]
+
+
+def test_no_password_travels(spark: SparkSession, databases: Databases, folder: Path) -> None:
+    from pyspark import cloudpickle
+
+    from txpool.spark.task import PartitionTask
+    from txpool.spark.travel import Luggage, gather
+
+    inline = folder / "inline.properties"
+    inline.write_text(f"driver = psycopg\nurl = {databases.url('one')}\npassword = {databases.server.password}\n")
+    inline.chmod(0o600)
+    code = DataSource("code", driver="psycopg", url=databases.url("one"), password=databases.server.password)
+    txpool.datasource.register(code)
+    passed, everything = gather(["one.properties", "inline.properties"])
+    luggage = Luggage.pack(passed, everything)
+    assert set(luggage.settings) == {"one", "inline"}
+    sent = cloudpickle.dumps(PartitionTask("txp1:n:abcdefghijkl:1", 0, 4, writer("inline.properties"), luggage))
+    assert b"inline.properties" in sent
+    assert databases.server.password.encode() not in sent
+
+    with pytest.raises(Exception, match="The driver's datasource code is not here: .* cannot travel"), transaction():
+        foreach_partition(spark.range(4), writer("code"))
+    with pytest.raises(ConfigurationError, match="cannot travel"), transaction():
+        foreach_partition(spark.range(4), writer("code"), datasources=["code"])
+    with transaction():  # a task of this machine reads the file again
+        foreach_partition(spark.range(4), writer("inline.properties"))
+    assert landed(databases, "one") == [0, 1, 2, 3]
+
+
+def test_it_needs_a_transaction_and_a_decision_log(spark: SparkSession, databases: Databases) -> None:
+    with pytest.raises(ProgrammingError, match=r"with txpool.transaction\(\)"):
+        foreach_partition(spark.range(4), writer("one.properties"))
+    configure(node_name="nobody")
+    with pytest.raises(ProgrammingError, match=r"log.url = sqlite:///txlog"), transaction():
+        foreach_partition(spark.range(4), writer("one.properties"))
+    assert spark.sparkContext.statusTracker().getActiveJobsIds() == []

@@ -1,0 +1,255 @@
+"""DataSource: a named, configured database, its pool, and its part in transactions; and the registry of names."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from txpool.connection import Connection
+from txpool.drivers import make_driver
+from txpool.enlistment import Enlistment
+from txpool.errors import ConfigurationError
+from txpool.handles import HANDLES
+from txpool.manager import current
+from txpool.pool import Pool, PoolStatistics
+from txpool.resources.adopted import AdoptedBranch, Channel
+from txpool.resources.base import Branch, BranchRecord, MarkedBranch, ResourceManager, XidsTable
+from txpool.resources.cleanup import CleanupQueue
+from txpool.resources.local import LocalBranch
+from txpool.resources.marked import MarkedBranch as MarkedLocal
+from txpool.resources.postgresql import PostgreSQLBranch, PostgreSQLManager
+from txpool.resources.xids import Xids
+from txpool.settings import DataSourceSettings
+
+if TYPE_CHECKING:
+    from txpool.transaction import Transaction
+
+logger = logging.getLogger("txpool")
+
+_SCHEME = "txpool:"
+
+
+class DataSource:
+    """A named database. Thread-safe; opens connections when they are needed, and keeps them in its pool.
+
+    Options are the keys of a .properties file with underscores: `pool_max_size=5`, `managed_commit="join"`; what
+    begins with `driver_` goes to the driver's connect. It may be pickled, as its settings with references
+    unresolved, and is then one and the same in each process that it reaches.
+    """
+
+    def __init__(self, name: str | None = None, **options: Any) -> None:
+        self._open(DataSourceSettings.load(name=name, **options))
+
+    def _open(self, settings: DataSourceSettings) -> None:
+        self.settings = settings
+        self.driver_adapter = make_driver(settings)
+        self.pool: Pool[Any] = Pool(
+            self.driver_adapter,
+            name=settings.name,
+            min_size=settings.pool_min_size,
+            max_size=settings.pool_max_size,
+            max_wait=settings.pool_max_wait,
+            idle_timeout=settings.pool_idle_timeout or 0.0,
+            max_lifetime=settings.pool_max_lifetime or 0.0,
+            check_bypass=settings.pool_check_bypass,
+            leak_threshold=settings.pool_leak_threshold,
+        )
+        self._handle = HANDLES[settings.driver]
+        self._xids = Xids(settings.name, self.driver_adapter, settings.cmr_table)
+        self._cleanup = CleanupQueue(
+            self._xids, batch_size=settings.cmr_batch_size, immediate=settings.cmr_immediate_cleanup
+        )
+        #: One for each transaction whose prepared branches are finished here.
+        self._channels: WeakValueDictionary[str, Channel] = WeakValueDictionary()
+
+    @classmethod
+    def from_settings(cls, settings: DataSourceSettings) -> DataSource:
+        """A datasource of its own, whatever exists by that name."""
+        datasource = cls.__new__(cls)
+        datasource._open(settings)
+        return datasource
+
+    @classmethod
+    def from_properties(cls, path: str | Path) -> DataSource:
+        """The datasource that a file describes: the same one each time, until it is closed. ConfigurationError."""
+        return _shared(os.path.abspath(path), lambda: DataSourceSettings.load(path))
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def mode(self) -> str:
+        """How it takes part in transactions: xa, cmr or local."""
+        return self.settings.mode
+
+    @property
+    def driver(self) -> str:
+        return self.settings.driver
+
+    def connect(self, timeout: float | None = None) -> Connection:
+        """A connection: inside a transaction part of that, else a plain one.
+
+        `timeout` is how many seconds to wait for a plain one, default pool.max-wait. Errors: PoolTimeout, PoolClosed,
+        the driver's own where it cannot connect; ProgrammingError where the transaction cannot take it.
+        """
+        transaction = current()
+        if transaction is None:
+            return self._handle(self, self.pool.take(timeout), None)
+        return self._handle(self, None, transaction.enlist(self))
+
+    def close(self) -> None:
+        """Close the pool: what is idle now, what is in use when it comes back. Marks that are done with are deleted."""
+        _forget(self)
+        if self._cleanup:
+            try:
+                self._cleanup.flush()
+            except Exception as error:
+                logger.warning("%s: finished marks are left to recovery: %s", self.name, error)
+        self.pool.close()
+
+    def statistics(self) -> PoolStatistics:
+        """The pool's numbers of this moment, and its totals."""
+        return self.pool.statistics()
+
+    def __enter__(self) -> DataSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<DataSource {self.name}: {self.driver}, {self.mode}, {self.settings.url}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return arrive, (self.settings.travel(),)
+
+    # -- for transactions and recovery --------------------------------------------------------------------------
+
+    def open_enlistment(self, transaction: Transaction) -> Enlistment:
+        """Take a physical connection for the whole transaction, and make its branch."""
+        pooled = self.pool.take()
+        try:
+            return Enlistment(self, transaction, pooled, self._branch(pooled.raw))
+        except BaseException:
+            self.pool.give_back(pooled)
+            raise
+
+    def _branch(self, raw: Any) -> Branch | MarkedBranch:
+        if self.mode == "xa":
+            return PostgreSQLBranch(self.name, self.driver_adapter, raw)
+        if self.mode == "cmr":
+            return MarkedLocal(self.name, self.driver_adapter, raw, self._xids, self._cleanup)
+        return LocalBranch(self.name, self.driver_adapter, raw)
+
+    def prepared_branch(self, record: BranchRecord) -> Branch:
+        """A branch that somebody else has prepared in this database, for the transaction that decides it."""
+        gtrid = record.xid.gtrid
+        channel = self._channels.get(gtrid)
+        if channel is None:
+            channel = self._channels[gtrid] = Channel(self.driver_adapter)
+        return AdoptedBranch(record, channel)
+
+    def resource_manager(self, *, recovery: bool = True) -> ResourceManager:
+        """What recovery needs of a datasource that prepares; connects as recovery's own user, if there is one.
+
+        With `recovery` false it is for the transaction's own process, and connects as its user.
+        """
+        if self.mode != "xa":
+            raise ConfigurationError(f"datasource {self.name} (mode={self.mode}) prepares nothing: only mode=xa does")
+        return PostgreSQLManager(self.name, make_driver(self.settings, recovery=recovery))
+
+    def xids_table(self, *, nodes: Collection[str] | None = None, lock_timeout: float = 5.0) -> XidsTable:
+        """What recovery needs of a marked datasource; its arguments are those of `Xids`."""
+        if self.mode != "cmr":
+            raise ConfigurationError(f"datasource {self.name} (mode={self.mode}) has no marks: only mode=cmr has")
+        driver = make_driver(self.settings, recovery=True)
+        return Xids(self.name, driver, self.settings.cmr_table, nodes=nodes, lock_timeout=lock_timeout)
+
+
+# -- the registry -------------------------------------------------------------------------------------------------
+
+# Each step is one operation of a dict, which needs no lock, and so none that a fork could leave held.
+_registered: dict[str, DataSource] = {}
+#: By the absolute path of the file, or by what has travelled here.
+_open_ones: dict[str, DataSource] = {}
+#: Where else relative paths start from: in a Spark task, the driver's working directory.
+_folders: list[str] = []
+
+
+def register(datasource: DataSource) -> DataSource:
+    """Let connect() find it by its name; returns it. ConfigurationError where another has that name."""
+    other = _registered.setdefault(datasource.name, datasource)
+    if other is not datasource:
+        raise ConfigurationError(f"another datasource is registered as {datasource.name}: {other!r}. Close it first.")
+    return datasource
+
+
+def find(target: str | Path | DataSource) -> DataSource:
+    """A datasource itself, or the one of a registered name or a file, also as `txpool:name`. ConfigurationError."""
+    if isinstance(target, DataSource):
+        return target
+    name = str(target).removeprefix(_SCHEME)
+    datasource = _registered.get(name)
+    if datasource is not None:
+        return datasource
+    for folder in ("", *_folders):
+        path = os.path.join(folder, name)
+        if os.path.abspath(path) in _open_ones or os.path.exists(path):
+            return DataSource.from_properties(path)
+    names = ", ".join(sorted(_registered)) or "none"
+    raise ConfigurationError(
+        f"{name!r} is neither a registered datasource (these are: {names}) nor a file: register(datasource), or "
+        "name its .properties file"
+    )
+
+
+def connect(target: str | Path | DataSource, timeout: float | None = None) -> Connection:
+    """A connection to a datasource, a registered name, or a file's datasource; as `DataSource.connect`."""
+    return find(target).connect(timeout)
+
+
+def _shared(key: str, load: Any) -> DataSource:
+    datasource = _open_ones.get(key)
+    if datasource is None:
+        made = DataSource.from_settings(load())
+        datasource = _open_ones.setdefault(key, made)
+        if datasource is not made:
+            made.pool.close()
+    return datasource
+
+
+def known() -> dict[str, DataSource]:
+    """What find() knows without a file: registered names, and the absolute paths of files that are open."""
+    opened = {key if os.path.isabs(key) else it.name: it for key, it in list(_open_ones.items())}
+    return opened | _registered
+
+
+def install(datasources: Mapping[str, DataSource], folder: str) -> None:
+    """Let find() know datasources that have arrived here, by the names and paths they have where they come from.
+
+    A relative path that leads nowhere here starts from `folder` then.
+    """
+    for key, datasource in datasources.items():
+        (_open_ones if os.path.isabs(key) else _registered)[key] = datasource
+    _folders[:] = [folder]
+
+
+def arrive(travelled: Mapping[str, Any]) -> DataSource:
+    """A datasource that has travelled, in this process: one and the same each time."""
+    registered = _registered.get(travelled["name"])
+    if registered is not None and registered.settings.travel() == travelled:
+        return registered
+    return _shared(json.dumps(dict(travelled), sort_keys=True), lambda: DataSourceSettings.arrive(travelled))
+
+
+def _forget(datasource: DataSource) -> None:
+    for known in (_registered, _open_ones):
+        for key, other in list(known.items()):
+            if other is datasource:
+                known.pop(key, None)

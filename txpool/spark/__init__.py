@@ -1,0 +1,14 @@
+"""Spark's part: tasks write through the driver's transaction, and all of it has one outcome."""
+
+from __future__ import annotations
+
+import importlib.util
+
+if importlib.util.find_spec("pyspark") is None:
+    raise ModuleNotFoundError(
+        "txpool.spark needs Spark, which is not installed: pip install 'txpool[spark]'", name="pyspark"
+    )
+
+from txpool.spark.partitions import PartitionsReport, foreach_partition
+
+__all__ = ["PartitionsReport", "foreach_partition"]

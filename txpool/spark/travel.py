@@ -1,0 +1,77 @@
+"""The datasources of the driver, as they travel to tasks: settings as text with references unresolved, and names.
+
+A task finds a datasource under the names that it has on the driver, whose working directory is not the task's. What a
+reference means is looked up where the datasource is used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from txpool.datasource import DataSource, arrive, find, install, known
+from txpool.errors import ConfigurationError
+from txpool.manager import get_manager
+
+
+@dataclass(frozen=True, slots=True)
+class Luggage:
+    """Plain data for every task; holds no secret."""
+
+    #: The driver's working directory, from which its relative paths start.
+    folder: str
+    #: By name: what `arrive` takes.
+    settings: Mapping[str, Mapping[str, Any]]
+    #: What connect() is given, and the name of the datasource meant.
+    names: Mapping[str, str]
+    #: Why a datasource of the driver's could not come along.
+    left_behind: Mapping[str, str]
+
+    @classmethod
+    def pack(cls, explicit: Iterable[DataSource], implicit: Mapping[str, DataSource]) -> Luggage:
+        """Errors: ConfigurationError where one of the `explicit` cannot travel, or cannot prepare."""
+        settings: dict[str, Mapping[str, Any]] = {}
+        left_behind: dict[str, str] = {}
+        for datasource in explicit:
+            datasource.resource_manager()  # which is an error for one that cannot prepare
+            settings[datasource.name] = datasource.settings.travel()
+        for datasource in implicit.values():
+            if datasource.name not in settings:
+                try:
+                    settings[datasource.name] = datasource.settings.travel()
+                except ConfigurationError as error:
+                    left_behind[datasource.name] = str(error)
+        names = {key: datasource.name for key, datasource in implicit.items() if datasource.name in settings}
+        return cls(os.getcwd(), settings, names, left_behind)
+
+    def unpack(self) -> tuple[dict[str, DataSource], dict[str, str]]:
+        """Make the datasources known in this process; those that are here by name, and why the others are not.
+
+        A process that serves several tasks keeps them, with their pools, from one to the next.
+        """
+        here: dict[str, DataSource] = {}
+        missing = dict(self.left_behind)
+        for name, settings in self.settings.items():
+            try:
+                here[name] = arrive(settings)
+            except ConfigurationError as error:
+                missing[name] = str(error)
+        install({key: here[name] for key, name in self.names.items() if name in here}, self.folder)
+        return here, missing
+
+
+def gather(explicit: Iterable[str | Path | DataSource]) -> tuple[list[DataSource], dict[str, DataSource]]:
+    """The datasources that were passed; and all that this process knows, by all that connect() may call them."""
+    passed = [find(target) for target in explicit]
+    for path in get_manager().settings.datasources:
+        DataSource.from_properties(path)
+    everything = known()
+    for datasource in [*everything.values(), *passed]:
+        everything.setdefault(datasource.name, datasource)
+        as_named = datasource.settings.properties.path
+        if as_named is not None:
+            everything.setdefault(str(as_named), datasource)
+    return passed, everything

@@ -1,1 +1,108 @@
-"""Atomic, exactly-once work over several databases from Python and Spark."""
+"""Atomic, exactly-once work over several databases from Python and Spark.
+
+A PEP 249 module: connections come from a pool, and join the ambient transaction by themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txpool import manager as _manager
+from txpool.datasource import DataSource, connect, register
+from txpool.errors import (
+    ConfigurationError,
+    DatabaseError,
+    DataError,
+    Error,
+    HeuristicCommit,
+    HeuristicError,
+    HeuristicHazard,
+    HeuristicMixed,
+    HeuristicRollback,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    LogError,
+    LogUnknown,
+    NotSupportedError,
+    OperationalError,
+    PoolClosed,
+    PoolTimeout,
+    ProgrammingError,
+    TransactionError,
+    TransactionInDoubt,
+    TransactionRolledBack,
+    TransactionTimeout,
+    Warning,  # noqa: A004 - the name is PEP 249's
+)
+from txpool.manager import begin, commit, current, resume, rollback, status, suspend
+from txpool.scope import TransactionScoped, observe, transaction, transactional
+from txpool.transaction import Status, Transaction
+
+__version__ = "0.1.0"
+
+#: PEP 249: this is version 2.0 of the interface.
+apilevel = "2.0"
+#: PEP 249: threads may share the module and connections.
+threadsafety = 2
+#: PEP 249: of psycopg's connections; each connection's own is its `paramstyle` (sqlite3's is `qmark`).
+paramstyle = "pyformat"
+
+
+def configure(source: Any = None, /, **options: Any) -> None:
+    """Set this process's node name, decision log and timeout, from a .properties file or by keyword arguments.
+
+    Keyword arguments are the file's keys with underscores: `node_name`, `log_url`, `log_create`,
+    `transaction_timeout`. The log is opened, so that a wrong one is an error here. Errors: ConfigurationError,
+    LogError; nothing has changed then. Call it when the program starts: transactions that are open keep their log.
+    """
+    for path in _manager.configure(source, **options).settings.datasources:
+        register(DataSource.from_properties(path))
+
+
+__all__ = [
+    "ConfigurationError",
+    "DataError",
+    "DataSource",
+    "DatabaseError",
+    "Error",
+    "HeuristicCommit",
+    "HeuristicError",
+    "HeuristicHazard",
+    "HeuristicMixed",
+    "HeuristicRollback",
+    "IntegrityError",
+    "InterfaceError",
+    "InternalError",
+    "LogError",
+    "LogUnknown",
+    "NotSupportedError",
+    "OperationalError",
+    "PoolClosed",
+    "PoolTimeout",
+    "ProgrammingError",
+    "Status",
+    "Transaction",
+    "TransactionError",
+    "TransactionInDoubt",
+    "TransactionRolledBack",
+    "TransactionScoped",
+    "TransactionTimeout",
+    "Warning",
+    "apilevel",
+    "begin",
+    "commit",
+    "configure",
+    "connect",
+    "current",
+    "observe",
+    "paramstyle",
+    "register",
+    "resume",
+    "rollback",
+    "status",
+    "suspend",
+    "threadsafety",
+    "transaction",
+    "transactional",
+]

@@ -42,6 +42,27 @@ class Wardrobe:
             setattr(self._raw, name, value)
 
 
+class Own:
+    """What a handle has beyond its connection, once it has anything: most never do, and are cheaper for it."""
+
+    __slots__ = ("attributes", "joined", "modes", "wardrobe")
+
+    def __init__(self) -> None:
+        self.attributes = NOTHING
+        #: How its local transactions begin.
+        self.modes = NOTHING
+        #: Of a plain handle.
+        self.wardrobe: Wardrobe | None = None
+        #: It was taken outside a transaction, and joined one.
+        self.joined = False
+
+    def strip(self) -> None:
+        """The physical connection is given back."""
+        if self.wardrobe is not None:
+            self.wardrobe.strip()
+            self.wardrobe = None
+
+
 class Attribute:
     """An attribute of the driver's connection, as a property of the handle."""
 

@@ -55,8 +55,8 @@ def _connected(datasource: DataSource) -> list[Finding]:
 
 def _postgresql(connection: psycopg.Connection[tuple[str, ...]], mode: str) -> list[Finding]:
     def ask(query: str) -> str:
-        row = connection.execute(query).fetchone()  # type: ignore[call-overload]
-        return str(row[0])
+        rows = connection.execute(query.encode()).fetchall()
+        return str(rows[0][0])
 
     found = [Finding("right", f"PostgreSQL {ask('show server_version')}, database {ask('select current_database()')}")]
     if mode == "xa":

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from txpool import errors
-from txpool.attributes import NOTHING, Wardrobe
+from txpool.attributes import Own, Wardrobe
 from txpool.cursor import Cursor
 from txpool.errors import InterfaceError, NotSupportedError, ProgrammingError, translate, translated
 from txpool.manager import current
@@ -38,16 +38,8 @@ class Connection:
     instances of the driver's classes and of ours. What PEP 249 does not know is the driver's own.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_attributes",
-        "_datasource",
-        "_enlistment",
-        "_inside",
-        "_modes",
-        "_pooled",
-        "_wardrobe",
-    )
+    # Read and written by every connect() and close(): each one more costs.
+    __slots__ = ("__weakref__", "_datasource", "_enlistment", "_own", "_pooled")
 
     Warning = errors.Warning
     Error = errors.Error
@@ -74,9 +66,7 @@ class Connection:
         self._datasource: DataSource | None = datasource
         self._pooled = pooled
         self._enlistment = enlistment
-        self._attributes = self._modes = NOTHING
-        self._wardrobe: Wardrobe | None = None
-        self._inside = enlistment is not None
+        self._own: Own | None = None
 
     # -- PEP 249 ------------------------------------------------------------------------------------------------
 
@@ -113,13 +103,12 @@ class Connection:
 
     def close(self) -> None:
         """Give the physical connection back: now, or, enlisted, at the transaction's end. Open work is rolled back."""
-        datasource = self._datasource
         pooled = self._pooled
-        self._datasource = None
+        datasource, self._datasource = self._datasource, None
         if pooled is not None:
             self._pooled = None
-            if self._wardrobe is not None:
-                self._undress()
+            if self._own is not None:
+                self._own.strip()
             datasource.pool.give_back(pooled)  # type: ignore[union-attr]
         elif self._enlistment is not None:
             self._enlistment.close(self)
@@ -162,7 +151,7 @@ class Connection:
         if self._pooled is not None:
             return bool(getattr(self._pooled.raw, "closed", False))
         if self._enlistment is not None:
-            return self._inside and self._enlistment.ended
+            return self._enlistment.ended and not (self._own and self._own.joined)
         return self._datasource is None
 
     @property
@@ -234,24 +223,26 @@ class Connection:
                 )
             # First of all, since the transaction may need the very place in the pool.
             self._detach(pooled)
+        self._owned().joined = True
         enlistment: Enlistment = transaction.enlist(datasource)
         with enlistment.entered(self):
-            self._bring(enlistment.raw)
+            self._bring(enlistment.raw, self._owned().modes)
         self._enlistment = enlistment
         return enlistment
 
     def _detach(self, pooled: Pooled[Any]) -> None:
         self._pooled = None
-        self._undress()
+        self._owned().strip()
         self._open_datasource().pool.give_back(pooled)
 
     def _attach(self) -> None:
         """Become plain: with a physical connection of its own, and what was set on it before."""
         pooled = self._open_datasource().pool.take()
         self._pooled = pooled
-        for name, value in self._modes.items():
+        own = self._owned()
+        for name, value in own.modes.items():
             setattr(pooled.raw, name, value)
-        self._dress().wear(self._attributes)
+        self._dress().wear(own.attributes)
 
     def _ending(self) -> Enlistment | None:
         """The enlistment whose handle wants to commit or roll back; open work from before can be ended anywhere."""
@@ -260,26 +251,29 @@ class Connection:
             return None
         return self._working()
 
+    def _owned(self) -> Own:
+        if self._own is None:
+            self._own = Own()
+        return self._own
+
     def _dress(self) -> Wardrobe:
         """Of a plain handle. The pool resets what is not put back by itself."""
+        own = self._owned()
         pooled = self._pooled
-        if self._wardrobe is None:
-            self._wardrobe = Wardrobe(pooled.raw)  # type: ignore[union-attr]
+        if own.wardrobe is None:
+            own.wardrobe = Wardrobe(pooled.raw)  # type: ignore[union-attr]
         pooled.dirty = True  # type: ignore[union-attr]
-        return self._wardrobe
-
-    def _undress(self) -> None:
-        if self._wardrobe is not None:
-            self._wardrobe.strip()
-            self._wardrobe = None
+        return own.wardrobe
 
     def _get(self, name: str) -> Any:
-        if name in self._attributes:
-            return self._attributes[name]
+        own = self._own
+        if own is not None and name in own.attributes:
+            return own.attributes[name]
         return getattr(self._raw(), name)
 
     def _set(self, name: str, value: Any) -> None:
         enlistment = self._working()
+        own = self._owned()
         if name in self._MODES:
             if enlistment is not None:
                 with enlistment.entered(self):
@@ -288,13 +282,13 @@ class Connection:
                 self._dress()
                 with translated():
                     setattr(self._pooled.raw, name, value)  # type: ignore[union-attr]
-                self._modes = {**self._modes, name: value}
+                own.modes = {**own.modes, name: value}
             return
-        attributes: Mapping[str, Any] = {**self._attributes, name: value}
+        attributes: Mapping[str, Any] = {**own.attributes, name: value}
         if enlistment is None:
             with translated():
                 self._dress().wear(attributes)
-        self._attributes = attributes
+        own.attributes = attributes
 
     def _set_mode(self, raw: Any, name: str, value: Any) -> None:
         """Set on an enlisted connection how its local transaction begins; the transaction's own way is the only one."""
@@ -304,7 +298,7 @@ class Connection:
                 "connections outside. Nothing was done."
             )
 
-    def _bring(self, raw: Any) -> None:
+    def _bring(self, raw: Any, modes: Mapping[str, Any]) -> None:
         """Joining: what was set on this handle of how local transactions begin, and the transaction's can obey."""
 
     def _call(self, name: str, args: Any, kwargs: Any) -> Any:
@@ -342,7 +336,7 @@ class Connection:
         if self._datasource is None:
             raise InterfaceError("this connection is closed: take another by connect()")
         enlistment = self._enlistment
-        if enlistment is not None and enlistment.ended and self._inside:
+        if enlistment is not None and enlistment.ended and not (self._own and self._own.joined):
             raise InterfaceError(
                 f"this connection of {self._datasource.name} was taken inside {enlistment.transaction.gtrid}, which "
                 f"has ended ({enlistment.transaction.status.value}): take another by connect(). Nothing was done."

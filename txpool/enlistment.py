@@ -9,7 +9,7 @@ from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from txpool.attributes import Wardrobe
+from txpool.attributes import NOTHING, Wardrobe
 from txpool.errors import Error, ProgrammingError, translate, translated
 from txpool.joined import Overlaid, Savepoints
 from txpool.pool import Pooled
@@ -120,7 +120,7 @@ class Enlistment:
         self.lock.acquire()
         try:
             self.transaction.require_active()
-            self.wardrobe.wear(handle._attributes)
+            self.wardrobe.wear(NOTHING if handle._own is None else handle._own.attributes)
         except BaseException:
             self.lock.release()
             raise
@@ -133,7 +133,7 @@ class Enlistment:
         self.lock.acquire()
         try:
             self.transaction.require_active()
-            self.wardrobe.wear(handle._attributes)
+            self.wardrobe.wear(NOTHING if handle._own is None else handle._own.attributes)
             self._driver.begin(self.raw)
             self._fresh = not handle._has_work(self.raw)
             if self.savepoints is not None:

@@ -54,11 +54,19 @@ class Savepoints:
                 savepoint.overlaid = True
 
     def commit(self, owner: object) -> None:
-        """Keep what the owner did."""
+        """Keep what the owner did; where the database refuses, since a statement has failed, undo it and raise."""
         savepoint = self._find(owner)
-        if savepoint is not None:
-            savepoint.kept = True
+        if savepoint is None:
+            return
+        savepoint.kept = True
+        try:
             self._release()
+        except Exception as error:
+            # PostgreSQL's COMMIT would answer ROLLBACK, without an error: a yes that is none.
+            self._raw.execute(f"rollback to {self._stack[-1].name}")
+            self._release()
+            error.add_note("commit() has kept nothing: what this connection did since its last commit() is undone")
+            raise
 
     def rollback(self, owner: object) -> None:
         """Undo what the owner did. Errors: Overlaid."""

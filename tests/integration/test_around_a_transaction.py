@@ -1,5 +1,7 @@
 """What becomes of a connection around a transaction: each row of the table, on PostgreSQL and on a marked SQLite."""
 
+# ruff: noqa: PT012 - blocks that end by an exception are what is tested
+
 from __future__ import annotations
 
 import sqlite3
@@ -13,8 +15,14 @@ import psycopg
 import pytest
 
 from txpool.datasource import DataSource
-from txpool.errors import InterfaceError, PoolClosed, ProgrammingError, TransactionError, TransactionRolledBack
-from txpool.errors import TransactionTimeout
+from txpool.errors import (
+    InterfaceError,
+    PoolClosed,
+    ProgrammingError,
+    TransactionError,
+    TransactionRolledBack,
+    TransactionTimeout,
+)
 from txpool.manager import begin, commit, configure, current, resume, rollback, suspend
 from txpool.resources.xids import Xids
 from txpool.scope import transaction
@@ -235,14 +243,16 @@ def test_commit_and_rollback_on_it(world: World) -> None:
         connection = world.datasource.connect()
         world.insert(connection, 1)
         for end in (connection.commit, connection.rollback):
-            with pytest.raises(ProgrammingError, match="managed.commit = join"):
+            with pytest.raises(ProgrammingError, match=r"managed\.commit = join"):
                 end()
         world.insert(connection, 2)
     assert world.read() == [1, 2]
 
 
 def test_autocommit_on_it(world: World) -> None:
-    name, on, off = ("autocommit", True, False) if world.datasource.driver == "psycopg" else ("isolation_level", None, "")
+    name, on, off = (
+        ("autocommit", True, False) if world.datasource.driver == "psycopg" else ("isolation_level", None, "")
+    )
     for mode in ("refuse", "join"):
         datasource = world.open(managed_commit=mode)
         with pytest.raises(ZeroDivisionError), transaction():
@@ -268,7 +278,7 @@ def test_autocommit_on_it(world: World) -> None:
 
 @pytest.mark.parametrize("command", ["commit", "rollback"])
 def test_the_users_own_sql_ends_it(world: World, command: str) -> None:
-    with pytest.raises(TransactionError) as caught, transaction():  # noqa: PT012 - the end of the block raises
+    with pytest.raises(TransactionError) as caught, transaction():
         connection = world.datasource.connect()
         world.insert(connection, 1)
         with pytest.raises(ProgrammingError, match=f"the SQL {command.upper()} has ended"):
@@ -297,7 +307,7 @@ def test_a_failure_of_the_first_statement_ends_nothing(world: World) -> None:
 def test_it_timed_out(world: World) -> None:
     before = world.datasource.connect()
     expired = threading.Event()
-    with pytest.raises(TransactionTimeout), transaction(timeout=0.05) as tx:  # noqa: PT012 - the block's end raises
+    with pytest.raises(TransactionTimeout), transaction(timeout=0.05) as tx:
         tx.on_cancel(expired.set)
         connection = world.datasource.connect()
         world.insert(connection, 1)
@@ -311,7 +321,7 @@ def test_it_timed_out(world: World) -> None:
 
 def test_it_is_rollback_only(world: World) -> None:
     before = world.datasource.connect()
-    with pytest.raises(TransactionRolledBack), transaction() as tx:  # noqa: PT012 - the block's end raises
+    with pytest.raises(TransactionRolledBack), transaction() as tx:
         connection = world.datasource.connect()
         world.insert(connection, 1)
         tx.set_rollback_only()
@@ -349,7 +359,7 @@ def test_it_is_broken_at_prepare(databases: Databases, tmp_path: Path, broken: s
     ):
         bare.execute("create table t (n integer primary key)")
         Xids("ledger", ledger.driver_adapter).create()
-        with pytest.raises(TransactionRolledBack), transaction():  # noqa: PT012 - the end of the block raises
+        with pytest.raises(TransactionRolledBack), transaction():
             connections = {"orders": orders.connect(), "ledger": ledger.connect()}
             for connection in connections.values():
                 connection.execute("insert into t values (1)")
@@ -443,7 +453,7 @@ def test_a_commit_below_the_top_is_released_later(world: World, join: DataSource
 
 
 def test_a_rollback_that_would_undo_anothers_work(world: World, join: DataSource) -> None:
-    with pytest.raises(TransactionRolledBack, match="what another has done since"), transaction():  # noqa: PT012
+    with pytest.raises(TransactionRolledBack, match="what another has done since"), transaction():
         first, second = join.connect(), join.connect()
         world.insert(first, 1)
         world.insert(second, 2)
@@ -487,7 +497,7 @@ def test_psycopgs_own_blocks_among_the_savepoints(databases: Databases) -> None:
             first.execute("insert into t values (4)")
             first.commit()
         assert databases.rows("one", "select n from t order by n") == [(1,), (2,), (4,)]
-        with pytest.raises(TransactionRolledBack), transaction():  # noqa: PT012 - the end of the block raises
+        with pytest.raises(TransactionRolledBack), transaction():
             first, second = datasource.connect(), datasource.connect()
             with first.transaction():
                 second.execute("insert into t values (5)")

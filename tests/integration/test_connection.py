@@ -1,5 +1,7 @@
 """What a connection does beyond PEP 249: each driver's own ways, its place in the pool, and the registry of names."""
 
+# ruff: noqa: PT012, PT031 - blocks that end by an exception are what is tested
+
 from __future__ import annotations
 
 import copy

@@ -401,14 +401,17 @@ def test_cancels_that_come_late_do_not_stop_phase_two(world: World) -> None:
     storm = "do $$ begin loop perform pg_cancel_backend({}); end loop; end $$"
     with psycopg.connect(world.databases.dsn("one"), autocommit=True) as caller, ThreadPoolExecutor(1) as pool:
         calling = pool.submit(caller.execute, sql.SQL(storm).format(raw.info.backend_pid))  # type: ignore[arg-type]
-        world.until(lambda: world.databases.rows("one", "select 1 from pg_stat_activity where query like 'do %%'"))
-        for branch in branches:
-            branch.start_commit()
-            assert branch.await_commit() is Answer.COMMITTED
-        caller.cancel_safe()
-        with pytest.raises(psycopg.errors.QueryCanceled):
-            calling.result()
-    print("HITS", raw.changed)
+        try:
+            world.until(lambda: world.databases.rows("one", "select 1 from pg_stat_activity where query like 'do $$%%'"))
+            answers = []
+            for branch in branches:
+                branch.start_commit()
+                answers.append(branch.await_commit())
+        finally:
+            caller.cancel_safe()
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                calling.result()
+    assert answers == [Answer.COMMITTED] * 60
     assert world.rows() == list(range(60))
 
 

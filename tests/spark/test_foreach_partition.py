@@ -11,8 +11,13 @@ import pytest
 
 import txpool.datasource
 from txpool.datasource import DataSource
-from txpool.errors import ConfigurationError, OperationalError, ProgrammingError, TransactionRolledBack
-from txpool.errors import TransactionTimeout
+from txpool.errors import (
+    ConfigurationError,
+    OperationalError,
+    ProgrammingError,
+    TransactionRolledBack,
+    TransactionTimeout,
+)
 from txpool.manager import configure
 from txpool.scope import transaction
 from txpool.spark import foreach_partition
@@ -111,7 +116,7 @@ def test_a_partition_that_fails_leaves_nothing_of_any(spark: SparkSession, datab
         with pytest.raises(Exception, match="LookupError: the user's own error") as caught:
             foreach_partition(spark.range(20, 30), write)
         assert tx.gtrid in caught.value.__notes__[-1]
-        assert f"This was partition 1 (task attempt" in str(caught.value)
+        assert "This was partition 1 (task attempt" in str(caught.value)
         with pytest.raises(ProgrammingError, match="rollback-only"):
             txpool.datasource.connect("one.properties").cursor()
     assert landed(databases, "one") == landed(databases, "two") == []
@@ -147,7 +152,7 @@ def test_a_timeout_cancels_the_job(spark: SparkSession, databases: Databases) ->
 
 def test_slots_are_counted_before_the_job(spark: SparkSession, databases: Databases) -> None:
     rows = spark.sparkContext.parallelize(range(70), 70)
-    with pytest.raises(OperationalError, match=r"70 partitions need 70 .* and 64 are free .* coalesce"), transaction():
+    with pytest.raises(OperationalError, match=r"70 partitions need 70 .* and 64 are free .*coalesce"), transaction():
         foreach_partition(rows, writer("one.properties"), datasources=["one.properties"])
     assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
 
@@ -191,8 +196,7 @@ def test_no_password_travels(spark: SparkSession, databases: Databases, folder: 
     inline.chmod(0o600)
     code = DataSource("code", driver="psycopg", url=databases.url("one"), password=databases.server.password)
     txpool.datasource.register(code)
-    passed, everything = gather(["one.properties", "inline.properties"])
-    luggage = Luggage.pack(passed, everything)
+    luggage = Luggage.pack([txpool.datasource.find("one.properties")], gather((), writer("inline.properties")))
     assert set(luggage.settings) == {"one", "inline"}
     sent = cloudpickle.dumps(PartitionTask("txp1:n:abcdefghijkl:1", 0, 4, writer("inline.properties"), luggage))
     assert b"inline.properties" in sent

@@ -287,7 +287,7 @@ def marked(world: World) -> Iterator[str]:
     world.b.end(b, answer)
     yield "b ended"
     if answer is Answer.COMMITTED:
-        world.ledger.delete([world.gtrid])
+        world.ledger.rows.pop(world.gtrid)
     yield "forgotten"
 
 

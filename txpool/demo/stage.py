@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,10 +48,9 @@ class Stage:
             flights.execute(f"create table flights ({_FLIGHTS})")
         with psycopg.connect(self.server.dsn("totals")) as totals:
             totals.execute(f"create table totals ({_TOTALS})")
-        ledger = self._ledger()
-        ledger.execute("pragma journal_mode = wal")
-        ledger.execute(f"create table ledger ({_LEDGER})")
-        ledger.close()
+        with closing(self._ledger()) as ledger:
+            ledger.execute("pragma journal_mode = wal")
+            ledger.execute(f"create table ledger ({_LEDGER})")
 
     def count(self, run: int) -> Counts:
         """Ask each database, past txpool, what it holds of one run."""

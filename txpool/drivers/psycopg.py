@@ -64,7 +64,7 @@ class PsycopgDriver:
         with translated():
             raw = Connection.connect(self._settings.url, **options)
             try:
-                raw.identity, raw.timeline = _identify(Session(raw))
+                raw.identity, raw.timeline = identify(Session(raw))
             except BaseException:
                 raw.close()
                 raise
@@ -149,7 +149,7 @@ def _threshold(datasource: str, text: str) -> int | None:
         ) from None
 
 
-def _identify(session: Session) -> tuple[str, str]:
+def identify(session: Session) -> tuple[str, str]:
     """The server's identity and timeline; empty where the server does not let this role see them."""
     system = "(select system_identifier from pg_control_system())"
     try:

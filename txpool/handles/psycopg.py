@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -210,9 +210,9 @@ class PsycopgConnection(Connection):
     @property
     def adapters(self) -> AdaptersMap:
         """The handle's own: what is registered here is gone when it is given back."""
-        if "_adapters" not in self._attributes:
+        if "_adapters" not in self._owned().attributes:
             self._set("_adapters", AdaptersMap(self._raw().adapters))
-        adapters: AdaptersMap = self._attributes["_adapters"]
+        adapters: AdaptersMap = self._owned().attributes["_adapters"]
         return adapters
 
     @property
@@ -251,8 +251,8 @@ class PsycopgConnection(Connection):
     def set_deferrable(self, value: bool | None) -> None:
         self.deferrable = value
 
-    def _bring(self, raw: Any) -> None:
-        for name, value in self._modes.items():
+    def _bring(self, raw: Any, modes: Mapping[str, Any]) -> None:
+        for name, value in modes.items():
             if name != "autocommit" and value != getattr(raw, name):
                 setattr(raw, name, value)
 

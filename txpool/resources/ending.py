@@ -41,6 +41,9 @@ class Verb(Enum):
         return Answer.COMMITTED if self is Verb.COMMIT else Answer.ROLLED_BACK
 
 
+_SENT = {Verb.COMMIT: "branch.commit-sent", Verb.ROLLBACK: "branch.rollback-sent"}
+
+
 class Ending:
     """One verb to one prepared branch: started, then finished, once more on a fresh connection where one was lost."""
 
@@ -58,7 +61,7 @@ class Ending:
         except psycopg.Error:
             self._session = None
         if failpoints.armed:
-            failpoints.hit(f"branch.{self._verb.value}-sent")
+            failpoints.hit(_SENT[self._verb])
 
     def finish(self) -> Answer:
         """Await the answer. UNKNOWN leaves the branch to recovery, LOST says that it is gone, who knows how."""

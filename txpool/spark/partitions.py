@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark import RDD, SparkContext
 
-from txpool.datasource import DataSource, arrive
+from txpool.datasource import DataSource, arrive, find
 from txpool.errors import ConfigurationError, NotSupportedError, OperationalError, ProgrammingError
 from txpool.manager import current, get_manager
 from txpool.outcome import rolled_back
@@ -70,53 +70,48 @@ def foreach_partition(
     transaction.adopt((), loose_ends=False)  # which needs a decision log: better said before the job than after it
     context = _context_of(df_or_rdd)
     _warn_of_local_log(context)
-    passed, everything = gather(datasources or ())
+    passed = [find(target) for target in datasources or ()]
+    everything = gather(passed, write)
     luggage = Luggage.pack(passed, everything)
     number = next(transaction.values.setdefault(_WRITES, itertools.count()))
-    job = TaggedJob(context, f"{transaction.gtrid}/{number}")
-    known = {it.name: it for it in [*everything.values(), *passed] if it.name in luggage.settings and it.mode == "xa"}
-    return _Write(transaction, number, job, luggage, known).run(df_or_rdd, write, passed)
+    with TaggedJob(context, f"{transaction.gtrid}/{number}") as job:
+        transaction.on_cancel(job.cancel)
+        # To find a DataFrame's RDD, Spark may run jobs of its own.
+        rdd = df_or_rdd if isinstance(df_or_rdd, RDD) else df_or_rdd.rdd
+        partitions = rdd.getNumPartitions()
+        require_slots(passed, partitions, transaction.gtrid)
+        task = PartitionTask(transaction.gtrid, number, partitions, write, luggage)
+        able = {it.name: it for it in everything.values() if it.mode == "xa" and it.name in luggage.settings}
+        return _Write(transaction, task, job, able).run(rdd)
 
 
 class _Write:
     """One write of a transaction, on the driver."""
 
     def __init__(
-        self, transaction: Transaction, number: int, job: TaggedJob, luggage: Luggage, known: dict[str, DataSource]
+        self, transaction: Transaction, task: PartitionTask, job: TaggedJob, datasources: dict[str, DataSource]
     ) -> None:
         self._transaction = transaction
         self._gtrid = transaction.gtrid
-        self._number = number
+        self._number = task.write
+        self._task = task
         self._job = job
-        self._luggage = luggage
         self._candidates = Candidates()
-        #: By name: those that can prepare and travel with the tasks, and those that tasks have found by themselves.
-        self._datasources = known
+        #: By name: those that have travelled with the task, and later those that tasks have found by themselves.
+        self._datasources = datasources
 
-    def run(
-        self, df_or_rdd: Any, write: Callable[[Iterator[Any]], object], explicit: list[DataSource]
-    ) -> PartitionsReport:
-        self._transaction.on_cancel(self._job.cancel)
+    def run(self, rdd: Any) -> PartitionsReport:
+        """From here on something may be prepared."""
         try:
-            with self._job:
-                # To find a DataFrame's RDD, Spark may run jobs of its own.
-                rdd = df_or_rdd if isinstance(df_or_rdd, RDD) else df_or_rdd.rdd
-                partitions = rdd.getNumPartitions()
-                require_slots(explicit, partitions, self._gtrid)
-                results = self._collect(rdd, partitions, write)
-            return self._take_over(results, partitions)
+            watched = list(self._datasources.values())
+            with Monitor(self._job, self._transaction, self._number, self._candidates, watched):
+                packed = rdd.mapPartitionsWithIndex(self._task).collect()
+            return self._take_over([PartitionResult.unpack(self._gtrid, result) for result in packed])
         except BaseException as error:
             self._give_up(error)
             raise
 
-    def _collect(self, rdd: Any, partitions: int, write: Callable[[Iterator[Any]], object]) -> list[PartitionResult]:
-        task = PartitionTask(self._gtrid, self._number, partitions, write, self._luggage)
-        watched = list(self._datasources.values())
-        with Monitor(self._job, self._transaction, self._number, self._candidates, watched):
-            packed = rdd.mapPartitionsWithIndex(task).collect()
-        return [PartitionResult.unpack(self._gtrid, result) for result in packed]
-
-    def _take_over(self, results: list[PartitionResult], partitions: int) -> PartitionsReport:
+    def _take_over(self, results: list[PartitionResult]) -> PartitionsReport:
         """One attempt for each partition becomes the transaction's; the others can never win, and roll back."""
         used = {record.datasource: result for result in results for record in result.records}
         for name, result in used.items():
@@ -133,24 +128,31 @@ class _Write:
         for result in results:
             for record in result.records:
                 self._require_same_server(record, listing)
-        winners = self._candidates.choose(self._gtrid, results, partitions, listing.attempts)
+        winners = self._candidates.choose(self._gtrid, results, self._task.partitions, listing.attempts)
         winning = {result.attempt for result in results}
         roll_back((a for a in listing.attempts.values() if a.number not in winning), self._datasources.values())
         branches = [self._datasources[record.datasource].prepared_branch(record) for record in winners]
         self._transaction.adopt(branches, loose_ends=not all_succeeded)
-        return PartitionsReport(self._gtrid, self._number, partitions, attempts, len(branches))
+        return PartitionsReport(self._gtrid, self._number, self._task.partitions, attempts, len(branches))
 
     def _load(self, name: str, result: PartitionResult) -> None:
         """A datasource that a task found by itself must be one that this process, and so recovery, can reach."""
-        if name not in self._datasources:
-            try:
-                self._datasources[name] = arrive(result.settings[name])
-            except Exception as error:
-                raise ConfigurationError(
-                    f"{self._gtrid}: partition {result.partition} used datasource {name}, which cannot be loaded on "
-                    f"the driver: {error}. Pass it as foreach_partition(…, datasources=[…]). The transaction rolls "
-                    "back, nothing of it stays"
-                ) from error
+        if name in self._datasources:
+            return
+        try:
+            self._datasources[name] = arrive(result.settings[name])
+        except Exception as error:
+            raise ConfigurationError(
+                f"{self._gtrid}: partition {result.partition} used datasource {name}, which cannot be loaded on the "
+                f"driver: {error}. Pass it as foreach_partition(…, datasources=[…]). The transaction rolls back, "
+                "nothing of it stays"
+            ) from error
+        logger.warning(
+            "%s: only the tasks knew of datasource %s: pass it as foreach_partition(..., datasources=[...]), so that "
+            "the driver can free what a lost task holds in it",
+            self._gtrid,
+            name,
+        )
 
     def _list(self, names: Iterable[str]) -> Listing:
         return list_attempts([self._datasources[n] for n in names], gtrid=self._gtrid, write=self._number)

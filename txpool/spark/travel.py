@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from txpool.datasource import DataSource, arrive, find, install, known
 from txpool.errors import ConfigurationError
 from txpool.manager import get_manager
+from txpool.spark.mentioned import mentioned
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +64,21 @@ class Luggage:
         return here, missing
 
 
-def gather(explicit: Iterable[str | Path | DataSource]) -> tuple[list[DataSource], dict[str, DataSource]]:
-    """The datasources that were passed; and all that this process knows, by all that connect() may call them."""
-    passed = [find(target) for target in explicit]
+def gather(passed: Iterable[DataSource], function: object) -> dict[str, DataSource]:
+    """The datasources that tasks may want, by all that connect() may be given for them.
+
+    They are the ones passed, those that this process has registered or opened, those of the coordinator's file, and
+    those that the function mentions.
+    """
     for path in get_manager().settings.datasources:
         DataSource.from_properties(path)
+    for mention in mentioned(function):
+        with suppress(ConfigurationError):  # it means something else, or the task will say what is wrong
+            find(mention)
     everything = known()
-    for datasource in [*everything.values(), *passed]:
+    for datasource in [*passed, *everything.values()]:
         everything.setdefault(datasource.name, datasource)
         as_named = datasource.settings.properties.path
         if as_named is not None:
             everything.setdefault(str(as_named), datasource)
-    return passed, everything
+    return everything

@@ -1,0 +1,98 @@
+"""What is explored: the shape of a transaction, and how much may go wrong with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+_NAMES = ("orders", "audit", "stock")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One configuration. The numbers bound how often each kind of fault strikes in one execution."""
+
+    name: str
+    branches: int
+    marked: bool = False
+    #: Branches that Spark tasks have prepared before the commit begins.
+    tasks: int = 0
+    #: A task attempt that nobody has heard of, whose PREPARE is still on its way.
+    loser: bool = False
+    #: Branches that vote read-only.
+    readers: int = 0
+    #: Whether the databases tell how a branch that is gone has ended (PostgreSQL does).
+    evidence: bool = True
+    #: Whether nobody else can end a branch while the session that prepared it is connected (MariaDB).
+    holds: bool = False
+    recoverers: int = 1
+    #: Commands whose fate their sender does not know: not executed, executed with the reply lost, executed late.
+    fates: int = 1
+    crashes: int = 1
+    #: Leases lost: recovery takes the coordinator for dead, and it goes on.
+    leases: int = 1
+    cuts: int = 0
+    #: The disk forgets what was not synced when the power is lost, and a sync may fail.
+    disk: bool = False
+    #: What strikes the coordinator is a KeyboardInterrupt.
+    interrupts: bool = False
+    #: A database may vote no.
+    noes: bool = False
+
+    @property
+    def opened(self) -> tuple[str, ...]:
+        return _NAMES[: self.branches]
+
+    @property
+    def adopted(self) -> tuple[str, ...]:
+        return tuple(f"task{number}" for number in range(self.tasks))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.opened, *self.adopted, *(("zombie",) if self.loser else ()))
+
+
+ONE = Scenario("one", 1, recoverers=0, leases=0)
+TWO = Scenario("two", 2)
+MARKED = Scenario("one+marked", 1, marked=True)
+MARKED_TWO = Scenario("two+marked", 2, marked=True)
+TASKS = Scenario("one+task", 1, tasks=1)
+POINTER = Scenario("task+marked", 0, tasks=1, marked=True)
+
+#: Every shape, with bounds that leave the whole of it explored in seconds.
+QUICK = (
+    ONE,
+    replace(ONE, name="marked alone", branches=0, marked=True),
+    TWO,
+    replace(TWO, name="two, interrupted", interrupts=True, leases=0),
+    replace(TWO, name="two, votes and cuts", noes=True, cuts=1, leases=0),
+    replace(TWO, name="two, one read-only", readers=1),
+    replace(TWO, name="two, no evidence", evidence=False),
+    replace(TWO, name="two, held", evidence=False, holds=True, leases=0),
+    replace(TWO, name="two, disk", disk=True, fates=1, leases=0),
+    replace(TWO, name="two, two recoverers", recoverers=2, fates=0),
+    Scenario("three", 3, fates=0),
+    MARKED,
+    replace(MARKED, name="one+marked, interrupted", interrupts=True, leases=0),
+    replace(MARKED, name="one+marked, cut", cuts=1, leases=0),
+    replace(MARKED, name="one+marked, disk", disk=True, leases=0),
+    replace(MARKED, name="one+marked, held", evidence=False, holds=True, leases=0),
+    replace(MARKED, name="one+marked, two recoverers", recoverers=2, fates=0),
+    replace(MARKED_TWO, fates=0),
+    TASKS,
+    replace(TASKS, name="one+task, a loser", loser=True, fates=0),
+    replace(TASKS, name="two tasks", branches=0, tasks=2),
+    POINTER,
+    replace(POINTER, name="one+task+marked", branches=1, fates=0),
+)
+
+
+def deeper(scenario: Scenario, depth: int) -> Scenario:
+    """The same with more faults, and from depth 2 on with a second recoverer."""
+    if depth < 1:
+        return scenario
+    return replace(
+        scenario,
+        fates=scenario.fates + (depth + 1) // 2,
+        leases=max(scenario.leases, 1) if scenario.branches + scenario.tasks + scenario.marked > 1 else 0,
+        recoverers=max(scenario.recoverers, 2) if depth > 1 and scenario.recoverers else scenario.recoverers,
+    )

@@ -1,0 +1,271 @@
+"""The model: databases that keep their word, a network and processes that do not, and a disk that forgets.
+
+A `World` is a value; `Machine.apply` is what one command does to it. The decision log's own behaviour is the memory
+store's real code. Only what is written and not yet synced, and what a failed sync made invisible, is the model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from txpool.log.base import Decision, Heuristic, Life
+from txpool.log.memory import MemoryDisk, MemoryLog
+from txpool.resources.base import BranchRecord
+from txpool.xid import Xid, make_gtrid
+
+NODE = "node"
+INCARNATION = "c" * 12
+GTRID = make_gtrid(NODE, INCARNATION, 1)
+LEDGER = "ledger"
+
+#: A command: its verb, the database it goes to (or "log"), and its arguments; all hashable.
+Command = tuple[Any, ...]
+#: A branch's record, hashable: bqual, datasource, and whether there is evidence.
+Rec = tuple[str, str, bool]
+#: An answer: ("=", value), or ("!", class, text) for an exception.
+Reply = tuple[Any, ...]
+
+
+class LogState(NamedTuple):
+    """What the processes of a node read in their decision log."""
+
+    outcomes: frozenset[tuple[str, tuple[Rec, ...] | None]] = frozenset()
+    lives: tuple[tuple[str, Life], ...] = ((INCARNATION, Life.ALIVE),)
+    finished: frozenset[str] = frozenset()
+    pointers: frozenset[tuple[str, str]] = frozenset()
+    notes: frozenset[tuple[str, str, str]] = frozenset()
+
+
+class World(NamedTuple):
+    """All that is outside of the processes."""
+
+    #: By branch: "open", "held" (prepared, and its session still connected), "prepared", "committed", "aborted",
+    #: "read-only"; and the name it was prepared under.
+    branches: tuple[tuple[str, str], ...]
+    #: The marked branch's local transaction: "", "open", "row" (its INSERT is answered), "committed", "aborted".
+    ledger: str = ""
+    #: The branches that the row in flight names.
+    flying: tuple[Rec, ...] = ()
+    #: Committed rows of the marked database; None is a tombstone.
+    rows: frozenset[tuple[str, tuple[Rec, ...] | None]] = frozenset()
+    log: LogState = LogState()
+    #: Readable, and gone with the power: "decision", "fence", "row".
+    unsynced: frozenset[str] = frozenset()
+    #: A decision whose sync failed: not readable, and back after a loss of power.
+    shadow: tuple[Rec, ...] | None = None
+    #: Commands on their way, given up by whoever sent them.
+    late: tuple[Command, ...] = ()
+
+    @property
+    def life(self) -> Life | None:
+        return dict(self.log.lives).get(INCARNATION)
+
+
+class Lost(Exception):
+    """What a cut connection, or a disk that fails, looks like to the process."""
+
+
+class No(Exception):
+    """A definite error of a database."""
+
+
+class Busy(Exception):
+    """A lock timeout: somebody's row is in flight."""
+
+
+def freeze(records: Iterable[BranchRecord]) -> tuple[Rec, ...]:
+    return tuple((r.xid.bqual, r.datasource, bool(r.evidence)) for r in records)
+
+
+def thaw(recs: Iterable[Rec]) -> tuple[BranchRecord, ...]:
+    return tuple(
+        BranchRecord(Xid(GTRID, bqual), datasource, datasource, {"xid": "7"} if evidence else {})
+        for bqual, datasource, evidence in recs
+    )
+
+
+_DURABLE = frozenset({"record", "abort", "fence", "finish", "point", "purge", "note"})
+
+
+class Machine:
+    """What commands do, for one scenario. `flaws` name what a mutation leaves out of the model's own stores."""
+
+    def __init__(self, names: tuple[str, ...], readers: frozenset[str], *, holds: bool, flaws: frozenset[str]) -> None:
+        self.names = names
+        self.flaws = flaws
+        self._readers = readers
+        self._holds = holds
+        self._index = {name: number for number, name in enumerate(names)}
+        self._known: dict[tuple[World, Command], tuple[World, Reply]] = {}
+        self._log_known: dict[tuple[LogState, Command], tuple[LogState, Reply]] = {}
+
+    def apply(self, world: World, command: Command) -> tuple[World, Reply]:
+        """The world after the command, and what is answered."""
+        key = (world, command)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._apply(world, command)
+        return found
+
+    def state(self, world: World, name: str) -> str:
+        return world.branches[self._index[name]][0]
+
+    def _apply(self, world: World, command: Command) -> tuple[World, Reply]:
+        verb, place, *arguments = command
+        if place == "log":
+            return self._ask_log(world, command)
+        step = getattr(self, f"_{verb}_row" if place == LEDGER else f"_{verb}")
+        return step(world, place, *arguments)  # type: ignore[no-any-return]
+
+    # -- a database that prepares -------------------------------------------------------------------------------
+
+    def _become(self, world: World, name: str, state: str, bqual: str | None = None) -> World:
+        branches = list(world.branches)
+        number = self._index[name]
+        branches[number] = (state, branches[number][1] if bqual is None else bqual)
+        return world._replace(branches=tuple(branches))
+
+    def _prepare(self, world: World, name: str, bqual: str) -> tuple[World, Reply]:
+        if self.state(world, name) != "open":
+            return world, ("!", Lost, "the session is gone")
+        if name in self._readers:
+            return self._become(world, name, "read-only"), ("=", "read-only")
+        return self._become(world, name, "held" if self._holds else "prepared", bqual), ("=", "commit")
+
+    def _refuse(self, world: World, name: str) -> tuple[World, Reply]:
+        return self._become(world, name, "aborted"), ("!", No, "the database votes no")
+
+    def _leave(self, world: World, name: str) -> tuple[World, Reply]:
+        """The local transaction is rolled back, where it is still one."""
+        gone = self.state(world, name) == "open" and not any(c[:2] == ("prepare", name) for c in world.late)
+        return (self._become(world, name, "aborted") if gone else world), ("=", None)
+
+    def _alone(self, world: World, name: str) -> tuple[World, Reply]:
+        if self.state(world, name) != "open":
+            return world, ("!", Lost, "the session is gone")
+        return self._become(world, name, "committed"), ("=", None)
+
+    def _commit(self, world: World, name: str, evidence: bool, own: bool) -> tuple[World, Reply]:
+        return self._end(world, name, "committed", evidence, own)
+
+    def _rollback(self, world: World, name: str, evidence: bool, own: bool) -> tuple[World, Reply]:
+        return self._end(world, name, "aborted", evidence, own)
+
+    def _end(self, world: World, name: str, end: str, evidence: bool, own: bool) -> tuple[World, Reply]:
+        state = self.state(world, name)
+        if state == "prepared" or (state == "held" and own):
+            return self._become(world, name, end), ("=", end)
+        if state == "held":
+            return world, ("=", "nota")
+        if not evidence:
+            return world, ("=", "absent")
+        return world, ("=", state if state in ("committed", "aborted") else "in progress")
+
+    def _list(self, world: World, name: str) -> tuple[World, Reply]:
+        state, bqual = world.branches[self._index[name]]
+        return world, ("=", (bqual,) if state in ("prepared", "held") else ())
+
+    def notice(self, world: World, name: str) -> World:
+        """The server sees that the session which had prepared is gone."""
+        return self._become(world, name, "prepared")
+
+    # -- the marked database ------------------------------------------------------------------------------------
+
+    def _mark_row(self, world: World, place: str, gtrid: str, recs: tuple[Rec, ...]) -> tuple[World, Reply]:
+        if world.ledger != "open":
+            return world, ("!", Lost, "the session is gone")
+        if any(key == gtrid for key, _ in world.rows):
+            return world._replace(ledger="aborted"), ("!", No, "the key is taken")
+        return world._replace(ledger="row", flying=recs), ("=", None)
+
+    def _seal_row(self, world: World, place: str, gtrid: str) -> tuple[World, Reply]:
+        if world.ledger != "row":
+            return world, ("!", Lost, "the session is gone")
+        rows = world.rows | {(gtrid, world.flying)}
+        return world._replace(ledger="committed", flying=(), rows=rows, unsynced=world.unsynced - {"row"}), ("=", None)
+
+    def _both_row(self, world: World, place: str, gtrid: str, recs: tuple[Rec, ...]) -> tuple[World, Reply]:
+        marked, reply = self._mark_row(world, place, gtrid, recs)
+        return self._seal_row(marked, place, gtrid) if reply[0] == "=" else (marked, reply)
+
+    def _alone_row(self, world: World, place: str) -> tuple[World, Reply]:
+        if world.ledger != "open":
+            return world, ("!", Lost, "the session is gone")
+        return world._replace(ledger="committed"), ("=", None)
+
+    def _leave_row(self, world: World, place: str) -> tuple[World, Reply]:
+        busy = any(c[1] == LEDGER and c[0] in ("mark", "seal", "both", "alone") for c in world.late)
+        if world.ledger in ("open", "row") and not busy:
+            world = world._replace(ledger="aborted", flying=())
+        return world, ("=", None)
+
+    def _abort_row(self, world: World, place: str, gtrid: str) -> tuple[World, Reply]:
+        return self._tombstone_row(self._leave_row(world, place)[0], place, gtrid)
+
+    def _tombstone_row(self, world: World, place: str, gtrid: str) -> tuple[World, Reply]:
+        if world.ledger == "row":
+            return world, ("!", Busy, "a row is in flight")
+        kept = dict(world.rows).setdefault(gtrid, None)
+        synced = world.unsynced if "unsynced tombstone" in self.flaws else world.unsynced - {"row"}
+        return world._replace(rows=world.rows | {(gtrid, kept)}, unsynced=synced), ("=", kept)
+
+    def _rows_row(self, world: World, place: str) -> tuple[World, Reply]:
+        return world, ("=", world.rows)
+
+    def _delete_row(self, world: World, place: str, gtrids: tuple[str, ...]) -> tuple[World, Reply]:
+        left = frozenset(row for row in world.rows if row[0] not in gtrids)
+        return world._replace(rows=left, unsynced=world.unsynced - {"row"}), ("=", None)
+
+    # -- the decision log ---------------------------------------------------------------------------------------
+
+    def _ask_log(self, world: World, command: Command) -> tuple[World, Reply]:
+        if command[0] == "insert":  # a flaw: the store looks in a snapshot, and inserts later
+            world = world._replace(log=world.log._replace(outcomes=world.log.outcomes | {command[2:]}))
+            return world, ("=", None)
+        key = (world.log, command)
+        found = self._log_known.get(key)
+        if found is None:
+            found = self._log_known[key] = _ask(world.log, command)
+        log, reply = found
+        if log is not world.log:
+            world = world._replace(log=log)
+        if command[0] in _DURABLE and reply[0] == "=" and (world.unsynced or world.shadow):
+            world = world._replace(unsynced=world.unsynced & {"row"}, shadow=None)
+        return world, reply
+
+
+def _ask(log: LogState, command: Command) -> tuple[LogState, Reply]:
+    """The memory store's own answer, and what it has made of the disk."""
+    disk = MemoryDisk(NODE)
+    disk.outcomes = {g: None if recs is None else Decision(g, thaw(recs)) for g, recs in log.outcomes}
+    disk.lives = dict(log.lives)
+    disk.finished = set(log.finished)
+    disk.pointers = dict(log.pointers)
+    disk.heuristics = {(GTRID, b): Heuristic(GTRID, b, "", decided, ended) for b, decided, ended in log.notes}
+    store = MemoryLog(disk, node=NODE)
+    verb, _, *arguments = command
+    if verb == "record":
+        arguments[1] = thaw(arguments[1])
+    elif verb == "note":
+        arguments = [Heuristic(GTRID, arguments[0], "", *arguments[1:])]
+    try:
+        answer = getattr(store, verb)(*arguments)
+    except Exception as error:
+        return log, ("!", type(error), str(error))
+    after = LogState(
+        frozenset((g, None if kept is None else freeze(kept.branches)) for g, kept in disk.outcomes.items()),
+        tuple(disk.lives.items()),
+        frozenset(disk.finished),
+        frozenset(disk.pointers.items()),
+        frozenset((h.bqual, h.decided, h.ended) for h in disk.heuristics.values()),
+    )
+    if isinstance(answer, dict):
+        answer = frozenset(
+            (key, freeze(value.branches) if isinstance(value, Decision) else value) for key, value in answer.items()
+        )
+    elif isinstance(answer, set):
+        answer = frozenset(answer)
+    elif isinstance(answer, list):
+        answer = after.notes
+    return (log if after == log else after), ("=", answer)

@@ -1,0 +1,184 @@
+"""The PostgreSQL database of a sql log: its connections, its tables, and proof that it is the log that was made.
+
+Every connection is verified when it is opened: a url that leads to another server today, or to a copy, would answer
+"no decision", and so roll back what is committed.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Final
+
+import psycopg
+from psycopg import conninfo
+
+from txpool.drivers.libpq import Session
+from txpool.drivers.psycopg import identify
+from txpool.errors import ConfigurationError, LogError
+from txpool.secret import Secret, redact, split_password
+
+Raw = psycopg.Connection[tuple[Any, ...]]
+
+_FORMAT = "1"
+_CREATING = 0x7478706F6F6C  # "txpool": the advisory lock of whoever makes the tables
+# A row that C's collation orders is found again after an upgrade of the system's own collations.
+_SCHEMA = """
+CREATE TABLE txpool_meta (name text COLLATE "C" PRIMARY KEY, value text NOT NULL);
+CREATE TABLE txpool_incarnations (name text COLLATE "C" PRIMARY KEY, node text NOT NULL, lease bigint NOT NULL,
+    fenced integer NOT NULL DEFAULT 0);
+CREATE TABLE txpool_decisions (gtrid text COLLATE "C" PRIMARY KEY, branches text, made double precision NOT NULL);
+CREATE TABLE txpool_finished (gtrid text COLLATE "C" PRIMARY KEY);
+CREATE TABLE txpool_pointers (gtrid text COLLATE "C" PRIMARY KEY, datasource text NOT NULL);
+CREATE TABLE txpool_heuristics (gtrid text COLLATE "C", bqual text COLLATE "C", datasource text NOT NULL,
+    decided text NOT NULL, ended text NOT NULL, noted double precision NOT NULL, PRIMARY KEY (gtrid, bqual));
+"""
+# What libpq is told where the url says nothing else. A standby cannot keep a log. Times are seconds, the last
+# milliseconds: the server's host may vanish without a word.
+_OPTIONS: Final = {
+    "target_session_attrs": "read-write",
+    "connect_timeout": "10",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+# What the session needs, whatever the role or the database has configured. A statement timeout would end a wait for
+# synchronous standbys with a success that is none; a lock timeout leaves nothing behind. The keep-alives are the
+# server's: by them it finds that a client's host has vanished, and frees its lease.
+_SESSION: Final = {
+    "synchronous_commit": "on",
+    "default_transaction_isolation": "read committed",
+    "lock_timeout": "10s",
+    "statement_timeout": "0",
+    "transaction_timeout": "0",
+    "idle_session_timeout": "0",
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+}
+# Not every version knows every setting, and a stronger durability is left as it is.
+_CONFIGURE = f"""SELECT set_config(name, value, false) FROM pg_settings
+    JOIN (VALUES {", ".join(f"('{name}', '{value}')" for name, value in _SESSION.items())}) AS wanted (name, value)
+    USING (name) WHERE setting <> 'remote_apply'"""  # noqa: S608 - constants
+
+
+class LogServer:
+    """Opens verified connections, in autocommit mode; a Connector for the pool. Thread-safe."""
+
+    def __init__(self, url: str, *, user: str | None = None, password: Secret | None = None) -> None:
+        self._url, inside = split_password(url)
+        self._user = user
+        self._password = password or (Secret(url, in_url=True) if inside is not None else None)
+        #: What errors call it.
+        self.name = f"the decision log {self._url}"
+        try:
+            self._given = conninfo.conninfo_to_dict(self._url)
+        except psycopg.Error as error:
+            raise ConfigurationError(f"log.url = {self._url}: {self.told(error).strip()}") from None
+
+    def connect(self, application: str = "txpool log") -> Raw:
+        """A connection to the very log that was made; LogError where it is missing or another, or psycopg.Error."""
+        raw = self._open(application)
+        try:
+            self._verify(raw)
+        except BaseException:
+            raw.close()
+            raise
+        return raw
+
+    def is_clean(self, raw: Raw) -> bool:
+        return raw.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+    def reset(self, raw: Raw) -> None:
+        raw.rollback()
+
+    def ping(self, raw: Raw) -> None:
+        Session(raw).run("")
+
+    def close(self, raw: Raw) -> None:
+        raw.close()
+
+    def create(self) -> None:
+        """Make the tables unless they are there; of two that do so at once, the second waits and finds them."""
+        with self._open("txpool log") as raw:
+            server = _server(raw)
+            with raw.transaction():
+                raw.execute("SELECT pg_advisory_xact_lock(%s)", [_CREATING])
+                if not _has_tables(raw):
+                    raw.execute(_SCHEMA)
+                    _set(raw, {"format": _FORMAT, "log": secrets.token_hex(16), "server": server})
+
+    def adopt(self) -> None:
+        """Accept a copied or moved log as this server's own; LogError while any incarnation holds its lease.
+
+        The earlier incarnations of all nodes are forgotten, so that recovery leaves their branches alone; their
+        decisions stay to be looked at.
+        """
+        with self._open("txpool log") as raw:
+            self._require_tables(raw)
+            server = _server(raw)
+            with raw.transaction():
+                raw.execute("LOCK TABLE txpool_incarnations")  # nobody is born meanwhile
+                held = raw.execute(
+                    "SELECT name FROM txpool_incarnations WHERE NOT pg_try_advisory_xact_lock_shared(lease)"
+                ).fetchall()
+                if held:
+                    names = ", ".join(name for (name,) in held)
+                    raise LogError(f"{self.name} is in use by incarnation {names}: nothing done")
+                raw.execute("DELETE FROM txpool_incarnations")
+                raw.execute("DELETE FROM txpool_finished")
+                _set(raw, {"log": secrets.token_hex(16), "server": server})
+
+    def told(self, error: BaseException) -> str:
+        """What an error says, without a secret."""
+        return redact(str(error), [self._password])
+
+    def _open(self, application: str) -> Raw:
+        options: dict[str, Any] = _OPTIONS | {"application_name": application} | self._given
+        if self._user is not None:
+            options["user"] = self._user
+        if self._password is not None:
+            options["password"] = self._password.reveal()
+        raw: Raw = psycopg.connect(autocommit=True, **options)
+        try:
+            raw.execute(_CONFIGURE)
+        except BaseException:
+            raw.close()
+            raise
+        return raw
+
+    def _verify(self, raw: Raw) -> None:
+        self._require_tables(raw)
+        meta: dict[str, str] = dict(raw.execute("SELECT name, value FROM txpool_meta").fetchall())
+        if meta.get("format") != _FORMAT:
+            raise LogError(f"{self.name} has format {meta.get('format')}; this txpool reads format {_FORMAT}")
+        found = _server(raw)
+        # Where the role may not see the server's identity, there is nothing to compare.
+        if found and meta["server"] and found != meta["server"]:
+            raise LogError(
+                f"{self.name} is a copy or was moved: it was made on server {meta['server']}, and this one is {found}. "
+                f"Two copies in use would end transactions both ways. Once the other is not in use any more, "
+                f"`txpool-recovery init --adopt` accepts this one, and leaves all earlier branches alone"
+            )
+
+    def _require_tables(self, raw: Raw) -> None:
+        if not _has_tables(raw):
+            raise LogError(
+                f"{self.name} is missing: its tables are not on the search path there. Empty ones would roll back what "
+                f"is committed, so they are made only by `txpool-recovery init`, or with log.create = true"
+            )
+
+
+def _has_tables(raw: Raw) -> bool:
+    return raw.execute("SELECT 1 WHERE to_regclass('txpool_meta') IS NOT NULL").fetchone() is not None
+
+
+def _server(raw: Raw) -> str:
+    return identify(Session(raw))[0]
+
+
+def _set(raw: Raw, meta: dict[str, str]) -> None:
+    for item in meta.items():
+        raw.execute(
+            "INSERT INTO txpool_meta VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value", item
+        )

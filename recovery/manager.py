@@ -184,7 +184,12 @@ class RecoveryManager:
             yield self._log
             return
         settings = self._settings
-        log = open_log(settings.log_url or "", node=settings.node_name or "")
+        log = open_log(
+            settings.log_url or "",
+            node=settings.node_name or "",
+            user=settings.log_user,
+            password=settings.log_password,
+        )
         try:
             yield log
         finally:

@@ -151,9 +151,10 @@ class OrphanModule:
 
     name = "orphans"
 
-    def __init__(self, filters: Iterable[OrphanFilter]) -> None:
+    def __init__(self, filters: Iterable[OrphanFilter], candidates: Iterable[Xid] = ()) -> None:
         self._filters = tuple(filters)
-        self._candidates: set[Xid] = set()
+        #: What the pass before would have rolled back.
+        self._candidates = set(candidates)
 
     @property
     def waiting(self) -> bool:

@@ -27,9 +27,10 @@ def initialise(settings: RecoverySettings, *, adopt: bool = False) -> list[Step]
         missing = "node.name" if node is None else "log.url"
         raise settings.properties.error(missing, "is missing: the log is made for it")
     marked = [each for each in map(DataSourceSettings.load, settings.datasources) if each.mode == "cmr"]
+    user, password = settings.log_user, settings.log_password
     if adopt:
-        adopt_log(url, node=node)
-    open_log(url, node=node, create=not adopt).close()
+        adopt_log(url, node=node, user=user, password=password)
+    open_log(url, node=node, create=not adopt, user=user, password=password).close()
     verb = "was adopted: all earlier branches are left alone" if adopt else "is there"
     return [Step(True, f"the decision log {url} of node {node} {verb}"), *map(_table, marked)]
 

@@ -6,7 +6,7 @@ decision it leads to rollback, after it never does, and during it the truth is e
 
 ::
 
-    PREPARE ──> DECIDE ──> COMMIT ──> COMPLETE ──> ENDED
+    PREPARE ──> DECIDE ──> COMMIT ──> COMPLETE ──> LET GO ──> ENDED
        │  │       │ ?        ▲           ▲
        │  │       ▼          │           │
        │  │    ESTABLISH ────┤           │
@@ -52,6 +52,7 @@ class Phase(Enum):
     COMMIT = "commit"
     ROLLBACK = "rollback"
     COMPLETE = "complete"
+    LET_GO = "let go"
     IN_DOUBT = "in doubt"
     ENDED = "ended"
 
@@ -86,6 +87,13 @@ class Result:
     interrupt: BaseException | None = None
     #: In doubt only: whether recovery, or a later attempt, can ever find the truth.
     knowable: bool = True
+    #: The log has not been told yet what it may forget, or what is unaccounted for.
+    untold: bool = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing left to do for a later attempt."""
+        return self.outcome is not Outcome.IN_DOUBT and not self.untold
 
     @property
     def pending(self) -> list[str]:
@@ -104,6 +112,8 @@ class Coordinator:
         self._marked = unit.marked if unit.marked is not None and not unit.marked.idle else None
         self._last = unit.last if unit.last is not None and not unit.last.idle else None
         self._last_answer: Answer | None = None
+        #: What was decided, as every branch should end.
+        self._wanted = Answer.COMMITTED
         #: The branches that take part in phase two.
         self._voted: list[Branch] = []
         #: How each branch of phase two ended; UNKNOWN until it has answered.
@@ -119,8 +129,8 @@ class Coordinator:
         return self._run(Phase.ROLLBACK)
 
     def settle(self) -> Result:
-        """Try again to establish the truth of a transaction in doubt."""
-        return self._run(Phase.ESTABLISH)
+        """Try again what failed: to establish the truth of a transaction in doubt, or to tell the log of its end."""
+        return self._run(Phase.LET_GO if self._result.untold else Phase.ESTABLISH)
 
     def _run(self, phase: Phase) -> Result:
         self.phase = phase
@@ -270,6 +280,7 @@ class Coordinator:
     def _complete(self) -> None:
         committed = self._result.outcome is Outcome.COMMITTED
         wanted, against = (Answer.COMMITTED, Answer.ROLLED_BACK)[:: 1 if committed else -1]
+        self._wanted = wanted
         for branch, answer in self._ended.items():
             known = self._result.answers.get(branch.datasource, wanted)
             self._result.answers[branch.datasource] = answer if known is wanted else known
@@ -280,20 +291,25 @@ class Coordinator:
             self._result.outcome = Outcome.HEURISTIC_MIXED
         elif against in ends:
             self._result.outcome = Outcome.HEURISTIC_ROLLBACK if committed else Outcome.HEURISTIC_COMMIT
-        if self._log is not None:
-            self._let_go(self._log, wanted, against)
-        self.phase = Phase.ENDED
+        self._result.untold = self._log is not None
+        self.phase = Phase.LET_GO if self._result.untold else Phase.ENDED
 
-    def _let_go(self, log: DecisionLog, wanted: Answer, against: Answer) -> None:
-        """Forget what every branch has answered; leave a finished mark where something is unaccounted for."""
+    def _let_go(self) -> None:
+        """Forget what every branch has answered; leave a finished mark where something is unaccounted for.
+
+        Until the log has it, nobody ends what is unaccounted for while this process lives: a failure is tried again.
+        """
+        log, wanted = self._required_log, self._wanted
         decided = "commit" if wanted is Answer.COMMITTED else "rollback"
         for branch, answer in self._ended.items():
-            if answer in (against, Answer.LOST):
+            if answer not in (wanted, Answer.UNKNOWN):
                 log.note(self._heuristic(branch, answer, decided))
         if self._unit.loose_ends or set(self._ended.values()) - {wanted}:
             log.finish(self._unit.gtrid)
         elif wanted is Answer.COMMITTED:
             self._decider.forget(self._unit.gtrid)
+        self._result.untold = False
+        self.phase = Phase.ENDED
 
     # -- their parts --------------------------------------------------------------------------------------------
 
@@ -346,6 +362,7 @@ _STEPS: dict[Phase, Callable[[Coordinator], None]] = {
     Phase.COMMIT: Coordinator._commit,
     Phase.ROLLBACK: Coordinator._roll_back,
     Phase.COMPLETE: Coordinator._complete,
+    Phase.LET_GO: Coordinator._let_go,
 }
 
 #: What follows when a phase raises. Nothing that happens after the decision leads to rollback.
@@ -357,4 +374,5 @@ _AFTER_FAILURE = {
     Phase.COMMIT: Phase.COMPLETE,
     Phase.ROLLBACK: Phase.COMPLETE,
     Phase.COMPLETE: Phase.ENDED,
+    Phase.LET_GO: Phase.ENDED,
 }

@@ -11,6 +11,7 @@ from txpool.errors import InterfaceError, ProgrammingError, translate
 
 if TYPE_CHECKING:
     from txpool.connection import Connection
+    from txpool.enlistment import Enlistment
 
 
 class Cursor:
@@ -26,27 +27,27 @@ class Cursor:
         self._how = (args, kwargs)
         self._open(connection._working())
 
-    def _open(self, enlistment: Any) -> None:
+    def _open(self, enlistment: Enlistment | None) -> None:
         """Make the driver's cursor, where the connection works now."""
         connection = self._connection
-        if enlistment is None:
-            pooled = connection._pooled
-            try:
-                self._raw = self._make(pooled.raw, connection)  # type: ignore[union-attr]
-            except Exception as error:
-                translate(error)
-                raise
-            self._home: Any = pooled
-        else:
-            with enlistment.entered(connection):
-                self._raw = self._make(enlistment.raw, enlistment)
-            self._home = enlistment
+        home: Any = connection._pooled if enlistment is None else enlistment
+        if enlistment is not None:
+            enlistment.enter(connection)
+        try:
+            self._raw = self._make(home.raw, connection if enlistment is None else enlistment)
+        except Exception as error:
+            translate(error)
+            raise
+        finally:
+            if enlistment is not None:
+                enlistment.leave()
+        self._home = home
 
     def _make(self, raw: Any, owner: Any) -> Any:
         args, kwargs = self._how
         return raw.cursor(*args, **kwargs)
 
-    def _move(self, enlistment: Any) -> None:
+    def _move(self, enlistment: Enlistment | None) -> None:
         """The connection has joined a transaction, or left one: go on there, as the cursor was."""
         former = self._raw
         self._open(enlistment)
@@ -67,6 +68,8 @@ class Cursor:
             except Exception as error:
                 translate(error)
                 raise
+            finally:
+                self._executed()
             return self
         if self._home is not enlistment:
             self._move(enlistment)
@@ -102,12 +105,18 @@ class Cursor:
         except BaseException as error:
             if enlistment is None:
                 translate(error)
+                self._executed()
             else:
                 enlistment.failed(raw, error)
             raise
         if enlistment is not None:
             enlistment.finish(raw)
+        else:
+            self._executed()
         return self if result is raw else result
+
+    def _executed(self) -> None:
+        """After a statement on a plain connection, for a driver that wants to know."""
 
     # -- results ------------------------------------------------------------------------------------------------
 

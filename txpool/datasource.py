@@ -47,6 +47,10 @@ class DataSource:
 
     def _open(self, settings: DataSourceSettings) -> None:
         self.settings = settings
+        self.name = settings.name
+        #: How it takes part in transactions: xa, cmr, last-resource or local.
+        self.mode = settings.mode
+        self.driver = settings.driver
         self.driver_adapter = make_driver(settings)
         self.pool: Pool[Any] = Pool(
             self.driver_adapter,
@@ -78,19 +82,6 @@ class DataSource:
     def from_properties(cls, path: str | Path) -> DataSource:
         """The datasource that a file describes: the same one each time, until it is closed. ConfigurationError."""
         return _shared(os.path.abspath(path), lambda: DataSourceSettings.load(path))
-
-    @property
-    def name(self) -> str:
-        return self.settings.name
-
-    @property
-    def mode(self) -> str:
-        """How it takes part in transactions: xa, cmr or local."""
-        return self.settings.mode
-
-    @property
-    def driver(self) -> str:
-        return self.settings.driver
 
     def connect(self, timeout: float | None = None) -> Connection:
         """A connection: inside a transaction part of that, else a plain one.

@@ -41,6 +41,7 @@ class Enlistment:
         "ended",
         "in_pipeline",
         "lock",
+        "mode",
         "raw",
         "savepoints",
         "transaction",
@@ -51,6 +52,7 @@ class Enlistment:
         self, datasource: DataSource, transaction: Transaction, pooled: Pooled[Any], branch: Branch | MarkedBranch
     ) -> None:
         self.transaction = transaction
+        self.mode = datasource.mode
         self.raw = pooled.raw
         self.lock = RLock()
         self.ended = False
@@ -59,7 +61,7 @@ class Enlistment:
         self.wardrobe = Wardrobe(pooled.raw)
         self.savepoints = Savepoints(pooled.raw) if datasource.settings.managed_commit == "join" else None
         #: Raw cursors that hold something open on the connection.
-        self.cursors: WeakSet[Any] = WeakSet()
+        self.cursors: WeakSet[Any] | None = None
         self._datasource = datasource
         self._driver = datasource.driver_adapter
         self._pooled = pooled
@@ -76,10 +78,6 @@ class Enlistment:
         with self.lock:
             return self._branch
 
-    @property
-    def mode(self) -> str:
-        return self._datasource.mode
-
     def cancel(self) -> None:
         """Stop what is executing on it; from any thread, never raises."""
         self._driver.cancel(self.raw)
@@ -89,7 +87,7 @@ class Enlistment:
         with self.lock:
             self.ended = True
             try:
-                for cursor in list(self.cursors):
+                for cursor in list(self.cursors or ()):
                     cursor.close()
                 self.wardrobe.strip()
             except Exception as error:

@@ -54,7 +54,11 @@ class TransactionManager:
             with self._opening:
                 if self._log is None:
                     self._log = open_log(
-                        self.settings.log_url, node=self.settings.node_name, create=self.settings.log_create
+                        self.settings.log_url,
+                        node=self.settings.node_name,
+                        create=self.settings.log_create,
+                        user=self.settings.log_user,
+                        password=self.settings.log_password,
                     )
         return self._log
 
@@ -114,7 +118,7 @@ def get_manager() -> TransactionManager:
 def configure(source: Any = None, /, **options: Any) -> TransactionManager:
     """Set the process's node name, decision log and timeout: from a .properties file, or keyword arguments.
 
-    Keyword arguments are the keys with underscores (`node_name`, `log_url`, `log_create`, `transaction_timeout`).
+    Keyword arguments are the keys with underscores (`node_name`, `log_url`, `log_password`, `transaction_timeout` …).
     Opens the log, so that a wrong one is an error here. Errors: ConfigurationError, LogError; nothing has changed
     then. Call it once, when the program starts: transactions that are open keep the log they began with.
     """

@@ -85,7 +85,9 @@ DATASOURCE_KEYS = (
 
 COORDINATOR_KEYS = (
     Key("node.name", "string", None, "The stable name of this coordinator; no two may share it.", _NODE),
-    Key("log.url", "url", None, "The decision log: sqlite:///folder, or memory: for tests."),
+    Key("log.url", "url", None, "The decision log: sqlite:///folder, postgresql://host/database, or memory: in tests."),
+    Key("log.user", "string", None, "The user of a log on a server, where the url does not name one."),
+    Key("log.password", "secret", None, "The password of the log's user, best as ${env:NAME} or ${file:PATH}."),
     Key("log.create", "boolean", "false", "Create a log that is missing; leave false once it exists."),
     Key("transaction.timeout", "duration", "none", "Time for a transaction that names none.", _NONE | _POSITIVE),
     Key("datasources", "paths", None, "The datasources' files, with commas between them."),
@@ -243,6 +245,8 @@ class CoordinatorSettings:
 
     node_name: str | None
     log_url: str | None
+    log_user: str | None
+    log_password: Secret | None
     log_create: bool
     transaction_timeout: float | None
     datasources: tuple[Path, ...]
@@ -288,10 +292,19 @@ def _coordinator_fields(
     file = _checked(_file(source), known)
     values = file.overlaid(_defaults(known, file), _from_environment("TXPOOL_", known), _from_code(options, known))
     fields = {key.word: key.read(values) for key in known}
-    url = fields["log_url"]
-    if url is not None and not re.fullmatch("memory:|sqlite:///.+", url):
-        raise values.error("log.url", "is no place for a log: write sqlite:///folder, or memory: for tests")
+    fields["log_password"] = _password(values, "log.password", "log.url")
+    if fields["log_url"] is not None:
+        _check_log(values, fields["log_url"])
     return {key.word: fields[key.word] for key in keys} | {"properties": values}
+
+
+def _check_log(values: Properties, url: str) -> None:
+    form = "write sqlite:///folder, postgresql://user@host:5432/database, or memory: in tests"
+    if not re.fullmatch("memory:|sqlite:///.+|postgresql://.+", url) or passwords_in(url):
+        raise values.error("log.url", f"is no place for a log: {form}; passwords have keys of their own")
+    for key in ("log.user", "log.password"):
+        if key in values and not url.startswith("postgresql:"):
+            raise values.error(key, "has no use: only a log on a server has users. Leave it out")
 
 
 def _word(name: str) -> str:
@@ -382,11 +395,11 @@ def _from_environment(prefix: str, keys: tuple[Key, ...], passed: str | None = N
     return entries
 
 
-def _password(values: Properties) -> Secret | None:
+def _password(values: Properties, key: str = "password", url: str = "url") -> Secret | None:
     """The password of its own key or in the url: the one that comes from the higher source."""
-    own, in_url = values.secret("password"), values.url_secret("url")
+    own, in_url = values.secret(key), values.url_secret(url)
     if own is None or in_url is None:
         return own or in_url
     if own.entry.source == in_url.entry.source:
-        raise values.error("password", f"is given twice, here and in the url ({in_url.entry.where}): leave one out")
+        raise values.error(key, f"is given twice, here and in the url ({in_url.entry.where}): leave one out")
     return max(own, in_url, key=lambda secret: secret.entry.source)

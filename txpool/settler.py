@@ -1,4 +1,4 @@
-"""Goes on asking, in the background, for the truth of transactions that were left in doubt."""
+"""Goes on trying, in the background: to find the truth of what is in doubt, and to tell the log what has ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from txpool.coordinator import Coordinator, Outcome, Result
+from txpool.coordinator import Coordinator, Result
 
 logger = logging.getLogger("txpool")
 
@@ -46,8 +46,8 @@ class Settler:
             pause = min(2 * pause, _LONGEST_PAUSE)
             for item in list(self._waiting):
                 result = item[0].settle()
-                if result.outcome is not Outcome.IN_DOUBT:
-                    logger.warning("%s was in doubt and is settled now: %s", result.gtrid, result.outcome.value)
+                if result.settled:
+                    logger.warning("%s was not at its end and is settled now: %s", result.gtrid, result.outcome.value)
                     item[1](result)
                     with self._lock:
                         self._waiting.remove(item)

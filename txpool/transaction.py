@@ -272,7 +272,7 @@ class Transaction:
         coordinator = Coordinator(self._unit(), self._log)
         result = coordinator.commit() if committing else coordinator.rollback()
         self.status = _STATUS.get(result.outcome, Status.HEURISTIC)
-        if result.outcome is Outcome.IN_DOUBT and result.knowable:
+        if not result.settled and result.knowable:
             self._settle_later(self, coordinator)
         self._release(result)
         self._call_after()

@@ -1,6 +1,6 @@
 """Taking a connection and giving it back, against psycopg_pool: alone, and 32 threads over 4 connections.
 
-    python tests/benchmarks/bench_connect.py
+python tests/benchmarks/bench_connect.py
 """
 
 from __future__ import annotations

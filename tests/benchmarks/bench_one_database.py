@@ -1,6 +1,6 @@
 """One row in one database, inside a transaction, against a bare psycopg connection that executes and commits.
 
-    python tests/benchmarks/bench_one_database.py
+python tests/benchmarks/bench_one_database.py
 """
 
 from __future__ import annotations

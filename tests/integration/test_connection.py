@@ -10,6 +10,7 @@ import pickle
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,14 @@ from psycopg.types import TypeInfo
 from psycopg.types.numeric import IntLoader
 
 from txpool.datasource import DataSource, connect, register
-from txpool.errors import ConfigurationError, InterfaceError, PoolClosed, PoolTimeout, ProgrammingError
+from txpool.errors import (
+    ConfigurationError,
+    InterfaceError,
+    PoolClosed,
+    PoolTimeout,
+    ProgrammingError,
+    TransactionRolledBack,
+)
 from txpool.manager import configure
 from txpool.scope import transaction
 
@@ -119,6 +127,43 @@ def test_it_passes_for_the_drivers_own(postgres_source: DataSource, sqlite_sourc
     assert isinstance(other, sqlite3.Connection)
     assert isinstance(other.cursor(), sqlite3.Cursor)
     other.close()
+
+
+def test_it_passes_for_the_drivers_own_inside_a_transaction(postgres_source: DataSource) -> None:
+    with transaction():
+        connection = postgres_source.connect()
+        info = TypeInfo.fetch(connection, "text")  # by a block and a raw cursor of its own, first of all
+        assert info is not None
+        with psycopg.Cursor(connection) as cursor:
+            cursor.execute("insert into t values (1, 'kept')")
+        assert TypeInfo.fetch(connection, "no_such_type") is None
+        connection.execute("insert into t values (2, 'kept')")
+    assert rows(postgres_source) == [(1, "kept"), (2, "kept")]
+    with pytest.raises(ZeroDivisionError), transaction():
+        psycopg.Cursor(postgres_source.connect()).execute("insert into t values (3, 'lost')")
+        raise ZeroDivisionError
+    assert rows(postgres_source) == [(1, "kept"), (2, "kept")]
+
+
+def test_isolation_is_chosen_before_the_first_statement(postgres_source: DataSource) -> None:
+    connection = postgres_source.connect()
+    connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+    for _ in range(2):
+        with transaction():
+            assert connection.execute("show transaction_isolation").fetchone() == ("serializable",)
+            other = postgres_source.connect()
+            with pytest.raises(ProgrammingError, match="isolation_level"):
+                other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    connection.close()
+    with transaction():
+        connection = postgres_source.connect()
+        connection.set_read_only(True)
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction), connection.transaction():
+            connection.execute("insert into t values (1, 'x')")
+    with postgres_source.connect() as connection:
+        assert connection.execute("show transaction_isolation").fetchone() == ("read committed",)
+        connection.execute("insert into t values (2, 'kept')")
+    assert rows(postgres_source) == [(2, "kept")]
 
 
 def test_with_ends_a_plain_connection_as_psycopg_does(postgres_source: DataSource) -> None:
@@ -377,6 +422,29 @@ def test_a_plain_connection_may_change_threads(sqlite_source: DataSource) -> Non
     connection.commit()
     connection.close()
     assert rows(sqlite_source) == [(1, "thread")]
+
+
+def test_what_a_datasource_cannot_do_in_its_mode(postgres_source: DataSource, sqlite_source: DataSource) -> None:
+    assert postgres_source.resource_manager().recover() == []
+    with pytest.raises(ConfigurationError, match="only mode=cmr"):
+        postgres_source.xids_table()
+    with pytest.raises(ConfigurationError, match="only mode=xa"):
+        sqlite_source.resource_manager()
+
+
+def test_a_last_resource_commits_with_the_others(postgres_source: DataSource, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/audit.db"
+    with DataSource(name="audit", driver="sqlite3", mode="last-resource", url=url) as audit:
+        with closing(audit.connect()) as connection:
+            connection.execute("create table t (id integer, v text)")
+        with transaction():
+            postgres_source.connect().execute("insert into t values (1, 'a')")
+            audit.connect().execute("insert into t values (1, 'a')")
+        with pytest.raises(TransactionRolledBack), transaction() as tx:
+            postgres_source.connect().execute("insert into t values (2, 'b')")
+            audit.connect().execute("insert into t values (2, 'b')")
+            tx.set_rollback_only()
+        assert rows(postgres_source) == rows(audit) == [(1, "a")]
 
 
 def test_a_connection_does_not_travel(sqlite_source: DataSource) -> None:

@@ -466,7 +466,7 @@ def test_batches_and_immediate_cleanup(ledger: Ledger) -> None:
 
 
 def test_cleaning_that_fails_is_done_later(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
-    first, old = ledger.decided()
+    _, old = ledger.decided()
     cleanup = CleanupQueue(ledger.xids, immediate=True)
     blocker = ledger.driver.connect()
     ledger.driver.begin(blocker)

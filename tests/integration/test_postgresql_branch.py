@@ -252,7 +252,7 @@ def test_both_databases_work_before_any_answer_is_read(world: World) -> None:
 def test_session_lost_before_prepare(world: World) -> None:
     branch = world.branch()
     world.kill()
-    with pytest.raises(TransactionRolledBack, match="voted to roll back .* connection was lost"):
+    with pytest.raises(TransactionRolledBack, match=r"voted to roll back .* connection was lost"):
         branch.start_prepare()
     branch.start_rollback()
     assert branch.await_rollback() is Answer.ROLLED_BACK  # nothing was sent, so nothing can appear
@@ -402,7 +402,9 @@ def test_cancels_that_come_late_do_not_stop_phase_two(world: World) -> None:
     with psycopg.connect(world.databases.dsn("one"), autocommit=True) as caller, ThreadPoolExecutor(1) as pool:
         calling = pool.submit(caller.execute, sql.SQL(storm).format(raw.info.backend_pid))  # type: ignore[arg-type]
         try:
-            world.until(lambda: world.databases.rows("one", "select 1 from pg_stat_activity where query like 'do $$%%'"))
+            world.until(
+                lambda: world.databases.rows("one", "select 1 from pg_stat_activity where query like 'do $$%%'")
+            )
             answers = []
             for branch in branches:
                 branch.start_commit()

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from txpool.xid import parse
-
 if TYPE_CHECKING:
     from conftest import Databases
 
@@ -27,7 +25,8 @@ _BEGINNING = """
 
     from txpool import failpoints
     from txpool.datasource import connect
-    from txpool.manager import configure, current
+    from txpool import manager
+    from txpool.manager import configure
     from txpool.scope import transaction
     from txpool.spark import foreach_partition
 
@@ -108,8 +107,7 @@ def test_a_prepared_attempt_whose_executor_died_is_adopted(
         def write(rows):
             insert(rows)
             if first_time():
-                Path("/proc/self/cwd")
-                current().after_completion(lambda status: os.kill(executor(), signal.SIGKILL))
+                manager.current().after_completion(lambda status: os.kill(executor(), signal.SIGKILL))
     """
     partitions, attempts, branches, finished = run(local_cluster, databases, folder, write)
     assert (partitions, branches, finished) == (2, 4, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import txpool.datasource
+from recovery import RecoveryManager
 from txpool.datasource import DataSource
 from txpool.errors import (
     ConfigurationError,
@@ -18,7 +20,7 @@ from txpool.errors import (
     TransactionRolledBack,
     TransactionTimeout,
 )
-from txpool.manager import configure
+from txpool.manager import begin, commit, configure, get_manager, rollback
 from txpool.scope import transaction
 from txpool.spark import foreach_partition
 
@@ -68,7 +70,7 @@ def writer(*files: str, then: Callable[[int], object] = lambda partition: None) 
 
 
 def landed(databases: Databases, name: str) -> list[int]:
-    return [id for (id,) in databases.rows(name, "select id from landed order by id")]
+    return [row for (row,) in databases.rows(name, "select id from landed order by id")]
 
 
 def test_every_partition_lands_with_what_the_driver_wrote(spark: SparkSession, databases: Databases) -> None:
@@ -90,10 +92,10 @@ def test_every_partition_lands_with_what_the_driver_wrote(spark: SparkSession, d
 
 
 def test_the_driver_may_still_roll_back(spark: SparkSession, databases: Databases) -> None:
-    with pytest.raises(ZeroDivisionError), transaction():
-        foreach_partition(spark.range(10), writer("one.properties"))
-        assert len(databases.prepared()) == 2
-        1 / 0
+    begin()
+    foreach_partition(spark.range(10), writer("one.properties"))
+    assert len(databases.prepared()) == 2
+    rollback()
     assert landed(databases, "one") == []
     assert databases.prepared() == []
 
@@ -110,18 +112,54 @@ def test_a_partition_that_fails_leaves_nothing_of_any(spark: SparkSession, datab
                 if prepared == 4:  # two of the first write, and two of the other partition
                     raise LookupError("the user's own error")
 
-    with pytest.raises(TransactionRolledBack, match="Spark write 1 failed"), transaction() as tx:
-        foreach_partition(spark.range(10), writer("one.properties"))
-        write = writer("one.properties", "two.properties", then=fail_once_the_other_is_prepared)
-        with pytest.raises(Exception, match="LookupError: the user's own error") as caught:
-            foreach_partition(spark.range(20, 30), write)
-        assert tx.gtrid in caught.value.__notes__[-1]
-        assert "This was partition 1 (task attempt" in str(caught.value)
-        with pytest.raises(ProgrammingError, match="rollback-only"):
-            txpool.datasource.connect("one.properties").cursor()
+    tx = begin()
+    foreach_partition(spark.range(10), writer("one.properties"))
+    write = writer("one.properties", "two.properties", then=fail_once_the_other_is_prepared)
+    with pytest.raises(Exception, match="LookupError: the user's own error") as caught:
+        foreach_partition(spark.range(20, 30), write)
+    assert tx.gtrid in caught.value.__notes__[-1]
+    assert "This was partition 1 (task attempt" in str(caught.value)
+    with pytest.raises(ProgrammingError, match="rollback-only"):
+        txpool.datasource.connect("one.properties")
+    with pytest.raises(TransactionRolledBack, match="Spark write 1 failed"):
+        commit()
     assert landed(databases, "one") == landed(databases, "two") == []
     assert databases.prepared() == []
     assert tx.gtrid in tx._log.finished()  # type: ignore[union-attr]
+
+
+def test_what_is_prepared_after_the_rollback_is_swept_by_recovery(spark: SparkSession, databases: Databases) -> None:
+    # The server goes on with the PREPARE of partition 0, whose client is killed meanwhile with the rest of the job.
+    databases.execute(
+        "one",
+        """
+        create function nap() returns trigger language plpgsql as
+            'begin if new.who = 0 then perform pg_sleep(8); end if; return null; end';
+        create constraint trigger nap after insert on landed deferrable initially deferred
+            for each row when (new.id = 0) execute function nap()
+        """,
+    )
+    dsn = databases.dsn("one")
+
+    def fail_while_the_other_prepares(partition: int) -> None:
+        import psycopg
+
+        query = "select 1 from pg_stat_activity where state = 'active' and query like '%prepare transaction ''txp%'"
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            while partition == 1:
+                if connection.execute(query + " and pid <> pg_backend_pid()").fetchone():
+                    raise LookupError
+
+    begin()
+    with pytest.raises(Exception, match="LookupError"):
+        foreach_partition(spark.range(4), writer("one.properties", then=fail_while_the_other_prepares))
+    rollback()
+    while not databases.prepared():  # it comes late
+        time.sleep(0.1)
+    log = get_manager().log
+    RecoveryManager(log=log, datasources=[txpool.datasource.find("one.properties")], backoff=0).scan()
+    assert databases.prepared() == []
+    assert landed(databases, "one") == []
 
 
 def test_a_marked_datasource_is_refused_in_a_task(spark: SparkSession, databases: Databases, folder: Path) -> None:
@@ -159,7 +197,7 @@ def test_slots_are_counted_before_the_job(spark: SparkSession, databases: Databa
 
 def test_a_task_that_finds_no_slot_says_so_and_all_is_freed(spark: SparkSession, databases: Databases) -> None:
     rows = spark.sparkContext.parallelize(range(70), 70)
-    with pytest.raises(Exception, match="each of its 70 partitions. Write fewer partitions"), transaction():
+    with pytest.raises(Exception, match=r"each of its 70 partitions\. Write fewer partitions"), transaction():
         foreach_partition(rows, writer("one.properties"))
     assert landed(databases, "one") == []
     assert databases.prepared() == []
@@ -202,7 +240,7 @@ def test_no_password_travels(spark: SparkSession, databases: Databases, folder: 
     assert b"inline.properties" in sent
     assert databases.server.password.encode() not in sent
 
-    with pytest.raises(Exception, match="The driver's datasource code is not here: .* cannot travel"), transaction():
+    with pytest.raises(Exception, match=r"The driver's datasource code is not here: .* cannot travel"), transaction():
         foreach_partition(spark.range(4), writer("code"))
     with pytest.raises(ConfigurationError, match="cannot travel"), transaction():
         foreach_partition(spark.range(4), writer("code"), datasources=["code"])

@@ -6,6 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from recovery import RecoveryManager, ScanReport
+from recovery.evidence import gather
+from recovery.modules import DecidedModule, MarkedModule, OrphanModule
+from recovery.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
+from recovery.report import Account, News
+from recovery.sites import Sites
+from recovery.work import Work
 from txpool.errors import OperationalError
 from txpool.log.base import Life
 from txpool.log.memory import MemoryDisk, MemoryLog
@@ -198,6 +204,17 @@ class World:
 
     def scan(self) -> ScanReport:
         return self.recovery.scan()
+
+    def one_pass(self) -> None:
+        """A single pass, to which every branch is one that the pass before has found: each must be right by itself."""
+        xids = [self.xid(d, n, marked=m) for n, d in enumerate((self.a, self.b)) for m in (False, True)]
+        filters = (IncarnationFilter(), TransactionLogFilter(), NodeFilter([NODE]))
+        account = Account(News())
+        sites = Sites([self.a, self.b, self.ledger], node=NODE, lock_timeout=1)
+        work = Work(gather(self.log, sites), self.log, sites, account)
+        for module in (MarkedModule(), DecidedModule(), OrphanModule(filters, xids)):
+            module.run(work)
+        assert not account.errors
 
     def xid(self, database: ModelDatabase, number: int = 0, *, marked: bool = False) -> Xid:
         return make_xid(self.gtrid, number, database.name, decider="ledger" if marked else None)

@@ -20,7 +20,7 @@ from txpool.settings import (
 CONF = Path(__file__).parents[2] / "conf"
 FILES = sorted(CONF.glob("*.properties"))
 DATASOURCES = {"orders": "xa", "ledger": "cmr", "marked-postgresql": "cmr", "audit": "last-resource"}
-COORDINATION = ("txpool", "recovery")
+COORDINATION = ("txpool", "cluster", "recovery")
 PASSWORDS = {
     "orders": "ORDERS_PASSWORD",
     "marked-postgresql": "BILLING_PASSWORD",
@@ -49,6 +49,16 @@ def test_the_coordinator_and_recovery_share_a_node_and_a_log() -> None:
     assert coordinator.log_url == f"sqlite:///{CONF / 'txlog'}"
     assert (coordinator.log_create, recovery.log_create) == (True, False)
     assert {path.stem for path in recovery.datasources} == set(DATASOURCES)
+
+
+def test_a_coordinator_of_a_cluster_has_its_log_on_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TXLOG_PASSWORD", "hunter2")
+    settings = CoordinatorSettings.load(CONF / "cluster.properties")
+    assert (settings.node_name, settings.log_url) == ("etl-1", "postgresql://txpool@localhost/txlog")
+    assert settings.log_password is not None
+    assert settings.log_password.reveal() == "hunter2"
+    assert "hunter2" not in repr(settings)
+    assert settings.log_create is False
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

@@ -18,24 +18,30 @@ from txpool.log import (
     Refused,
     Settled,
     SqliteLog,
+    SqlLog,
     folder_of,
     open_log,
 )
 from txpool.resources.base import BranchRecord
+from txpool.secret import Secret
 from txpool.xid import make_gtrid, make_xid, new_incarnation
 
 Opener = Callable[[], DecisionLog]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "sql"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     """Opens the same log once more, as another process of its node would."""
     disk = MemoryDisk("etl-1")
+    databases = request.getfixturevalue("databases") if request.param == "sql" else None
     opened: list[DecisionLog] = []
 
     def opening() -> DecisionLog:
         if request.param == "memory":
             opened.append(MemoryLog(disk, node="etl-1"))
+        elif request.param == "sql":
+            password = Secret(databases.server.password)
+            opened.append(SqlLog(databases.url("one"), node="etl-1", create=True, password=password))
         else:
             opened.append(SqliteLog(tmp_path / "log", node="etl-1", create=True))
         return opened[-1]

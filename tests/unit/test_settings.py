@@ -337,7 +337,12 @@ def test_the_coordinators_keys_and_their_precedence(monkeypatch: pytest.MonkeyPa
     [
         ("node.name = a/b", "node.name = 'a/b' is not right: write 1 to 28 of"),
         (f"node.name = {'n' * 29}", "write 1 to 28 of"),
-        ("log.url = postgresql://app:hunter2@h/db", "write sqlite:///folder, or memory: for tests"),
+        ("log.url = mysql://app:hunter2@h/db", "write sqlite:///folder, postgresql://user@host:5432/database, or"),
+        ("log.url = postgresql://h/db?sslpassword=hunter2", "passwords have keys of their own"),
+        ("log.password = hunter2\nlog.url = postgresql://app:hunter2@h/db", "log.password is given twice"),
+        ("log.password = hunter2\nlog.url = sqlite:///txlog", "log.password has no use: only a log on a server"),
+        ("log.user = app\nlog.url = memory:", "log.user = 'app' has no use: only a log on a server"),
+        ("log.url =", "is no place for a log"),
         ("log.url = sqlite:///", "write sqlite:///folder"),
         ("log.uri = memory:", "unknown key log.uri: did you mean log.url?"),
         ("transaction.timeout = 0", "must be longer than nothing"),
@@ -349,6 +354,31 @@ def test_a_wrong_coordinator(text: str, message: str) -> None:
     assert str(caught.value).startswith("conf/txpool.properties:1: ")
     assert message in str(caught.value)
     assert PASSWORD not in str(caught.value)
+
+
+@pytest.mark.parametrize("loader", [CoordinatorSettings, RecoverySettings])
+def test_the_password_of_a_log_on_a_server_is_a_secret(
+    loader: type[CoordinatorSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [
+        "log.url = postgresql://app:hunter2@h:5432/db",
+        "log.url = postgresql://app@h:5432/db\nlog.password = hunter2",
+        "log.url = postgresql://app@h:5432/db\nlog.password = ${env:LOG_SECRET}",
+    ]
+    monkeypatch.setenv("LOG_SECRET", PASSWORD)
+    for text in texts:
+        settings = loader.load(Properties.parse(text))
+        assert settings.log_url == "postgresql://app@h:5432/db"
+        assert settings.log_password is not None
+        assert settings.log_password.reveal() == PASSWORD
+        assert PASSWORD not in repr(settings)
+    monkeypatch.setenv("TXPOOL_LOG_PASSWORD", "newer")
+    monkeypatch.setenv("TXPOOL_LOG_USER", "writer")
+    settings = loader.load(Properties.parse(texts[1]))
+    assert settings.log_user == "writer"
+    assert settings.log_password is not None
+    assert settings.log_password.reveal() == "newer"
+    assert "newer" not in repr(settings)
 
 
 def test_an_unknown_variable_of_the_coordinator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

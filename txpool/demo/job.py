@@ -29,7 +29,8 @@ class Source:
     def __init__(self, rows: int | None) -> None:
         self._rows = rows
 
-    def write_partitions(self, write: Write) -> None:
+    def write_partitions(self, write: Write, datasource: Path) -> None:
+        """Give each partition's rows to `write`, which writes them into the datasource of that file."""
         flights = list(read_rows(self._rows))
         size = -(-len(flights) // _PARTITIONS)
         for start in range(0, len(flights), size):
@@ -47,10 +48,10 @@ class SparkSource(Source):
         super().__init__(rows)
         self._flights = read_dataframe(spark, folder, rows)
 
-    def write_partitions(self, write: Write) -> None:
+    def write_partitions(self, write: Write, datasource: Path) -> None:
         from txpool.spark import foreach_partition
 
-        foreach_partition(self._flights, write)
+        foreach_partition(self._flights, write, datasources=[datasource])
 
     def totals(self) -> list[tuple[str, int]]:
         return [(row["carrier"], row["count"]) for row in self._flights.groupBy("carrier").count().collect()]
@@ -70,11 +71,26 @@ def source(folder: Path, rows: int | None, *, spark: bool) -> Iterator[Source]:
     builder = SparkSession.builder.master("local[2]").appName("txpool demo").config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.log.level", "OFF")
     builder = builder.config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-    session = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    builder = builder.config("spark.sql.shuffle.partitions", "2")
+    with _errors_into(scratch / "spark.log"):
+        session = builder.getOrCreate()
     try:
         yield SparkSource(session, scratch, rows)
     finally:
         session.stop()
+
+
+@contextmanager
+def _errors_into(file: Path) -> Iterator[None]:
+    """Let the processes that are started meanwhile write their stderr into a file: Java's is not for people."""
+    kept = os.dup(2)
+    with file.open("a") as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 class HalfWayFailure(Exception):
@@ -98,7 +114,7 @@ def write_flights(flights: Source, conf: Path, run: int, *, fails: bool = False)
                     raise HalfWayFailure("a partition fails after 1,000 rows")
 
     with txpool.transaction():
-        flights.write_partitions(write)
+        flights.write_partitions(write, conf / "flights.properties")
         totals = flights.totals()
         with txpool.connect(str(conf / "totals.properties")) as connection, connection.cursor() as cursor:
             cursor.executemany("insert into totals values (%s, %s, %s)", [(run, *total) for total in totals])

@@ -59,11 +59,9 @@ class Stage:
         with psycopg.connect(self.server.dsn("totals")) as connection:
             query = "select coalesce(sum(flights), 0) from totals where run = %s"
             totals = _one(connection.execute(query, (run,)).fetchone())
-        connection = self._ledger()
-        ledger = _one(
-            connection.execute("select coalesce(sum(flights), 0) from ledger where run = ?", (run,)).fetchone()
-        )
-        connection.close()
+        with closing(self._ledger()) as file:
+            query = "select coalesce(sum(flights), 0) from ledger where run = ?"
+            ledger = _one(file.execute(query, (run,)).fetchone())
         return Counts(flights, totals, ledger)
 
     def prepared(self) -> int:

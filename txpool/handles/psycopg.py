@@ -30,23 +30,9 @@ class PsycopgCursor(Cursor):
     itersize = CursorAttribute()
     format = CursorAttribute()
 
-    def execute(self, operation: Any, *args: Any, **kwargs: Any) -> Self:
-        try:
-            return super().execute(operation, *args, **kwargs)
-        finally:
-            self._look()
-
-    def _execute(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return super()._execute(method, *args, **kwargs)
-        finally:
-            self._look()
-
-    def _look(self) -> None:
-        """After a plain statement: the driver notes what has changed the session."""
-        pooled = self._connection._pooled
-        if pooled is not None and pooled is self._home:
-            self._connection.datasource.driver_adapter.ended_by(pooled.raw, self._raw)
+    def _executed(self) -> None:
+        # The driver notes what has changed the session, so that the pool restores it.
+        self._connection._datasource.driver_adapter.ended_by(self._home.raw, self._raw)  # type: ignore[union-attr]
 
     @contextmanager
     def copy(self, statement: Any, *args: Any, **kwargs: Any) -> Iterator[Copy]:

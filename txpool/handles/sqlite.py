@@ -24,6 +24,8 @@ class SQLiteCursor(Cursor):
     def _make(self, raw: Any, owner: Any) -> Any:
         cursor = super()._make(raw, owner)
         # One that has not been read to its end keeps a read transaction open, which must end with its owner's part.
+        if owner.cursors is None:
+            owner.cursors = WeakSet()
         owner.cursors.add(cursor)
         return cursor
 
@@ -55,7 +57,7 @@ class SQLiteConnection(Connection):
     def __init__(self, datasource: DataSource, pooled: Pooled[Any] | None, enlistment: Enlistment | None) -> None:
         super().__init__(datasource, pooled, enlistment)
         #: The raw cursors of a plain handle.
-        self.cursors: WeakSet[Any] = WeakSet()
+        self.cursors: WeakSet[Any] | None = None
 
     def execute(self, sql: str, *args: Any) -> SQLiteCursor:
         """Execute on a new cursor, and return that."""
@@ -81,6 +83,6 @@ class SQLiteConnection(Connection):
         super()._detach(pooled)
 
     def _end_cursors(self) -> None:
-        for cursor in list(self.cursors):
+        for cursor in list(self.cursors or ()):
             cursor.close()
-        self.cursors.clear()
+        self.cursors = None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from txpool.errors import ConfigurationError
 from txpool.log.base import Decision, DecisionLog, Heuristic, Life
 from txpool.log.folder import LogFolder
 from txpool.log.memory import MemoryDisk, MemoryLog
+from txpool.log.server import LogServer
+from txpool.log.sql import SqlLog
 from txpool.log.sqlite import SqliteLog
 from txpool.resources.base import Refused, Settled
+from txpool.secret import Secret
 
 __all__ = [
     "Decision",
@@ -20,6 +24,7 @@ __all__ = [
     "MemoryLog",
     "Refused",
     "Settled",
+    "SqlLog",
     "SqliteLog",
     "adopt_log",
     "folder_of",
@@ -27,24 +32,44 @@ __all__ = [
 ]
 
 
-def open_log(url: str, *, node: str, create: bool = False) -> DecisionLog:
-    """Open the log that `log.url` names: ``sqlite:///folder``, ``sqlite:////absolute/folder`` or ``memory:``.
+_SQL = "postgresql://"
 
-    LogError where it is missing (unless `create`), damaged, a copy, or another node's.
+
+def open_log(
+    url: str,
+    *,
+    node: str,
+    create: bool = False,
+    user: str | None = None,
+    password: Secret | None = None,
+    nodes: Collection[str] | None = None,
+) -> DecisionLog:
+    """Open the log that `log.url` names: ``sqlite:///folder``, ``postgresql://host/database`` or ``memory:``.
+
+    `user` and `password` are a server's, and `nodes` those whose incarnations a shared log is to report: the own
+    alone, unless they are listed, or all by "*". LogError where it is missing (unless `create`), damaged, a copy, or
+    another node's.
     """
     if url == "memory:":
         return MemoryLog(MemoryDisk(node), node=node)
+    if url.startswith(_SQL):
+        return SqlLog(url, node=node, create=create, nodes=nodes, user=user, password=password)
     return SqliteLog(folder_of(url), node=node, create=create)
 
 
-def adopt_log(url: str, *, node: str) -> None:
-    """Accept a copied or moved sqlite log as this node's own, and leave all its earlier branches alone."""
-    LogFolder(folder_of(url)).adopt(node)
+def adopt_log(url: str, *, node: str, user: str | None = None, password: Secret | None = None) -> None:
+    """Accept a copied or moved log as the own, and leave all earlier branches alone, of every node that shares it."""
+    if url.startswith(_SQL):
+        LogServer(url, user=user, password=password).adopt()
+    else:
+        LogFolder(folder_of(url)).adopt(node)
 
 
 def folder_of(url: str) -> Path:
     """The folder of a sqlite log's url; ConfigurationError for any other url."""
     scheme, separator, path = url.partition(":///")
     if scheme != "sqlite" or not separator or not path:
-        raise ConfigurationError(f"log.url = {url}: expected sqlite:///folder, or memory: in tests")
+        raise ConfigurationError(
+            f"log.url = {url}: expected sqlite:///folder, postgresql://host/database, or memory: in tests"
+        )
     return Path(path)

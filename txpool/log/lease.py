@@ -1,4 +1,4 @@
-"""Who is alive, over many hosts: each incarnation holds an advisory lock of PostgreSQL for as long as its process lives.
+"""Who is alive, over many hosts: each incarnation holds an advisory lock of PostgreSQL while its process lives.
 
 The lock belongs to the session of a connection of its own, which the server ends with its client: at once where the
 process dies, by keep-alives where its host does. Through a pooler that shares sessions (PgBouncer's transaction mode)
@@ -40,13 +40,18 @@ class Lease:
             return self._raw is not None and Session(self._raw).is_alive()
 
     def release(self) -> None:
-        """Let go: whoever gets the lock may fence the incarnation."""
+        """Let go, and return once anybody may take it."""
+        with suppress(psycopg.Error):  # a lost connection holds no lock
+            if self._raw is not None:
+                # Left alone with a closed connection, the server would notice in its own time.
+                self._raw.execute("SELECT pg_advisory_unlock_all()")
+        self.close()
+
+    def close(self) -> None:
+        """Let go without waiting for the server to notice."""
         with self._looking:
             raw, self._raw = self._raw, None
         if raw is not None:
-            with suppress(psycopg.Error):  # a lost connection holds no lock
-                # The server would notice a closed connection only in its own time.
-                raw.execute("SELECT pg_advisory_unlock_all()")
             raw.close()
 
     def disown(self) -> None:

@@ -48,7 +48,6 @@ _OPTIONS: Final = {
 _SESSION: Final = {
     "synchronous_commit": "on",
     "default_transaction_isolation": "read committed",
-    "lock_timeout": "10s",
     "statement_timeout": "0",
     "transaction_timeout": "0",
     "idle_session_timeout": "0",
@@ -58,17 +57,20 @@ _SESSION: Final = {
 }
 # Not every version knows every setting, and a stronger durability is left as it is.
 _CONFIGURE = f"""SELECT set_config(name, value, false) FROM pg_settings
-    JOIN (VALUES {", ".join(f"('{name}', '{value}')" for name, value in _SESSION.items())}) AS wanted (name, value)
+    JOIN (VALUES ('lock_timeout', %s), {", ".join(map(str, _SESSION.items()))}) AS wanted (name, value)
     USING (name) WHERE setting <> 'remote_apply'"""  # noqa: S608 - constants
 
 
 class LogServer:
     """Opens verified connections, in autocommit mode; a Connector for the pool. Thread-safe."""
 
-    def __init__(self, url: str, *, user: str | None = None, password: Secret | None = None) -> None:
+    def __init__(
+        self, url: str, *, user: str | None = None, password: Secret | None = None, lock_timeout: float = 10.0
+    ) -> None:
         self._url, inside = split_password(url)
         self._user = user
         self._password = password or (Secret(url, in_url=True) if inside is not None else None)
+        self._lock_timeout = f"{lock_timeout * 1000:.0f}"  # milliseconds
         #: What errors call it.
         self.name = f"the decision log {self._url}"
         try:
@@ -141,7 +143,7 @@ class LogServer:
             options["password"] = self._password.reveal()
         raw: Raw = psycopg.connect(autocommit=True, **options)
         try:
-            raw.execute(_CONFIGURE)
+            raw.execute(_CONFIGURE, [self._lock_timeout])
         except BaseException:
             raw.close()
             raise

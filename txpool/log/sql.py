@@ -11,10 +11,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 
 import psycopg
 
@@ -29,6 +29,8 @@ from txpool.pool import Pool
 from txpool.resources.base import BranchRecord, Refused, Settled
 from txpool.secret import Secret
 from txpool.xid import new_incarnation, split_gtrid
+
+Parameters = Sequence[object] | Mapping[str, object]
 
 #: As `nodes`: all that share the log.
 EVERY_NODE: Final = "*"
@@ -48,7 +50,7 @@ _PURGE = """WITH pointers AS (DELETE FROM txpool_pointers WHERE gtrid = ANY(%(gt
     DELETE FROM txpool_decisions WHERE gtrid = ANY(%(gtrids)s)"""
 _POINT = """INSERT INTO txpool_pointers AS met (gtrid, datasource) VALUES (%s, %s)
     ON CONFLICT (gtrid) DO UPDATE SET datasource = met.datasource RETURNING datasource"""
-_UNHOLD = "DELETE FROM txpool_decisions WHERE gtrid = %s"
+_LET_GO = "DELETE FROM txpool_decisions WHERE gtrid = %s"
 _FINISH = """INSERT INTO txpool_finished (gtrid) VALUES (%s)
     ON CONFLICT (gtrid) DO UPDATE SET gtrid = excluded.gtrid"""
 _PUBLISH = """WITH old AS (UPDATE txpool_incarnations SET fenced = fenced + 1 WHERE name = %s)
@@ -56,7 +58,7 @@ _PUBLISH = """WITH old AS (UPDATE txpool_incarnations SET fenced = fenced + 1 WH
 _FENCE = """UPDATE txpool_incarnations SET fenced = fenced + 1
     WHERE name = %(name)s AND (%(every)s OR node = ANY(%(nodes)s)) RETURNING fenced"""
 # Shared, so that two that look at once do not take each other for the owner; held until the statement's end.
-_INCARNATIONS = """SELECT name, fenced, fenced = 0 AND NOT pg_try_advisory_xact_lock_shared(lease)
+_INCARNATIONS = """SELECT name, fenced, CASE WHEN fenced = 0 THEN NOT pg_try_advisory_xact_lock_shared(lease) END
     FROM txpool_incarnations WHERE %(every)s OR node = ANY(%(nodes)s)"""
 _NOTE = """INSERT INTO txpool_heuristics (gtrid, bqual, datasource, decided, ended, noted)
     VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"""
@@ -67,6 +69,7 @@ class SqlLog:
     """A DecisionLog in a PostgreSQL database. Thread-safe; a forked child goes on with an incarnation of its own.
 
     `incarnations` and `fence` know those of `nodes` alone: this node's own, unless others are listed, or all by "*".
+    What waits for another's write longer than `lock_timeout` (seconds) is a LogError: not known now.
     Errors: LogError where nothing was written, LogUnknown where that is not known.
     """
 
@@ -79,18 +82,19 @@ class SqlLog:
         nodes: Collection[str] | None = None,
         user: str | None = None,
         password: Secret | None = None,
+        lock_timeout: float = 10.0,
     ) -> None:
         self._node = node
         asked = (node,) if nodes is None else tuple(nodes)
         self._asked = {"every": EVERY_NODE in asked, "nodes": list(asked)}
-        self._server = LogServer(url, user=user, password=password)
+        self._server = LogServer(url, user=user, password=password, lock_timeout=lock_timeout)
         self._name = self._server.name
         self._pool: Pool[Raw] = Pool(self._server, name=self._name, max_size=_CONNECTIONS)
         self._forgotten: deque[str] = deque()
         self._fenced = ""  # the own incarnation's name, once it was found fenced
         self._quiet = False
         if create:
-            with self._failing():
+            with self._connecting():
                 self._server.create()
         with self._session():
             pass  # it is there, and it is the right one
@@ -113,21 +117,221 @@ class SqlLog:
         return own.name
 
     def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
-        incarnation = split_gtrid(gtrid).incarnation
-        row = gtrid, encode(branches), time.time(), incarnation
-        refused = f"{gtrid} was not decided, and rolls back: "
+        row = gtrid, encode(branches), time.time(), split_gtrid(gtrid).incarnation
         if failpoints.armed:
             failpoints.hit("log.record")
         try:
             with self._session() as raw:
-                if raw.execute(_RECORD, row, prepare=True).rowcount == 0:
-                    kept = _kept(raw, gtrid)
-                    if kept is Settled.COMMITTED:
-                        raise _Answer(LogError(f"{gtrid} is decided already, and commits"))
-                    raise _Answer(Refused(refused + self._why(kept, incarnation)))
+                made = raw.execute(_RECORD, row, prepare=True).rowcount == 1
+                kept = None if made else _kept(raw, gtrid)
         except LogUnknown:
             raise
         except LogError as failure:
-            raise Refused(f"{refused}{failure}") from failure
+            raise Refused(f"{gtrid} was not decided, and rolls back: {failure}") from failure
+        if kept is Settled.COMMITTED:
+            raise LogError(f"{gtrid} is decided already, and commits")
+        if not made:
+            raise Refused(f"{gtrid} was not decided, and rolls back: {self._why(kept, gtrid)}")
         if failpoints.armed:
             failpoints.hit("log.recorded")
+
+    def abort(self, gtrid: str) -> Settled:
+        if failpoints.armed:
+            failpoints.hit("log.abort")
+        ((aborted,),) = self._run(_ABORT, (gtrid, time.time()))
+        return Settled.ABORTED if aborted else Settled.COMMITTED
+
+    def forget(self, gtrid: str) -> None:
+        """Forget the decision with others, in one round trip; never an error: recovery does it again."""
+        self._forgotten.append(gtrid)
+        if len(self._forgotten) >= _FORGOTTEN:
+            with suppress(LogError):  # it goes with the next batch
+                self.flush()
+
+    def flush(self) -> None:
+        """Make durable what was lazily forgotten."""
+        gtrids: list[str] = []
+        with suppress(IndexError):
+            gtrids.extend(iter(self._forgotten.popleft, None))
+        if gtrids:
+            try:
+                self._run(_FORGET, {"gtrids": gtrids})
+            except BaseException:
+                self._forgotten.extend(gtrids)
+                raise
+
+    def point(self, gtrid: str, datasource: str) -> None:
+        held = gtrid, None, time.time(), split_gtrid(gtrid).incarnation
+        refused = f"{gtrid} cannot be decided by {datasource}, and rolls back: "
+        decider, kept = "", None
+        # The decision's key is held meanwhile, under the decision's conditions: an abort record waits, or is met.
+        with self._session() as raw, raw.transaction():
+            if raw.execute(_RECORD, held).rowcount == 1:
+                (decider,) = raw.execute(_POINT, (gtrid, datasource)).fetchone() or ("",)
+                raw.execute(_LET_GO, (gtrid,))
+            else:
+                kept = _kept(raw, gtrid)
+        if not decider:
+            raise Refused(refused + self._why(kept, gtrid))
+        if decider != datasource:
+            raise Refused(f"{refused}{decider} decides it")
+
+    def fence(self, incarnation: str) -> None:
+        if not self._run(_FENCE, self._asked | {"name": incarnation}):
+            raise LogError(
+                f"incarnation {incarnation} was never registered in {self._name}, or is of a node that is not ours to "
+                f"recover: its branches are left alone"
+            )
+
+    def is_fenced(self, incarnation: str) -> bool:
+        return bool(self._read("SELECT 1 FROM txpool_incarnations WHERE name = %s AND fenced > 0", (incarnation,)))
+
+    def finish(self, gtrid: str) -> None:
+        if failpoints.armed:
+            failpoints.hit("log.finish")
+        self._run(_FINISH, (gtrid,))
+
+    def finished(self) -> set[str]:
+        return {gtrid for (gtrid,) in self._read("SELECT gtrid FROM txpool_finished")}
+
+    def decisions(self) -> dict[str, Decision]:
+        rows = self._read("SELECT gtrid, branches, made FROM txpool_decisions WHERE branches IS NOT NULL")
+        try:
+            return {gtrid: Decision(gtrid, decode(gtrid, text), made) for gtrid, text, made in rows}
+        except ValueError as error:
+            raise LogError(f"{self._name}: {error}. Nothing was done") from error
+
+    def aborted(self) -> set[str]:
+        return {gtrid for (gtrid,) in self._read("SELECT gtrid FROM txpool_decisions WHERE branches IS NULL")}
+
+    def pointers(self) -> dict[str, str]:
+        return dict(self._read("SELECT gtrid, datasource FROM txpool_pointers"))
+
+    def incarnations(self) -> dict[str, Life]:
+        """Every incarnation that the nodes asked for have ever registered, with its life tested now."""
+        rows = self._read(_INCARNATIONS, self._asked)
+        return {name: _life(fenced, held) for name, fenced, held in rows}
+
+    def note(self, heuristic: Heuristic) -> None:
+        self._run(_NOTE, astuple(heuristic))
+
+    def heuristics(self) -> list[Heuristic]:
+        return [Heuristic(*row) for row in self._read(_HEURISTICS)]
+
+    def dismiss(self, gtrid: str) -> None:
+        self._run("DELETE FROM txpool_heuristics WHERE gtrid = %s", (gtrid,))
+
+    def purge(self, gtrids: Iterable[str]) -> None:
+        self._run(_PURGE, {"gtrids": list(gtrids)})
+
+    def close(self) -> None:
+        with self._birth:
+            try:
+                with suppress(LogError):  # what is still to be forgotten is recovery's
+                    self.flush()
+            finally:
+                self._pool.close()
+                if self._own is not None:
+                    self._own.release()
+                    self._own = None
+
+    def before_fork(self) -> None:
+        """Let no lease be on its way, since the child would keep a copy of its socket that nobody knows of."""
+        self._quiet = self._birth.acquire(timeout=forks.WAIT)
+
+    def after_fork_in_parent(self) -> None:
+        if self._quiet:
+            self._birth.release()
+
+    def after_fork_in_child(self) -> None:
+        self._birth = threading.Lock()
+        self._forgotten = deque()
+        if self._own is not None:
+            self._own.disown()
+            self._own = None
+
+    def __repr__(self) -> str:
+        return f"<SqlLog of node {self._node}: {self._name}>"
+
+    def _stale(self, own: Lease) -> bool:
+        return own.name == self._fenced or not own.held()
+
+    def _register(self, old: Lease | None) -> Lease:
+        """Take a new name: its lease first, then durably the name, together with the fence of the old one."""
+        with self._connecting():
+            own = Lease(self._server, self._node, new_incarnation())
+        try:
+            self._run(_PUBLISH, (old.name if old else None, own.name, self._node, key_of(own.name)))
+        except BaseException:
+            own.close()  # if the name was published after all, it is dead, and may be fenced
+            raise
+        self._own = own
+        if old is not None:
+            old.close()
+        return own
+
+    def _why(self, kept: Settled | None, gtrid: str) -> str:
+        """Why the store has refused; takes note where the own incarnation was fenced."""
+        if kept is not None:
+            return f"the log has it as {kept.value}"
+        incarnation = split_gtrid(gtrid).incarnation
+        own = self._own
+        if own is not None and own.name == incarnation:
+            self._fenced = incarnation
+        return f"incarnation {incarnation} was fenced by recovery, or is not registered in {self._name}"
+
+    def _run(self, statement: LiteralString, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
+        """One statement, durable when this returns; the rows that it answers."""
+        with self._session() as raw:
+            cursor = raw.execute(statement, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def _read(self, query: LiteralString, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self._run(query, parameters)
+        except LogUnknown as error:
+            raise LogError(f"{self._name} cannot be read: {error.__cause__}") from error
+
+    @contextmanager
+    def _session(self) -> Iterator[Raw]:
+        """A connection for one piece of work, and none that is already known to be lost."""
+        with self._connecting():
+            while not Session((pooled := self._pool.take()).raw).is_alive():
+                self._pool.discard(pooled)
+        try:
+            yield pooled.raw
+        except BaseException as error:
+            self._pool.discard(pooled)
+            if not isinstance(error, psycopg.Error):
+                raise
+            raise self._failed(error) from error
+        self._pool.give_back(pooled)
+
+    @contextmanager
+    def _connecting(self) -> Iterator[None]:
+        """Within the block nothing is written."""
+        try:
+            yield
+        except (psycopg.Error, PoolTimeout, PoolClosed) as error:
+            raise LogError(f"{self._name} cannot be used: {self._server.told(error)}. Nothing was written") from error
+
+    def _failed(self, error: psycopg.Error) -> LogError:
+        """What is certain after a failure: the server's own word, as long as the session outlives it."""
+        told = self._server.told(error)
+        if not ends_session(error):
+            return LogError(f"{self._name}: {told}. Nothing was written")
+        self._pool.drain()  # what has cut this connection may have cut them all
+        return LogUnknown(f"{self._name}: {told}. What was on its way may or may not be written, now or later")
+
+
+def _kept(raw: Raw, gtrid: str) -> Settled | None:
+    row = raw.execute(_KEPT, (gtrid,)).fetchone()
+    if row is None:
+        return None
+    return Settled.ABORTED if row[0] else Settled.COMMITTED
+
+
+def _life(fenced: int, held: bool) -> Life:
+    if fenced:
+        return Life.FENCED
+    return Life.ALIVE if held else Life.DEAD

@@ -69,7 +69,7 @@ class Ending:
             try:
                 return self._read(self._session)
             except psycopg.Error as error:
-                self._tell(logging.INFO, f"the session was lost, trying once more on a fresh one: {error}")
+                self._tell(logging.INFO, f"no answer on this session, trying once more on a fresh one: {error}")
         return self.alone()
 
     def alone(self) -> Answer:
@@ -88,7 +88,7 @@ class Ending:
         return f"{self._verb.value} prepared {session.quoted(self._record.xid.joined)}"
 
     def _read(self, session: Session) -> Answer:
-        """The answer's meaning; psycopg.Error where the session was lost before it came."""
+        """The answer's meaning; psycopg.Error where this session cannot give it."""
         results = session.receive()
         error = failure(results)
         if error is not None and error.sqlstate in _TIMED_OUT:
@@ -102,7 +102,7 @@ class Ending:
                 # An interrupt has swallowed it; the same question again meets "absent", and its evidence.
                 raise psycopg.OperationalError("the answer was lost in an interrupt")
             return self._verb.wanted
-        if ends_session(error):
+        if ends_session(error) or error.sqlstate in _TIMED_OUT:
             raise error
         if error.sqlstate == _ABSENT:
             return self._gone(session)

@@ -55,8 +55,8 @@ def _parts(found: Any) -> Iterator[object]:
         yield from found.values()
     elif isinstance(found, tuple | list | set | frozenset):
         yield from found
-    elif callable(found) and not isinstance(found, type):
-        yield from (getattr(type(found), "__call__", None), getattr(found, "__dict__", None))
+    elif callable(found) and not isinstance(found, type) and hasattr(found, "__dict__"):
+        yield from (vars(type(found)).get("__call__"), vars(found))
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -172,9 +172,9 @@ class _Write:
         doom = rolled_back(self._gtrid, f"its Spark write {self._number} failed: {_first_line(error)}")
         doom.__cause__ = error
         self._transaction.set_rollback_only(doom)
-        # Tasks that nobody has heard of may prepare later: recovery sweeps what appears once this has ended.
-        self._transaction.adopt((), loose_ends=True)
         try:
+            # Tasks that nobody has heard of may prepare later: recovery sweeps what appears once this has ended.
+            self._transaction.adopt((), loose_ends=True)
             self._job.cancel()
             listing = self._list(self._datasources)
             records = [record for attempt in listing.attempts.values() for record in attempt.records]

@@ -17,7 +17,7 @@ from recovery.report import Account, News
 from tests.crash.explorer.parts import ModelBranch, ModelDataSource, ModelLog, ModelMarked
 from tests.crash.explorer.scenarios import Scenario
 from tests.crash.explorer.world import GTRID, LEDGER, NODE, Command, LogState, Reply, World
-from txpool.coordinator import Coordinator, Outcome, Unit
+from txpool.coordinator import Coordinator, Unit
 from txpool.settings import RecoverySettings
 from txpool.xid import TaskName, Xid, make_xid
 
@@ -134,7 +134,7 @@ def coordinator_program(scenario: Scenario) -> Callable[[Any], None]:
         result = coordinator.commit()
         port.call("report", result.outcome, result.knowable)
         for _ in range(_SETTLES):
-            if result.outcome is not Outcome.IN_DOUBT or not result.knowable:
+            if result.settled or not result.knowable:
                 return
             result = coordinator.settle()
             port.call("report", result.outcome, result.knowable)

@@ -230,7 +230,7 @@ class ModelDataSource:
     def resource_manager(self) -> ModelDataSource:
         return self
 
-    def xids_table(self) -> ModelDataSource:
+    def xids_table(self, **_options: Any) -> ModelDataSource:
         return self
 
     def identity(self) -> str:
@@ -269,26 +269,41 @@ def _row(gtrid: str, kept: tuple[Rec, ...] | None) -> MarkedRow:
     return MarkedRow(gtrid, NODE, kept is not None, thaw(kept or ()))
 
 
+_SAID = {
+    "prepare": "PREPARE {place}",
+    "commit": "COMMIT PREPARED {place}",
+    "rollback": "ROLLBACK PREPARED {place}",
+    "leave": "ROLLBACK {place} (a local transaction)",
+    "alone": "COMMIT {place} (one phase)",
+    "list": "list the prepared branches of {place}",
+    "mark": "INSERT the row into {place}, naming {named}",
+    "seal": "COMMIT {place} with its row",
+    "both": "INSERT the row, naming {named}, and COMMIT {place} in one message",
+    "abort": "close the session, insert a tombstone into {place}",
+    "tombstone": "insert a tombstone into {place}",
+    "rows": "read the rows of {place}",
+    "delete": "delete the row of {place}",
+    "record": "write the decision to the log, naming {named}",
+    "insert": "write the decision to the log, naming {named}",
+    "is_fenced": "ask the log for a fence",
+    "fence": "write the fence to the log",
+    "finish": "write the finished mark to the log",
+    "forget": "delete the decision from the log",
+    "purge": "delete what the log keeps of it",
+    "finished": "read the log's finished marks",
+    "decisions": "read the log's decisions",
+    "pointers": "read the log's pointers",
+    "aborted": "read the log's abort records",
+    "incarnations": "ask the log who is alive",
+    "point": "write a pointer to the log",
+    "note": "write a heuristic outcome to the log",
+}
+_SAID_LOG = {"abort": "write an abort record to the log"}
+
+
 def describe(command: Command) -> str:
     """A command as people read it."""
-    verb, place, *rest = command
-    said = {
-        "prepare": f"PREPARE {place}",
-        "commit": f"COMMIT PREPARED {place}",
-        "rollback": f"ROLLBACK PREPARED {place}",
-        "leave": f"ROLLBACK {place} (local)",
-        "alone": f"COMMIT {place} (one phase)",
-        "list": f"list the prepared branches of {place}",
-        "mark": f"INSERT the row into {place}, naming {[b for b, _, _ in rest[1]] if len(rest) > 1 else ''}",
-        "seal": f"COMMIT {place} with its row",
-        "both": f"INSERT and COMMIT the row of {place} in one message",
-        "tombstone": f"tombstone into {place}",
-        "rows": f"read the rows of {place}",
-        "delete": f"delete the row of {place}",
-        "report": f"reports to its caller: {place}",
-    }
-    if place == "log":
-        return f"log: {verb}" + (f" {[b for b, _, _ in rest[1]]}" if verb in ("record", "insert") else "")
-    if verb == "abort":
-        return f"close the session and tombstone into {place}"
-    return said[verb]
+    verb, place = command[:2]
+    named = [bqual for bqual, _, _ in command[3]] if verb in ("mark", "both", "record", "insert") else []
+    said = _SAID_LOG.get(verb, _SAID[verb]) if place == "log" else _SAID[verb]
+    return said.format(place=place, named=", ".join(named) or "nobody")

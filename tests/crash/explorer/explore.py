@@ -1,0 +1,233 @@
+"""The search: breadth first over every interleaving of the processes and every fate of every command.
+
+A state is the world, where each process stands, what may still go wrong, and what was reported. In every state
+everything that lives may die at once: the finale judges what becomes of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tests.crash.explorer.actors import DEAD, ENDED, Process, coordinator_program, first_world, recovery_program
+from tests.crash.explorer.finale import Finale, kill, land
+from tests.crash.explorer.scenarios import Scenario
+from tests.crash.explorer.world import INCARNATION, LEDGER, Command, Lost, Machine, No, Reply, World
+from txpool.coordinator import Outcome
+from txpool.log.base import Life
+
+#: Fates other than "ok" that a command may have, by its verb; what is not here is only ever executed and answered.
+_UNKNOWN = ("reply-lost", "lost", "late")
+_COORDINATORS = {
+    **dict.fromkeys(("prepare", "commit", "rollback", "alone", "mark", "seal", "both", "abort"), _UNKNOWN),
+    **dict.fromkeys(("record", "insert", "finish", "point"), _UNKNOWN),
+    **dict.fromkeys(("is_fenced", "decisions"), ("lost",)),
+    "delete": ("late",),
+}
+_RECOVERYS = {
+    **dict.fromkeys(("commit", "rollback", "tombstone", "fence", "purge", "delete", "forget"), _UNKNOWN),
+    **dict.fromkeys(("list", "rows"), ("lost",)),
+}
+#: What nobody else's doing bears upon, and nobody sees: no other process need run in between.
+_UNSEEN = frozenset({"heuristics", "report"})
+
+
+class Faults(NamedTuple):
+    """What may still go wrong."""
+
+    fates: int
+    crashes: int
+    leases: int
+    cuts: int
+
+
+class State(NamedTuple):
+    """A node of the search. Positions are the coordinator's and the recoverers'."""
+
+    world: World
+    positions: tuple[int, ...]
+    faults: Faults
+    reported: Outcome | None
+
+
+#: What is chosen in a state: "C.late" (who, and the fate of its next command), "land0", "crash", "lease", "cut.orders".
+Step = tuple[str, State]
+
+
+@dataclass
+class Finding:
+    """The result of a search; `problem` is empty where no violation was found."""
+
+    scenario: Scenario
+    states: int = 0
+    steps: int = 0
+    runs: int = 0
+    worlds: int = 0
+    seconds: float = 0.0
+    complete: bool = False
+    problem: str = ""
+    choices: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        bound = "all" if self.complete else "the first"
+        return (
+            f"{self.scenario.name}: {bound} {self.states} states, {self.steps} steps, {self.worlds} ends judged, "
+            f"{self.runs} runs of the real code, {self.seconds:.1f} s"
+        )
+
+
+class Explorer:
+    """The search over one scenario; the real code is what it is when the explorer is made."""
+
+    def __init__(self, scenario: Scenario, flaws: frozenset[str] = frozenset()) -> None:
+        self.scenario = scenario
+        readers = frozenset(scenario.opened[: scenario.readers])
+        self.machine = Machine(scenario.names, readers, holds=scenario.holds, flaws=flaws)
+        self.finale = Finale(scenario, self.machine)
+        recovery = Process(recovery_program(scenario), flaws)
+        self.processes = [Process(coordinator_program(scenario), flaws), *[recovery] * scenario.recoverers]
+        faults = Faults(scenario.fates, scenario.crashes, scenario.leases, scenario.cuts)
+        self.first = State(first_world(scenario), (0,) * len(self.processes), faults, None)
+
+    def search(self, limit: int) -> Finding:
+        """Breadth first, so that what is found has the shortest trace; stops at `limit` states."""
+        begun = time.perf_counter()
+        finding = Finding(self.scenario)
+        states, parents = [self.first], [(-1, "")]
+        numbers = {self.first: 0}
+        position = 0
+        while position < len(states) and not finding.problem:
+            state = states[position]
+            finding.problem = self.problem(state)
+            if finding.problem:
+                finding.choices = _choices(parents, position)
+            elif len(states) < limit:
+                for choice, following in self.steps(state):
+                    finding.steps += 1
+                    if numbers.setdefault(following, len(states)) == len(states):
+                        states.append(following)
+                        parents.append((position, choice))
+            position += 1
+        finding.states = len(states)
+        finding.complete = len(states) < limit and not finding.problem
+        finding.runs = sum(process.runs for process in set(self.processes))
+        finding.worlds = self.finale.worlds
+        finding.seconds = time.perf_counter() - begun
+        return finding
+
+    def problem(self, state: State) -> str:
+        """What is wrong if everything that runs dies here."""
+        return self.finale.problem(state.world, state.positions[0], state.reported)
+
+    def steps(self, state: State) -> Iterator[Step]:
+        """Everything that may happen next."""
+        for who in range(len(self.processes)):
+            yield from self._process_steps(state, who)
+        yield from self._events(state)
+
+    def name(self, who: int) -> str:
+        return f"R{who}" if who else "C"
+
+    def _process_steps(self, state: State, who: int) -> Iterator[Step]:
+        command = self.processes[who].command(state.positions[who])
+        if command is None or (who > 1 and state.positions[who] == 0 and state.positions[who - 1] == 0):
+            return  # one of two recoverers that are the same begins first
+        name = self.name(who)
+        after, reply = self.machine.apply(state.world, command)
+        yield f"{name}.ok", self._advance(state, who, after, reply)
+        if self.scenario.disk and reply[0] == "=":
+            yield from self._disk_steps(state, who, command, after)
+        if not state.faults.fates:
+            return
+        charged = state._replace(faults=state.faults._replace(fates=state.faults.fates - 1))
+        lost = KeyboardInterrupt if self.scenario.interrupts and who == 0 else Lost
+        silence: Reply = ("!", lost, "no reply")
+        for fate in (_RECOVERYS if who else _COORDINATORS).get(command[0], ()):
+            if fate == "lost":
+                yield f"{name}.lost", self._advance(charged, who, self._never(state.world, command, who), silence)
+            elif fate == "reply-lost" and reply[0] == "=":
+                yield f"{name}.reply-lost", self._advance(charged, who, after, silence)
+            elif fate == "late":
+                late = state.world._replace(late=tuple(sorted((*state.world.late, command), key=repr)))
+                # What a process deletes lazily is no error to it.
+                told: Reply = ("=", None) if who == 0 and command[0] == "delete" else silence
+                yield f"{name}.late", self._advance(charged, who, late, told)
+        if self.scenario.noes and command[0] in ("prepare", "alone") and reply[0] == "=" and command[1] != LEDGER:
+            refused, no = self.machine._refuse(state.world, command[1])
+            yield f"{name}.no", self._advance(charged, who, refused, no)
+
+    def _never(self, world: World, command: Command, who: int) -> World:
+        """A command that never arrives, since its session is cut."""
+        if who == 0 and command[0] in ("prepare", "alone", "mark", "seal", "both"):
+            return self.machine.apply(world, ("leave", command[1]))[0]
+        return world
+
+    def _disk_steps(self, state: State, who: int, command: Command, after: World) -> Iterator[Step]:
+        """A process is killed between a write and its sync, or the sync fails."""
+        kind = {"record": "decision", "fence": "fence", "seal": "row"}.get(command[0])
+        if kind is None or kind in state.world.unsynced:
+            return
+        # What was there before becomes no more durable than it was.
+        written = after._replace(unsynced=state.world.unsynced | {kind}, shadow=state.world.shadow)
+        if who:
+            yield f"{self.name(who)}.unsynced", _moved(state, who, written, DEAD)
+        elif state.faults.crashes:
+            spent = state._replace(faults=state.faults._replace(crashes=state.faults.crashes - 1))
+            yield "C.unsynced", _moved(spent, 0, kill(written, self.machine), DEAD)
+        if command[0] == "record" and state.faults.fates:
+            charged = state._replace(faults=state.faults._replace(fates=state.faults.fates - 1))
+            failed = state.world._replace(shadow=command[3])
+            yield "C.sync-fails", self._advance(charged, who, failed, ("!", Lost, "the sync failed"))
+
+    def _advance(self, state: State, who: int, world: World, reply: Reply) -> State:
+        process = self.processes[who]
+        position = process.advance(state.positions[who], reply)
+        reported = state.reported
+        command = process.command(position)
+        while command is not None and command[0] in _UNSEEN:
+            if command[0] == "report":
+                reported = command[1]
+                position = process.advance(position, ("=", None))
+            else:
+                world, answer = self.machine.apply(world, command)
+                position = process.advance(position, answer)
+            command = process.command(position)
+        return _moved(state, who, world, position)._replace(reported=reported)
+
+    def _events(self, state: State) -> Iterator[Step]:
+        world, faults = state.world, state.faults
+        for number in range(len(world.late)):
+            yield f"land{number}", state._replace(world=land(self.machine, world, number))
+        dead = state.positions[0] == DEAD
+        if faults.crashes and not dead:
+            spent = state._replace(faults=faults._replace(crashes=faults.crashes - 1))
+            yield "crash", _moved(spent, 0, kill(world, self.machine), DEAD)
+        if faults.leases and not dead and world.life is Life.ALIVE:
+            log = world.log._replace(lives=((INCARNATION, Life.DEAD),))
+            taken = faults._replace(leases=faults.leases - 1)
+            yield "lease", state._replace(world=world._replace(log=log), faults=taken)
+        if faults.cuts:
+            cut = state._replace(faults=faults._replace(cuts=faults.cuts - 1))
+            for name in (*self.scenario.opened, LEDGER) if self.scenario.marked else self.scenario.opened:
+                after = self.machine.apply(world, ("leave", name))[0]
+                if after != world:
+                    yield f"cut.{name}", cut._replace(world=after)
+        if dead and self.scenario.holds:
+            for name in self.machine.names:
+                if self.machine.state(world, name) == "held":
+                    yield f"notice.{name}", state._replace(world=self.machine.notice(world, name))
+
+
+def _moved(state: State, who: int, world: World, position: int) -> State:
+    positions = (*state.positions[:who], position, *state.positions[who + 1 :])
+    return state._replace(world=world, positions=positions)
+
+
+def _choices(parents: list[tuple[int, str]], position: int) -> list[str]:
+    choices: list[str] = []
+    while position:
+        position, choice = parents[position]
+        choices.append(choice)
+    return choices[::-1]

@@ -1,0 +1,141 @@
+"""Which attempts of a Spark write may win, from names alone."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from txpool.datasource import DataSource
+from txpool.errors import OperationalError
+from txpool.resources.base import BranchRecord
+from txpool.spark.attempts import Attempt, Candidates, PartitionResult, attempts_of, earlier_attempt
+from txpool.spark.mentioned import mentioned
+from txpool.xid import TaskName, make_xid
+
+GTRID = "txp1:driver:abcdefghijkl:1"
+PATH = "conf/by-global.properties"
+
+
+def records(
+    partition: int, attempt: int, *datasources: str, of: int | None = None, write: int = 0
+) -> list[BranchRecord]:
+    """An attempt's branches in these datasources, of `of` in all."""
+    task = TaskName(write, partition, attempt, of or len(datasources))
+    return [
+        BranchRecord(make_xid(GTRID, number, name, task=task), name, f"server of {name}", {"xid": "7"})
+        for number, name in enumerate(datasources)
+    ]
+
+
+def listed(*of_attempts: list[BranchRecord]) -> dict[int, Attempt]:
+    return attempts_of([record for some in of_attempts for record in some], gtrid=GTRID, write=0)
+
+
+def result(partition: int, attempt: int, *datasources: str) -> PartitionResult:
+    return PartitionResult(partition, attempt, tuple(records(partition, attempt, *datasources)), {})
+
+
+def test_a_listing_is_sorted_by_attempt_and_others_are_left_out() -> None:
+    plain = BranchRecord(make_xid(GTRID, 0, "one"), "one")
+    foreign = BranchRecord(make_xid(GTRID[:-1] + "2", 0, "one", task=TaskName(0, 0, 9, 1)), "one")
+    found = attempts_of(
+        [plain, foreign, *records(0, 5, "one", "two"), *records(0, 5, "one", "two"), *records(0, 6, "one", write=1)],
+        gtrid=GTRID,
+        write=0,
+    )
+    assert found == {5: Attempt(0, 5, tuple(records(0, 5, "one", "two")))}
+
+
+def test_an_attempt_is_complete_when_all_that_its_name_counts_is_there() -> None:
+    found = listed(records(0, 1, "one", "two"), records(1, 2, "one", of=2))
+    assert found[1].complete
+    assert not found[2].complete
+
+
+def test_only_a_complete_attempt_of_the_partition_is_adopted() -> None:
+    found = listed(records(0, 1, "one", of=2), records(0, 3, "one"), records(0, 4, "one"), records(1, 2, "one"))
+    assert earlier_attempt(found, 0) == found[3]
+    assert earlier_attempt(found, 2) is None
+
+
+@pytest.mark.parametrize(
+    ("ended", "stuck", "partial", "struck"),
+    [
+        ((), (0, 1), False, set()),  # whatever Spark has not given up may still win
+        ((1, 2), (), False, {2}),  # the complete one is there to be adopted
+        ((1, 2), (), True, set()),  # a database did not answer: 2 may be complete
+        ((1, 2), (0,), True, {1}),  # the retry of partition 0 did not adopt it
+        ((1, 2), (0, 1), False, {1, 2}),
+    ],
+)
+def test_what_is_struck(ended: tuple[int, ...], stuck: tuple[int, ...], partial: bool, struck: set[int]) -> None:
+    found = listed(records(0, 1, "one", "two"), records(1, 2, "one", of=2), records(1, 3, "one"))
+    candidates = Candidates()
+    rolled_back = candidates.strike(found, ended=ended, stuck=stuck, partial=partial)
+    assert {attempt.number for attempt in rolled_back} == candidates.struck == struck
+
+
+def test_what_a_struck_attempt_prepares_later_rolls_back_as_well() -> None:
+    candidates = Candidates()
+    candidates.strike(listed(records(0, 1, "one", of=2)), ended={1})
+    late = listed(records(0, 1, "one", "two"))
+    assert candidates.strike(late, ended=set()) == [late[1]]
+
+
+def test_the_winners_are_what_the_results_name() -> None:
+    results = [result(0, 1, "one", "two"), result(1, 2), result(2, 4, "one")]
+    found = listed(records(0, 1, "one", "two"), records(2, 3, "one"), records(2, 4, "one"))
+    chosen = Candidates().choose(GTRID, results, 3, found)
+    assert chosen == [*records(0, 1, "one", "two"), *records(2, 4, "one")]
+
+
+def test_a_winner_that_was_struck_or_is_gone_wins_nothing() -> None:
+    found = listed(records(0, 1, "one", "two"), records(1, 2, "one"))
+    candidates = Candidates()
+    candidates.struck.add(2)
+    with pytest.raises(OperationalError, match="attempt 2 of partition 1 .* rolls back"):
+        candidates.choose(GTRID, [result(0, 1, "one", "two"), result(1, 2, "one")], 2, found)
+    with pytest.raises(OperationalError, match=r"attempt 1 of partition 0 .* not any more in two:"):
+        Candidates().choose(GTRID, [result(0, 1, "one", "two")], 1, listed(records(0, 1, "one", of=2)))
+    with pytest.raises(OperationalError, match=r"1 results for 2 partitions \(none for \[0\]\)"):
+        candidates.choose(GTRID, [result(1, 2, "one")], 2, found)
+
+
+def test_a_result_travels_as_plain_data() -> None:
+    sent = PartitionResult(3, 1, tuple(records(3, 1, "one", "two")), {"one": {"name": "one"}})
+    packed = sent.pack()
+    assert {type(value) for value in packed.values()} == {int, str, dict}
+    assert PartitionResult.unpack(GTRID, packed) == sent
+
+
+def test_what_a_function_mentions() -> None:
+    source = DataSource("held", driver="sqlite3", mode="cmr", url="sqlite:///held.db")
+    closed_over = ["conf/by-closure.properties", source]
+
+    def helper(rows: object, name: str = "conf/by-default.properties") -> object:
+        return rows, name, closed_over, PATH
+
+    class Writer:
+        def __init__(self) -> None:
+            self.name = {"name": "conf/by-attribute.properties"}
+
+        def __call__(self, rows: object) -> object:
+            return helper(rows), "conf/by-constant.properties"
+
+        def method(self, rows: object) -> object:
+            return self(rows)
+
+    paths = {f"conf/by-{how}.properties" for how in ("closure", "default", "global", "constant", "attribute")}
+    for function in (
+        Writer(),
+        Writer().method,
+        functools.partial(Writer()),
+        lambda rows: [Writer()(row) for row in rows],
+    ):
+        found = set(mentioned(function))
+        if not isinstance(function, type(lambda: None)):
+            assert paths | {source} <= found
+    assert {PATH, "conf/by-keyword.properties"} <= set(
+        mentioned(functools.partial(helper, name="conf/by-keyword.properties"))
+    )

@@ -11,9 +11,9 @@ from recovery.modules import clean, end, tombstone
 from recovery.report import Account
 from recovery.sites import Sites
 from recovery.work import Work
-from txpool.errors import ProgrammingError
+from txpool.errors import OperationalError, ProgrammingError
 from txpool.log.base import DecisionLog
-from txpool.resources.base import Settled
+from txpool.resources.base import MarkedRow, Settled
 from txpool.xid import split_gtrid
 
 logger = logging.getLogger("txpool.recovery.audit")
@@ -42,7 +42,7 @@ def commit(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> None
         raise ProgrammingError(f"{gtrid} is decided, and its own living process commits it: nothing was done")
     _audit("commit", gtrid)
     if marked is not None:
-        clean(work, [end(work, marked, tombstone(work, marked, gtrid))])
+        clean(work, [end(work, marked, _asked(work, marked, gtrid))])
         return
     # It meets the decision, and makes that durable: what a dead process wrote can be read, and may vanish.
     log.abort(gtrid)
@@ -65,7 +65,7 @@ def rollback(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> No
         for branch in work.evidence.seen(gtrid):
             work.roll_back(branch, "by hand")
         return
-    row = tombstone(work, marked, gtrid)
+    row = _asked(work, marked, gtrid)
     if row.committed:
         raise _decided(gtrid)
     met = end(work, marked, row)
@@ -88,6 +88,16 @@ def _work(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> Work:
         account.silent(name, reason)
     _require_known(evidence, gtrid)
     return Work(evidence, log, sites, account)
+
+
+def _asked(work: Work, marked: str, gtrid: str) -> MarkedRow:
+    try:
+        return tombstone(work, marked, gtrid)
+    except Exception as error:
+        raise OperationalError(
+            f"{marked}, which decides {gtrid}, could not be asked: {error}. Nothing was done, and nothing is lost: its "
+            "own process may be at it; try again when that has ended, or when the database answers"
+        ) from error
 
 
 def _require_known(evidence: Evidence, gtrid: str) -> None:

@@ -182,8 +182,13 @@ def _act(conf: Path, yes: bool, as_json: bool, question: str, act: Callable[[Rec
 
 
 def _confirm(yes: bool, question: str) -> None:
-    if not yes and not typer.confirm(question, err=True):
-        raise typer.Exit(ExitCode.REFUSED)
+    """Exits where the answer is no, or where there is nobody to give one."""
+    try:
+        if yes or typer.confirm(question, err=True):
+            return
+    except typer.Abort:
+        typer.echo("Nobody has confirmed it: use --yes. Nothing was done.", err=True)
+    raise typer.Exit(ExitCode.REFUSED)
 
 
 def _code(report: ScanReport) -> ExitCode:

@@ -7,9 +7,10 @@ back in another, and a second pass does not help.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 from recovery.report import told
 from recovery.sites import Listing, Seen, Sites
@@ -30,7 +31,7 @@ class Standing(Enum):
     FOREIGN = "it is another node's"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Evidence:
     """What a pass knows. Immutable once gathered; `silent` names the datasources that have not answered."""
 
@@ -52,24 +53,28 @@ class Evidence:
     #: What could not be fenced, and why.
     unfenced: Mapping[str, str] = field(default_factory=dict)
 
-    def seen(self, gtrid: str | None = None) -> Iterator[Seen]:
-        """The listed branches, of one transaction or of all."""
+    @cached_property
+    def _branches(self) -> dict[str, list[Seen]]:
+        found: dict[str, list[Seen]] = {}
         for listing in self.listings.values():
             for branch in listing.branches:
-                if gtrid is None or branch.xid.gtrid == gtrid:
-                    yield branch
+                found.setdefault(branch.xid.gtrid, []).append(branch)
+        return found
+
+    def seen(self, gtrid: str) -> Sequence[Seen]:
+        """The listed branches of a transaction."""
+        return self._branches.get(gtrid, ())
 
     def listed(self, gtrid: str) -> bool:
         """Whether any branch of it was prepared anywhere when the pass began."""
-        return any(True for _ in self.seen(gtrid))
+        return gtrid in self._branches
 
     @property
     def gtrids(self) -> list[str]:
         """Every transaction that anything is known of."""
-        found = {branch.xid.gtrid for branch in self.seen()}
         kept: Iterable[Iterable[str]] = (self.finished, self.pointers, self.decisions, self.aborted)
         noted = (heuristic.gtrid for heuristic in self.heuristics)
-        return sorted(found.union(*kept, *self.rows.values(), noted))
+        return sorted(set(self._branches).union(*kept, *self.rows.values(), noted))
 
     def standing(self, gtrid: str) -> Standing:
         """Whose it is, and whether that process can still decide it."""

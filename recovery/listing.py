@@ -61,8 +61,9 @@ def show(evidence: Evidence, sites: Sites, gtrid: str) -> InDoubt | None:
 def _is_shown(evidence: Evidence, gtrid: str) -> bool:
     if evidence.listed(gtrid) or any(heuristic.gtrid == gtrid for heuristic in evidence.heuristics):
         return True
-    # A living process's rows and decisions are its daily work.
-    return _decision(evidence, gtrid)[0] == "commit" and evidence.standing(gtrid) is not Standing.ALIVE
+    # Those of a living process, or of another node, are its daily work.
+    theirs = evidence.standing(gtrid) in (Standing.ALIVE, Standing.FOREIGN)
+    return _decision(evidence, gtrid)[0] == "commit" and not theirs
 
 
 def _described(evidence: Evidence, sites: Sites, gtrid: str) -> InDoubt:

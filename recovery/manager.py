@@ -12,7 +12,7 @@ from recovery import byhand, listing
 from recovery.evidence import gather
 from recovery.modules import DecidedModule, MarkedModule, Module, OrphanModule
 from recovery.orphans import IncarnationFilter, NodeFilter, OrphanFilter, TransactionLogFilter
-from recovery.report import Account, News, ScanReport
+from recovery.report import Account, News, ScanReport, told
 from recovery.sites import Recoverable, Sites
 from recovery.work import Work
 from txpool.datasource import DataSource
@@ -101,12 +101,12 @@ class RecoveryManager:
         for name, reason in work.evidence.silent.items():
             account.silent(name, reason)
         for name, reason in work.evidence.unfenced.items():
-            account.errors[f"fence of {name}"] = reason
+            account.fail(f"the fence of {name}", reason)
         for module in modules:
             try:
                 module.run(work)
             except Exception as error:
-                account.fail(f"module {module.name}", error)
+                account.fail(f"module {module.name}", told(error))
 
     # -- the thread ---------------------------------------------------------------------------------------------
 

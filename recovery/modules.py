@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 from recovery.evidence import Evidence, Standing
 from recovery.orphans import OrphanFilter, Vote, poll
+from recovery.report import told
 from recovery.sites import Listing
 from recovery.work import Work
 from txpool import failpoints
@@ -43,6 +44,7 @@ class MarkedModule:
     def _resolve(self, work: Work, gtrid: str) -> Met | None:
         name = work.evidence.marked_by(gtrid)
         if name is None or not _is_to_do(work.evidence, gtrid):
+            _note_kept(work, gtrid, f"its row in {name} is kept")
             return None
         try:
             row = tombstone(work, name, gtrid)
@@ -87,6 +89,8 @@ def clean(work: Work, met: Iterable[Met]) -> None:
     """Delete the rows whose branches have all answered, as a listing shows that is taken after their answers."""
     later, silent = work.sites.listings()
     gone = [each for each in met if each.answered and _is_gone(each.row, later, silent)]
+    if not gone:
+        return
     if failpoints.armed:
         failpoints.hit("recovery.forget")
     for name, table in work.sites.tables.items():
@@ -139,9 +143,7 @@ class DecidedModule:
         if evidence.marked_by(gtrid) is not None:
             return False
         if not evidence.ended(gtrid):
-            standing = evidence.standing(gtrid)
-            if standing is not Standing.ALIVE and not evidence.listed(gtrid):
-                work.leave_all(gtrid, f"it is decided to commit, and {standing.value}")
+            _note_kept(work, gtrid, "it is decided to commit, and that is kept")
             return False
         return work.settle(gtrid, evidence.decisions[gtrid].branches, "decided in the log")
 
@@ -163,7 +165,7 @@ class OrphanModule:
 
     def run(self, work: Work) -> None:
         before, self._candidates = self._candidates, set()
-        for gtrid in sorted({branch.xid.gtrid for branch in work.evidence.seen()}):
+        for gtrid in filter(work.evidence.listed, work.evidence.gtrids):
             _guarded(work, self.name, gtrid, lambda work, gtrid: self._judge(work, gtrid, before))
         self._sweep(work)
 
@@ -192,10 +194,19 @@ class OrphanModule:
             work.account.forget(done)
 
 
+def _note_kept(work: Work, gtrid: str, what: str) -> None:
+    """Say that a decision without listed branches stays, where nobody living will end it."""
+    evidence = work.evidence
+    standing = evidence.standing(gtrid)
+    decided = gtrid in evidence.decisions or evidence.row(gtrid) is not None
+    if standing in (Standing.DEAD, Standing.UNKNOWN) and decided and not evidence.listed(gtrid):
+        work.leave_all(gtrid, f"{what}: {standing.value}")
+
+
 def _guarded(work: Work, name: str, gtrid: str, step: Callable[[Work, str], T]) -> T | None:
     """One transaction's part of a module: what fails there stops neither the module nor the others."""
     try:
         return step(work, gtrid)
     except Exception as error:
-        work.account.fail(f"{name} {gtrid}", error)
+        work.account.fail(f"{name} {gtrid}", told(error))
         return None

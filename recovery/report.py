@@ -130,8 +130,8 @@ class Account:
         self.heuristics.append(found)
         self._news.warn(
             f"heuristic outcome: {found.gtrid} was decided to {found.decided}, and its branch {found.bqual} in "
-            f"{found.datasource} has ended {found.ended}. The record is kept: see `txpool-recovery show`, repair by hand, "
-            "then `txpool-recovery forget`"
+            f"{found.datasource} has ended {found.ended}. The record is kept: see `txpool-recovery show`, repair by "
+            "hand, then `txpool-recovery forget`"
         )
 
     def forget(self, gtrids: list[str]) -> None:
@@ -139,11 +139,9 @@ class Account:
         for gtrid in gtrids:
             logger.info("forgot %s: every branch has answered", gtrid)
 
-    def fail(self, step: str, error: BaseException) -> None:
-        text = told(error)
+    def fail(self, step: str, text: str) -> None:
         self.errors[step] = text
         self._news.warn(f"{step} failed, the rest goes on: {text}")
-        logger.debug("%s failed", step, exc_info=error)
 
     def report(self) -> ScanReport:
         return ScanReport(

@@ -68,7 +68,7 @@ class Work:
 
     def leave_all(self, gtrid: str, reason: str, *, alarm: bool = True) -> None:
         """The same for all of a transaction, whether anything of it is listed or not."""
-        branches = list(self.evidence.seen(gtrid))
+        branches = self.evidence.seen(gtrid)
         for branch in branches:
             self.leave(branch, reason, alarm=alarm)
         if not branches:

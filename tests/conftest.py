@@ -56,6 +56,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test, and no child of one, takes the repository's own conf/txpool.properties for its configuration."""
+    empty = tmp_path_factory.mktemp("conf") / "txpool.properties"
+    empty.touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TXPOOL_CONF", str(empty))
+        yield
+
+
 @pytest.fixture(scope="session")
 def require() -> Require:
     """`require(condition, "what is missing")`: skips where it is missing; with TXPOOL_REQUIRE_ALL=1 it fails."""

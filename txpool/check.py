@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def examine(path: Path) -> list[Finding]:
 
 def _connected(datasource: DataSource) -> list[Finding]:
     try:
-        with datasource.connect() as connection:
+        with closing(datasource.connect()) as connection:
             found = [Finding("right", "connected, with the user and password of the file")]
             if isinstance(connection, psycopg.Connection):
                 found += _postgresql(connection, datasource.mode)

@@ -48,6 +48,9 @@ POINTS: Final = {
 #: True while any point is armed: the one attribute that an unarmed point costs.
 armed = False
 
+_SIGNALS: Final = {"interrupt": signal.SIGINT, "kill": signal.SIGKILL}
+_ACTIONS: Final = ("raise", "hang", "count", *_SIGNALS)
+
 _actions: dict[str, tuple[str, int]] = {}
 _reached: dict[str, int] = {}
 _lock = threading.Lock()
@@ -58,12 +61,12 @@ class Failpoint(Exception):
 
 
 def arm(point: str, action: str = "raise", *, nth: int = 1) -> None:
-    """Arm a point: `raise`, `kill` (SIGKILL), `hang`, or `count`, which only notes that it was reached."""
+    """Arm a point: `raise`, `interrupt` (SIGINT), `kill` (SIGKILL), `hang`, or `count`, which only notes it."""
     global armed
     if point not in POINTS:
         raise ValueError(f"no failpoint is called {point!r}")
-    if action not in {"raise", "kill", "hang", "count"}:
-        raise ValueError(f"failpoint {point}: {action!r} is none of raise, kill, hang, count")
+    if action not in _ACTIONS:
+        raise ValueError(f"failpoint {point}: {action!r} is none of {', '.join(_ACTIONS)}")
     with _lock:
         _actions[point] = (action, nth)
         _reached[point] = 0
@@ -102,8 +105,8 @@ def hit(point: str) -> None:
         _reached[point] += 1
         if _reached[point] != nth:
             return
-    if action == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
+    if action in _SIGNALS:
+        os.kill(os.getpid(), _SIGNALS[action])
     if action == "hang":
         time.sleep(3600)
     if action == "raise":

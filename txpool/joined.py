@@ -73,7 +73,7 @@ class Savepoints:
         savepoint = self._find(owner)
         if savepoint is None:
             return
-        if False:
+        if savepoint.overlaid:
             savepoint.kept = True
             raise Overlaid
         self._raw.execute(f"rollback to {savepoint.name}")

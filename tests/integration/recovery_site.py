@@ -106,6 +106,13 @@ class Site:
         process = self.process(source, *arguments, failpoints=failpoints)
         output, errors = process.communicate(timeout=120)
         assert process.returncode == -signal.SIGKILL, f"{process.returncode}\n{output}\n{errors}"
+        # Its sessions outlive it for a moment, and what they are at may land meanwhile: wait until they are gone.
+        for name in ("one", "two"):
+            self.databases.rows(
+                name,
+                "select pg_terminate_backend(pid, 10000) from pg_stat_activity "
+                "where datname = current_database() and pid <> pg_backend_pid()",
+            )
 
     def command(self, *arguments: str, failpoints: str = "") -> subprocess.CompletedProcess[str]:
         """`txpool-recovery` with this configuration."""

@@ -1,6 +1,5 @@
 """What becomes of a connection around a transaction: each row of the table, on PostgreSQL and on a marked SQLite."""
 
-# ruff: noqa: PT012 - blocks that end by an exception are what is tested
 
 from __future__ import annotations
 

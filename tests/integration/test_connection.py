@@ -1,6 +1,5 @@
 """What a connection does beyond PEP 249: each driver's own ways, its place in the pool, and the registry of names."""
 
-# ruff: noqa: PT012, PT031 - blocks that end by an exception are what is tested
 
 from __future__ import annotations
 
@@ -84,8 +83,10 @@ def test_a_block_that_outlives_its_connection_disturbs_nobody(postgres_source: D
     block = connection.transaction()
     block.__enter__()
     connection.execute("insert into t values (1, 'lost')")
+    pid = connection.info.backend_pid
     connection.close()
     with postgres_source.connect() as other:
+        assert other.info.backend_pid == pid
         other.execute("insert into t values (2, 'kept')")
         with pytest.raises(InterfaceError, match="outlived"):
             block.__exit__(None, None, None)

@@ -1,6 +1,5 @@
 """SQLAlchemy over a datasource: with no transaction around, and inside one (managed.commit=join)."""
 
-# ruff: noqa: PT012 - blocks that end by an exception are what is tested
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def folder(databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     manager.close()
 
 
-def writer(*files: str, then: Callable[[int], object] = lambda partition: None) -> Write:
+def writer(*files: str, suffix: str = "", then: Callable[[int], object] = lambda partition: None) -> Write:
     """A user's writer: every row into all of these datasources, and `then` once they are written."""
 
     def write(rows: Iterator[Any]) -> None:
@@ -60,7 +60,7 @@ def writer(*files: str, then: Callable[[int], object] = lambda partition: None) 
         from txpool.datasource import connect
 
         partition = TaskContext.get().partitionId()
-        cursors = [connect(file).cursor() for file in files]
+        cursors = [connect(file + suffix).cursor() for file in files]
         for row in rows:
             for cursor in cursors:
                 cursor.execute("insert into landed values (%s, %s)", [row.id if hasattr(row, "id") else row, partition])
@@ -162,6 +162,12 @@ def test_what_is_prepared_after_the_rollback_is_swept_by_recovery(spark: SparkSe
     assert landed(databases, "one") == []
 
 
+def test_without_a_partition_nothing_runs(spark: SparkSession, databases: Databases) -> None:
+    with transaction():
+        report = foreach_partition(spark.sparkContext.emptyRDD(), writer("one.properties"))
+    assert (report.partitions, report.attempts, report.branches) == (0, 0, 0)
+
+
 def test_a_marked_datasource_is_refused_in_a_task(spark: SparkSession, databases: Databases, folder: Path) -> None:
     (folder / "ledger.properties").write_text("driver = sqlite3\nmode = cmr\nurl = sqlite:///ledger.db\n")
     with (
@@ -203,16 +209,23 @@ def test_a_task_that_finds_no_slot_says_so_and_all_is_freed(spark: SparkSession,
     assert databases.prepared() == []
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["opened on the driver", "found by the task"])
-def test_a_task_finds_a_file_from_the_drivers_folder(
-    spark: SparkSession, databases: Databases, folder: Path, known: bool
+def test_tasks_find_what_the_function_mentions_from_the_drivers_folder(
+    spark: SparkSession, databases: Databases, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert os.getcwd() == str(folder)  # where no worker process is
-    if known:
-        txpool.datasource.find("one.properties")
     with transaction():
         foreach_partition(spark.range(4), writer("one.properties"))
     assert landed(databases, "one") == [0, 1, 2, 3]
+    assert caplog.messages == []
+
+
+def test_tasks_find_by_themselves_what_nobody_mentions(
+    spark: SparkSession, databases: Databases, caplog: pytest.LogCaptureFixture
+) -> None:
+    with transaction():
+        foreach_partition(spark.range(4), writer("one", suffix=".properties"))
+    assert landed(databases, "one") == [0, 1, 2, 3]
+    assert "only the tasks knew of datasource one" in caplog.text
 
 
 def test_a_registered_datasource_is_found_by_its_name(spark: SparkSession, databases: Databases, folder: Path) -> None:

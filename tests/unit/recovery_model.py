@@ -330,3 +330,16 @@ def pointed(world: World) -> Iterator[str]:
     yield "a ended"
     world.b.end(b, answer)
     yield "b ended"
+
+
+def world_after(steps: Callable[[World], Iterator[str]], last: str, *, dead: bool = True) -> World:
+    """A world in which a coordinator has come as far as the step called `last`."""
+    world = World()
+    for step in steps(world):
+        if step == last:
+            break
+    else:
+        raise AssertionError(last)
+    if dead:
+        world.die()
+    return world

@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import logging
-import threading
 
 import pytest
 
 from recovery import RecoveryManager
-from recovery.evidence import Evidence, Standing
-from recovery.orphans import Ballot, IncarnationFilter, NodeFilter, TransactionLogFilter, Vote, poll
-from recovery.sites import Listing, Seen
-from tests.unit.recovery_model import NODE, World, logged, marked, pointed, unaccounted
-from txpool.errors import ConfigurationError, ProgrammingError
-from txpool.log.base import Decision, Heuristic, Life
-from txpool.log.memory import MemoryDisk, MemoryLog
+from tests.unit.recovery_model import NODE, World, logged, marked, pointed, unaccounted, world_after
+from txpool.log.base import Life
 from txpool.resources.base import Answer, BranchRecord, MarkedRow
-from txpool.xid import TaskName, Xid, make_gtrid, make_xid
+from txpool.xid import TaskName, make_gtrid, make_xid
 
 COMMITTED, ROLLED_BACK = Answer.COMMITTED, Answer.ROLLED_BACK
-
-
-def world_after(steps: object, last: str, *, dead: bool = True) -> World:
-    """A world in which a coordinator has come as far as the step called `last`."""
-    world = World()
-    for step in steps(world):  # type: ignore[operator]
-        if step == last:
-            break
-    else:
-        raise AssertionError(last)
-    if dead:
-        world.die()
-    return world
 
 
 def test_what_a_dead_process_had_decided_commits_and_is_forgotten() -> None:
@@ -366,248 +347,34 @@ def test_news_is_said_per_branch(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.messages
 
 
-# -- by hand ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("steps", [logged, marked])
-def test_a_rollback_by_hand_is_refused_where_it_is_decided(steps: object) -> None:
-    world = world_after(steps, "decided")
-    with pytest.raises(ProgrammingError, match="decided to commit"):
-        world.recovery.rollback(world.gtrid)
-    assert len(world.a.prepared) == len(world.b.prepared) == 1
-    world.scan()
-    assert world.outcomes() == {"committed"}
-
-
-@pytest.mark.parametrize(("steps", "last"), [(logged, "b prepared"), (marked, "b prepared"), (pointed, "pointed")])
-def test_a_rollback_by_hand_takes_the_key_from_a_living_process(steps: object, last: str) -> None:
-    world = World()
-    running = steps(world)  # type: ignore[operator]
-    while next(running) != last:
-        pass
-    if world.ledger.open is not None:
-        world.ledger.open = None  # the operator waits for its lock, and it times out: its session is ended
-    world.recovery.rollback(world.gtrid)
-    for _ in running:
-        pass
-    assert world.outcomes() == {"rolled back"}
-
-
-def test_a_rollback_by_hand_ends_what_is_unknown_to_the_log() -> None:
-    world = World()
-    xid = make_xid(make_gtrid(NODE, "strange00000", 1), 0, "a")
-    world.a.prepare(xid)
-    assert [each.gid for each in world.recovery.rollback(xid.gtrid).rolled_back] == [xid.joined]
-
-
-@pytest.mark.parametrize("steps", [logged, marked])
-def test_a_commit_by_hand_is_refused_unless_it_is_decided(steps: object) -> None:
-    world = world_after(steps, "b prepared")
-    with pytest.raises(ProgrammingError, match="not decided"):
-        world.recovery.commit(world.gtrid)
-    assert len(world.a.prepared) == len(world.b.prepared) == 1
-    assert not world.ledger.rows
-
-
-@pytest.mark.parametrize("steps", [logged, marked])
-def test_a_commit_by_hand_finishes_what_is_decided(steps: object) -> None:
-    world = world_after(steps, "decided", dead=False)
-    with pytest.raises(ProgrammingError, match="living"):
-        world.recovery.commit(world.gtrid)
-    world.die()
-    world.recovery.commit(world.gtrid)
-    assert world.outcomes() == {"committed"}
-    assert world.is_clean()
-
-
-@pytest.mark.parametrize("act", ["commit", "rollback", "show"])
-def test_a_text_that_is_no_gtrid_is_refused(act: str) -> None:
-    with pytest.raises(ProgrammingError, match="not a gtrid"):
-        getattr(World().recovery, act)("txp1:nobody")
-
-
-@pytest.mark.parametrize("act", ["commit", "rollback"])
-@pytest.mark.parametrize("node", [NODE, "other"])
-def test_what_is_not_known_or_not_ours_is_refused_by_hand(act: str, node: str) -> None:
-    with pytest.raises(ProgrammingError, match="nothing was done"):
-        getattr(World().recovery, act)(make_gtrid(node, "strange00000", 1))
-
-
-# -- the listing --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("steps", "last", "decision", "words"),
-    [
-        (logged, "b prepared", "undecided", "fence its dead process, then roll back"),
-        (logged, "decided", "commit", "commit: it is decided in the log"),
-        (marked, "b prepared", "undecided", "put a tombstone into ledger"),
-        (marked, "decided", "commit", "commit: it is committed in ledger"),
-    ],
-)
-def test_the_listing_says_what_will_be_done_and_writes_nothing(
-    steps: object, last: str, decision: str, words: str
-) -> None:
-    world = world_after(steps, last)
-    (found,) = world.recovery.in_doubt()
-    assert (found.gtrid, found.decision, found.attention) == (world.gtrid, decision, True)
-    assert words in found.next
-    assert {branch.state for branch in found.branches} == {"prepared"}
-    assert world.disk.lives[world.incarnation] is Life.DEAD
-    assert not {"fence", "ledger.tombstone", "purge"} & set(world.calls.names)
-    assert world.recovery.show(world.gtrid) == found
-
-
-def test_the_listing_leaves_a_living_process_to_itself() -> None:
-    world = world_after(logged, "decided", dead=False)
-    (found,) = world.recovery.in_doubt()
-    assert not found.attention
-    assert "lives" in found.next
-
-
-# -- the vote -----------------------------------------------------------------------------------------------------
-
-
-def evidence_of(xid: Xid, life: Life | None, **known: object) -> Evidence:
-    seen = Seen(xid, "a", "")
-    empty: dict[str, object] = {
-        "node": NODE,
-        "listings": {"a": Listing("", (seen,))},
-        "silent": {},
-        "lives": {xid.incarnation: life} if life else {},
-        "fenced": frozenset({xid.incarnation} if life is Life.FENCED else ()),
-        "finished": frozenset(),
-        "pointers": {},
-        "decisions": {},
-        "aborted": frozenset(),
-        "rows": {},
-        "tags": {},
-    }
-    return Evidence(**(empty | known))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("life", "known", "outcome"),
-    [
-        (Life.FENCED, {}, Vote.ROLLBACK),
-        (Life.ALIVE, {}, Vote.LEAVE_ALONE),
-        (Life.DEAD, {}, Vote.LEAVE_ALONE),
-        (None, {}, Vote.LEAVE_ALONE),
-        (Life.ALIVE, {"finished": "gtrid"}, Vote.ROLLBACK),
-        (Life.FENCED, {"decisions": "gtrid"}, Vote.LEAVE_ALONE),
-        (Life.FENCED, {"pointers": "gtrid"}, Vote.LEAVE_ALONE),
-    ],
-)
-def test_one_leave_alone_wins(life: Life | None, known: dict[str, str], outcome: Vote) -> None:
-    xid = make_xid(make_gtrid(NODE, "incarnation0", 1), 0, "a")
-    values: dict[str, object] = {
-        "finished": frozenset([xid.gtrid]),
-        "decisions": {xid.gtrid: Decision(xid.gtrid, ())},
-        "pointers": {xid.gtrid: "ledger"},
-    }
-    evidence = evidence_of(xid, life, **{name: values[name] for name in known})
-    ballot = poll((TransactionLogFilter(), NodeFilter([NODE]), IncarnationFilter()), evidence, xid)
-    assert ballot.vote is outcome
-
-
-def test_no_vote_leaves_and_a_filter_of_ones_own_has_a_say() -> None:
-    xid = make_xid(make_gtrid(NODE, "incarnation0", 1), 0, "a")
-    evidence = evidence_of(xid, Life.FENCED)
-
-    class Hold:
-        def vote(self, evidence: Evidence, xid: Xid) -> Ballot | None:
-            return Ballot(Vote.LEAVE_ALONE, "not on a Friday")
-
-    assert poll((), evidence, xid).vote is Vote.LEAVE_ALONE
-    assert poll((NodeFilter(["other"]),), evidence, xid).vote is Vote.LEAVE_ALONE
-    assert poll((NodeFilter([NODE]), Hold()), evidence, xid).reason == "not on a Friday"
-
-
-def test_another_nodes_standing_is_foreign_even_where_the_incarnation_is_known() -> None:
-    xid = make_xid(make_gtrid("other", "incarnation0", 1), 0, "a")
-    assert evidence_of(xid, Life.FENCED).standing(xid.gtrid) is Standing.FOREIGN
-
-
-# -- the thread ---------------------------------------------------------------------------------------------------
-
-
-def test_the_thread_scans_at_once_and_stop_waits_for_the_pass() -> None:
-    world = world_after(logged, "decided")
-    reached, go = threading.Event(), threading.Event()
-
-    def hold(number: int) -> None:
-        if world.calls.names[number] == "purge":
-            reached.set()
-            go.wait()
-
-    world.calls.before = hold
-    world.recovery.start()
-    world.recovery.start()
-    assert reached.wait(30)
-    stopper = threading.Thread(target=world.recovery.stop)
-    stopper.start()
-    assert world.disk.outcomes
-    go.set()
-    stopper.join()
-    assert world.is_clean()
-    assert world.recovery.last_report is not None
-    world.recovery.stop()
-
-
-def test_the_thread_outlives_a_scan_that_fails(caplog: pytest.LogCaptureFixture) -> None:
-    world = world_after(logged, "decided")
-    manager = RecoveryManager(log=world.log, datasources=[world.a, world.b, world.ledger], backoff=0, period=0.001)
-    done = threading.Event()
-
-    def fail_once(number: int) -> None:
-        if number < 6 and world.calls.names[number] == "incarnations":
-            raise OSError("the log is on a bad disk")
-        if world.calls.names[number] == "purge":
-            done.set()
-
-    world.calls.before = fail_once
-    manager.start()
-    assert done.wait(30)
-    manager.stop()
-    assert world.is_clean()
-    assert "bad disk" in caplog.text
-
-
-def test_stop_ends_a_backoff_and_the_orphan_waits_for_the_next_scan() -> None:
-    world = world_after(logged, "b prepared")
-    manager = RecoveryManager(log=world.log, datasources=[world.a, world.b], backoff=3600, period=3600)
-    listed = threading.Event()
-
-    def watch(number: int) -> None:
-        if world.calls.names[number] == "decisions":
-            listed.set()
-
-    world.calls.before = watch
-    manager.start()
-    assert listed.wait(30)
-    manager.stop()
-    assert len(world.a.prepared) == 1
-    assert manager.last_report is not None
-    world.scan()
-    assert world.outcomes() == {"rolled back"}
-
-
-# -- the configuration --------------------------------------------------------------------------------------------
-
-
-def test_recovery_needs_a_node_a_log_and_datasources() -> None:
-    with pytest.raises(ConfigurationError, match="node.name"):
-        RecoveryManager(datasources=[])
-    with pytest.raises(ConfigurationError, match="no datasource"):
-        RecoveryManager(log=MemoryLog(MemoryDisk(NODE), node=NODE), datasources=[])
-
-
-def test_a_heuristic_outcome_is_not_noted_twice() -> None:
-    world = world_after(logged, "decided")
-    world.b.end(world.xid(world.b, 1), ROLLED_BACK)
-    world.a.silent = True
-    for _ in range(3):
-        world.scan()
-    assert world.log.heuristics() == [
-        Heuristic(world.gtrid, "1:b:L", "b", "commit", "rolled back", pytest.approx(0, abs=1e12))
+def test_1_2_3_a_pass_reads_in_the_only_safe_order_and_then_acts() -> None:
+    world = world_after(marked, "b prepared")
+    world.one_pass()
+    names = world.calls.names
+    first = {name: names.index(name) for name in names}
+    order = [
+        "a.recover",
+        "b.recover",
+        "incarnations",
+        "fence",
+        "finished",
+        "pointers",
+        "decisions",
+        "ledger.read",
+        "ledger.tombstone",
+        "a.rolled back",
+        "b.rolled back",
+        "ledger.delete",
     ]
+    assert sorted(order, key=first.__getitem__) == order
+    assert names.count("a.recover") == 2, "once more after the answers, before the tombstone goes"
+
+
+def test_a_decision_of_an_unknown_incarnation_is_kept_and_reported() -> None:
+    world = world_after(logged, "decided")
+    del world.disk.lives[world.incarnation]
+    world.a.prepared.clear()
+    world.b.prepared.clear()
+    report = world.scan()
+    assert world.disk.outcomes
+    assert "unknown" in report.pending[0].reason

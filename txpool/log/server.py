@@ -76,7 +76,7 @@ class LogServer:
         try:
             self._given = conninfo.conninfo_to_dict(self._url)
         except psycopg.Error as error:
-            raise ConfigurationError(f"log.url = {self._url}: {self.told(error).strip()}") from None
+            raise ConfigurationError(f"log.url = {self._url}: {self.told(error)}") from None
 
     def connect(self, application: str = "txpool log") -> Raw:
         """A connection to the very log that was made; LogError where it is missing or another, or psycopg.Error."""
@@ -132,8 +132,8 @@ class LogServer:
                 _set(raw, {"log": secrets.token_hex(16), "server": server})
 
     def told(self, error: BaseException) -> str:
-        """What an error says, without a secret."""
-        return redact(str(error), [self._password])
+        """What an error says, on one line and without a secret."""
+        return redact(" ".join(str(error).split()), [self._password])
 
     def _open(self, application: str) -> Raw:
         options: dict[str, Any] = _OPTIONS | {"application_name": application} | self._given

@@ -11,31 +11,25 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import astuple
-from typing import Any, Final, LiteralString
-
-import psycopg
+from typing import Final
 
 from txpool import failpoints
-from txpool.drivers.libpq import Session, ends_session
-from txpool.errors import LogError, LogUnknown, PoolClosed, PoolTimeout
+from txpool.errors import LogError, LogUnknown
 from txpool.log import forks
 from txpool.log.base import Decision, Heuristic, Life, decode, encode
 from txpool.log.lease import Lease, key_of
 from txpool.log.server import LogServer, Raw
-from txpool.pool import Pool
+from txpool.log.sessions import Sessions
 from txpool.resources.base import BranchRecord, Refused, Settled
 from txpool.secret import Secret
 from txpool.xid import new_incarnation, split_gtrid
 
-Parameters = Sequence[object] | Mapping[str, object]
-
 #: As `nodes`: all that share the log.
 EVERY_NODE: Final = "*"
 
-_CONNECTIONS = 10  # that decide at the same time; the server lets them share a flush
 _FORGOTTEN = 100  # decisions that are forgotten in one round trip
 
 _RECORD = """INSERT INTO txpool_decisions (gtrid, branches, made) SELECT %s, %s, %s FROM txpool_incarnations
@@ -89,14 +83,14 @@ class SqlLog:
         self._asked = {"every": EVERY_NODE in asked, "nodes": list(asked)}
         self._server = LogServer(url, user=user, password=password, lock_timeout=lock_timeout)
         self._name = self._server.name
-        self._pool: Pool[Raw] = Pool(self._server, name=self._name, max_size=_CONNECTIONS)
+        self._sessions = Sessions(self._server)
         self._forgotten: deque[str] = deque()
         self._fenced = ""  # the own incarnation's name, once it was found fenced
         self._quiet = False
         if create:
-            with self._connecting():
+            with self._sessions.connecting():
                 self._server.create()
-        with self._session():
+        with self._sessions.session():
             pass  # it is there, and it is the right one
         with forks.opening(self):
             self._birth = threading.Lock()
@@ -121,7 +115,7 @@ class SqlLog:
         if failpoints.armed:
             failpoints.hit("log.record")
         try:
-            with self._session() as raw:
+            with self._sessions.session() as raw:
                 made = raw.execute(_RECORD, row, prepare=True).rowcount == 1
                 kept = None if made else _kept(raw, gtrid)
         except LogUnknown:
@@ -138,7 +132,7 @@ class SqlLog:
     def abort(self, gtrid: str) -> Settled:
         if failpoints.armed:
             failpoints.hit("log.abort")
-        ((aborted,),) = self._run(_ABORT, (gtrid, time.time()))
+        ((aborted,),) = self._sessions.run(_ABORT, (gtrid, time.time()))
         return Settled.ABORTED if aborted else Settled.COMMITTED
 
     def forget(self, gtrid: str) -> None:
@@ -155,7 +149,7 @@ class SqlLog:
             gtrids.extend(iter(self._forgotten.popleft, None))
         if gtrids:
             try:
-                self._run(_FORGET, {"gtrids": gtrids})
+                self._sessions.run(_FORGET, {"gtrids": gtrids})
             except BaseException:
                 self._forgotten.extend(gtrids)
                 raise
@@ -165,7 +159,7 @@ class SqlLog:
         refused = f"{gtrid} cannot be decided by {datasource}, and rolls back: "
         decider, kept = "", None
         # The decision's key is held meanwhile, under the decision's conditions: an abort record waits, or is met.
-        with self._session() as raw, raw.transaction():
+        with self._sessions.session() as raw, raw.transaction():
             if raw.execute(_RECORD, held).rowcount == 1:
                 (decider,) = raw.execute(_POINT, (gtrid, datasource)).fetchone() or ("",)
                 raw.execute(_LET_GO, (gtrid,))
@@ -177,52 +171,54 @@ class SqlLog:
             raise Refused(f"{refused}{decider} decides it")
 
     def fence(self, incarnation: str) -> None:
-        if not self._run(_FENCE, self._asked | {"name": incarnation}):
+        if not self._sessions.run(_FENCE, self._asked | {"name": incarnation}):
             raise LogError(
                 f"incarnation {incarnation} was never registered in {self._name}, or is of a node that is not ours to "
                 f"recover: its branches are left alone"
             )
 
     def is_fenced(self, incarnation: str) -> bool:
-        return bool(self._read("SELECT 1 FROM txpool_incarnations WHERE name = %s AND fenced > 0", (incarnation,)))
+        return bool(
+            self._sessions.read("SELECT 1 FROM txpool_incarnations WHERE name = %s AND fenced > 0", (incarnation,))
+        )
 
     def finish(self, gtrid: str) -> None:
         if failpoints.armed:
             failpoints.hit("log.finish")
-        self._run(_FINISH, (gtrid,))
+        self._sessions.run(_FINISH, (gtrid,))
 
     def finished(self) -> set[str]:
-        return {gtrid for (gtrid,) in self._read("SELECT gtrid FROM txpool_finished")}
+        return {gtrid for (gtrid,) in self._sessions.read("SELECT gtrid FROM txpool_finished")}
 
     def decisions(self) -> dict[str, Decision]:
-        rows = self._read("SELECT gtrid, branches, made FROM txpool_decisions WHERE branches IS NOT NULL")
+        rows = self._sessions.read("SELECT gtrid, branches, made FROM txpool_decisions WHERE branches IS NOT NULL")
         try:
             return {gtrid: Decision(gtrid, decode(gtrid, text), made) for gtrid, text, made in rows}
         except ValueError as error:
             raise LogError(f"{self._name}: {error}. Nothing was done") from error
 
     def aborted(self) -> set[str]:
-        return {gtrid for (gtrid,) in self._read("SELECT gtrid FROM txpool_decisions WHERE branches IS NULL")}
+        return {gtrid for (gtrid,) in self._sessions.read("SELECT gtrid FROM txpool_decisions WHERE branches IS NULL")}
 
     def pointers(self) -> dict[str, str]:
-        return dict(self._read("SELECT gtrid, datasource FROM txpool_pointers"))
+        return dict(self._sessions.read("SELECT gtrid, datasource FROM txpool_pointers"))
 
     def incarnations(self) -> dict[str, Life]:
         """Every incarnation that the nodes asked for have ever registered, with its life tested now."""
-        rows = self._read(_INCARNATIONS, self._asked)
+        rows = self._sessions.read(_INCARNATIONS, self._asked)
         return {name: _life(fenced, held) for name, fenced, held in rows}
 
     def note(self, heuristic: Heuristic) -> None:
-        self._run(_NOTE, astuple(heuristic))
+        self._sessions.run(_NOTE, astuple(heuristic))
 
     def heuristics(self) -> list[Heuristic]:
-        return [Heuristic(*row) for row in self._read(_HEURISTICS)]
+        return [Heuristic(*row) for row in self._sessions.read(_HEURISTICS)]
 
     def dismiss(self, gtrid: str) -> None:
-        self._run("DELETE FROM txpool_heuristics WHERE gtrid = %s", (gtrid,))
+        self._sessions.run("DELETE FROM txpool_heuristics WHERE gtrid = %s", (gtrid,))
 
     def purge(self, gtrids: Iterable[str]) -> None:
-        self._run(_PURGE, {"gtrids": list(gtrids)})
+        self._sessions.run(_PURGE, {"gtrids": list(gtrids)})
 
     def close(self) -> None:
         with self._birth:
@@ -230,7 +226,7 @@ class SqlLog:
                 with suppress(LogError):  # what is still to be forgotten is recovery's
                     self.flush()
             finally:
-                self._pool.close()
+                self._sessions.close()
                 if self._own is not None:
                     self._own.release()
                     self._own = None
@@ -258,10 +254,10 @@ class SqlLog:
 
     def _register(self, old: Lease | None) -> Lease:
         """Take a new name: its lease first, then durably the name, together with the fence of the old one."""
-        with self._connecting():
+        with self._sessions.connecting():
             own = Lease(self._server, self._node, new_incarnation())
         try:
-            self._run(_PUBLISH, (old.name if old else None, own.name, self._node, key_of(own.name)))
+            self._sessions.run(_PUBLISH, (old.name if old else None, own.name, self._node, key_of(own.name)))
         except BaseException:
             own.close()  # if the name was published after all, it is dead, and may be fenced
             raise
@@ -279,49 +275,6 @@ class SqlLog:
         if own is not None and own.name == incarnation:
             self._fenced = incarnation
         return f"incarnation {incarnation} was fenced by recovery, or is not registered in {self._name}"
-
-    def _run(self, statement: LiteralString, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
-        """One statement, durable when this returns; the rows that it answers."""
-        with self._session() as raw:
-            cursor = raw.execute(statement, parameters)
-            return cursor.fetchall() if cursor.description else []
-
-    def _read(self, query: LiteralString, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
-        try:
-            return self._run(query, parameters)
-        except LogUnknown as error:
-            raise LogError(f"{self._name} cannot be read: {error.__cause__}") from error
-
-    @contextmanager
-    def _session(self) -> Iterator[Raw]:
-        """A connection for one piece of work, and none that is already known to be lost."""
-        with self._connecting():
-            while not Session((pooled := self._pool.take()).raw).is_alive():
-                self._pool.discard(pooled)
-        try:
-            yield pooled.raw
-        except BaseException as error:
-            self._pool.discard(pooled)
-            if not isinstance(error, psycopg.Error):
-                raise
-            raise self._failed(error) from error
-        self._pool.give_back(pooled)
-
-    @contextmanager
-    def _connecting(self) -> Iterator[None]:
-        """Within the block nothing is written."""
-        try:
-            yield
-        except (psycopg.Error, PoolTimeout, PoolClosed) as error:
-            raise LogError(f"{self._name} cannot be used: {self._server.told(error)}. Nothing was written") from error
-
-    def _failed(self, error: psycopg.Error) -> LogError:
-        """What is certain after a failure: the server's own word, as long as the session outlives it."""
-        told = self._server.told(error)
-        if not ends_session(error):
-            return LogError(f"{self._name}: {told}. Nothing was written")
-        self._pool.drain()  # what has cut this connection may have cut them all
-        return LogUnknown(f"{self._name}: {told}. What was on its way may or may not be written, now or later")
 
 
 def _kept(raw: Raw, gtrid: str) -> Settled | None:

@@ -53,12 +53,14 @@ def foreach_partition(
 ) -> PartitionsReport:
     """Run `write(rows)` for every partition on the executors, as a part of the ambient transaction.
 
-    Inside `write`, `txpool.connect(...)` joins the transaction; its datasources must be able to prepare (mode=xa), and
-    are the ones this process has registered or opened, those of the coordinator's file, and `datasources`. For the last
-    it is checked first that they have a free prepared transaction for every partition. Call it in the thread that
-    began the transaction. Errors: ProgrammingError outside of a transaction or without a decision log; Spark's own
-    where a task failed for good; OperationalError where what was prepared is gone. After any of them the transaction
-    can only roll back.
+    Inside `write`, `txpool.connect(...)` joins the transaction; its datasources must be able to prepare (mode=xa).
+    Tasks know those that this process has registered or opened, those of the coordinator's file, those that `write`
+    mentions, and `datasources`; of the last it is checked first that they have a free prepared transaction for every
+    partition. A file that only a task finds works as well, but what a lost task holds in it waits for recovery.
+
+    Call it in the thread that began the transaction. Errors: ProgrammingError outside of a transaction or without a
+    decision log; Spark's own where a task failed for good; OperationalError where too few prepared transactions are
+    free, or what was prepared is gone. Once the job has begun, the transaction can only roll back after an error.
     """
     transaction = current()
     if transaction is None or transaction.ended:
@@ -79,6 +81,8 @@ def foreach_partition(
         # To find a DataFrame's RDD, Spark may run jobs of its own.
         rdd = df_or_rdd if isinstance(df_or_rdd, RDD) else df_or_rdd.rdd
         partitions = rdd.getNumPartitions()
+        if not partitions:
+            return PartitionsReport(transaction.gtrid, number, partitions=0, attempts=0, branches=0)
         require_slots(passed, partitions, transaction.gtrid)
         task = PartitionTask(transaction.gtrid, number, partitions, write, luggage)
         able = {it.name: it for it in everything.values() if it.mode == "xa" and it.name in luggage.settings}
@@ -175,7 +179,7 @@ class _Write:
         try:
             # Tasks that nobody has heard of may prepare later: recovery sweeps what appears once this has ended.
             self._transaction.adopt((), loose_ends=True)
-            self._job.cancel()
+            self._job.cancel(wait=True)
             listing = self._list(self._datasources)
             records = [record for attempt in listing.attempts.values() for record in attempt.records]
             branches = [self._datasources[record.datasource].prepared_branch(record) for record in records]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from time import monotonic, sleep
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -13,6 +14,9 @@ from pyspark import SparkContext
 _ALL = 2**31 - 1
 #: Milliseconds for Spark's own events to reach its status store, once the job has ended.
 _PATIENCE = 10_000
+#: Seconds: Spark gives a Python worker two to end by itself, before it kills it.
+_KILL_TIME = 5.0
+_PAUSE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +55,15 @@ class TaggedJob:
     def __exit__(self, *error: object) -> None:
         self._context.removeJobTag(self._tag)
 
-    def cancel(self) -> None:
-        """Have Spark stop the tasks. Those that are out of its reach go on."""
+    def cancel(self, *, wait: bool = False) -> None:
+        """Have Spark stop the tasks, and wait for their end a little. Those that are out of its reach go on."""
         self._context.cancelJobsWithTag(self._tag)
+        deadline = monotonic() + _KILL_TIME
+        while wait and monotonic() < deadline:
+            job = self._job()
+            if job is None or not self._store.lastStageAttempt(self._writing(job)).numActiveTasks():
+                return
+            sleep(_PAUSE)  # there is no event for it
 
     def troubles(self) -> Troubles:
         """The attempts that ended badly, and then the ones that run; nothing is asked where all is well."""

@@ -72,13 +72,15 @@ def gather(passed: Iterable[DataSource], function: object) -> dict[str, DataSour
     """
     for path in get_manager().settings.datasources:
         DataSource.from_properties(path)
+    wanted = list(passed)
     for mention in mentioned(function):
-        with suppress(ConfigurationError):  # it means something else, or the task will say what is wrong
-            find(mention)
+        if isinstance(mention, DataSource) or mention.endswith(".properties"):
+            with suppress(ConfigurationError):  # the task will say what is wrong, if it ever uses it
+                wanted.append(find(mention))
     everything = known()
-    for datasource in [*passed, *everything.values()]:
-        everything.setdefault(datasource.name, datasource)
+    for datasource in [*everything.values(), *wanted]:
+        everything[datasource.name] = datasource
         as_named = datasource.settings.properties.path
         if as_named is not None:
-            everything.setdefault(str(as_named), datasource)
+            everything[str(as_named)] = datasource
     return everything

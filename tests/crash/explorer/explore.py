@@ -91,8 +91,11 @@ class Explorer:
         faults = Faults(scenario.fates, scenario.crashes, scenario.leases, scenario.cuts)
         self.first = State(first_world(scenario), (0,) * len(self.processes), faults, None)
 
-    def search(self, limit: int) -> Finding:
-        """Breadth first, so that what is found has the shortest trace; stops at `limit` states."""
+    def search(self, limit: int, wanted: str = "") -> Finding:
+        """Breadth first, so that the first violation (with this text in it) has the shortest trace.
+
+        It stops at `limit` states.
+        """
         begun = time.perf_counter()
         finding = Finding(self.scenario)
         states, parents = [self.first], [(-1, "")]
@@ -100,8 +103,9 @@ class Explorer:
         position = 0
         while position < len(states) and not finding.problem:
             state = states[position]
-            finding.problem = self.problem(state)
-            if finding.problem:
+            problem = self.problem(state)
+            if problem and wanted in problem:
+                finding.problem = problem
                 finding.choices = _choices(parents, position)
             elif len(states) < limit:
                 for choice, following in self.steps(state):
@@ -156,7 +160,8 @@ class Explorer:
                 yield f"{name}.late", self._advance(charged, who, late, told)
         if self.scenario.noes and command[0] in ("prepare", "alone") and reply[0] == "=" and command[1] != LEDGER:
             refused, no = self.machine._refuse(state.world, command[1])
-            yield f"{name}.no", self._advance(charged, who, refused, no)
+            answer = reply if "false yes" in self.machine.flaws else no
+            yield f"{name}.no", self._advance(charged, who, refused, answer)
 
     def _never(self, world: World, command: Command, who: int) -> World:
         """A command that never arrives, since its session is cut."""

@@ -185,7 +185,7 @@ def kill(world: World, machine: Machine) -> World:
 
 
 def land(machine: Machine, world: World, number: int) -> World:
-    """The effect of a command that had been given up, and of its session's end behind it."""
+    """The effect of a command that had been given up."""
     command: Command = world.late[number]
     late = world.late[:number] + world.late[number + 1 :]
     return machine.apply(world._replace(late=late), command)[0]

@@ -43,7 +43,8 @@ class World(NamedTuple):
     #: By branch: "open", "held" (prepared, and its session still connected), "prepared", "committed", "aborted",
     #: "read-only"; and the name it was prepared under.
     branches: tuple[tuple[str, str], ...]
-    #: The marked branch's local transaction: "", "open", "row" (its INSERT is answered), "committed", "aborted".
+    #: The marked branch's local transaction: "", "open", "row" (its INSERT is done), "left" (its client has gone, and a
+    #: command is on its way), "committed", "aborted".
     ledger: str = ""
     #: The branches that the row in flight names.
     flying: tuple[Rec, ...] = ()
@@ -173,6 +174,8 @@ class Machine:
     # -- the marked database ------------------------------------------------------------------------------------
 
     def _mark_row(self, world: World, place: str, gtrid: str, recs: tuple[Rec, ...]) -> tuple[World, Reply]:
+        if world.ledger == "left":
+            return world._replace(ledger="aborted"), ("!", Lost, "the session is gone")
         if world.ledger != "open":
             return world, ("!", Lost, "the session is gone")
         if any(key == gtrid for key, _ in world.rows):
@@ -186,11 +189,12 @@ class Machine:
         return world._replace(ledger="committed", flying=(), rows=rows, unsynced=world.unsynced - {"row"}), ("=", None)
 
     def _both_row(self, world: World, place: str, gtrid: str, recs: tuple[Rec, ...]) -> tuple[World, Reply]:
-        marked, reply = self._mark_row(world, place, gtrid, recs)
+        begun = world._replace(ledger="open") if world.ledger == "left" else world
+        marked, reply = self._mark_row(begun, place, gtrid, recs)
         return self._seal_row(marked, place, gtrid) if reply[0] == "=" else (marked, reply)
 
     def _alone_row(self, world: World, place: str) -> tuple[World, Reply]:
-        if world.ledger != "open":
+        if world.ledger not in ("open", "left"):
             return world, ("!", Lost, "the session is gone")
         return world._replace(ledger="committed"), ("=", None)
 
@@ -198,6 +202,8 @@ class Machine:
         busy = any(c[1] == LEDGER and c[0] in ("mark", "seal", "both", "alone") for c in world.late)
         if world.ledger in ("open", "row") and not busy:
             world = world._replace(ledger="aborted", flying=())
+        elif world.ledger == "open":
+            world = world._replace(ledger="left")
         return world, ("=", None)
 
     def _abort_row(self, world: World, place: str, gtrid: str) -> tuple[World, Reply]:
@@ -230,7 +236,9 @@ class Machine:
         log, reply = found
         if log is not world.log:
             world = world._replace(log=log)
-        if command[0] in _DURABLE and reply[0] == "=" and (world.unsynced or world.shadow):
+        if command[0] == "record" and reply[0] == "=" and "no sync" in self.flaws:
+            world = world._replace(unsynced=world.unsynced | {"decision"})
+        elif command[0] in _DURABLE and reply[0] == "=" and (world.unsynced or world.shadow):
             world = world._replace(unsynced=world.unsynced & {"row"}, shadow=None)
         return world, reply
 

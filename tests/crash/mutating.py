@@ -1,0 +1,81 @@
+"""Leaves a piece of the real code out, for the length of a block: a suite that stays green then tests nothing.
+
+The code of a function is exchanged in place, so that every reference to it sees that, and put back.
+"""
+
+from __future__ import annotations
+
+import __future__
+
+import importlib
+import inspect
+import textwrap
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A piece of text that occurs once in a function (as dedented) or in a constant, and what stands there instead."""
+
+    where: str  #: "module:function", "module:Class.method", or "module:CONSTANT"
+    old: str
+    new: str
+
+
+class Stale(Exception):
+    """The text that an edit leaves out is not in the code any more: the edit is to be brought up to date."""
+
+
+@contextmanager
+def applied(edits: Iterable[Edit]) -> Iterator[None]:
+    """The real code with the edits, for the length of a block; several may touch one function."""
+    with ExitStack() as stack:
+        sources: dict[str, str] = {}
+        for edit in edits:
+            stack.enter_context(_edited(edit, sources))
+        yield
+
+
+@contextmanager
+def _edited(edit: Edit, sources: dict[str, str]) -> Iterator[None]:
+    module_name, _, path = edit.where.partition(":")
+    owner: Any = importlib.import_module(module_name)
+    names = vars(owner)
+    *outer, name = path.split(".")
+    for part in outer:
+        owner = getattr(owner, part)
+    subject = inspect.getattr_static(owner, name)
+    if isinstance(subject, FunctionType):
+        source = sources.get(edit.where) or textwrap.dedent(inspect.getsource(subject))
+        sources[edit.where] = _exchanged(edit, source)
+        before = subject.__code__
+        subject.__code__ = _compiled(edit.where, sources[edit.where], subject.__name__, names)
+        try:
+            yield
+        finally:
+            subject.__code__ = before
+    else:
+        setattr(owner, name, _exchanged(edit, subject))
+        try:
+            yield
+        finally:
+            setattr(owner, name, subject)
+
+
+def _compiled(where: str, source: str, name: str, names: dict[str, Any]) -> CodeType:
+    scope: dict[str, Any] = {}
+    flags = __future__.annotations.compiler_flag
+    exec(compile(source, f"<{where}, mutated>", "exec", flags=flags), dict(names), scope)
+    code = scope[name].__code__
+    assert isinstance(code, CodeType)
+    return code
+
+
+def _exchanged(edit: Edit, text: str) -> str:
+    if text.count(edit.old) != 1:
+        raise Stale(f"{edit.where} has this {text.count(edit.old)} times, and not once: {edit.old!r}")
+    return text.replace(edit.old, edit.new)

@@ -1,0 +1,106 @@
+"""A driver that is interrupted or killed: what its tasks have prepared ends as its transaction was decided."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from recovery import RecoveryManager
+from txpool.datasource import DataSource
+from txpool.log import open_log
+
+if TYPE_CHECKING:
+    from conftest import Databases
+
+pytestmark = pytest.mark.spark
+
+_SCRIPT = """
+    import os, sys
+
+    from pyspark import TaskContext
+    from pyspark.sql import SparkSession
+
+    from txpool import manager
+    from txpool.datasource import connect
+    from txpool.scope import transaction
+    from txpool.spark import foreach_partition
+
+    folder, mode = sys.argv[1:]
+    os.chdir(folder)
+
+
+    def write(rows):
+        cursor = connect("one.properties").cursor()
+        for row in rows:
+            cursor.execute("insert into landed values (%s)", [row])
+        if mode == "hang" and TaskContext.get().partitionId() == 1:
+            cursor.execute("select pg_sleep(600)")
+
+
+    spark = SparkSession.builder.getOrCreate()
+    manager.configure(node_name="driver", log_url="sqlite:///txlog", log_create=True)
+    try:
+        with transaction() as tx:
+            foreach_partition(spark.sparkContext.parallelize(range(4), 2), write)
+    except KeyboardInterrupt as interrupt:
+        print(tx.status.value, spark.sparkContext.statusTracker().getActiveJobsIds(), *interrupt.__notes__)
+"""
+
+
+@pytest.fixture
+def source(databases: Databases, tmp_path: Path) -> DataSource:
+    """Datasource one, as the script and recovery know it."""
+    (tmp_path / "secret").write_text(databases.server.password)
+    text = f"name = one\ndriver = psycopg\nurl = {databases.url('one')}\npassword = ${{file:secret}}\n"
+    (tmp_path / "one.properties").write_text(text)
+    databases.execute("one", "create table landed (id bigint primary key)")
+    return DataSource.from_properties(tmp_path / "one.properties")
+
+
+def recover(source: DataSource, folder: Path) -> None:
+    log = open_log(f"sqlite:///{folder}/txlog", node="driver")
+    RecoveryManager(log=log, datasources=[source], backoff=0).scan()
+    log.close()
+    source.close()
+
+
+def test_an_interrupt_cancels_the_job_and_rolls_back(
+    spark_process: Callable[..., subprocess.Popen[str]], databases: Databases, source: DataSource, tmp_path: Path
+) -> None:
+    driver = spark_process(_SCRIPT, str(tmp_path), "hang")
+    while not databases.prepared():
+        assert driver.poll() is None
+        time.sleep(0.1)
+    driver.send_signal(signal.SIGINT)
+    output, _ = driver.communicate(timeout=200)
+    assert driver.returncode == 0
+    assert output.startswith("rolled back [] Spark write 0 of txp1:driver:")
+    assert databases.prepared() == []
+    recover(source, tmp_path)
+    assert databases.rows("one", "select * from landed") == []
+    assert databases.prepared() == []
+
+
+@pytest.mark.parametrize(
+    ("point", "rows"), [("coordinator.prepared", []), ("coordinator.decided", [(0,), (1,), (2,), (3,)])]
+)
+def test_recovery_ends_what_a_killed_driver_has_begun(
+    spark_process: Callable[..., subprocess.Popen[str]],
+    databases: Databases,
+    source: DataSource,
+    tmp_path: Path,
+    point: str,
+    rows: list[tuple[int]],
+) -> None:
+    driver = spark_process(_SCRIPT, str(tmp_path), "go on", env={"TXPOOL_FAILPOINTS": f"{point}=kill"})
+    assert driver.wait() == -signal.SIGKILL
+    assert len(databases.prepared()) == 2
+    recover(source, tmp_path)
+    assert databases.rows("one", "select * from landed order by id") == rows
+    assert databases.prepared() == []

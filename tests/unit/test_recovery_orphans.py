@@ -1,0 +1,72 @@
+"""The orphan filters and their vote."""
+
+from __future__ import annotations
+
+import pytest
+
+from recovery.evidence import Evidence, Standing
+from recovery.orphans import Ballot, IncarnationFilter, NodeFilter, TransactionLogFilter, Vote, poll
+from recovery.sites import Listing, Seen
+from tests.unit.recovery_model import NODE
+from txpool.log.base import Decision, Life
+from txpool.xid import Xid, make_gtrid, make_xid
+
+
+def evidence_of(xid: Xid, life: Life | None, **known: object) -> Evidence:
+    seen = Seen(xid, "a", "")
+    empty: dict[str, object] = {
+        "node": NODE,
+        "listings": {"a": Listing("", (seen,))},
+        "silent": {},
+        "lives": {xid.incarnation: life} if life else {},
+        "fenced": frozenset({xid.incarnation} if life is Life.FENCED else ()),
+        "finished": frozenset(),
+        "pointers": {},
+        "decisions": {},
+        "aborted": frozenset(),
+        "rows": {},
+        "tags": {},
+    }
+    return Evidence(**(empty | known))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("life", "known", "outcome"),
+    [
+        (Life.FENCED, {}, Vote.ROLLBACK),
+        (Life.ALIVE, {}, Vote.LEAVE_ALONE),
+        (Life.DEAD, {}, Vote.LEAVE_ALONE),
+        (None, {}, Vote.LEAVE_ALONE),
+        (Life.ALIVE, {"finished": "gtrid"}, Vote.ROLLBACK),
+        (Life.FENCED, {"decisions": "gtrid"}, Vote.LEAVE_ALONE),
+        (Life.FENCED, {"pointers": "gtrid"}, Vote.LEAVE_ALONE),
+    ],
+)
+def test_one_leave_alone_wins(life: Life | None, known: dict[str, str], outcome: Vote) -> None:
+    xid = make_xid(make_gtrid(NODE, "incarnation0", 1), 0, "a")
+    values: dict[str, object] = {
+        "finished": frozenset([xid.gtrid]),
+        "decisions": {xid.gtrid: Decision(xid.gtrid, ())},
+        "pointers": {xid.gtrid: "ledger"},
+    }
+    evidence = evidence_of(xid, life, **{name: values[name] for name in known})
+    ballot = poll((TransactionLogFilter(), NodeFilter([NODE]), IncarnationFilter()), evidence, xid)
+    assert ballot.vote is outcome
+
+
+def test_no_vote_leaves_and_a_filter_of_ones_own_has_a_say() -> None:
+    xid = make_xid(make_gtrid(NODE, "incarnation0", 1), 0, "a")
+    evidence = evidence_of(xid, Life.FENCED)
+
+    class Hold:
+        def vote(self, evidence: Evidence, xid: Xid) -> Ballot | None:
+            return Ballot(Vote.LEAVE_ALONE, "not on a Friday")
+
+    assert poll((), evidence, xid).vote is Vote.LEAVE_ALONE
+    assert poll((NodeFilter(["other"]),), evidence, xid).vote is Vote.LEAVE_ALONE
+    assert poll((NodeFilter([NODE]), Hold()), evidence, xid).reason == "not on a Friday"
+
+
+def test_another_nodes_standing_is_foreign_even_where_the_incarnation_is_known() -> None:
+    xid = make_xid(make_gtrid("other", "incarnation0", 1), 0, "a")
+    assert evidence_of(xid, Life.FENCED).standing(xid.gtrid) is Standing.FOREIGN

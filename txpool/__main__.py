@@ -1,0 +1,5 @@
+"""``python -m txpool`` is the command `txpool`."""
+
+from txpool.cli import main
+
+main()

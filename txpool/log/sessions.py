@@ -1,0 +1,78 @@
+"""Pieces of work on a sql log's server, and what is certain after each: done, not done, or unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, LiteralString
+
+import psycopg
+
+from txpool.drivers.libpq import Session, ends_session
+from txpool.errors import LogError, LogUnknown, PoolClosed, PoolTimeout
+from txpool.log.server import LogServer, Raw
+from txpool.pool import Pool
+
+Parameters = Sequence[object] | Mapping[str, object]
+
+_CONNECTIONS = 10  # that write at the same time; the server lets them share a flush
+
+
+class Sessions:
+    """A small pool of connections to the log. Thread-safe; a forked child begins with none.
+
+    Errors: LogError where nothing was written, LogUnknown where that is not known.
+    """
+
+    def __init__(self, server: LogServer) -> None:
+        self._server = server
+        self._pool: Pool[Raw] = Pool(server, name=server.name, max_size=_CONNECTIONS)
+
+    def run(self, statement: LiteralString, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
+        """One statement, durable when this returns; the rows that it answers."""
+        with self.session() as raw:
+            cursor = raw.execute(statement, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def read(self, query: LiteralString, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
+        """What is committed now; LogError where it cannot be read."""
+        try:
+            return self.run(query, parameters)
+        except LogUnknown as error:
+            raise LogError(f"{self._server.name} cannot be read: the connection was lost") from error
+
+    @contextmanager
+    def session(self) -> Iterator[Raw]:
+        """A connection for one piece of work, and none that is already known to be lost."""
+        with self.connecting():
+            while not Session((pooled := self._pool.take()).raw).is_alive():
+                self._pool.discard(pooled)
+        try:
+            yield pooled.raw
+        except BaseException as error:
+            self._pool.discard(pooled)
+            if not isinstance(error, psycopg.Error):
+                raise
+            raise self._failed(error) from error
+        self._pool.give_back(pooled)
+
+    @contextmanager
+    def connecting(self) -> Iterator[None]:
+        """Within the block nothing is written."""
+        try:
+            yield
+        except (psycopg.Error, PoolTimeout, PoolClosed) as error:
+            told = self._server.told(error)
+            raise LogError(f"{self._server.name} cannot be used, and nothing was written: {told}") from error
+
+    def close(self) -> None:
+        """Close the connections; later use is a LogError."""
+        self._pool.close()
+
+    def _failed(self, error: psycopg.Error) -> LogError:
+        """What is certain after a failure: the server's own word, as long as the session outlives it."""
+        name, told = self._server.name, self._server.told(error)
+        if not ends_session(error):
+            return LogError(f"{name}: nothing was written: {told}")
+        self._pool.drain()  # what has cut this connection may have cut them all
+        return LogUnknown(f"{name}: what was on its way may or may not be written, now or later: {told}")

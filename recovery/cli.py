@@ -86,9 +86,9 @@ def list_(conf: Conf = _CONF, as_json: AsJson = False) -> None:
     if as_json:
         _print_json([each.as_dict() for each in found])
     elif found:
-        Console().print(_table(found))
+        _console().print(_table(found))
     else:
-        Console().print("Nothing is in doubt, as far as the datasources have answered.")
+        _console().print("Nothing is in doubt, as far as the datasources have answered.")
     raise typer.Exit(_code_of(found))
 
 
@@ -102,7 +102,7 @@ def show(gtrid: Gtrid, conf: Conf = _CONF, as_json: AsJson = False) -> None:
     if as_json:
         _print_json(found.as_dict())
     else:
-        Console().print(_details(found))
+        _console().print(_details(found))
     raise typer.Exit(_code_of([found]))
 
 
@@ -126,7 +126,7 @@ def forget(gtrid: Gtrid, conf: Conf = _CONF, yes: Yes = False) -> None:
         count = manager.forget(gtrid)
         if not count:
             raise ProgrammingError(f"no heuristic outcome of {gtrid} is kept: nothing was done")
-    Console(highlight=False).print(f"{count} forgotten")
+    _console().print(f"{count} forgotten")
 
 
 @app.command()
@@ -137,11 +137,11 @@ def init(
     ] = False,
 ) -> None:
     """Create the decision log, and the tables of marks that are missing."""
-    console = Console(highlight=False)
+    console = _console()
     with _told():
         steps = setup.initialise(RecoverySettings.load(conf), adopt=adopt)
         for step in steps:
-            console.print(step.text, style=None if step.done else "red", markup=False, soft_wrap=True)
+            console.print(step.text, style=None if step.done else "red", soft_wrap=True)
     raise typer.Exit(ExitCode.OK if all(step.done for step in steps) else ExitCode.UNREACHABLE)
 
 
@@ -151,6 +151,11 @@ def main() -> None:
 
 
 # -- their parts --------------------------------------------------------------------------------------------------
+
+
+def _console(*, stderr: bool = False) -> Console:
+    # A gid has colons around its datasource's name, which may be the name of an emoji.
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager
@@ -163,7 +168,7 @@ def _told() -> Iterator[None]:
     except Error as error:
         codes = {ConfigurationError: ExitCode.CONFIGURATION, LogError: ExitCode.LOG, ProgrammingError: ExitCode.REFUSED}
         found = (code for kind, code in codes.items() if isinstance(error, kind))
-        Console(stderr=True, highlight=False).print(str(error), style="red", markup=False, soft_wrap=True)
+        _console(stderr=True).print(str(error), style="red", soft_wrap=True)
         raise typer.Exit(next(found, ExitCode.FAILED)) from error
 
 
@@ -215,7 +220,7 @@ def _print_report(report: ScanReport, as_json: bool) -> None:
     if as_json:
         _print_json(report.as_dict())
         return
-    console = Console(highlight=False)
+    console = _console()
     rows = [("committed", e.gid, e.datasource, e.why) for e in report.committed]
     rows += [("rolled back", e.gid, e.datasource, e.why) for e in report.rolled_back]
     rows += [("left alone", e.gid or e.gtrid, e.datasource, e.reason) for e in report.left_alone]
@@ -228,8 +233,8 @@ def _print_report(report: ScanReport, as_json: bool) -> None:
         table = Table("what", "branch", "datasource", "why")
         for row in rows:
             table.add_row(*row)
-        console.print(table, markup=False)
-    console.print(str(report), markup=False)
+        console.print(table)
+    console.print(str(report))
 
 
 def _table(found: list[InDoubt]) -> Table:

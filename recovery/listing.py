@@ -135,8 +135,8 @@ def next_step(evidence: Evidence, sites: Sites, gtrid: str) -> str:
         return "nothing: no branch of it is prepared, as far as the datasources have answered"
     if standing in _LEFT:
         return _LEFT[standing]
-    first = "fence its dead process, then " if standing is Standing.DEAD else ""
-    return first + _deed(evidence, sites, gtrid) + f" ({standing.value})"
+    deed = _deed(evidence, sites, gtrid)
+    return f"fence its dead process, then {deed}" if standing is Standing.DEAD else f"{deed} ({standing.value})"
 
 
 def _deed(evidence: Evidence, sites: Sites, gtrid: str) -> str:

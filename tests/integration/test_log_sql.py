@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 import txpool
+from recovery import RecoveryManager
 from txpool.errors import ConfigurationError, LogError, LogUnknown
 from txpool.log import Life, Refused, Settled, SqlLog, adopt_log, open_log
 from txpool.log.lease import key_of
@@ -371,13 +372,51 @@ def test_a_coordinator_that_is_killed_is_seen_dead_from_another_host(
     assert set(log.decisions()) == {gtrid}
 
 
-def test_two_that_look_at_once_do_not_take_each_other_for_the_owner(opener: Opener, apart: ThreadPoolExecutor) -> None:
+@pytest.mark.parametrize(("point", "committed"), [("coordinator.prepared", False), ("coordinator.decided", True)])
+def test_recovery_on_another_host_ends_what_a_killed_coordinator_left(
+    databases: Databases, opener: Opener, spawn: Spawn, point: str, committed: bool
+) -> None:
+    for name in ("one", "two"):
+        databases.execute(name, "CREATE TABLE t (id integer PRIMARY KEY)")  # type: ignore[arg-type]
+    process = spawn(f"""
+        import txpool
+        from txpool import failpoints
+        secret = os.environ["LOG_PASSWORD"]
+        txpool.configure(node_name=node, log_url=url, log_password=secret)
+        failpoints.arm("{point}", "kill")
+        with txpool.transaction() as transaction:
+            for name in ("one", "two"):
+                source = txpool.DataSource(name=name, driver="psycopg", url=url[:-3] + name, password=secret)
+                source.connect().cursor().execute("INSERT INTO t VALUES (1)")
+            say(transaction.gtrid)
+    """)
+    (gtrid,) = said(process)
+    assert process.wait() == -signal.SIGKILL
+    await_lease(databases, split_gtrid(gtrid).incarnation)
+    assert len(databases.prepared()) == 2
+    password = databases.server.password
+    sources = [
+        txpool.DataSource(name=name, driver="psycopg", url=databases.url(name), password=password)
+        for name in ("one", "two")
+    ]
+    RecoveryManager(log=opener(), datasources=sources, backoff=0).scan()
+    for source in sources:
+        assert databases.rows(source.name, "SELECT id FROM t") == ([(1,)] if committed else [])
+        source.close()
+    assert databases.prepared() == []
+    assert decided(databases) == set()
+    assert fences(databases)[split_gtrid(gtrid).incarnation] > 0
+
+
+def test_two_that_look_at_once_do_not_take_each_other_for_the_owner(
+    opener: Opener, log: SqlLog, bare: psycopg.Connection[Any]
+) -> None:
     former = opener()
     name = former.incarnation
+    assert log.incarnations() == {name: Life.ALIVE}
     former.close()
-    logs = [opener() for _ in range(4)]
-    seen = apart.map(lambda log: {log.incarnations()[name] for _ in range(100)}, logs)
-    assert list(seen) == [{Life.DEAD}] * 4
+    bare.execute("SELECT pg_advisory_xact_lock_shared(%s)", [key_of(name)])  # as another that is looking now
+    assert log.incarnations() == {name: Life.DEAD}
 
 
 def test_39_a_forked_child_leaves_its_parents_lease_and_takes_a_name_of_its_own(

@@ -230,9 +230,11 @@ def test_the_list_says_what_will_be_done_in_words_and_never_a_password(site: Sit
     }
     assert "commit: it is decided in the log" in found["next"]
     shown = site.command("show", found["gtrid"])
-    assert found["gtrid"] in shown.stdout
+    for branch in found["branches"]:
+        assert branch["gid"] in shown.stdout
     scanned = site.command("scan")
     assert scanned.returncode == ExitCode.OK
+    assert found["branches"][0]["gid"] in scanned.stdout
     assert f"committed {found['branches'][0]['gid']} in one (decided in the log)" in scanned.stderr
     for result in (listed, shown, scanned, site.command("list")):
         assert site.databases.server.password not in result.stdout + result.stderr

@@ -228,6 +228,28 @@ def test_tasks_find_by_themselves_what_nobody_mentions(
     assert "only the tasks knew of datasource one" in caplog.text
 
 
+def test_what_the_driver_cannot_load_is_not_decided(spark: SparkSession, databases: Databases, folder: Path) -> None:
+    text = "name = elsewhere\ndriver = psycopg\nurl = ${env:ELSEWHERE}\npassword = ${file:secret}\n"
+    (folder / "elsewhere.properties").write_text(text)
+    url = databases.url("two")
+    insert = writer("elsewhere.properties")
+
+    def write(rows: Iterator[Any]) -> None:
+        os.environ["ELSEWHERE"] = url
+        insert(rows)
+
+    begin()
+    with pytest.raises(ConfigurationError, match=r"used datasource elsewhere, which cannot be loaded on the driver"):
+        foreach_partition(spark.range(4), write)
+    with pytest.raises(TransactionRolledBack):
+        commit()
+    assert len(databases.prepared()) == 2
+    with DataSource("elsewhere", driver="psycopg", url=url, password=databases.server.password) as elsewhere:
+        RecoveryManager(log=get_manager().log, datasources=[elsewhere], backoff=0).scan()
+    assert databases.prepared() == []
+    assert landed(databases, "two") == []
+
+
 def test_a_registered_datasource_is_found_by_its_name(spark: SparkSession, databases: Databases, folder: Path) -> None:
     password = txpool.datasource.find("one.properties").settings.password
     txpool.datasource.register(DataSource("north", driver="psycopg", url=databases.url("one"), password=password))

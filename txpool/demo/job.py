@@ -6,6 +6,7 @@ Run as a program it is the child process that a scene kills: ``python -m txpool.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +17,7 @@ from typing import Any
 import txpool
 from txpool.demo.flights import COLUMNS, read_dataframe, read_rows
 from txpool.demo.java import spark_environment
+from txpool.errors import ConfigurationError
 
 #: How many partitions the flights have without Spark; with it, Spark says.
 _PARTITIONS = 4
@@ -57,15 +59,23 @@ class SparkSource(Source):
         return [(row["carrier"], row["count"]) for row in self._flights.groupBy("carrier").count().collect()]
 
 
+def prepare_spark(folder: Path) -> Path:
+    """Find what Spark needs, and set this process's environment so that it starts. Errors: ConfigurationError."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise ConfigurationError("Spark is not installed: pip install 'txpool[demo]', or txpool demo --no-spark")
+    scratch = folder / "spark"
+    scratch.mkdir(exist_ok=True)
+    os.environ.update(spark_environment(scratch))
+    return scratch
+
+
 @contextmanager
 def source(folder: Path, rows: int | None, *, spark: bool) -> Iterator[Source]:
     """The flights, with a Spark of two threads around them or without one."""
     if not spark:
         yield Source(rows)
         return
-    scratch = folder / "spark"
-    scratch.mkdir(exist_ok=True)
-    os.environ.update(spark_environment(scratch))
+    scratch = prepare_spark(folder)
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2]").appName("txpool demo").config("spark.ui.enabled", "false")

@@ -20,8 +20,9 @@ from rich.table import Table
 
 import txpool
 from txpool.demo.flights import ROWS
-from txpool.demo.job import HalfWayFailure, Source, source, write_flights
+from txpool.demo.job import HalfWayFailure, Source, prepare_spark, source, write_flights
 from txpool.demo.stage import Counts, Stage
+from txpool.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,12 @@ def play(*, rows: int | None, spark: bool, keep: bool, console: Console) -> bool
     folder = Path(tempfile.mkdtemp(prefix="txpool-demo-"))
     # The server's own user must pass through to its folder; what is in here has permissions of its own.
     folder.chmod(0o711)
+    if spark:
+        try:
+            prepare_spark(folder)  # what is missing is said at once
+        except ConfigurationError:
+            shutil.rmtree(folder)
+            raise
     console.print(f"[bold]txpool demo[/bold] in {folder}")
     stage = Stage(folder)
     columns = (SpinnerColumn(finished_text="[green]✓"), TextColumn("{task.description}"), TimeElapsedColumn())

@@ -22,7 +22,7 @@ from txpool import errors
 from txpool.attributes import Own, Wardrobe
 from txpool.cursor import Cursor
 from txpool.errors import InterfaceError, NotSupportedError, ProgrammingError, translate, translated
-from txpool.manager import current
+from txpool.manager import ambient as ambient_transaction
 from txpool.pool import Pooled
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class Connection:
 
     def _working(self) -> Enlistment | None:
         """The enlistment to work in here and now, None where it is plain; joins an ambient transaction."""
-        ambient = current()
+        ambient = ambient_transaction()
         enlistment = self._enlistment
         if enlistment is None:
             if ambient is not None:

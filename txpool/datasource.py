@@ -15,7 +15,7 @@ from txpool.drivers import make_driver
 from txpool.enlistment import Enlistment
 from txpool.errors import ConfigurationError
 from txpool.handles import HANDLES
-from txpool.manager import current
+from txpool.manager import ambient
 from txpool.pool import Pool, PoolStatistics
 from txpool.resources.adopted import AdoptedBranch, Channel
 from txpool.resources.base import Branch, BranchRecord, MarkedBranch, ResourceManager, XidsTable
@@ -89,7 +89,7 @@ class DataSource:
         `timeout` is how many seconds to wait for a plain one, default pool.max-wait. Errors: PoolTimeout, PoolClosed,
         the driver's own where it cannot connect; ProgrammingError where the transaction cannot take it.
         """
-        transaction = current()
+        transaction = ambient()
         if transaction is None:
             return self._handle(self, self.pool.take(timeout), None)
         return self._handle(self, None, transaction.enlist(self))

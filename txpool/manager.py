@@ -26,8 +26,14 @@ from txpool.xid import make_gtrid, new_incarnation
 
 _ambient: ContextVar[Transaction | None] = ContextVar("txpool.transaction", default=None)
 
-#: The ambient transaction of this thread or task, or None.
-current: Callable[[], Transaction | None] = _ambient.get
+#: What `current` returns, without the price of a Python call; a function that a user ships to Spark can refer to
+#: `current`, and to this it could not.
+ambient: Callable[[], Transaction | None] = _ambient.get
+
+
+def current() -> Transaction | None:
+    """The ambient transaction of this thread or task, or None."""
+    return _ambient.get()
 
 
 class TransactionManager:
@@ -134,10 +140,10 @@ def configure(source: Any = None, /, **options: Any) -> TransactionManager:
 
 def begin(timeout: float | None = None) -> Transaction:
     """Begin a transaction and make it the ambient one. Errors: ProgrammingError where there is one already."""
-    ambient = current()
-    if ambient is not None and not ambient.ended:
+    active = current()
+    if active is not None and not active.ended:
         raise ProgrammingError(
-            f"{ambient.gtrid} is active here: end it first, suspend() it, or nest by `with transaction()`"
+            f"{active.gtrid} is active here: end it first, suspend() it, or nest by `with transaction()`"
         )
     transaction = get_manager().new_transaction(timeout)
     _ambient.set(transaction)
@@ -171,9 +177,9 @@ def suspend() -> Transaction | None:
 
 def resume(transaction: Transaction | None) -> None:
     """Make a suspended transaction the ambient one again; None where there was none."""
-    ambient = current()
-    if ambient is not None and not ambient.ended and ambient is not transaction:
-        raise ProgrammingError(f"{ambient.gtrid} is active here: end or suspend it before another is resumed")
+    active = current()
+    if active is not None and not active.ended and active is not transaction:
+        raise ProgrammingError(f"{active.gtrid} is active here: end or suspend it before another is resumed")
     if transaction is not None and transaction.ended:
         transaction.require_active()
     _ambient.set(transaction)

@@ -358,7 +358,7 @@ MUTATIONS = (
             Edit(
                 _C + "_run",
                 "self.phase = _AFTER_FAILURE[self.phase]",
-                "self.phase = Phase.ROLLBACK if self.phase is not Phase.LET_GO else Phase.ENDED",
+                "self.phase = Phase.ROLLBACK if self.phase in (Phase.DECIDE, Phase.COMMIT) else _AFTER_FAILURE[self.phase]",
             ),
             Edit(_C + "_await", "except BaseException", "except Exception"),
         ),

@@ -41,7 +41,7 @@ HOLDER = WRITER.replace("transaction():", "transaction() as tx:\n        print(t
 class Site:
     """The configuration in a folder, and the databases behind it."""
 
-    def __init__(self, folder: Path, databases: Any) -> None:
+    def __init__(self, folder: Path, databases: Any, *, log: str = "log.url = sqlite:///txlog") -> None:
         self.folder = folder
         self.databases = databases
         os.environ[PASSWORD] = databases.server.password
@@ -51,7 +51,7 @@ class Site:
         self.write("ledger", "driver = sqlite3\nmode = cmr\nurl = sqlite:///ledger.db")
         with closing(sqlite3.connect(folder / "ledger.db")) as ledger:
             ledger.execute("create table t (id int)")
-        common = "node.name = etl-1\nlog.url = sqlite:///txlog"
+        common = f"node.name = etl-1\n{log}"
         self.write("txpool", common)
         self.write(
             "recovery",

@@ -16,7 +16,7 @@ import pytest
 from psycopg import sql
 
 from recovery.cli import ExitCode
-from tests.integration.recovery_site import HOLDER, WRITER, Site
+from tests.integration.recovery_site import HOLDER, PASSWORD, WRITER, Site
 from txpool.log import open_log
 from txpool.resources.base import BranchRecord
 from txpool.xid import make_gtrid, make_xid
@@ -212,6 +212,20 @@ def test_a_decision_of_a_finished_gtrid_is_carried_out_while_its_process_lives(s
     log.close()
     site.manager().scan()
     assert site.kept() == {}
+
+
+@pytest.mark.parametrize("point", ["coordinator.prepared", "coordinator.decided"])
+def test_a_log_on_a_server_is_recovered_from_too(tmp_path: Path, databases: Any, point: str) -> None:
+    log = f"log.url = {databases.url('one')}\nlog.password = ${{env:{PASSWORD}}}"
+    site = Site(tmp_path, databases, log=log)
+    site.killed(WRITER, *BOTH, failpoints=f"{point}=kill")
+    assert len(databases.prepared()) == 2
+    result = site.command("scan")
+    assert result.returncode == ExitCode.OK, result.stderr
+    count = int(point == "coordinator.decided")
+    assert site.counts() == {"one": count, "two": count, "ledger": 0}
+    assert databases.prepared() == []
+    assert databases.rows("one", "select count(*) from txpool_decisions") == [(0,)]
 
 
 # -- the command --------------------------------------------------------------------------------------------------

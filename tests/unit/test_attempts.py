@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
 
 import pytest
 
@@ -131,3 +133,10 @@ def test_what_a_function_mentions() -> None:
         assert {*paths, source} <= set(mentioned(function))
     keyword = "conf/by-keyword.properties"
     assert {PATH, keyword} <= set(mentioned(functools.partial(helper, name=keyword)))
+
+
+def test_without_spark_the_error_names_the_extra() -> None:
+    hidden = "import sys; sys.modules['pyspark'] = None; import txpool.spark"
+    done = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, check=False)
+    assert "ModuleNotFoundError: txpool.spark needs Spark" in done.stderr
+    assert "pip install 'txpool[spark]'" in done.stderr

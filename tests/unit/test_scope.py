@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import threading
 
 import pytest
+from pyspark import cloudpickle
 
 import txpool
 from txpool import Status
@@ -328,3 +330,10 @@ def test_a_forked_child_has_none_and_cannot_end_its_parents() -> None:
             os._exit(0 if refused and fresh and txpool.current() is None else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert tx.status is Status.COMMITTED
+
+
+def test_current_travels_with_a_function_that_names_it() -> None:
+    source = "from txpool import current\ndef write(rows): return current()"
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    exec(source, namespace)
+    assert pickle.loads(cloudpickle.dumps(namespace["write"]))([]) is None

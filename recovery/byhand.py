@@ -42,12 +42,14 @@ def commit(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> None
         raise ProgrammingError(f"{gtrid} is decided, and its own living process commits it: nothing was done")
     _audit("commit", gtrid)
     if marked is not None:
-        clean(work, [end(work, marked, _asked(work, marked, gtrid))])
+        met = end(work, marked, _asked(work, marked, gtrid))
+        if _is_over(evidence, gtrid):
+            clean(work, [met])
         return
     # It meets the decision, and makes that durable: what a dead process wrote can be read, and may vanish.
     log.abort(gtrid)
     answered = work.settle(gtrid, evidence.decisions[gtrid].branches, "decided in the log, by hand")
-    if answered and evidence.standing(gtrid) is not Standing.FINISHED:
+    if answered and _is_over(evidence, gtrid) and evidence.standing(gtrid) is not Standing.FINISHED:
         log.purge([gtrid])
         account.forget([gtrid])
 
@@ -69,7 +71,7 @@ def rollback(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> No
     if row.committed:
         raise _decided(gtrid)
     met = end(work, marked, row)
-    if work.evidence.standing(gtrid) is not Standing.ALIVE:
+    if _is_over(work.evidence, gtrid):
         clean(work, [met])
 
 
@@ -80,6 +82,11 @@ def forget(log: DecisionLog, gtrid: str) -> int:
         _audit("forget", gtrid)
         log.dismiss(gtrid)
     return count
+
+
+def _is_over(evidence: Evidence, gtrid: str) -> bool:
+    """Whether its process can do nothing about it any more: one that is only taken for dead may still write."""
+    return evidence.standing(gtrid) not in (Standing.ALIVE, Standing.DEAD)
 
 
 def _work(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> Work:

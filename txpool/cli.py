@@ -36,7 +36,7 @@ def demo(
     """Write real data into three databases in one transaction; fail, be killed, recover; show that nothing is torn."""
     from txpool.demo.play import play
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     try:
         right = play(rows=rows, spark=spark, keep=keep, console=console)
     except ConfigurationError as error:
@@ -50,7 +50,7 @@ def check(path: Annotated[Path, typer.Argument(help="A datasource's .properties 
     """Load a datasource's file, connect, and say what is wrong with it for its mode."""
     from txpool.check import examine
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     try:
         findings = examine(path)
     except ConfigurationError as error:

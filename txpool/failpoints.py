@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -45,13 +45,16 @@ POINTS: Final = {
     "recovery.forget": "decisions are about to be forgotten",
 }
 
+#: What a point does: `raise`, `interrupt` (SIGINT), `kill` (SIGKILL), `hang`, `count` (only notes it), or a call.
+Action = str | Callable[[], object]
+
 #: True while any point is armed: the one attribute that an unarmed point costs.
 armed = False
 
 _SIGNALS: Final = {"interrupt": signal.SIGINT, "kill": signal.SIGKILL}
 _ACTIONS: Final = ("raise", "hang", "count", *_SIGNALS)
 
-_actions: dict[str, tuple[str, int]] = {}
+_actions: dict[str, tuple[Action, int]] = {}
 _reached: dict[str, int] = {}
 _lock = threading.Lock()
 
@@ -60,12 +63,12 @@ class Failpoint(Exception):
     """Raised by a point that was armed with `raise`."""
 
 
-def arm(point: str, action: str = "raise", *, nth: int = 1) -> None:
-    """Arm a point: `raise`, `interrupt` (SIGINT), `kill` (SIGKILL), `hang`, or `count`, which only notes it."""
+def arm(point: str, action: Action = "raise", *, nth: int = 1) -> None:
+    """Arm a point: it acts the nth time that it is reached."""
     global armed
     if point not in POINTS:
         raise ValueError(f"no failpoint is called {point!r}")
-    if action not in _ACTIONS:
+    if not callable(action) and action not in _ACTIONS:
         raise ValueError(f"failpoint {point}: {action!r} is none of {', '.join(_ACTIONS)}")
     with _lock:
         _actions[point] = (action, nth)
@@ -82,7 +85,7 @@ def disarm() -> None:
 
 
 @contextmanager
-def arming(point: str, action: str = "raise", *, nth: int = 1) -> Iterator[None]:
+def arming(point: str, action: Action = "raise", *, nth: int = 1) -> Iterator[None]:
     """Arm a point for the length of a block."""
     arm(point, action, nth=nth)
     try:
@@ -105,11 +108,13 @@ def hit(point: str) -> None:
         _reached[point] += 1
         if _reached[point] != nth:
             return
-    if action in _SIGNALS:
+    if callable(action):
+        action()
+    elif action in _SIGNALS:
         os.kill(os.getpid(), _SIGNALS[action])
-    if action == "hang":
+    elif action == "hang":
         time.sleep(3600)
-    if action == "raise":
+    elif action == "raise":
         raise Failpoint(point)
 
 

@@ -97,7 +97,9 @@ RECOVERY_KEYS = (
     Key("recovery.period", "duration", "120", "From the end of one pass to the next.", _POSITIVE),
     Key("recovery.backoff", "duration", "10", "Between the two scans of a pass."),
     Key("recovery.lock-timeout", "duration", "5s", "Longest wait for a lock on a mark.", _POSITIVE),
-    Key("recovery.expiry.interval", "duration", "12h", "Accepted, and without effect: this version expires nothing.", _NONE),
+    Key(
+        "recovery.expiry.interval", "duration", "12h", "Accepted, without effect: this version expires nothing.", _NONE
+    ),
 )
 
 

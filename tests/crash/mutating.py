@@ -4,7 +4,6 @@ The code of a function is exchanged in place, so that every reference to it sees
 """
 
 from __future__ import annotations
-
 import __future__
 
 import importlib
@@ -16,6 +15,8 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
+from tests.crash.explorer.scenarios import Scenario
+
 
 @dataclass(frozen=True)
 class Edit:
@@ -24,6 +25,27 @@ class Edit:
     where: str  #: "module:function", "module:Class.method", or "module:CONSTANT"
     old: str
     new: str
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A rule left out, and who must notice."""
+
+    rule: str
+    left_out: str
+    edits: tuple[Edit, ...] = ()
+    #: What the model's own databases and stores leave out.
+    flaw: str = ""
+    #: Where the explorer looks, and what the violation is called that it must find there.
+    scenario: Scenario | None = None
+    found: str = "MIX"
+    #: A test that runs over the edited code in a process of its own, and fails there.
+    test: str = ""
+    #: Edits for that test alone.
+    real: tuple[Edit, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.rule} {self.left_out}"
 
 
 class Stale(Exception):

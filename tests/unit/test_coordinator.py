@@ -8,6 +8,7 @@ is never reported where a branch commits; in doubt is reported as in doubt; what
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from txpool.coordinator import Coordinator, Outcome, Result, Unit
 from txpool.log.base import Life
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.resources.base import Answer, BranchRecord, Refused, Settled, Vote
+from txpool.settler import Settler
 from txpool.xid import TaskName, Xid, make_gtrid, make_xid
 
 
@@ -387,3 +389,31 @@ def test_refused_by_the_fence_is_rolled_back() -> None:
     world.run({}, fenced_at="db1.await_prepare")
     assert world.result.outcome is Outcome.ROLLED_BACK
     assert {branch.state for branch in world.new} == {"rolled back"}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_log_that_could_not_be_told_of_the_end_is_told_later(when: str) -> None:
+    """Without the finished mark nobody ends what is unaccounted for, for as long as this process lives."""
+    world = World(2)
+    world.run({})
+    lost = world.faults.calls.index("db1.await_commit")
+    world.run({lost: ("before", Lost), lost + 1: (when, Lost)})
+    assert world.faults.calls[lost + 1] == "log.finish"
+    assert world.result.outcome is Outcome.COMMITTED
+    assert not world.result.settled
+
+    assert world.coordinator.settle().outcome is Outcome.COMMITTED
+    assert world.result.settled
+    assert world.disk.finished == {world.gtrid}
+
+
+def test_the_settler_tells_the_log_what_could_not_be_told() -> None:
+    world = World(2)
+    world.run({})
+    lost = world.faults.calls.index("db1.await_commit")
+    world.run({lost: ("before", Lost), lost + 1: ("before", Lost)})
+    settler, told = Settler(), threading.Event()
+    settler.add(world.coordinator, lambda result: told.set())
+    assert told.wait(30)
+    settler.close()
+    assert world.disk.finished == {world.gtrid}

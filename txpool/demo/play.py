@@ -119,7 +119,7 @@ class _Theatre:
         if child.returncode != -signal.SIGKILL:
             raise RuntimeError(f"the job ended by itself, with exit code {child.returncode}:\n{child.stderr[-4000:]}")
         self._progress.console.print("  [dim]$[/dim] txpool-recovery list")
-        self._progress.console.print(self._recovery("list"), highlight=False, markup=False)
+        self._progress.console.print(self._recovery("list"), highlight=False, markup=False, emoji=False)
         with self._doing("  txpool-recovery scan"):
             self._recovery("scan")
 

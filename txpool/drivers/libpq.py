@@ -6,6 +6,7 @@ a `send` never waits, and an interrupted `receive` loses nothing: the next one g
 
 from __future__ import annotations
 
+import select
 from typing import Any
 
 import psycopg
@@ -22,8 +23,8 @@ INERROR = int(pq.TransactionStatus.INERROR)
 
 _BAD = int(pq.ConnStatus.BAD)
 _FATAL_ERROR = int(pq.ExecStatus.FATAL_ERROR)
-# How often a wait looks for a signal, in seconds.
-_INTERVAL = 0.1
+# How often a wait looks for a signal, in milliseconds.
+_INTERVAL = 100
 # What a session dies of: whatever was on its way has an unknown fate.
 _SESSION_ENDING = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"})
 
@@ -31,11 +32,14 @@ _SESSION_ENDING = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03
 class Session:
     """One message at a time over one connection. Used by one thread at a time."""
 
-    __slots__ = ("_pgconn", "_unsent", "raw", "results")
+    __slots__ = ("_pgconn", "_readable", "_unsent", "raw", "results")
 
     def __init__(self, raw: Any) -> None:
         self.raw = raw
         self._pgconn = raw.pgconn
+        self._readable = select.poll()
+        if self._pgconn.status != _BAD:
+            self._readable.register(self._pgconn.socket, select.POLLIN)
         self._unsent = False
         #: What has been received of the answer to the last message.
         self.results: list[PGresult] = []
@@ -64,16 +68,23 @@ class Session:
     def receive(self) -> list[PGresult]:
         """Wait for the whole answer; an error of the server is one of its results, a lost connection raises."""
         if self._unsent:
-            waiting.wait(generators.send(self._pgconn), self._pgconn.socket, interval=_INTERVAL)
+            waiting.wait(generators.send(self._pgconn), self._pgconn.socket, interval=_INTERVAL / 1000)
             self._unsent = False
         try:
-            while result := waiting.wait(generators.fetch(self._pgconn), self._pgconn.socket, interval=_INTERVAL):
+            while result := self._next():
                 self.results.append(result)
         except psycopg.Error:
             # The server's own farewell says more than the closed socket that follows it.
             if failure(self.results) is None:
                 raise
         return self.results
+
+    def _next(self) -> PGresult | None:
+        """The next result. Most are there already when the first has come, and want no wait of their own."""
+        while self._pgconn.is_busy():
+            if self._readable.poll(_INTERVAL):
+                self._pgconn.consume_input()
+        return self._pgconn.get_result()  # type: ignore[no-any-return]
 
     def run(self, message: str) -> list[PGresult]:
         """Send and receive; raises what the server answers."""

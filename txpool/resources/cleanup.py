@@ -54,9 +54,9 @@ class CleanupQueue:
     def flush(self) -> None:
         """Delete all there is, now; raises where the database does not."""
         while taken := self.take():
-            if failpoints.armed:
-                failpoints.hit("marked.forget")
             try:
+                if failpoints.armed:
+                    failpoints.hit("marked.forget")
                 self._xids.delete(taken)
             except BaseException:
                 self.put_back(taken)

@@ -7,7 +7,7 @@ import logging
 import sys
 
 from tests.crash.explorer.explore import Explorer
-from tests.crash.explorer.scenarios import QUICK, deeper
+from tests.crash.explorer.scenarios import QUICK, Scenario, deeper
 from tests.crash.explorer.trace import tell, trace
 
 
@@ -36,7 +36,7 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _named(name: str):  # type: ignore[no-untyped-def]
+def _named(name: str) -> Scenario:
     return next(scenario for scenario in QUICK if scenario.name == name)
 
 

@@ -8,6 +8,7 @@ no effect, as in a process that is dead. What each history leads to is kept, so 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from recovery.manager import RecoveryManager
@@ -92,10 +93,8 @@ class Process:
 
     def _play(self, history: tuple[Reply, ...]) -> Command | None:
         player = Player(history, self._flaws)
-        try:
+        with suppress(Stopped):
             self._program(player)
-        except Stopped:
-            pass
         return player.next
 
 
@@ -131,13 +130,15 @@ def coordinator_program(scenario: Scenario) -> Callable[[Any], None]:
             loose_ends=scenario.loser,
         )
         coordinator = Coordinator(unit, ModelLog(port))  # type: ignore[arg-type]
-        result = coordinator.commit()
+        result = coordinator.rollback() if scenario.rolls_back else coordinator.commit()
         port.call("report", result.outcome, result.knowable)
         for _ in range(_SETTLES):
             if result.settled or not result.knowable:
                 return
             result = coordinator.settle()
             port.call("report", result.outcome, result.knowable)
+        if not result.settled:
+            port.call("wait", "")  # the settler would go on, for as long as the process lives
 
     return program
 
@@ -150,21 +151,26 @@ def manager_of(scenario: Scenario, port: Any) -> RecoveryManager:
     )
 
 
-class _Seen(set[Xid]):
-    """What the pass before has seen: everything. It is the second pass that acts."""
-
-    def __contains__(self, item: object) -> bool:
-        return True
-
-
 def recovery_program(scenario: Scenario) -> Callable[[Any], None]:
-    """One pass of recovery that acts on whatever it finds."""
+    """One pass, to which every branch is one that the pass before has found: each must be right by itself."""
+    decider = LEDGER if scenario.marked else None
+    seen = [make_xid(GTRID, number, name, decider=decider) for number, name in enumerate(scenario.opened)]
+    seen += [task_xid(scenario, name) for name in scenario.names[scenario.branches :]]
 
     def program(port: Any) -> None:
         manager = manager_of(scenario, port)
-        orphans = OrphanModule((IncarnationFilter(), TransactionLogFilter(), NodeFilter([NODE])))
-        orphans._candidates = _Seen()
+        orphans = OrphanModule((IncarnationFilter(), TransactionLogFilter(), NodeFilter([NODE])), seen)
         manager._pass(ModelLog(port), Account(News()), (MarkedModule(), DecidedModule(), orphans))  # type: ignore[arg-type]
+
+    return program
+
+
+def operator_program(scenario: Scenario) -> Callable[[Any], None]:
+    """`txpool-recovery rollback`, which is refused where it is decided, or `commit`, which is where it is not."""
+
+    def program(port: Any) -> None:
+        with suppress(Exception):  # it is refused, or something fails: a person hears it
+            getattr(manager_of(scenario, port), scenario.operator)(GTRID)
 
     return program
 

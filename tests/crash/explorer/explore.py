@@ -9,14 +9,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from tests.crash.explorer.actors import DEAD, ENDED, Process, coordinator_program, first_world, recovery_program
+from tests.crash.explorer.actors import (
+    DEAD,
+    Process,
+    coordinator_program,
+    first_world,
+    operator_program,
+    recovery_program,
+)
 from tests.crash.explorer.finale import Finale, kill, land
 from tests.crash.explorer.scenarios import Scenario
-from tests.crash.explorer.world import INCARNATION, LEDGER, Command, Lost, Machine, No, Reply, World
+from tests.crash.explorer.world import INCARNATION, LEDGER, Command, Lost, Machine, Reply, World
 from txpool.coordinator import Outcome
 from txpool.log.base import Life
+from txpool.resources.base import Refused
 
 #: Fates other than "ok" that a command may have, by its verb; what is not here is only ever executed and answered.
 _UNKNOWN = ("reply-lost", "lost", "late")
@@ -88,6 +96,10 @@ class Explorer:
         self.finale = Finale(scenario, self.machine)
         recovery = Process(recovery_program(scenario), flaws)
         self.processes = [Process(coordinator_program(scenario), flaws), *[recovery] * scenario.recoverers]
+        self.names = ["C", *[f"R{number + 1}" for number in range(scenario.recoverers)]]
+        if scenario.operator:
+            self.processes.append(Process(operator_program(scenario), flaws))
+            self.names.append("O")
         faults = Faults(scenario.fates, scenario.crashes, scenario.leases, scenario.cuts)
         self.first = State(first_world(scenario), (0,) * len(self.processes), faults, None)
 
@@ -131,14 +143,11 @@ class Explorer:
             yield from self._process_steps(state, who)
         yield from self._events(state)
 
-    def name(self, who: int) -> str:
-        return f"R{who}" if who else "C"
-
     def _process_steps(self, state: State, who: int) -> Iterator[Step]:
         command = self.processes[who].command(state.positions[who])
-        if command is None or (who > 1 and state.positions[who] == 0 and state.positions[who - 1] == 0):
+        name = self.names[who]
+        if command is None or command[0] == "wait" or (name == "R2" and state.positions[who] == 0 and state.positions[who - 1] == 0):
             return  # one of two recoverers that are the same begins first
-        name = self.name(who)
         after, reply = self.machine.apply(state.world, command)
         yield f"{name}.ok", self._advance(state, who, after, reply)
         if self.scenario.disk and reply[0] == "=":
@@ -158,6 +167,8 @@ class Explorer:
                 # What a process deletes lazily is no error to it.
                 told: Reply = ("=", None) if who == 0 and command[0] == "delete" else silence
                 yield f"{name}.late", self._advance(charged, who, late, told)
+        if self.scenario.noes and command[0] == "record":
+            yield f"{name}.no", self._advance(charged, who, state.world, ("!", Refused, "the disk is full"))
         if self.scenario.noes and command[0] in ("prepare", "alone") and reply[0] == "=" and command[1] != LEDGER:
             refused, no = self.machine._refuse(state.world, command[1])
             answer = reply if "false yes" in self.machine.flaws else no
@@ -177,7 +188,7 @@ class Explorer:
         # What was there before becomes no more durable than it was.
         written = after._replace(unsynced=state.world.unsynced | {kind}, shadow=state.world.shadow)
         if who:
-            yield f"{self.name(who)}.unsynced", _moved(state, who, written, DEAD)
+            yield f"{self.names[who]}.unsynced", _moved(state, who, written, DEAD)
         elif state.faults.crashes:
             spent = state._replace(faults=state.faults._replace(crashes=state.faults.crashes - 1))
             yield "C.unsynced", _moved(spent, 0, kill(written, self.machine), DEAD)
@@ -219,6 +230,10 @@ class Explorer:
                 after = self.machine.apply(world, ("leave", name))[0]
                 if after != world:
                     yield f"cut.{name}", cut._replace(world=after)
+        if self.scenario.meddles and world.log.outcomes and not world.meddled:
+            for name in self.machine.names:
+                if self.machine.state(world, name) == "prepared" and all(recs for _, recs in world.log.outcomes):
+                    yield f"meddle.{name}", state._replace(world=self.machine.meddle(world, name))
         if dead and self.scenario.holds:
             for name in self.machine.names:
                 if self.machine.state(world, name) == "held":

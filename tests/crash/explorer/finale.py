@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tests.crash.explorer.actors import DEAD, ENDED, manager_of, unpack
-from tests.crash.explorer.parts import describe
 from tests.crash.explorer.scenarios import Scenario
+from tests.crash.explorer.words import answer_of, describe
 from tests.crash.explorer.world import GTRID, INCARNATION, LEDGER, Command, Machine, Reply, World
 from txpool.coordinator import Outcome
 from txpool.log.base import Life
@@ -18,6 +18,7 @@ class End(NamedTuple):
     """How a world ends up; `problem` is empty where the invariants hold."""
 
     ends: frozenset[str]
+    meddled: bool
     notes: frozenset[tuple[str, str, str]]
     problem: str
 
@@ -37,16 +38,6 @@ class DirectPort:
         if command[0] not in _READS:
             self.story.append((command, reply))
         return unpack(reply)
-
-
-def answer_of(reply: tuple[Any, ...]) -> str:
-    """A reply as people read it."""
-    if reply[0] == "!":
-        return f"error ({reply[2]})"
-    value = reply[1]
-    if isinstance(value, frozenset):
-        value = sorted(map(str, value))
-    return "done" if value is None else f"answers {getattr(value, 'value', value)}"
 
 
 class Finale:
@@ -130,7 +121,7 @@ class Finale:
         judged = [state for state, name in zip(states, (*self._machine.names, LEDGER), strict=True) if name != "zombie"]
         ends = frozenset(judged) & {"committed", "aborted"}
         problem = ""
-        if len(ends) == 2:
+        if len(ends) == 2 and not world.meddled:
             problem = "MIX: one database has committed, another has rolled back"
         elif len(ends) and "zombie" in self._machine.names and self._machine.state(world, "zombie") == "committed":
             problem = "an attempt that lost has committed"
@@ -140,16 +131,18 @@ class Finale:
             problem = "a decision stays behind"
         elif not alive and (world.log.outcomes or world.rows or world.log.finished or world.log.pointers):
             problem = "a mark, an abort record, a pointer or a tombstone stays behind"
-        return End(ends, world.log.notes, problem)
+        return End(ends, world.meddled, world.log.notes, problem)
 
     def _judge(self, end: End, reported: Outcome | None) -> str:
         if end.problem:
             return end.problem
+        heuristic = reported is not None and reported.value.startswith("heuristic")
+        if end.meddled:
+            return "" if heuristic or end.notes else "UNTOLD: a person ended a branch otherwise, and nobody is told"
         if reported is Outcome.COMMITTED and end.ends - {"committed"}:
             return "FALSE: success was reported, and a database has rolled back"
         if reported is Outcome.ROLLED_BACK and "committed" in end.ends:
             return "FALSE: rollback was reported, and a database has committed"
-        heuristic = reported is not None and reported.value.startswith("heuristic")
         if (heuristic or end.notes) and self._scenario.evidence:
             return f"FALSE: {reported.value if reported else 'a heuristic outcome'} is told, and no database did that"
         if any({"commit": "aborted", "rollback": "committed"}[decided] in end.ends for _, decided, _ in end.notes):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from tests.crash.explorer.world import GTRID, INCARNATION, LEDGER, NODE, Command, No, Rec, freeze, thaw
+from tests.crash.explorer.world import GTRID, INCARNATION, LEDGER, NODE, No, Rec, freeze, thaw
 from txpool.log.base import Decision, Heuristic, Life
-from txpool.resources.base import Answer, BranchRecord, MarkedRow, PreparedBranch, Settled, Vote
+from txpool.resources.base import Answer, BranchRecord, MarkedRow, PreparedBranch, Refused, Settled, Vote
 from txpool.xid import Xid
 
 _ANSWERS = {
@@ -165,8 +165,9 @@ class ModelLog:
 
     def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         if "snapshot" in self._flaws:
-            if not self.is_fenced(INCARNATION):
-                self._call("insert", "log", gtrid, freeze(branches))
+            if self.is_fenced(INCARNATION):
+                raise Refused("it is fenced")
+            self._call("insert", "log", gtrid, freeze(branches))
             return
         self._call("record", "log", gtrid, freeze(branches))
 
@@ -267,43 +268,3 @@ class ModelDataSource:
 
 def _row(gtrid: str, kept: tuple[Rec, ...] | None) -> MarkedRow:
     return MarkedRow(gtrid, NODE, kept is not None, thaw(kept or ()))
-
-
-_SAID = {
-    "prepare": "PREPARE {place}",
-    "commit": "COMMIT PREPARED {place}",
-    "rollback": "ROLLBACK PREPARED {place}",
-    "leave": "ROLLBACK {place} (a local transaction)",
-    "alone": "COMMIT {place} (one phase)",
-    "list": "list the prepared branches of {place}",
-    "mark": "INSERT the row into {place}, naming {named}",
-    "seal": "COMMIT {place} with its row",
-    "both": "INSERT the row, naming {named}, and COMMIT {place} in one message",
-    "abort": "close the session, insert a tombstone into {place}",
-    "tombstone": "insert a tombstone into {place}",
-    "rows": "read the rows of {place}",
-    "delete": "delete the row of {place}",
-    "record": "write the decision to the log, naming {named}",
-    "insert": "write the decision to the log, naming {named}",
-    "is_fenced": "ask the log for a fence",
-    "fence": "write the fence to the log",
-    "finish": "write the finished mark to the log",
-    "forget": "delete the decision from the log",
-    "purge": "delete what the log keeps of it",
-    "finished": "read the log's finished marks",
-    "decisions": "read the log's decisions",
-    "pointers": "read the log's pointers",
-    "aborted": "read the log's abort records",
-    "incarnations": "ask the log who is alive",
-    "point": "write a pointer to the log",
-    "note": "write a heuristic outcome to the log",
-}
-_SAID_LOG = {"abort": "write an abort record to the log"}
-
-
-def describe(command: Command) -> str:
-    """A command as people read it."""
-    verb, place = command[:2]
-    named = [bqual for bqual, _, _ in command[3]] if verb in ("mark", "both", "record", "insert") else []
-    said = _SAID_LOG.get(verb, _SAID[verb]) if place == "log" else _SAID[verb]
-    return said.format(place=place, named=", ".join(named) or "nobody")

@@ -25,6 +25,10 @@ class Scenario:
     #: Whether nobody else can end a branch while the session that prepared it is connected (MariaDB).
     holds: bool = False
     recoverers: int = 1
+    #: What a person does to it by hand, at any time: "rollback", "commit".
+    operator: str = ""
+    #: The transaction is to roll back from the start.
+    rolls_back: bool = False
     #: Commands whose fate their sender does not know: not executed, executed with the reply lost, executed late.
     fates: int = 1
     crashes: int = 1
@@ -35,8 +39,10 @@ class Scenario:
     disk: bool = False
     #: What strikes the coordinator is a KeyboardInterrupt.
     interrupts: bool = False
-    #: A database may vote no.
+    #: A database may vote no, and the log may refuse.
     noes: bool = False
+    #: A person may roll a decided branch back in its database.
+    meddles: bool = False
 
     @property
     def opened(self) -> tuple[str, ...]:
@@ -83,6 +89,15 @@ QUICK = (
     replace(TASKS, name="two tasks", branches=0, tasks=2),
     POINTER,
     replace(POINTER, name="one+task+marked", branches=1, fates=0),
+    replace(POINTER, name="task+marked, rolls back", rolls_back=True),
+    replace(TWO, name="two, a person meddles", meddles=True, leases=0),
+    *(
+        replace(
+            shape, name=f"{shape.name}, {verb} by hand", operator=verb, recoverers=0, fates=2 if verb == "commit" else 1
+        )
+        for shape in (TWO, MARKED, POINTER)
+        for verb in ("rollback", "commit")
+    ),
 )
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tests.crash.explorer.explore import Explorer, Finding, State
-from tests.crash.explorer.finale import answer_of
-from tests.crash.explorer.parts import describe
+from tests.crash.explorer.words import answer_of, describe
 
 _FATES = {
     "reply-lost": "is executed, and the reply is lost",
@@ -18,8 +17,12 @@ _EVENTS = {
     "crash": "the coordinator is killed",
     "lease": "the coordinator's lease is lost, and it goes on",
     "cut": "the session to {0} is cut",
+    "meddle": "a person rolls the branch in {0} back by hand",
     "notice": "{0} notices that the session which had prepared is gone",
 }
+
+
+_WHO = {"C": "coordinator", "O": "operator"}
 
 
 class UnknownChoice(Exception):
@@ -63,8 +66,8 @@ def _line(explorer: Explorer, state: State, choice: str) -> str:
     what, _, detail = choice.partition(".")
     if what in _EVENTS:
         return f"event         {_EVENTS[what].format(detail)}"
-    who = 0 if what == "C" else int(what[1:])
+    who = explorer.names.index(what)
     command = explorer.processes[who].command(state.positions[who])
     assert command is not None
     came = _FATES.get(detail) or answer_of(explorer.machine.apply(state.world, command)[1])
-    return f"{'coordinator' if who == 0 else f'recoverer {who}':13} {describe(command)}: {came}"
+    return f"{_WHO.get(what, f'recoverer {what[1:]}'):13} {describe(command)}: {came}"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from txpool.log.base import Decision, Heuristic, Life
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.resources.base import BranchRecord
+from txpool.resources.base import BranchRecord, Refused
 from txpool.xid import Xid, make_gtrid
 
 NODE = "node"
@@ -57,6 +57,8 @@ class World(NamedTuple):
     shadow: tuple[Rec, ...] | None = None
     #: Commands on their way, given up by whoever sent them.
     late: tuple[Command, ...] = ()
+    #: A person has rolled a branch back by hand, in its database, after the decision.
+    meddled: bool = False
 
     @property
     def life(self) -> Life | None:
@@ -167,6 +169,10 @@ class Machine:
         state, bqual = world.branches[self._index[name]]
         return world, ("=", (bqual,) if state in ("prepared", "held") else ())
 
+    def meddle(self, world: World, name: str) -> World:
+        """A person rolls a prepared branch back, not knowing that it is decided."""
+        return self._become(world, name, "aborted")._replace(meddled=True)
+
     def notice(self, world: World, name: str) -> World:
         """The server sees that the session which had prepared is gone."""
         return self._become(world, name, "prepared")
@@ -227,8 +233,9 @@ class Machine:
 
     def _ask_log(self, world: World, command: Command) -> tuple[World, Reply]:
         if command[0] == "insert":  # a flaw: the store looks in a snapshot, and inserts later
-            world = world._replace(log=world.log._replace(outcomes=world.log.outcomes | {command[2:]}))
-            return world, ("=", None)
+            if world.log.outcomes:
+                return world, ("!", Refused, "the log has it as settled")
+            return world._replace(log=world.log._replace(outcomes=frozenset({command[2:]}))), ("=", None)
         key = (world.log, command)
         found = self._log_known.get(key)
         if found is None:

@@ -1,0 +1,54 @@
+"""Commands and answers, as people read them."""
+
+from __future__ import annotations
+
+from tests.crash.explorer.world import Command, Reply
+
+_SAID = {
+    "prepare": "PREPARE {place}",
+    "commit": "COMMIT PREPARED {place}",
+    "rollback": "ROLLBACK PREPARED {place}",
+    "leave": "ROLLBACK {place} (a local transaction)",
+    "alone": "COMMIT {place} (one phase)",
+    "list": "list the prepared branches of {place}",
+    "mark": "INSERT the row into {place}, naming {named}",
+    "seal": "COMMIT {place} with its row",
+    "both": "INSERT the row, naming {named}, and COMMIT {place} in one message",
+    "abort": "close the session, insert a tombstone into {place}",
+    "tombstone": "insert a tombstone into {place}",
+    "rows": "read the rows of {place}",
+    "delete": "delete the row of {place}",
+    "record": "write the decision to the log, naming {named}",
+    "insert": "write the decision to the log, naming {named}",
+    "is_fenced": "ask the log for a fence",
+    "fence": "write the fence to the log",
+    "finish": "write the finished mark to the log",
+    "forget": "delete the decision from the log",
+    "purge": "delete what the log keeps of it",
+    "finished": "read the log's finished marks",
+    "decisions": "read the log's decisions",
+    "pointers": "read the log's pointers",
+    "aborted": "read the log's abort records",
+    "incarnations": "ask the log who is alive",
+    "point": "write a pointer to the log",
+    "note": "write a heuristic outcome to the log",
+}
+_SAID_LOG = {"abort": "write an abort record to the log"}
+
+
+def describe(command: Command) -> str:
+    """A command as people read it."""
+    verb, place = command[:2]
+    named = [bqual for bqual, _, _ in command[3]] if verb in ("mark", "both", "record", "insert") else []
+    said = _SAID_LOG.get(verb, _SAID[verb]) if place == "log" else _SAID[verb]
+    return said.format(place=place, named=", ".join(named) or "nobody")
+
+
+def answer_of(reply: Reply) -> str:
+    """A reply as people read it."""
+    if reply[0] == "!":
+        return f"error ({reply[2]})"
+    value = reply[1]
+    if isinstance(value, frozenset):
+        value = sorted(map(str, value))
+    return "done" if value is None else f"answers {getattr(value, 'value', value)}"

@@ -1,0 +1,231 @@
+"""The rules that the coordinator, its branches and its log keep, each left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.crash.explorer.scenarios import MARKED, ONE, POINTER, TASKS, TWO
+from tests.crash.mutating import Edit, Mutation
+
+_C = "txpool.coordinator:Coordinator."
+
+_DISK = replace(TWO, name="two, disk", disk=True, leases=0)
+
+MUTATIONS = (
+    Mutation(
+        "4",
+        "no decision is written before the first COMMIT",
+        (Edit(_C + "_decide", "self._decider.record(self._unit.gtrid, [b.record for b in voted])", "pass"),),
+        scenario=TWO,
+    ),
+    Mutation(
+        "5",
+        "no finished mark where something is unaccounted for",
+        (Edit(_C + "_let_go", "log.finish(self._unit.gtrid)", "pass"),),
+        scenario=TWO,
+        found="stays prepared",
+    ),
+    Mutation(
+        "5b",
+        "a finished mark that could not be written is not tried again",
+        (
+            Edit(
+                "txpool.coordinator:Coordinator._let_go",
+                "log, wanted =",
+                "self._result.untold = False\n    log, wanted =",
+            ),
+        ),
+        scenario=replace(TWO, fates=2, leases=0),
+        found="stays prepared",
+    ),
+    Mutation(
+        "7b",
+        "the coordinator forgets what has not answered",
+        (Edit(_C + "_let_go", "if self._unit.loose_ends or set(self._ended.values()) - {wanted}:", "if False:"),),
+        scenario=TWO,
+    ),
+    Mutation(
+        "8",
+        "no pointer before the row, where branches were named before",
+        (Edit(_C + "_mark", "self._required_log.point(self._unit.gtrid, marked.datasource)", "pass"),),
+        scenario=POINTER,
+    ),
+    Mutation(
+        "10",
+        "a decision looks for the fence in a snapshot",
+        flaw="snapshot",
+        scenario=TWO,
+        test="tests/integration/test_log_sql.py::test_10_a_decision_waits_for_the_fence_in_flight_and_is_refused",
+        real=(Edit("txpool.log.sql:_RECORD", " FOR SHARE", ""),),
+    ),
+    Mutation(
+        "11",
+        "a decision is not refused when fenced",
+        (Edit("txpool.log.memory:MemoryLog._admit", "is Life.FENCED", "is None"),),
+        scenario=TWO,
+        test="tests/unit/test_log_store.py::test_11_a_decision_is_refused_when_its_incarnation_was_fenced_by_another[sqlite]",
+        real=(Edit("txpool.log.sqlite:_RECORD", " AND fenced = 0", ""),),
+    ),
+    Mutation(
+        "12",
+        "an unknown decision is looked up",
+        (
+            Edit(
+                _C + "_establish",
+                "settled = self._decider.abort(self._unit.gtrid)",
+                "settled = Settled.COMMITTED if self._unit.gtrid in self._log.decisions() else Settled.ABORTED",
+            ),
+        ),
+        scenario=TWO,
+    ),
+    Mutation(
+        "14",
+        "in doubt, it is marked finished before the abort record has won",
+        (
+            Edit(
+                _C + "_establish",
+                "    settled = self._decider",
+                "    self._log.finish(self._unit.gtrid)\n    settled = self._decider",
+            ),
+        ),
+        scenario=replace(TWO, fates=2),
+    ),
+    Mutation(
+        "15",
+        "a fenced coordinator that finds no decision says rolled back",
+        (Edit(_C + "_establish", "elif self._fenced():", "elif False:"),),
+        scenario=TWO,
+        found="FALSE",
+    ),
+    Mutation(
+        "15b",
+        "the fence is read before the abort record has won",
+        (
+            Edit(
+                _C + "_establish",
+                "    settled = self._decider",
+                "    fenced = self._fenced()\n    settled = self._decider",
+            ),
+            Edit(_C + "_establish", "elif self._fenced():", "elif fenced:"),
+        ),
+        scenario=TWO,
+        found="FALSE",
+    ),
+    Mutation(
+        "19",
+        "the row is written after the prepares, with no look for a fence",
+        (
+            Edit(_C + "_prepare", "    if self._marked is not None:\n        self._mark(self._marked)\n", ""),
+            Edit(
+                _C + "_prepare",
+                "    doom = self._unit.doomed()",
+                "    if self._marked is not None:\n        self._mark(self._marked)\n    doom = self._unit.doomed()",
+            ),
+        ),
+        scenario=MARKED,
+    ),
+    Mutation(
+        "19b",
+        "no look for a fence between row and COMMIT, where branches were prepared before",
+        (Edit(_C + "_mark", "if self._unit.adopted and self._fenced():", "if False:"),),
+        scenario=POINTER,
+    ),
+    Mutation("20", "INSERT and COMMIT of the row are one message", flaw="one message", scenario=MARKED),
+    Mutation(
+        "21",
+        "the row names the votes so far",
+        (Edit(_C + "_mark", "(*self._branches, *self._unit.adopted)", "self._voted"),),
+        scenario=MARKED,
+    ),
+    Mutation(
+        "22",
+        "one prepared branch gets no decision",
+        (
+            Edit(
+                _C + "_decide",
+                "    if self._marked is None and not voted:\n        self.phase = Phase.ENDED\n",
+                "    if self._marked is None and len(voted) < 2:\n        self.phase = Phase.COMMIT\n",
+            ),
+        ),
+        scenario=replace(TWO, name="two, one read-only", readers=1),
+        found="FALSE",
+    ),
+    Mutation(
+        "25",
+        "the deciding process is vouched for by its own incarnation only",
+        test="tests/unit/test_log_store.py::"
+        "test_25_another_process_may_decide_for_the_living_incarnation_that_named_the_gtrid[sqlite]",
+        real=(
+            Edit(
+                "txpool.log.sqlite:SqliteLog.record", "split_gtrid(gtrid).incarnation", "self._own and self._own.name"
+            ),
+        ),
+    ),
+    Mutation(
+        "26",
+        "a task rolls back after PREPARE",
+        test="tests/integration/test_subordinate.py::test_a_branch_that_votes_no_leaves_the_others_to_the_coordinator",
+        real=(
+            Edit(
+                "txpool.subordinate:Subordinate.prepare",
+                "        return [branch.record for branch in voted]\n",
+                "        return [branch.record for branch in voted]\n    except BaseException:\n"
+                "        for branch in working:\n            branch.start_rollback()\n"
+                "            branch.await_rollback()\n        raise\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "28",
+        "a coordinator that leaves losers behind marks nothing finished",
+        (Edit(_C + "_let_go", "if self._unit.loose_ends or set(", "if set("),),
+        scenario=replace(TASKS, name="one+task, a loser", loser=True, fates=0),
+        found="stays prepared",
+        test="tests/unit/test_recovery_rules.py::test_28_a_branch_that_the_decision_does_not_name_rolls_back_beside_it",
+        real=(Edit("recovery.work:Work.settle", 'self.roll_back(branch, "the decision does not name it")', "pass"),),
+    ),
+    Mutation(
+        "30",
+        "a lost reply to a one-phase COMMIT is a rollback",
+        (Edit(_C + "_one_phase", "if answer in (Answer.UNKNOWN, Answer.LOST):", "if False:"),),
+        scenario=ONE,
+        found="FALSE: rollback",
+    ),
+    Mutation(
+        "no fsync",
+        "a decision is told to be durable, and is not synced",
+        flaw="no sync",
+        scenario=_DISK,
+        test="tests/unit/test_log_sqlite.py::test_the_log_is_durable_with_each_commit",
+        real=(Edit("txpool.log.folder:_make_durable", "synchronous = FULL", "synchronous = OFF"),),
+    ),
+    Mutation(
+        "interrupt",
+        "a KeyboardInterrupt in or after the decision rolls back",
+        (
+            Edit(
+                _C + "_run",
+                "self.phase = _AFTER_FAILURE[self.phase]",
+                "late = self.phase in (Phase.DECIDE, Phase.COMMIT)\n"
+                "            self.phase = Phase.ROLLBACK if late else _AFTER_FAILURE[self.phase]",
+            ),
+            Edit(_C + "_await", "except BaseException", "except Exception"),
+        ),
+        scenario=replace(TWO, name="two, interrupted", interrupts=True, leases=0),
+    ),
+    Mutation(
+        "false yes",
+        "PREPARE that is answered by ROLLBACK is believed",
+        flaw="false yes",
+        scenario=replace(TWO, name="two, votes and cuts", noes=True, cuts=1, leases=0),
+        test="tests/integration/test_postgresql_branch.py::test_failed_transaction_votes_no_where_psycopg_says_yes",
+        real=(
+            Edit("txpool.resources.postgresql:PostgreSQLBranch.start_prepare", "session.status != INTRANS", "False"),
+            Edit(
+                "txpool.resources.postgresql:PostgreSQLBranch.await_prepare",
+                'raise self._no("the database answered PREPARE TRANSACTION by ROLLBACK")',
+                "return Vote.COMMIT",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,173 @@
+"""The rules that recovery keeps, and the fences of the stores, each left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.crash.explorer.scenarios import MARKED, POINTER, TWO
+from tests.crash.mutating import Edit, Mutation
+
+_GATHER = "recovery.evidence:gather"
+_MARKED_END = "recovery.modules:end"
+_TOMBSTONE = "recovery.modules:tombstone"
+
+_LISTED = "    listings, silent = sites.listings()\n"
+_LIVES = "    lives = log.incarnations()\n"
+_FINISHED = "    finished = log.finished()\n"
+_READ = "    pointers, decisions, aborted = log.pointers(), log.decisions(), log.aborted()\n"
+_ROWS = "    rows, mute = sites.rows()\n"
+
+_DISK = replace(TWO, name="two, disk", disk=True, leases=0)
+_HELD = replace(TWO, name="two, held", evidence=False, holds=True, leases=0)
+
+MUTATIONS = (
+    Mutation(
+        "1",
+        "liveness is tested and fenced after decisions are read",
+        (
+            Edit(_GATHER, _FINISHED + _READ + _ROWS, ""),
+            Edit(_GATHER, _LIVES, _FINISHED + _READ + _ROWS + _LIVES),
+        ),
+        scenario=TWO,
+    ),
+    Mutation(
+        "2",
+        "finished marks are read after decisions",
+        (Edit(_GATHER, _FINISHED + _READ + _ROWS, _READ + _ROWS + _FINISHED),),
+        scenario=replace(TWO, fates=2, leases=0),
+    ),
+    Mutation(
+        "3",
+        "branches are listed after decisions",
+        (Edit(_GATHER, _READ, ""), Edit(_GATHER, _LISTED, _READ + _LISTED)),
+        scenario=TWO,
+    ),
+    Mutation("6", "absent is believed without a later listing (MariaDB)", flaw="believed", scenario=_HELD),
+    Mutation(
+        "6b",
+        "a marked row goes with a listing that was taken before the answers",
+        (Edit("recovery.modules:clean", "work.sites.listings()", "work.evidence.listings, work.evidence.silent"),),
+        flaw="believed",
+        scenario=replace(MARKED, name="one+marked, held", evidence=False, holds=True, leases=0),
+    ),
+    Mutation(
+        "7",
+        "recovery forgets what has not answered",
+        (Edit("recovery.work:Work.settle", "return all(answers)", "return True"),),
+        scenario=TWO,
+    ),
+    Mutation(
+        "9",
+        "the tombstone has a key of its own",
+        (
+            Edit(
+                _TOMBSTONE,
+                "return table.tombstone(gtrid)",
+                'return __import__("dataclasses").replace(table.tombstone(gtrid + "0"), gtrid=gtrid)',
+            ),
+        ),
+        scenario=MARKED,
+        test="tests/integration/test_marked.py::test_tombstone_meets_the_row_and_makes_it_durable",
+        real=(
+            Edit(
+                "txpool.resources.xids:Xids.tombstone", '_row(gtrid, "abort", "[]")', '_row(gtrid + "0", "abort", "[]")'
+            ),
+        ),
+    ),
+    Mutation(
+        "13",
+        "recovery forgets a living owner's decision that is not finished",
+        (Edit("recovery.modules:DecidedModule._finish", "if not evidence.ended(gtrid):", "if False:"),),
+        scenario=TWO,
+        found="FALSE",
+    ),
+    Mutation(
+        "16",
+        "recovery looks for the row, and writes no tombstone",
+        (
+            Edit(
+                _TOMBSTONE,
+                "return table.tombstone(gtrid)",
+                'return {row.gtrid: row for row in table.read()}.get(gtrid) or MarkedRow(gtrid, "", False)',
+            ),
+        ),
+        scenario=MARKED,
+    ),
+    Mutation(
+        "17",
+        "a tombstone that was met is taken for a row",
+        (
+            Edit(_MARKED_END, "if row.committed:", "if row.committed or work.evidence.row(row.gtrid) is not None:"),
+            Edit(
+                _MARKED_END,
+                "row.branches,",
+                "row.branches or tuple(branch.record for branch in work.evidence.seen(row.gtrid)),",
+            ),
+        ),
+        scenario=replace(MARKED, name="one+marked, two recoverers", recoverers=2, fates=0),
+        test="tests/integration/test_marked.py::test_tombstone_meets_anothers_tombstone",
+        real=(
+            Edit(
+                "txpool.resources.xids:Xids.tombstone",
+                '"on conflict (xid) do update set ',
+                "\"on conflict (xid) do update set kind = 'commit', ",
+            ),
+        ),
+    ),
+    Mutation(
+        "18",
+        "who meets a row does not make it durable",
+        flaw="unsynced tombstone",
+        scenario=replace(MARKED, name="one+marked, disk", disk=True, leases=0),
+        test="tests/integration/test_marked.py::test_meeting_a_row_writes_to_the_disk",
+        real=(
+            Edit("txpool.resources.xids:Xids.tombstone", "do update set confirmed = met.confirmed + 1", "do nothing"),
+        ),
+    ),
+    Mutation(
+        "23",
+        "recovery acts on what it reads without a durable write",
+        (Edit("recovery.evidence:_Fences.build", "self._log.fence(name)", "pass"),),
+        scenario=_DISK,
+        test="tests/unit/test_log_sqlite.py::test_18_23_24_whoever_meets_what_was_written_writes_it_again",
+        real=(Edit("txpool.log.sqlite:_fence", "fenced = fenced + 1", "fenced = 1"),),
+    ),
+    Mutation(
+        "24",
+        "recovery presumes abort without a durable fence",
+        (
+            Edit(
+                "recovery.evidence:_Fences.build",
+                "self._log.fence(name)",
+                "self._log.decisions() and self._log.fence(name)",
+            ),
+        ),
+        scenario=_DISK,
+    ),
+    Mutation(
+        "27",
+        "a fenced incarnation leaves the registry",
+        (
+            Edit(
+                "txpool.log.memory:MemoryLog.fence",
+                "self._disk.lives[incarnation] = Life.FENCED",
+                "del self._disk.lives[incarnation]",
+            ),
+        ),
+        scenario=TWO,
+        found="stays prepared",
+    ),
+    Mutation(
+        "heuristic",
+        "recovery keeps no record of a branch that a person has ended otherwise",
+        (Edit("recovery.work:Work._heuristic", "self.log.note(found)", "pass"),),
+        scenario=replace(TWO, name="two, a person meddles", meddles=True, leases=0),
+        found="UNTOLD",
+    ),
+    Mutation(
+        "by hand",
+        "a rollback by hand deletes the tombstone of a process that is only taken for dead",
+        (Edit("recovery.byhand:_is_over", "not in (Standing.ALIVE, Standing.DEAD)", "is not Standing.ALIVE"),),
+        scenario=replace(POINTER, name="task+marked, rollback by hand", operator="rollback", recoverers=0),
+    ),
+)

@@ -1,0 +1,76 @@
+"""The real coordinator and the real recovery, in every interleaving with every fate of every command, over a model.
+
+`TXPOOL_EXPLORE_DEPTH=1` (2, 3 …) allows more faults in one execution. A violation prints its trace, step by step, and
+how to see it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.crash.explorer.explore import Explorer
+from tests.crash.explorer.scenarios import MARKED, QUICK, TASKS, TWO, Scenario, deeper
+from tests.crash.explorer.trace import replay_string, tell, trace
+
+DEPTH = int(os.environ.get("TXPOOL_EXPLORE_DEPTH", "0"))
+_LIMIT = 400_000 * (1 + DEPTH) ** 2
+
+#: Some shapes with two commands of unknown fate, which is where most of what can go wrong does.
+DEEPER = tuple(
+    replace(scenario, name=f"{scenario.name}, two fates", fates=2, leases=leases)
+    for scenario, leases in ((TWO, 1), (MARKED, 1), (TASKS, 0))
+)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """A hundred thousand executions have nothing to say that a trace does not say better."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("scenario", [*QUICK, *DEEPER], ids=lambda scenario: scenario.name)
+def test_no_interleaving_and_no_fault_breaks_an_invariant(scenario: Scenario) -> None:
+    explorer = Explorer(deeper(scenario, DEPTH))
+    finding = explorer.search(_LIMIT)
+    print(finding)
+    assert not finding.problem, "\n" + trace(explorer, finding)
+    assert finding.complete or DEPTH, "the bounds of a scenario in the suite are such that all of it is explored"
+
+
+def test_what_is_explored_is_what_it_says() -> None:
+    """Every fault that a scenario allows was met, and every kind of outcome was reported."""
+    explorer = Explorer(replace(TWO, disk=True, noes=True, cuts=1))
+    seen: set[str] = set()
+    reported: set[str] = set()
+    frontier, known = [explorer.first], {explorer.first}
+    while frontier and len(known) < 60_000:
+        state = frontier.pop()
+        reported.add(state.reported.value if state.reported else "")
+        for choice, following in explorer.steps(state):
+            seen.add(choice)
+            if following not in known:
+                known.add(following)
+                frontier.append(following)
+    fates = {f"{who}.{fate}" for who in ("C", "R1") for fate in ("ok", "lost", "reply-lost", "late", "unsynced")}
+    assert fates | {"C.no", "C.sync-fails", "crash", "lease", "land0", "cut.orders", "cut.audit"} <= seen
+    assert {"committed", "rolled back", "in doubt"} <= reported
+
+
+def test_a_replay_tells_the_same_story() -> None:
+    explorer = Explorer(TWO, frozenset({"snapshot"}))
+    finding = explorer.search(100_000, "MIX")
+    assert finding.problem
+    name, _, choices = replay_string(finding).partition("/")
+    assert name == TWO.name
+    lines, problem = tell(Explorer(TWO, frozenset({"snapshot"})), choices.split())
+    assert problem == finding.problem
+    assert lines[0].endswith("PREPARE orders: answers commit")
+    assert any("coordinator's lease is lost" in line for line in lines)
+    assert lines[-1].endswith(problem)

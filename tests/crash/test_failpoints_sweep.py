@@ -1,0 +1,210 @@
+"""Every failpoint, killed and raised at, over every shape of transaction; and every point of recovery itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.crash.nursery import Nursery
+from tests.crash.world import PREPARING, World
+from txpool import failpoints
+
+FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
+#: How many transactions crash before recovery comes.
+BATCH = 10
+
+#: What happens first, so that a point is reached at all, and whether the transaction commits then.
+PLAIN = ""
+ROLLS_BACK = "coordinator.prepared=raise"
+UNACCOUNTED = "coordinator.prepared=raise, branch.rollback-sent=raise"
+UNKNOWN_NO = "log.record=raise"
+UNKNOWN_YES = "log.recorded=raise"
+UNREACHED = "branch.commit-sent=raise"
+
+#: The points of a transaction: what happens first, the point, and whether a kill there comes after the decision.
+IN_ANY = (
+    (PLAIN, "coordinator.begin", False),
+    (PLAIN, "branch.prepare-sent", False),
+    (PLAIN, "coordinator.preparing", False),
+    (PLAIN, "coordinator.prepared", False),
+    (PLAIN, "coordinator.decided", True),
+    (PLAIN, "branch.commit-sent", True),
+    (PLAIN, "coordinator.committing", True),
+    (PLAIN, "coordinator.one-committed", True),
+    (PLAIN, "coordinator.committed", True),
+    (ROLLS_BACK, "coordinator.rolling-back", False),
+    (ROLLS_BACK, "branch.rollback-sent", False),
+    (UNACCOUNTED, "log.finish", False),
+    (UNREACHED, "log.finish", True),
+)
+IN_THE_LOG = (
+    (PLAIN, "log.record", False),
+    (PLAIN, "log.recorded", True),
+    (UNKNOWN_NO, "log.abort", False),
+    (UNKNOWN_YES, "log.abort", True),
+)
+IN_THE_MARK = (
+    (PLAIN, "marked.row", False),
+    (PLAIN, "coordinator.marked", False),
+    (PLAIN, "marked.commit", False),
+    (PLAIN, "marked.committed", True),
+    (PLAIN, "marked.forget", True),
+)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One transaction, and where it is struck."""
+
+    names: tuple[str, ...]
+    before: str
+    point: str
+    action: str
+    nth: int
+    #: How it ends where it is killed there.
+    committed: bool
+
+    @property
+    def points(self) -> str:
+        return ", ".join(filter(None, (self.before, f"{self.point}={self.action}@{self.nth}")))
+
+    def __str__(self) -> str:
+        return f"{'+'.join(self.names)}: {self.points}"
+
+
+def scenarios() -> Iterator[Scenario]:
+    marked: tuple[tuple[str, ...], ...] = ((), ("ledger",), ("book",))
+    for count in (1, 2, 3):
+        for mark in marked if FULL or count == 2 else marked[:2]:
+            names = (*PREPARING[:count], *mark)
+            if len(names) == 1:
+                steps = IN_ANY[:1]  # it commits in one phase
+            else:
+                steps = (*IN_ANY, *(IN_THE_MARK if mark else IN_THE_LOG))
+            for before, point, committed in steps:
+                each = FULL and point.startswith("branch.") or point == "coordinator.one-committed"
+                for nth in range(1, count + 1 if each else 2):
+                    for action in ("kill", "raise"):
+                        yield Scenario(names, before, point, action, nth, committed)
+
+
+@pytest.fixture
+def nursery(world: World) -> Iterator[Nursery]:
+    nursery = Nursery(world.folder)
+    yield nursery
+    nursery.close()
+
+
+class Crashes:
+    """Scenarios that were played in a world, each with a number of its own, until recovery is checked."""
+
+    def __init__(self, world: World, nursery: Nursery) -> None:
+        self.world = world
+        self.nursery = nursery
+        self.hit: set[str] = set()
+        self._played: list[tuple[int, Scenario, str, str]] = []
+        self._count = 0
+
+    def play(self, scenario: Scenario) -> None:
+        self._count += 1
+        answer = self.nursery.transact(self._count, scenario.names, scenario.points)
+        if scenario.action == "kill":
+            assert answer == {"status": -9}, f"{scenario} was not reached: {answer}"
+            self.hit.add(scenario.point)
+        else:
+            assert scenario.point in answer["points"], f"{scenario} was not reached: {answer}"
+            self.hit.update(answer["points"])
+        self._played.append((self._count, scenario, answer.get("said", "in doubt"), answer.get("gtrid", "")))
+
+    def check(self) -> int:
+        """Recovery while the survivors live, and after they are gone; how many have committed."""
+        self.world.scan()
+        waiting = " ".join(self.world.prepared())
+        for number, scenario, said, gtrid in self._played:
+            holders = self.world.holders(number)
+            if said == "rolled back":
+                assert holders == set(), f"{scenario}: told that it rolled back"
+            elif said == "committed" and gtrid not in waiting:
+                assert holders == set(scenario.names), f"{scenario}: told that it committed"
+        self.nursery.release()
+        self.world.quiet()
+        report = self.world.scan()
+        assert not report.errors
+        assert not report.heuristics
+        rows = self.world.numbers()
+        committed = 0
+        for number, scenario, said, _ in self._played:
+            holders = {name for name, numbers in rows.items() if number in numbers}
+            assert holders in (set(), set(scenario.names)), f"{scenario}: torn, only {holders} hold it"
+            assert said in ("in doubt", "committed" if holders else "rolled back"), f"{scenario}: told {said}"
+            if scenario.action == "kill":
+                assert bool(holders) is scenario.committed, f"{scenario}: committed is {bool(holders)}"
+            committed += bool(holders)
+        self.world.assert_nothing_is_left()
+        self._played.clear()
+        return committed
+
+
+@pytest.fixture
+def crashes(world: World, nursery: Nursery) -> Crashes:
+    return Crashes(world, nursery)
+
+
+def test_every_point_of_a_transaction(crashes: Crashes) -> None:
+    everything = list(scenarios())
+    committed = 0
+    for first in range(0, len(everything), BATCH):
+        for scenario in everything[first : first + BATCH]:
+            crashes.play(scenario)
+        committed += crashes.check()
+    print(f"{len(everything)} transactions struck, {committed} of them committed; {len(crashes.hit)} points")
+    assert {point for point in failpoints.POINTS if not point.startswith("recovery.")} - crashes.hit == set()
+
+
+LEFT_BEHIND = (
+    Scenario(PREPARING[:2], PLAIN, "coordinator.prepared", "kill", 1, False),
+    Scenario(PREPARING, PLAIN, "coordinator.one-committed", "kill", 1, True),
+    Scenario((*PREPARING[:2], "ledger"), PLAIN, "coordinator.prepared", "kill", 1, False),
+    Scenario((*PREPARING[:2], "ledger"), PLAIN, "marked.committed", "kill", 1, True),
+    Scenario((*PREPARING[:2], "book"), PLAIN, "marked.commit", "kill", 1, False),
+)
+#: Recovery's points, and how often each is reached on its way through what is left behind.
+IN_RECOVERY = {
+    "recovery.listed": 2,
+    "recovery.fenced": 2,
+    "recovery.read": 2,
+    "recovery.tombstone": 3,
+    "recovery.branch": 11,
+    "branch.commit-sent": 5,
+    "branch.rollback-sent": 6,
+    "recovery.forget": 2,
+}
+
+
+def strikes_at_recovery() -> Iterator[tuple[str, str, int]]:
+    for point, times in IN_RECOVERY.items():
+        for nth in range(1, times + 1):
+            if FULL or nth in (1, times):
+                yield point, "kill", nth
+            if FULL or nth == (times + 1) // 2:
+                yield point, "raise", nth
+
+
+def test_every_point_of_recovery(crashes: Crashes) -> None:
+    """Recovery is killed, or fails, at its own points; the next one goes on where that has stopped."""
+    strikes = list(strikes_at_recovery())
+    for point, action, nth in strikes:
+        for scenario in LEFT_BEHIND:
+            crashes.play(scenario)
+        crashes.world.quiet()
+        answer = crashes.nursery.scan(f"{point}={action}@{nth}")
+        if action == "kill":
+            assert answer == {"status": -9}, f"recovery did not come to {point} for the {nth}. time: {answer}"
+        else:
+            assert point in answer["points"]
+        assert crashes.check() == 2
+    print(f"recovery struck {len(strikes)} times, at {len(IN_RECOVERY)} points")
+    assert {point for point in failpoints.POINTS if point.startswith("recovery.")} <= IN_RECOVERY.keys()

@@ -1,0 +1,65 @@
+"""The suite is itself tested: with any rule of the protocol left out, a named check turns red."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.explorer.explore import Explorer
+from tests.crash.explorer.trace import trace
+from tests.crash.mutating import Edit, Mutation, Stale, applied
+from tests.crash.mutations import MUTATIONS
+from txpool.xid import parse
+
+_ROOT = Path(__file__).parents[2]
+_LIMIT = 400_000
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("mutation", [m for m in MUTATIONS if m.scenario is not None], ids=str)
+def test_the_explorer_finds_what_breaks_without_the_rule(mutation: Mutation) -> None:
+    assert mutation.scenario is not None
+    with applied(mutation.edits):
+        explorer = Explorer(mutation.scenario, frozenset({mutation.flaw} - {""}))
+        finding = explorer.search(_LIMIT, mutation.found)
+        assert finding.problem, f"nothing was found in this: {finding}"
+        print(f"{mutation}: {finding}\n{trace(explorer, finding)}")
+
+
+@pytest.mark.parametrize("mutation", [m for m in MUTATIONS if m.test], ids=str)
+def test_a_test_of_the_real_thing_turns_red_without_the_rule(mutation: Mutation) -> None:
+    command = [sys.executable, "-m", "tests.crash.mutations", mutation.rule]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 1, f"{mutation.test} should be red, and pytest ended {done.returncode}:\n{done.stdout}"
+    assert "1 failed" in done.stdout, done.stdout + done.stderr
+
+
+def test_every_rule_is_left_out_once() -> None:
+    """29 (rows of staging tables are counted) is for a way of writing that is not built."""
+    rules = {mutation.rule for mutation in MUTATIONS}
+    assert {str(number) for number in range(1, 31)} - rules == {"29"}
+    assert all(mutation.scenario is not None or mutation.test for mutation in MUTATIONS)
+
+
+def test_an_edit_that_does_not_fit_the_code_any_more_says_so() -> None:
+    with pytest.raises(Stale, match="parse"), applied([Edit("txpool.xid:parse", "no such text", "")]):
+        pass
+
+
+def test_an_edit_is_seen_by_every_reference_and_is_put_back() -> None:
+    name = "txp1:node:aaaaaaaaaaaa:1:0:orders:L"
+    assert parse(name) is not None
+    with applied([Edit("txpool.xid:parse", "len(parts) != 5", "True")]):
+        assert parse(name) is None
+    assert parse(name) is not None

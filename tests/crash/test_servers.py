@@ -1,0 +1,322 @@
+"""Servers crash at every step, run out of slots and patience, change their passwords, and are meddled with by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from recovery import RecoveryManager
+from tests.crash.nursery import Nursery
+from tests.crash.world import PASSWORD, World
+from txpool import failpoints
+
+DONE, UNDONE = "committed", "rolled back"
+PLAIN = ("one", "two")
+LEDGER = ("one", "two", "ledger")
+BOOK = ("one", "two", "book")
+
+
+@pytest.fixture
+def nursery(world: World) -> Iterator[Nursery]:
+    nursery = Nursery(world.folder)
+    yield nursery
+    nursery.close()
+
+
+def by_hand(world: World, verb: str, *names: str) -> None:
+    """Finish what these databases hold prepared of ours, as a person would."""
+    for name in names:
+        query = "select gid from pg_prepared_xacts where database = current_database()"
+        for (gid,) in world.eye(name).execute(query).fetchall():
+            world.eye(name).execute(psycopg.sql.SQL(f"{verb} prepared {{}}").format(gid))
+
+
+def left_by(nursery: Nursery, world: World, names: tuple[str, ...], point: str) -> None:
+    """What a process leaves behind that is killed there, with row number 1."""
+    assert nursery.transact(1, names, f"{point}=kill") == {"status": -9}
+    world.quiet()
+
+
+# -- crashes ------------------------------------------------------------------------------------------------------
+
+#: Where the server crashes, and what the caller is told; None where that is a matter of who was faster.
+CRASHES = {
+    PLAIN: {
+        "coordinator.begin": UNDONE,
+        "branch.prepare-sent": UNDONE,
+        "coordinator.preparing": None,
+        "coordinator.prepared": DONE,
+        "log.record": DONE,
+        "log.recorded": DONE,
+        "coordinator.decided": DONE,
+        "branch.commit-sent": DONE,
+        "coordinator.committing": DONE,
+        "coordinator.one-committed": DONE,
+        "coordinator.committed": DONE,
+    },
+    LEDGER: {
+        "marked.row": UNDONE,
+        "coordinator.marked": UNDONE,
+        "coordinator.preparing": None,
+        "coordinator.prepared": DONE,
+        "marked.commit": DONE,
+        "marked.committed": DONE,
+        "coordinator.committing": DONE,
+    },
+    BOOK: {
+        "marked.row": UNDONE,
+        "coordinator.marked": UNDONE,
+        "coordinator.preparing": UNDONE,
+        "coordinator.prepared": UNDONE,
+        "marked.commit": UNDONE,
+        "marked.committed": DONE,
+        "coordinator.committing": DONE,
+        "marked.forget": DONE,
+    },
+}
+AT_EACH = [
+    pytest.param(names, point, said, id=f"{names[-1]}-{point}")
+    for names, points in CRASHES.items()
+    for point, said in points.items()
+]
+
+
+@pytest.mark.parametrize(("names", "point", "said"), AT_EACH)
+def test_the_server_crashes_and_comes_back(world: World, names: tuple[str, ...], point: str, said: str | None) -> None:
+    with world.coordinator():
+        world.attempt(0, *names)
+        failpoints.arm(point, lambda: world.server.restart("immediate"))
+        heard = world.attempt(1, *names)
+        assert failpoints.reached(point)
+        failpoints.disarm()
+        assert heard == said or said is None
+        world.scan()
+        assert world.prepared() == []
+    assert not world.scan().errors
+    world.assert_settled(1, names, heard)
+
+
+@pytest.mark.parametrize("names", [PLAIN, LEDGER], ids=["log", "mark"])
+@pytest.mark.parametrize(
+    ("point", "said"), [("coordinator.rolling-back", UNDONE), ("coordinator.prepared", DONE), ("branch.commit-sent", DONE)]
+)
+def test_the_server_stays_away(world: World, names: tuple[str, ...], point: str, said: str) -> None:
+    """Recovery can do nothing, and says so; what is decided stays so until the server is back."""
+    with world.coordinator():
+        world.attempt(0, *names)
+        failpoints.arm(point, lambda: world.server.stop("immediate"))
+        if said == UNDONE:
+            failpoints.arm("coordinator.prepared", "raise")
+        assert world.attempt(1, *names) == said
+        failpoints.disarm()
+    report = world.scan()
+    assert {"one", "two"} <= report.unreachable.keys()
+    assert report.committed == report.rolled_back == ()
+    world.server.start()
+    world.scan()
+    assert world.assert_settled(1, names, said) is (said == DONE)
+
+
+# -- limits -------------------------------------------------------------------------------------------------------
+
+
+def test_no_slot_is_left_for_the_last_branch(world: World) -> None:
+    (limit,) = world.eye("three").execute("show max_prepared_transactions").fetchone() or ("0",)
+    for number in range(int(limit) - 1):
+        world.eye("three").execute(f"begin; insert into t values (-1); prepare transaction 'somebody-else-{number}'")
+    try:
+        with world.coordinator():
+            assert world.attempt(1, *PLAIN) == UNDONE
+            assert world.attempt(2, *LEDGER) == UNDONE
+        assert world.scan().left_alone == ()
+        world.assert_settled(1, PLAIN, UNDONE)
+        world.assert_settled(2, LEDGER, UNDONE)
+        others = world.eye("three").execute("select count(*) from pg_prepared_xacts").fetchone()
+        assert others == (int(limit) - 1,), "recovery has touched what is not ours"
+    finally:
+        by_hand(world, "rollback", "three")
+
+
+_SLOW_PREPARE = """
+    create function slowly() returns trigger language plpgsql as $$ begin perform pg_sleep(60); return null; end $$;
+    create constraint trigger slowly after insert on t deferrable initially deferred for each row
+        execute function slowly()
+"""
+
+
+@pytest.mark.parametrize("names", [PLAIN, LEDGER, ("two", "book", "one")], ids=["log", "ledger", "book"])
+def test_a_statement_timeout_strikes_at_prepare(world: World, names: tuple[str, ...]) -> None:
+    world.describe("one", more="driver.options = -c statement_timeout=300")
+    world.eye("one").execute(_SLOW_PREPARE)
+    with world.coordinator():
+        assert world.attempt(1, *names) == UNDONE
+        assert world.prepared() == []
+    world.scan()
+    world.assert_settled(1, names, UNDONE)
+
+
+def test_a_lock_timeout_strikes_in_one_of_three(world: World) -> None:
+    world.describe("one", more="driver.options = -c lock_timeout=100")
+    with psycopg.connect(world.server.dsn("one")) as other, world.coordinator():
+        other.execute("lock table t in exclusive mode")
+        assert world.attempt(1, "two", "ledger", "one") == UNDONE
+        other.rollback()
+    world.scan()
+    world.assert_settled(1, ("two", "ledger", "one"), UNDONE)
+
+
+@pytest.mark.parametrize(("names", "idle"), [(PLAIN, "one"), (LEDGER, "two"), (BOOK, "book"), (("one",), "one")])
+def test_a_session_that_is_idle_too_long_is_ended(world: World, names: tuple[str, ...], idle: str) -> None:
+    world.describe(idle, more="driver.options = -c idle_in_transaction_session_timeout=50")
+    ended = (
+        "do $$ begin while exists (select from pg_stat_activity where application_name = 'txpool-under-attack' and "
+        f"datname = '{idle}') loop perform pg_sleep(0.005); perform pg_stat_clear_snapshot(); end loop; end $$"
+    )
+    with world.coordinator():
+        assert world.attempt(1, *names, doing=lambda: world.eye("one").execute(ended)) == UNDONE
+    world.scan()
+    world.assert_settled(1, names, UNDONE)
+
+
+# -- people -------------------------------------------------------------------------------------------------------
+
+#: Where somebody does what, and where; what the caller is told, and which databases have the row in the end.
+BY_HAND = {
+    "one-of-two-rolled-back": (PLAIN, "coordinator.decided", "rollback", ("one",), "HeuristicMixed", {"two"}),
+    "both-rolled-back": (PLAIN, "coordinator.decided", "rollback", PLAIN, "HeuristicRollback", set()),
+    "rolled-back-beside-the-mark": (LEDGER, "marked.committed", "rollback", PLAIN, "HeuristicMixed", {"ledger"}),
+    "committed": (PLAIN, "coordinator.rolling-back", "commit", ("two",), "HeuristicMixed", {"two"}),
+    "all-committed": (PLAIN, "coordinator.rolling-back", "commit", PLAIN, "HeuristicCommit", set(PLAIN)),
+    "the-same": (PLAIN, "coordinator.decided", "commit", PLAIN, DONE, set(PLAIN)),
+}
+
+
+@pytest.mark.parametrize("case", BY_HAND)
+def test_somebody_finishes_a_branch_before_its_transaction_does(world: World, case: str) -> None:
+    names, point, verb, where, said, holders = BY_HAND[case]
+    with world.coordinator():
+        failpoints.arm(point, lambda: by_hand(world, verb, *where))
+        if verb == "commit" and said != DONE:
+            failpoints.arm("coordinator.prepared", "raise")
+        assert world.attempt(1, *names) == said
+        failpoints.disarm()
+    _assert_heuristics_are_kept(world, 0 if said == DONE else len(where))
+    assert world.holders(1) == holders
+    world.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize(
+    ("names", "point", "verb", "where", "holders"),
+    [
+        (PLAIN, "coordinator.decided", "rollback", ("one",), {"two"}),
+        (LEDGER, "marked.committed", "rollback", ("two",), {"one", "ledger"}),
+        (BOOK, "marked.committed", "rollback", PLAIN, {"book"}),
+    ],
+)
+def test_somebody_finishes_a_branch_before_recovery_does(
+    world: World, nursery: Nursery, names: tuple[str, ...], point: str, verb: str, where: tuple[str, ...], holders: set[str]
+) -> None:
+    left_by(nursery, world, names, point)
+    by_hand(world, verb, *where)
+    found = world.scan().heuristics
+    # A marked row is written before the branches prepare, so it has no evidence: absent is taken for committed.
+    assert {each.datasource for each in found} == (set(where) if names == PLAIN else set())
+    _assert_heuristics_are_kept(world, len(found))
+    assert world.holders(1) == holders
+    world.assert_nothing_is_left()
+
+
+def _assert_heuristics_are_kept(world: World, count: int) -> None:
+    """Listed scan after scan, reported once, until somebody forgets them."""
+    assert world.scan().heuristics == ()
+    with closing(RecoveryManager(world.conf)) as manager:
+        listed = manager.in_doubt()
+        assert sum(len(each.heuristics) for each in listed) == count
+        assert world.kept() == ({"heuristics": count} if count else {})
+        assert sum(manager.forget(each.gtrid) for each in listed) == count
+
+
+@pytest.fixture
+def role(world: World) -> Iterator[str]:
+    """A role of its own in the database `one`, which is no superuser."""
+    one = world.eye("one")
+    one.execute(f"create role worker login password '{world.server.password}'")
+    one.execute("grant all on schema public to worker; grant all on t to worker")
+    world.describe("one", user="worker")
+    yield "worker"
+    eye = world.eye("one")
+    by_hand(world, "rollback", "one")
+    eye.execute("drop owned by worker; drop role worker")
+
+
+Change = tuple[Callable[[World], object], Callable[[World], object], str]
+
+
+def _password(text: Callable[[World], str]) -> Callable[[World], object]:
+    return lambda world: world.eye("one").execute(f"alter role worker password '{text(world)}'")
+
+
+PASSWORD_CHANGED: Change = (_password(lambda _: "another"), _password(lambda world: world.server.password), "one")
+MAY_NOT_LOG_IN: Change = (
+    lambda world: world.eye("one").execute("alter role worker nologin"),
+    lambda world: world.eye("one").execute("alter role worker login"),
+    "one",
+)
+
+
+@pytest.mark.parametrize("change", [PASSWORD_CHANGED, MAY_NOT_LOG_IN], ids=["password", "nologin"])
+@pytest.mark.parametrize(("point", "committed"), [("coordinator.decided", True), ("coordinator.prepared", False)])
+def test_recovery_may_not_enter(
+    world: World, nursery: Nursery, role: str, change: Change, point: str, committed: bool
+) -> None:
+    spoil, mend, name = change
+    left_by(nursery, world, PLAIN, point)
+    spoil(world)
+    for _ in range(2):
+        report = world.scan()
+        assert name in report.unreachable
+        assert world.server.password not in f"{report!r}"
+    assert any(f":{name}:" in gid for gid in world.prepared())
+    assert world.kept() == ({"decisions": 1} if committed else {})
+    mend(world)
+    world.scan()
+    assert world.assert_settled(1, PLAIN) is committed
+
+
+@pytest.mark.parametrize(
+    ("names", "point", "removed", "committed"),
+    [
+        (PLAIN, "coordinator.decided", "one", True),
+        (PLAIN, "coordinator.prepared", "one", False),
+        (LEDGER, "marked.committed", "ledger", True),
+        (LEDGER, "marked.commit", "ledger", False),
+        (LEDGER, "marked.committed", "one", True),
+        (BOOK, "marked.committed", "book", True),
+        (BOOK, "marked.commit", "one", False),
+    ],
+)
+def test_a_datasource_is_missing_from_the_configuration(
+    world: World, nursery: Nursery, names: tuple[str, ...], point: str, removed: str, committed: bool
+) -> None:
+    left_by(nursery, world, names, point)
+    world.write_recovery([name for name in ("one", "two", "three", "book", "ledger") if name != removed])
+    before = world.kept(), world.marks()
+    for _ in range(2):
+        report = world.scan()
+        assert not report.errors
+        if committed or removed in ("ledger", "book"):
+            assert removed in " ".join(left.reason for left in report.pending)
+    assert committed <= ((world.kept(), world.marks()) == before), "evidence is gone"
+    assert world.prepared() != []
+    world.write_recovery(("one", "two", "three", "book", "ledger"))
+    world.scan()
+    assert world.assert_settled(1, names) is committed
+
+
+def test_the_password_stands_in_no_file(world: World) -> None:
+    texts = [path.read_text() for path in world.folder.rglob("*.properties")]
+    assert all(PASSWORD in text for text in texts if "postgresql" in text)
+    assert not any(world.server.password in text for text in texts)

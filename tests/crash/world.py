@@ -1,0 +1,214 @@
+"""Three databases that prepare, two that are marked, a decision log: a small world that is broken and must end whole."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from recovery import RecoveryManager, ScanReport
+from recovery.setup import initialise
+from txpool.datasource import connect, find
+from txpool.demo.server import EmbeddedPostgres
+from txpool.errors import Error, HeuristicError, TransactionInDoubt
+from txpool.manager import TransactionManager, configure
+from txpool.scope import transaction
+from txpool.settings import RecoverySettings
+from txpool.xid import PREFIX
+
+PREPARING = ("one", "two", "three")
+#: `book` is marked in PostgreSQL, `ledger` in SQLite.
+SERVED = (*PREPARING, "book")
+EVERYONE = (*SERVED, "ledger")
+PASSWORD = "TXPOOL_TEST_CRASH_PASSWORD"  # the name of a variable
+#: By this name the server knows the sessions of transactions from those of recovery and of the tests.
+APPLICATION = "txpool-under-attack"
+
+_IN_USE = f"select count(*) from pg_stat_activity where application_name = '{APPLICATION}'"
+_QUIET = f"""
+    do $$ begin
+        while ({_IN_USE}) > 0 loop perform pg_sleep(0.005); perform pg_stat_clear_snapshot(); end loop;
+    end $$
+"""
+
+
+class World:
+    """Its files in a folder, its databases on a server; read on connections of its own, past txpool."""
+
+    def __init__(self, folder: Path, server: EmbeddedPostgres, *, immediate_cleanup: bool = True) -> None:
+        self.folder = folder
+        self.server = server
+        self._eyes: dict[str, psycopg.Connection[Any]] = {}
+        os.environ[PASSWORD] = server.password
+        self.empty()
+        (folder / "recovery").mkdir()
+        eager = "\ncmr.immediate-cleanup = true" if immediate_cleanup else ""
+        for name in SERVED:
+            self.describe(name, more=eager if name == "book" else "")
+        ledger = f"driver = sqlite3\nmode = cmr\nurl = sqlite:///{folder}/ledger.db"
+        self.write("ledger", ledger + eager)
+        self.write("recovery/ledger", ledger)
+        common = f"node.name = etl-1\nlog.url = sqlite:///{folder}/txlog"
+        self.write("txpool", common)
+        self.write_recovery(EVERYONE)
+        with closing(sqlite3.connect(folder / "ledger.db")) as file:
+            file.execute("pragma journal_mode = wal")
+            file.execute("create table t (n integer)")
+        initialise(RecoverySettings.load(self.conf))
+
+    @property
+    def conf(self) -> Path:
+        return self.folder / "recovery" / "recovery.properties"
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / f"{name}.properties").write_text(text + "\n")
+
+    def write_recovery(self, names: Collection[str]) -> None:
+        """Recovery's configuration, over these datasources."""
+        self.write(
+            "recovery/recovery",
+            f"node.name = etl-1\nlog.url = sqlite:///{self.folder}/txlog\nrecovery.backoff = 0\n"
+            f"datasources = {', '.join(f'{name}.properties' for name in names)}\n"
+            "recovery.lock-timeout = 500ms\nrecovery.period = 1",
+        )
+
+    def describe(self, name: str, *, port: int | None = None, user: str | None = None, more: str = "") -> None:
+        """A datasource's file for transactions (through another port, if given), and recovery's own, which is direct."""
+        direct = self.server.url(name)
+        through = direct.replace(f":{self.server.port}/", f":{port}/") if port else direct
+        mode = "cmr" if name == "book" else "xa"
+        who = f"\nuser = {user}" if user else ""
+        for path, url in ((name, through), (f"recovery/{name}", direct)):
+            self.write(path, f"driver = psycopg\nmode = {mode}\nurl = {url}\npassword = ${{env:{PASSWORD}}}{who}")
+        with (self.folder / f"{name}.properties").open("a") as file:
+            file.write(f"driver.application_name = {APPLICATION}\ndriver.connect_timeout = 2\n{more}\n")
+
+    # -- transactions and recovery ------------------------------------------------------------------------------
+
+    @contextmanager
+    def coordinator(self) -> Iterator[TransactionManager]:
+        """This process's transactions go on in this world; at its end the process is dead, as far as the log knows."""
+        manager = configure(self.folder / "txpool.properties")
+        try:
+            yield manager
+        finally:
+            self.close_datasources()
+            manager.close()
+
+    def close_datasources(self) -> None:
+        for name in EVERYONE:
+            find(self.folder / f"{name}.properties").close()
+
+    def insert(self, number: int, names: Collection[str]) -> None:
+        """One row in each datasource, as part of the ambient transaction."""
+        for name in names:
+            connect(self.folder / f"{name}.properties").cursor().execute(f"insert into t values ({number})")
+
+    def attempt(self, number: int, *names: str, doing: Callable[[], object] = lambda: None) -> str:
+        """One transaction that does so, and what its caller is told of its end."""
+        return told(lambda: self._transaction(number, names, doing))
+
+    def _transaction(self, number: int, names: Collection[str], doing: Callable[[], object]) -> None:
+        with transaction():
+            self.insert(number, names)
+            doing()
+
+    def scan(self) -> ScanReport:
+        """One scan of recovery, once every session of a process that is gone is gone."""
+        with closing(RecoveryManager(self.conf)) as manager:
+            return manager.scan()
+
+    def quiet(self) -> None:
+        """Wait until no transaction's session is left: what was on its way in them has been executed."""
+        self.eye("one").execute(_QUIET)
+
+    # -- what the databases say ---------------------------------------------------------------------------------
+
+    def eye(self, name: str) -> psycopg.Connection[Any]:
+        """A connection that only the tests use."""
+        known = self._eyes.get(name)
+        if known is not None:
+            with suppress(psycopg.Error):
+                known.execute("")
+                return known
+            known.close()
+        self._eyes[name] = psycopg.connect(self.server.dsn(name), autocommit=True)
+        return self._eyes[name]
+
+    def numbers(self) -> dict[str, list[int]]:
+        """The rows of each database."""
+        found = {name: [n for (n,) in self.eye(name).execute("select n from t order by n")] for name in SERVED}
+        with closing(sqlite3.connect(self.folder / "ledger.db")) as file:
+            return found | {"ledger": [n for (n,) in file.execute("select n from t order by n")]}
+
+    def holders(self, number: int) -> set[str]:
+        """The databases that hold a row of this number."""
+        return {name for name, numbers in self.numbers().items() if number in numbers}
+
+    def prepared(self) -> list[str]:
+        """Our prepared branches, anywhere on the server."""
+        query = f"select gid from pg_prepared_xacts where gid like '{PREFIX}%' order by gid"
+        return [gid for (gid,) in self.eye("one").execute(query)]
+
+    def marks(self) -> list[tuple[str, str]]:
+        """Rows and tombstones: the gtrid, and `commit` or `abort`."""
+        query = "select xid, kind from xids order by xid"
+        with closing(sqlite3.connect(self.folder / "ledger.db")) as file:
+            return [*self.eye("book").execute(query), *file.execute(query)]
+
+    def kept(self) -> dict[str, int]:
+        """What the decision log keeps, table by table."""
+        with closing(sqlite3.connect(self.folder / "txlog" / "log.db")) as log:
+            tables = ("decisions", "finished", "pointers", "heuristics")
+            found = {table: log.execute(f"select count(*) from {table}").fetchone()[0] for table in tables}
+        return {table: count for table, count in found.items() if count}
+
+    def assert_nothing_is_left(self) -> None:
+        """Nothing prepared, no row, tombstone, decision, mark or heuristic: as it must be once all processes are dead."""
+        assert self.prepared() == []
+        assert self.marks() == []
+        assert self.kept() == {}
+
+    def assert_settled(self, number: int, names: Collection[str], said: str = "in doubt") -> bool:
+        """All or none hold the row, as the caller was told, and nothing is left; whether it is committed."""
+        holders = self.holders(number)
+        assert holders in (set(), set(names)), f"{said}, and only {holders} of {names} hold it"
+        committed = bool(holders)
+        assert said in ("in doubt", "committed" if committed else "rolled back")
+        self.assert_nothing_is_left()
+        return committed
+
+    # -- its beginning and end ----------------------------------------------------------------------------------
+
+    def empty(self) -> None:
+        """Tables as they are in the beginning, on a server where nothing is prepared."""
+        for name in SERVED:
+            eye = self.eye(name)
+            for (gid,) in eye.execute(
+                "select gid from pg_prepared_xacts where database = current_database()"
+            ).fetchall():
+                eye.execute(psycopg.sql.SQL("rollback prepared {}").format(gid))
+            eye.execute("drop schema public cascade; create schema public; create table t (n integer)")
+
+    def close(self) -> None:
+        for eye in self._eyes.values():
+            eye.close()
+        self._eyes.clear()
+
+
+def told(work: Callable[[], object]) -> str:
+    """What the caller of a transaction learns: committed, rolled back, in doubt, or the heuristic outcome's name."""
+    try:
+        work()
+    except TransactionInDoubt:
+        return "in doubt"
+    except HeuristicError as error:
+        return type(error).__name__
+    except Error:
+        return "rolled back"
+    return "committed"

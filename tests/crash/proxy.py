@@ -33,7 +33,7 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._armed: tuple[bytes, Strike] | None = None
-        #: Set once a message was struck at, and once it has arrived at the server where it does at all.
+        #: Set once a message was struck at, and executed where its strike says so.
         self.struck = threading.Event()
         self._dark = False
         self._healing = threading.Event()
@@ -140,7 +140,7 @@ class _Link:
             self._client.close()
             self._proxy.struck.set()
             self._proxy._delivery.wait()
-        if how is Strike.BLACK_HOLE or how is Strike.DEAF:
+        if how in (Strike.BLACK_HOLE, Strike.DEAF):
             self._go_dark()
         if how in (Strike.CUT_AFTER, Strike.DEAF, Strike.LATE):
             self._ready.clear()

@@ -14,17 +14,11 @@ from dataclasses import replace
 import pytest
 
 from tests.crash.explorer.explore import Explorer
-from tests.crash.explorer.scenarios import MARKED, QUICK, TASKS, TWO, Scenario, deeper
+from tests.crash.explorer.scenarios import SCENARIOS, TWO, Scenario, deeper
 from tests.crash.explorer.trace import replay_string, tell, trace
 
 DEPTH = int(os.environ.get("TXPOOL_EXPLORE_DEPTH", "0"))
 _LIMIT = 400_000 * (1 + DEPTH) ** 2
-
-#: Some shapes with two commands of unknown fate, which is where most of what can go wrong does.
-DEEPER = tuple(
-    replace(scenario, name=f"{scenario.name}, two fates", fates=2, leases=leases)
-    for scenario, leases in ((TWO, 1), (MARKED, 1), (TASKS, 0))
-)
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +29,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("scenario", [*QUICK, *DEEPER], ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_no_interleaving_and_no_fault_breaks_an_invariant(scenario: Scenario) -> None:
     explorer = Explorer(deeper(scenario, DEPTH))
     finding = explorer.search(_LIMIT)

@@ -80,12 +80,10 @@ def scenarios() -> Iterator[Scenario]:
     for count in (1, 2, 3):
         for mark in marked if FULL or count == 2 else marked[:2]:
             names = (*PREPARING[:count], *mark)
-            if len(names) == 1:
-                steps = IN_ANY[:1]  # it commits in one phase
-            else:
-                steps = (*IN_ANY, *(IN_THE_MARK if mark else IN_THE_LOG))
+            one_phase = len(names) == 1
+            steps = IN_ANY[:1] if one_phase else (*IN_ANY, *(IN_THE_MARK if mark else IN_THE_LOG))
             for before, point, committed in steps:
-                each = FULL and point.startswith("branch.") or point == "coordinator.one-committed"
+                each = (FULL and point.startswith("branch.")) or point == "coordinator.one-committed"
                 for nth in range(1, count + 1 if each else 2):
                     for action in ("kill", "raise"):
                         yield Scenario(names, before, point, action, nth, committed)

@@ -43,7 +43,7 @@ def left_by(nursery: Nursery, world: World, names: tuple[str, ...], point: str) 
 # -- crashes ------------------------------------------------------------------------------------------------------
 
 #: Where the server crashes, and what the caller is told; None where that is a matter of who was faster.
-CRASHES = {
+CRASHES: dict[tuple[str, ...], dict[str, str | None]] = {
     PLAIN: {
         "coordinator.begin": UNDONE,
         "branch.prepare-sent": UNDONE,
@@ -101,7 +101,8 @@ def test_the_server_crashes_and_comes_back(world: World, names: tuple[str, ...],
 
 @pytest.mark.parametrize("names", [PLAIN, LEDGER], ids=["log", "mark"])
 @pytest.mark.parametrize(
-    ("point", "said"), [("coordinator.rolling-back", UNDONE), ("coordinator.prepared", DONE), ("branch.commit-sent", DONE)]
+    ("point", "said"),
+    [("coordinator.rolling-back", UNDONE), ("coordinator.prepared", DONE), ("branch.commit-sent", DONE)],
 )
 def test_the_server_stays_away(world: World, names: tuple[str, ...], point: str, said: str) -> None:
     """Recovery can do nothing, and says so; what is decided stays so until the server is back."""
@@ -140,19 +141,25 @@ def test_no_slot_is_left_for_the_last_branch(world: World) -> None:
         by_hand(world, "rollback", "three")
 
 
-_SLOW_PREPARE = """
-    create function slowly() returns trigger language plpgsql as $$ begin perform pg_sleep(60); return null; end $$;
-    create constraint trigger slowly after insert on t deferrable initially deferred for each row
-        execute function slowly()
+# PostgreSQL's statement_timeout does not count while PREPARE or COMMIT runs its deferred triggers; these two do.
+_DEFERRED = """
+    create function deferred() returns trigger language plpgsql as $$
+        begin perform pg_advisory_xact_lock(1); return null; end $$;
+    create constraint trigger deferred after insert on t deferrable initially deferred for each row
+        execute function deferred()
 """
 
 
+@pytest.mark.parametrize("timeout", ["lock_timeout", "transaction_timeout"])
 @pytest.mark.parametrize("names", [PLAIN, LEDGER, ("two", "book", "one")], ids=["log", "ledger", "book"])
-def test_a_statement_timeout_strikes_at_prepare(world: World, names: tuple[str, ...]) -> None:
-    world.describe("one", more="driver.options = -c statement_timeout=300")
-    world.eye("one").execute(_SLOW_PREPARE)
-    with world.coordinator():
+def test_a_timeout_strikes_at_prepare(world: World, names: tuple[str, ...], timeout: str) -> None:
+    world.describe("one", more=f"driver.options = -c {timeout}=1000")
+    world.eye("one").execute(_DEFERRED)
+    with psycopg.connect(world.server.dsn("one")) as other, world.coordinator():
+        other.execute("select pg_advisory_lock(1)")
+        failpoints.arm("coordinator.preparing", "count")
         assert world.attempt(1, *names) == UNDONE
+        assert failpoints.reached("coordinator.preparing") == 1
         assert world.prepared() == []
     world.scan()
     world.assert_settled(1, names, UNDONE)
@@ -209,18 +216,18 @@ def test_somebody_finishes_a_branch_before_its_transaction_does(world: World, ca
 
 
 @pytest.mark.parametrize(
-    ("names", "point", "verb", "where", "holders"),
+    ("names", "point", "where", "holders"),
     [
-        (PLAIN, "coordinator.decided", "rollback", ("one",), {"two"}),
-        (LEDGER, "marked.committed", "rollback", ("two",), {"one", "ledger"}),
-        (BOOK, "marked.committed", "rollback", PLAIN, {"book"}),
+        (PLAIN, "coordinator.decided", ("one",), {"two"}),
+        (LEDGER, "marked.committed", ("two",), {"one", "ledger"}),
+        (BOOK, "marked.committed", PLAIN, {"book"}),
     ],
 )
 def test_somebody_finishes_a_branch_before_recovery_does(
-    world: World, nursery: Nursery, names: tuple[str, ...], point: str, verb: str, where: tuple[str, ...], holders: set[str]
+    world: World, nursery: Nursery, names: tuple[str, ...], point: str, where: tuple[str, ...], holders: set[str]
 ) -> None:
     left_by(nursery, world, names, point)
-    by_hand(world, verb, *where)
+    by_hand(world, "rollback", *where)
     found = world.scan().heuristics
     # A marked row is written before the branches prepare, so it has no evidence: absent is taken for committed.
     assert {each.datasource for each in found} == (set(where) if names == PLAIN else set())

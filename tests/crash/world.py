@@ -1,4 +1,4 @@
-"""Three databases that prepare, two that are marked, a decision log: a small world that is broken and must end whole."""
+"""Three databases that prepare, two that are marked, a decision log: what is broken, and must end whole."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ class World:
             "recovery/recovery",
             f"node.name = etl-1\nlog.url = sqlite:///{self.folder}/txlog\nrecovery.backoff = 0\n"
             f"datasources = {', '.join(f'{name}.properties' for name in names)}\n"
-            "recovery.lock-timeout = 500ms\nrecovery.period = 1",
+            "recovery.lock-timeout = 100ms\nrecovery.period = 100ms",
         )
 
     def describe(self, name: str, *, port: int | None = None, user: str | None = None, more: str = "") -> None:
-        """A datasource's file for transactions (through another port, if given), and recovery's own, which is direct."""
+        """A datasource's file for transactions, through another port if one is given, and recovery's own, direct."""
         direct = self.server.url(name)
         through = direct.replace(f":{self.server.port}/", f":{port}/") if port else direct
         mode = "cmr" if name == "book" else "xa"
@@ -119,7 +119,7 @@ class World:
             doing()
 
     def scan(self) -> ScanReport:
-        """One scan of recovery, once every session of a process that is gone is gone."""
+        """One scan of recovery, by its own configuration."""
         with closing(RecoveryManager(self.conf)) as manager:
             return manager.scan()
 
@@ -169,7 +169,7 @@ class World:
         return {table: count for table, count in found.items() if count}
 
     def assert_nothing_is_left(self) -> None:
-        """Nothing prepared, no row, tombstone, decision, mark or heuristic: as it must be once all processes are dead."""
+        """Nothing prepared, no row, tombstone, decision, mark, heuristic: so it must be once all processes are dead."""
         assert self.prepared() == []
         assert self.marks() == []
         assert self.kept() == {}

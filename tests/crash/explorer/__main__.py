@@ -7,7 +7,7 @@ import logging
 import sys
 
 from tests.crash.explorer.explore import Explorer
-from tests.crash.explorer.scenarios import QUICK, Scenario, deeper
+from tests.crash.explorer.scenarios import SCENARIOS, Scenario, deeper
 from tests.crash.explorer.trace import tell, trace
 
 
@@ -26,7 +26,7 @@ def main() -> int:
         print(*lines, sep="\n")
         return 1 if problem else 0
     failed = False
-    for scenario in [_named(options.only)] if options.only else QUICK:
+    for scenario in [_named(options.only)] if options.only else SCENARIOS:
         explorer = Explorer(deeper(scenario, options.depth))
         finding = explorer.search(options.limit)
         print(finding, flush=True)
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def _named(name: str) -> Scenario:
-    return next(scenario for scenario in QUICK if scenario.name == name)
+    return next(scenario for scenario in SCENARIOS if scenario.name == name)
 
 
 if __name__ == "__main__":

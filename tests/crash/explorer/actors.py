@@ -129,7 +129,7 @@ def coordinator_program(scenario: Scenario) -> Callable[[Any], None]:
             marked=ModelMarked(port) if scenario.marked else None,
             loose_ends=scenario.loser,
         )
-        coordinator = Coordinator(unit, ModelLog(port))  # type: ignore[arg-type]
+        coordinator = Coordinator(unit, ModelLog(port))
         result = coordinator.rollback() if scenario.rolls_back else coordinator.commit()
         port.call("report", result.outcome, result.knowable)
         for _ in range(_SETTLES):
@@ -160,7 +160,7 @@ def recovery_program(scenario: Scenario) -> Callable[[Any], None]:
     def program(port: Any) -> None:
         manager = manager_of(scenario, port)
         orphans = OrphanModule((IncarnationFilter(), TransactionLogFilter(), NodeFilter([NODE])), seen)
-        manager._pass(ModelLog(port), Account(News()), (MarkedModule(), DecidedModule(), orphans))  # type: ignore[arg-type]
+        manager._pass(ModelLog(port), Account(News()), (MarkedModule(), DecidedModule(), orphans))
 
     return program
 

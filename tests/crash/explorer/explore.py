@@ -146,7 +146,11 @@ class Explorer:
     def _process_steps(self, state: State, who: int) -> Iterator[Step]:
         command = self.processes[who].command(state.positions[who])
         name = self.names[who]
-        if command is None or command[0] == "wait" or (name == "R2" and state.positions[who] == 0 and state.positions[who - 1] == 0):
+        if (
+            command is None
+            or command[0] == "wait"
+            or (name == "R2" and state.positions[who] == 0 and state.positions[who - 1] == 0)
+        ):
             return  # one of two recoverers that are the same begins first
         after, reply = self.machine.apply(state.world, command)
         yield f"{name}.ok", self._advance(state, who, after, reply)
@@ -230,9 +234,10 @@ class Explorer:
                 after = self.machine.apply(world, ("leave", name))[0]
                 if after != world:
                     yield f"cut.{name}", cut._replace(world=after)
-        if self.scenario.meddles and world.log.outcomes and not world.meddled:
+        decided = any(recs is not None for _, recs in (*world.log.outcomes, *world.rows))
+        if self.scenario.meddles and decided and not world.meddled:
             for name in self.machine.names:
-                if self.machine.state(world, name) == "prepared" and all(recs for _, recs in world.log.outcomes):
+                if self.machine.state(world, name) == "prepared":
                     yield f"meddle.{name}", state._replace(world=self.machine.meddle(world, name))
         if dead and self.scenario.holds:
             for name in self.machine.names:

@@ -83,7 +83,7 @@ class Finale:
             line if isinstance(line, str) else f"recovery        {describe(line[0])}: {answer_of(line[1])}"
             for line in self._port.story
         ]
-        return [*lines, f"==              {problem}"]
+        return [*lines, f"==              {problem or 'every invariant holds'}"]
 
     def _end(self, start: World, alive: bool) -> End:
         found = self._known.get((start, alive))

@@ -65,7 +65,7 @@ TASKS = Scenario("one+task", 1, tasks=1)
 POINTER = Scenario("task+marked", 0, tasks=1, marked=True)
 
 #: Every shape, with bounds that leave the whole of it explored in seconds.
-QUICK = (
+SCENARIOS = (
     ONE,
     replace(ONE, name="marked alone", branches=0, marked=True),
     TWO,
@@ -97,6 +97,11 @@ QUICK = (
         )
         for shape in (TWO, MARKED, POINTER)
         for verb in ("rollback", "commit")
+    ),
+    # Two commands of unknown fate, which is where most of what can go wrong does.
+    *(
+        replace(shape, name=f"{shape.name}, two fates", fates=2, leases=leases)
+        for shape, leases in ((TWO, 1), (MARKED, 1), (TASKS, 0))
     ),
 )
 

@@ -1,0 +1,134 @@
+"""A bank with accounts in three databases, transferring until it is killed.
+
+It runs as `python -m tests.crash.bank FOLDER SEED THREADS`. Each transfer takes from an account in one database and
+gives to one in another; some also stand in a marked one. What the callers were told goes into `FOLDER/told`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+from tests.crash.world import PREPARING, SERVED, World, told
+from txpool import failpoints
+from txpool.datasource import connect
+from txpool.manager import configure
+from txpool.scope import transaction
+
+ACCOUNTS = 30
+OPENING = 1_000
+_TABLE = "create table transfer (id text primary key, names text not null)"
+#: Where a transfer lingers now and then, so that recovery meets it there.
+_LINGERS = ("coordinator.prepared", "coordinator.decided")
+#: What a transfer takes part in beside two databases: mostly nothing.
+_MARKS: tuple[list[str], ...] = ([], [], [], [], [], [], ["ledger"], ["book"])
+
+
+class Bank:
+    """The bank in a world, as its auditor sees it: past txpool."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        for name in SERVED:
+            world.eye(name).execute(_TABLE)
+        for name in PREPARING:
+            eye = world.eye(name)
+            eye.execute("create table account (id int primary key, balance int not null)")
+            eye.execute(f"insert into account select n, {OPENING} from generate_series(1, {ACCOUNTS}) n")
+            world.describe(name, more="driver.options = -c lock_timeout=1000")
+        with closing(sqlite3.connect(world.folder / "ledger.db")) as ledger:
+            ledger.execute(_TABLE)
+
+    def balance(self) -> int:
+        """All the money there is."""
+        query = "select sum(balance) from account"
+        return sum((self._world.eye(name).execute(query).fetchone() or (0,))[0] for name in PREPARING)
+
+    def transfers(self) -> dict[str, tuple[set[str], set[str]]]:
+        """By transfer, the databases that hold it, and those that ought to, where any does."""
+        query = "select id, names from transfer"
+        found: dict[str, tuple[set[str], set[str]]] = {}
+        with closing(sqlite3.connect(self._world.folder / "ledger.db")) as ledger:
+            held = {"ledger": ledger.execute(query).fetchall()}
+        held |= {name: self._world.eye(name).execute(query).fetchall() for name in SERVED}
+        for name, rows in held.items():
+            for number, names in rows:
+                found.setdefault(number, (set(), set(names.split("+"))))[0].add(name)
+        return found
+
+    def told(self) -> dict[str, str]:
+        """What the callers were told, by transfer; those that were killed first were told nothing."""
+        lines = (self._world.folder / "told").read_text().splitlines()
+        return dict(line.split(" ", 1) for line in lines)
+
+    def audit(self) -> Counter[str]:
+        """No money is made or lost, no transfer is torn, and everybody was told the truth; how often what was told."""
+        transfers, said = self.transfers(), self.told()
+        torn = {number: held for number, held in transfers.items() if held[0] != held[1]}
+        assert torn == {}, f"torn: {torn}"
+        assert self.balance() == len(PREPARING) * ACCOUNTS * OPENING
+        lies = {number: word for number, word in said.items() if word == "committed" and number not in transfers}
+        lies |= {number: word for number, word in said.items() if word == "rolled back" and number in transfers}
+        assert lies == {}
+        assert set(said.values()) <= {"committed", "rolled back", "in doubt"}
+        return Counter(said.values()) + Counter({"untold": len(transfers.keys() - said.keys())})
+
+
+def main(folder: Path, seed: int, threads: int) -> None:
+    os.chdir(folder)
+    configure("txpool.properties")
+    chance = random.Random(seed)
+    for point in _LINGERS:
+        _arm(point, chance)
+    tellers = [threading.Thread(target=_transfer, args=(seed, number)) for number in range(threads)]
+    for teller in tellers:
+        teller.start()
+    for teller in tellers:
+        teller.join()
+
+
+def _arm(point: str, chance: random.Random) -> None:
+    """Let one of the next transfers linger there, and then another."""
+
+    def linger() -> None:
+        time.sleep(chance.uniform(0, 1))
+        _arm(point, chance)
+
+    failpoints.arm(point, linger, nth=chance.randint(1, 12))
+
+
+def _transfer(seed: int, teller: int) -> None:
+    """Transfer for ever."""
+    chance = random.Random(f"{seed} {teller}")
+    with open("told", "ab", buffering=0) as file:
+        number = 0
+        while True:
+            number += 1
+            name = f"{os.getpid()}.{teller}.{number}"
+            word = told(lambda name=name: _one(chance, name))  # type: ignore[misc]
+            file.write(f"{name} {word}\n".encode())
+
+
+def _one(chance: random.Random, name: str) -> None:
+    # In one order everywhere, so that two transfers never wait for each other.
+    places = sorted((database, chance.randint(1, ACCOUNTS)) for database in chance.sample(PREPARING, 2))
+    amount, mark = chance.randint(1, 50), chance.choice(_MARKS)
+    names = [database for database, _ in places] + mark
+    with transaction():
+        for (database, account), change in zip(places, (amount, -amount), strict=True):
+            cursor = connect(f"{database}.properties").cursor()
+            cursor.execute(f"update account set balance = balance + {change} where id = {account}")
+        for database in names:
+            cursor = connect(f"{database}.properties").cursor()
+            cursor.execute(f"insert into transfer values ('{name}', '{'+'.join(names)}')")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

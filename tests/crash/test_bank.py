@@ -1,0 +1,124 @@
+"""The bank under fire: its processes, the recovery daemon and the server are killed at random, and no money is lost.
+
+TXPOOL_CRASH_SECONDS says for how long (20), TXPOOL_CRASH_SEED replays a schedule of kills.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.bank import Bank
+from tests.crash.world import World
+from txpool.demo.server import EmbeddedPostgres
+from txpool.xid import PREFIX
+
+SECONDS = float(os.environ.get("TXPOOL_CRASH_SECONDS", "20"))
+SEED = int(os.environ.get("TXPOOL_CRASH_SEED", random.SystemRandom().randrange(1_000_000)))
+PROCESSES, THREADS = 2, 4
+#: Who is killed, and how often beside the others.
+VICTIMS = {"process": 6, "daemon": 2, "server": 2}
+_ROOT = Path(__file__).parents[2]
+
+
+class Staff:
+    """The bank's processes and its recovery daemon: killed, and replaced at once."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._hired = 0
+        self._errors = (world.folder / "errors").open("ab")
+        self._daemon_errors = (world.folder / "daemon").open("ab")
+        self._processes = [self._process() for _ in range(PROCESSES)]
+        self._daemon = self._new_daemon()
+
+    def _process(self) -> subprocess.Popen[bytes]:
+        self._hired += 1
+        arguments = ["tests.crash.bank", str(self._world.folder), str(SEED + self._hired), str(THREADS)]
+        return subprocess.Popen([sys.executable, "-m", *arguments], cwd=_ROOT, stderr=self._errors)
+
+    def _new_daemon(self) -> subprocess.Popen[bytes]:
+        arguments = ["recovery", "run", "--conf", str(self._world.conf)]
+        return subprocess.Popen([sys.executable, "-m", *arguments], cwd=_ROOT, stderr=self._daemon_errors)
+
+    def kill_process(self, number: int) -> None:
+        _kill(self._processes[number])
+        self._processes[number] = self._process()
+
+    def kill_daemon(self) -> None:
+        _kill(self._daemon)
+        self._daemon = self._new_daemon()
+
+    def close(self) -> None:
+        for process in (*self._processes, self._daemon):
+            _kill(process)
+        self._errors.close()
+        self._daemon_errors.close()
+
+    def errors(self) -> str:
+        """What the bank's processes have died of, other than of us."""
+        text = (self._world.folder / "errors").read_text()
+        return text[text.find("Traceback") :] if "Traceback" in text else ""
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    assert process.wait() == -signal.SIGKILL, "it had ended by itself"
+
+
+@pytest.fixture
+def world(victim: EmbeddedPostgres, tmp_path: Path) -> Iterator[World]:
+    victim.start()
+    world = World(tmp_path, victim, immediate_cleanup=False)
+    yield world
+    world.close()
+
+
+def test_no_money_is_made_or_lost(world: World) -> None:
+    print(f"seed {SEED}")
+    bank = Bank(world)
+    kills = _under_fire(world, Staff(world))
+    world.server.start()
+    world.quiet()
+    # All processes are dead: one scan ends everything.
+    report = world.scan()
+    assert not report.errors
+    assert not report.left_alone
+    counts = bank.audit()
+    daemon_says = (world.folder / "daemon").read_text().splitlines()
+    world.assert_nothing_is_left()
+    recovered = sum(f" {how} {PREFIX}" in line for line in daemon_says for how in ("committed", "rolled back"))
+    print(f"kills: {dict(kills)}; transfers: {dict(counts)}")
+    print(f"the daemon has ended {recovered} branches; the scan at the end: {report}")
+    assert counts["committed"] > 0
+
+
+def _under_fire(world: World, staff: Staff) -> Counter[str]:
+    """Kill and replace, on a schedule that the seed gives."""
+    schedule = random.Random(SEED)
+    acts: dict[str, Callable[[], object]] = {
+        "process": lambda: staff.kill_process(schedule.randrange(PROCESSES)),
+        "daemon": staff.kill_daemon,
+        "server": lambda: world.server.restart("immediate"),
+    }
+    kills: Counter[str] = Counter()
+    end = time.monotonic() + SECONDS
+    try:
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, schedule.uniform(0.5, 2.5)))
+            (victim,) = schedule.choices([*VICTIMS], [*VICTIMS.values()])
+            acts[victim]()
+            kills[victim] += 1
+    finally:
+        staff.close()
+    assert staff.errors() == ""
+    return kills

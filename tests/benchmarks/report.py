@@ -26,8 +26,8 @@ def machine() -> str:
         with open("/proc/cpuinfo") as lines:
             model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), model)
     return (
-        f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}, "
-        f"psycopg {psycopg.__version__}, psycopg_pool {psycopg_pool.__version__}, SQLite {sqlite3.sqlite_version}"
+        f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, "
+        f"Python {platform.python_version()}, psycopg {psycopg.__version__}, psycopg_pool {psycopg_pool.__version__}, SQLite {sqlite3.sqlite_version}"
     )
 
 

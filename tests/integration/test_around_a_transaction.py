@@ -1,6 +1,5 @@
 """What becomes of a connection around a transaction: each row of the table, on PostgreSQL and on a marked SQLite."""
 
-
 from __future__ import annotations
 
 import sqlite3

@@ -1,6 +1,5 @@
 """What a connection does beyond PEP 249: each driver's own ways, its place in the pool, and the registry of names."""
 
-
 from __future__ import annotations
 
 import copy

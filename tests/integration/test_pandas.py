@@ -1,6 +1,5 @@
 """pandas over a datasource's engine: with no transaction around, and inside one (managed.commit=join)."""
 
-
 from __future__ import annotations
 
 import sqlite3

@@ -1,6 +1,5 @@
 """SQLAlchemy over a datasource: with no transaction around, and inside one (managed.commit=join)."""
 
-
 from __future__ import annotations
 
 import sqlite3

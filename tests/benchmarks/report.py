@@ -25,10 +25,9 @@ def machine() -> str:
     if os.path.exists("/proc/cpuinfo"):
         with open("/proc/cpuinfo") as lines:
             model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), model)
-    return (
-        f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, "
-        f"Python {platform.python_version()}, psycopg {psycopg.__version__}, psycopg_pool {psycopg_pool.__version__}, SQLite {sqlite3.sqlite_version}"
-    )
+    versions = f"Python {platform.python_version()}, psycopg {psycopg.__version__}"
+    versions += f", psycopg_pool {psycopg_pool.__version__}, SQLite {sqlite3.sqlite_version}"
+    return f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, {versions}"
 
 
 def compare(

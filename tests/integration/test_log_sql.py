@@ -703,6 +703,7 @@ def test_12_a_server_that_crashes_under_the_decision_leaves_it_unknown_until_an_
 def test_12_a_decision_that_landed_though_its_answer_was_lost_is_met_by_the_abort_record(
     databases: Databases, log: SqlLog, apart: ThreadPoolExecutor
 ) -> None:
+    incarnation = log.incarnation  # registered before there is anything to wait for
     # A commit that waits for a standby that is not there is on disk already.
     databases.execute("one", "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
     databases.execute("one", "SELECT pg_reload_conf()")
@@ -710,7 +711,7 @@ def test_12_a_decision_that_landed_though_its_answer_was_lost_is_met_by_the_abor
         waiting = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
         ended: list[tuple[Any, ...]] = []
         for number in itertools.count(1):
-            gtrid = gtrid_of(log, number)
+            gtrid = make_gtrid(log.node, incarnation, number)
             deciding = apart.submit(log.record, gtrid, [])
             while not deciding.done() and not ended:
                 ended = databases.rows("one", waiting)

@@ -54,6 +54,11 @@ def test_the_wheel_starts_as_sparks_launcher_starts_it(no_java: Path, tmp_path: 
     assert "some.text = two words" in answer
 
 
+def test_the_wheel_found_once_is_found_again(no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", spark_environment(tmp_path)["JAVA_HOME"])
+    assert find_java(tmp_path) == tmp_path / "java"
+
+
 def test_java_home_comes_first(no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = _fake_java(tmp_path / "chosen", "21")
     other = _fake_java(tmp_path / "other", "17")

@@ -33,10 +33,10 @@ def find_java(folder: Path) -> Path:
     what to install, when there is none.
     """
     seen = []
-    for java in _installed():
-        version, home = _ask(java)
+    for java, home in _installed():
+        version, says = _ask(java)
         if version >= OLDEST:
-            return home
+            return home or says
         seen.append(f"{java} is version {version}" if version else f"{java} does not run")
     bundled = _bundled()
     if bundled is not None:
@@ -64,16 +64,18 @@ def spark_environment(folder: Path) -> dict[str, str]:
     }
 
 
-def _installed() -> Iterator[Path]:
+def _installed() -> Iterator[tuple[Path, Path | None]]:
+    """Each Java that is there, with its home if that is given: what is on the path may be a link or a shim."""
     if os.environ.get("JAVA_HOME"):
-        yield Path(os.environ["JAVA_HOME"], "bin", "java")
+        home = Path(os.environ["JAVA_HOME"])
+        yield home / "bin" / "java", home
     on_path = shutil.which("java")
     if on_path is not None:
-        yield Path(on_path)
+        yield Path(on_path), None
 
 
 def _ask(java: Path) -> tuple[int, Path]:
-    """The version of a Java, 0 when it does not run, and its home: what is on the path may be a link or a shim."""
+    """The version of a Java, 0 when it does not run, and the home that it names itself."""
     command = [str(java), "-XshowSettings:properties", "-version"]
     try:
         answer = subprocess.run(command, check=False, capture_output=True, text=True).stderr  # noqa: S603

@@ -1,6 +1,7 @@
 """The bank under fire: its processes, the recovery daemon and the server are killed at random, and no money is lost.
 
-TXPOOL_CRASH_SECONDS says for how long (20), TXPOOL_CRASH_SEED replays a schedule of kills.
+TXPOOL_CRASH_SECONDS says for how long (20, and half of it over a log on a server), TXPOOL_CRASH_SEED replays a schedule
+of kills.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.bank import Bank
+from tests.crash.evidence import Count, Evidence
 from tests.crash.world import World
 from txpool.demo.server import EmbeddedPostgres
 from txpool.xid import PREFIX
@@ -51,18 +53,23 @@ class Staff:
         return subprocess.Popen([sys.executable, "-m", *arguments], cwd=_ROOT, stderr=self._daemon_errors)
 
     def kill_process(self, number: int) -> None:
-        _kill(self._processes[number])
+        self._kill(self._processes[number])
         self._processes[number] = self._process()
 
     def kill_daemon(self) -> None:
-        _kill(self._daemon)
+        self._kill(self._daemon)
         self._daemon = self._new_daemon()
 
     def close(self) -> None:
         for process in (*self._processes, self._daemon):
-            _kill(process)
+            process.kill()
+            process.wait()
         self._errors.close()
         self._daemon_errors.close()
+
+    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        assert process.wait() == -signal.SIGKILL, f"it had ended by itself: {self.errors()}"
 
     def errors(self) -> str:
         """What the bank's processes have died of, other than of us."""
@@ -70,23 +77,23 @@ class Staff:
         return text[text.find("Traceback") :] if "Traceback" in text else ""
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    assert process.wait() == -signal.SIGKILL, "it had ended by itself"
+@pytest.fixture(params=["sqlite", "sql"])
+def store(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
-def world(victim: EmbeddedPostgres, tmp_path: Path) -> Iterator[World]:
+def world(victim: EmbeddedPostgres, tmp_path: Path, store: str) -> Iterator[World]:
     victim.start()
-    world = World(tmp_path, victim, immediate_cleanup=False)
+    world = World(tmp_path, victim, store=store, immediate_cleanup=False)
     yield world
     world.close()
 
 
-def test_no_money_is_made_or_lost(world: World) -> None:
+def test_no_money_is_made_or_lost(world: World, store: str, evidence: Evidence) -> None:
     print(f"seed {SEED}")
     bank = Bank(world)
-    kills = _under_fire(world, Staff(world))
+    kills = _under_fire(world, Staff(world), SECONDS if store == "sqlite" else SECONDS / 2)
     world.server.start()
     world.quiet()
     # All processes are dead: one scan ends everything.
@@ -100,9 +107,12 @@ def test_no_money_is_made_or_lost(world: World) -> None:
     print(f"kills: {dict(kills)}; transfers: {dict(counts)}")
     print(f"the daemon has ended {recovered} branches; the scan at the end: {report}")
     assert counts["committed"] > 0
+    evidence.add(Count.TRANSFERS, counts.total())
+    evidence.add(Count.BANK_KILLS, kills.total())
+    evidence.add(Count.RECOVERIES, recovered + len(report.committed) + len(report.rolled_back))
 
 
-def _under_fire(world: World, staff: Staff) -> Counter[str]:
+def _under_fire(world: World, staff: Staff, seconds: float) -> Counter[str]:
     """Kill and replace, on a schedule that the seed gives."""
     schedule = random.Random(SEED)
     acts: dict[str, Callable[[], object]] = {
@@ -111,7 +121,7 @@ def _under_fire(world: World, staff: Staff) -> Counter[str]:
         "server": lambda: world.server.restart("immediate"),
     }
     kills: Counter[str] = Counter()
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + seconds
     try:
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(left, schedule.uniform(0.5, 2.5)))

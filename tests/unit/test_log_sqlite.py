@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,37 @@ def test_18_a_torn_tail_is_dropped_and_the_rest_is_kept(folder: Path) -> None:
     os.truncate(folder / "log.db-wal", size - 100)
     log = SqliteLog(folder, node=NODE)
     assert set(log.decisions()) == {first}
+    log.close()
+
+
+HOLD_THE_CHECKPOINT = """
+import fcntl, sys
+with open(sys.argv[1] + "/log.db-shm", "r+b") as shm:
+    fcntl.lockf(shm, fcntl.LOCK_EX, 1, 121)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_checkpoint_of_another_process_is_no_damage(folder: Path) -> None:
+    (first, _), (second, _) = crash(folder, 2)
+    command = [sys.executable, "-c", HOLD_THE_CHECKPOINT, str(folder)]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other,
+        sqlite3.connect(folder / "log.db") as reader,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        reader.execute("SELECT * FROM meta").fetchone()  # the first connection of all would write log.db-shm anew
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        assert reader.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1] == -1
+        opening = thread.submit(SqliteLog, folder, node=NODE)
+        with pytest.raises(TimeoutError):
+            opening.result(0.2)
+        other.communicate()
+        log = opening.result()
+    reader.close()
+    assert set(log.decisions()) == {first, second}
     log.close()
 
 

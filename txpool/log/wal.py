@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import sqlite3
 import struct
+import time
 from pathlib import Path
 
 _HEADER = struct.Struct(">8I")  # magic, format, page size, checkpoint number, two salts, two checksums
 _FRAME = struct.Struct(">6I")  # page, pages after a commit or 0, two salts, two checksums
+
+#: How long to wait for another process's checkpoint, in seconds; one moves a few hundred pages.
+_PATIENCE = 10.0
 
 
 def damaged(connection: sqlite3.Connection, database: Path) -> bool:
@@ -26,7 +30,7 @@ def damaged(connection: sqlite3.Connection, database: Path) -> bool:
 
 def _look(connection: sqlite3.Connection, database: Path) -> tuple[int, int, bytes]:
     """How many frames SQLite recognizes, how many commits of the same generation follow, and the log's header."""
-    _, recognized, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    recognized = _recognized(connection)
     # Neither log.db nor log.db-shm may be opened here: closing them would drop this process's locks on them.
     with Path(f"{database}-wal").open("rb") as file:
         header = file.read(_HEADER.size)
@@ -40,3 +44,15 @@ def _look(connection: sqlite3.Connection, database: Path) -> tuple[int, int, byt
             commits += pages > 0 and found == salts
             file.seek(page_size, 1)
     return recognized, commits, header
+
+
+def _recognized(connection: sqlite3.Connection) -> int:
+    """How many frames SQLite recognizes: it does not say while somebody else moves them into the database."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        _, recognized, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        if recognized >= 0:
+            return int(recognized)
+        if time.monotonic() > deadline:
+            raise OSError(f"another process has been in a checkpoint for {_PATIENCE:g} s")
+        time.sleep(0.001)

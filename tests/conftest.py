@@ -34,6 +34,9 @@ _DOCKER = os.environ.get("TXPOOL_TEST_DOCKER") == "1"
 _ALL = os.environ.get("TXPOOL_REQUIRE_ALL") == "1"
 _PATIENCE = 240.0
 
+# A suite that is started in the background of a shell ignores SIGINT, and so would every process it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Sessions that an earlier test left, its prepared branches, and all that it made.
 _EMPTY: LiteralString = """
     SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity

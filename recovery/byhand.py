@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
-import logging
 from collections.abc import Callable
 
+from recovery import expiry
 from recovery.evidence import Evidence, Standing, gather
 from recovery.modules import clean, end, tombstone
 from recovery.report import Account
@@ -15,8 +14,6 @@ from txpool.errors import OperationalError, ProgrammingError
 from txpool.log.base import DecisionLog
 from txpool.resources.base import MarkedRow, Settled
 from txpool.xid import split_gtrid
-
-logger = logging.getLogger("txpool.recovery.audit")
 
 Act = Callable[[DecisionLog, Sites, Account, str], None]
 
@@ -34,13 +31,13 @@ def commit(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> None
     """Commit what is decided; refused where it is not, or where its own living process does so."""
     work = _work(log, sites, account, gtrid)
     evidence = work.evidence
+    _require_open(evidence, gtrid)
     row = evidence.row(gtrid)
     marked = evidence.marked_by(gtrid)
     if not (row is not None and row.committed) and (marked is not None or gtrid not in evidence.decisions):
         raise ProgrammingError(f"{gtrid} is not decided to commit, so it cannot be committed by hand: nothing was done")
     if evidence.standing(gtrid) is Standing.ALIVE:
         raise ProgrammingError(f"{gtrid} is decided, and its own living process commits it: nothing was done")
-    _audit("commit", gtrid)
     if marked is not None:
         met = end(work, marked, _asked(work, marked, gtrid))
         if _is_over(evidence, gtrid):
@@ -57,7 +54,7 @@ def commit(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> None
 def rollback(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> None:
     """Take the transaction's key, so that nobody can commit it any more, and roll its branches back."""
     before = _work(log, sites, account, gtrid).evidence
-    _audit("rollback", gtrid)
+    _require_open(before, gtrid)
     if before.marked_by(gtrid) is None and log.abort(gtrid) is Settled.COMMITTED:
         raise _decided(gtrid)
     # What was prepared, or pointed to a marked datasource, before the key was taken is seen now.
@@ -75,13 +72,27 @@ def rollback(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> No
         clean(work, [met])
 
 
-def forget(log: DecisionLog, gtrid: str) -> int:
-    """Dismiss the heuristic outcomes of a transaction; how many there were."""
-    count = sum(heuristic.gtrid == gtrid for heuristic in log.heuristics())
+def forget(log: DecisionLog, sites: Sites, gtrid: str) -> int:
+    """Dismiss the heuristic outcomes of a transaction that is over, expired ones too; how many there were."""
+    evidence = gather(log, sites, fence=False)
+    count = sum(heuristic.gtrid == gtrid for heuristic in evidence.heuristics)
+    if count and (evidence.listed(gtrid) or gtrid in evidence.decisions or evidence.row(gtrid) is not None):
+        raise ProgrammingError(
+            f"{gtrid} is not over, so a pass would find its heuristic outcome again: nothing was done. Forget it once "
+            "every branch has ended, as `txpool-recovery show` tells"
+        )
     if count:
-        _audit("forget", gtrid)
         log.dismiss(gtrid)
+    count += expiry.dismiss(log, gtrid)
+    if not count:
+        raise ProgrammingError(f"no heuristic outcome of {gtrid} is kept: nothing was done")
     return count
+
+
+def _is_open(evidence: Evidence, gtrid: str) -> bool:
+    """Whether anything but heuristic outcomes is kept or listed of a transaction."""
+    kept = (evidence.decisions, evidence.pointers, evidence.finished, evidence.aborted, *evidence.rows.values())
+    return evidence.listed(gtrid) or any(gtrid in each for each in kept)
 
 
 def _is_over(evidence: Evidence, gtrid: str) -> bool:
@@ -110,15 +121,23 @@ def _asked(work: Work, marked: str, gtrid: str) -> MarkedRow:
 def _require_known(evidence: Evidence, gtrid: str) -> None:
     if evidence.standing(gtrid) is Standing.FOREIGN:
         node = split_gtrid(gtrid).node
-        raise ProgrammingError(f"{gtrid} belongs to node {node}, and this is {evidence.node}: nothing was done")
+        ours = ", ".join(sorted(evidence.nodes))
+        raise ProgrammingError(
+            f"{gtrid} belongs to node {node}, and this recovers {ours}: nothing was done. Its own recovery ends it, or "
+            f"one whose recovery.nodes names it"
+        )
     if gtrid not in evidence.gtrids:
         silent = f" ({', '.join(evidence.silent)} did not answer)" if evidence.silent else ""
         raise ProgrammingError(f"nothing is known of {gtrid}{silent}: nothing was done")
 
 
+def _require_open(evidence: Evidence, gtrid: str) -> None:
+    if not _is_open(evidence, gtrid):
+        raise ProgrammingError(
+            f"{gtrid} is over, and what is kept of it is its heuristic outcome: nothing was done. Repair by hand what "
+            f"`txpool-recovery show {gtrid}` says, then `txpool-recovery forget {gtrid}`"
+        )
+
+
 def _decided(gtrid: str) -> ProgrammingError:
     return ProgrammingError(f"{gtrid} is decided to commit, so it cannot be rolled back: nothing was done")
-
-
-def _audit(command: str, gtrid: str) -> None:
-    logger.warning("%s of %s by %s", command, gtrid, getpass.getuser())

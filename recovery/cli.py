@@ -7,18 +7,23 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
 
-from recovery import daemon, setup
+from recovery import daemon, display, setup
+from recovery.audit import Deed
+from recovery.expiry import Expired
 from recovery.listing import InDoubt
 from recovery.manager import RecoveryManager
-from recovery.report import ScanReport
+from recovery.report import AlarmKind, ScanReport
+from recovery.schema import shape
+from recovery.suspension import Suspension
 from txpool.errors import ConfigurationError, Error, LogError, ProgrammingError
 from txpool.settings import RecoverySettings
 
@@ -35,6 +40,8 @@ class ExitCode(IntEnum):
     REFUSED = 6  #: what was asked for is not safe, or makes no sense; nothing was done
     HEURISTIC = 7  #: a branch has ended otherwise than it was decided
     FAILED = 8  #: a step failed, and the others went on
+    SLOTS = 9  #: a server's slots for prepared transactions run short, by alarm.slots
+    OVERDUE = 10  #: something is in doubt for longer than alarm.in-doubt
     INTERRUPTED = 130  #: by Ctrl-C; what was begun is finished by the next scan
 
 
@@ -46,9 +53,15 @@ app = typer.Typer(
 )
 Conf = Annotated[Path, typer.Option("--conf", help="The recovery manager's .properties file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept in the log, with who and when.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Gtrid = Annotated[str, typer.Argument(metavar="GTRID")]
 _CONF = Path("conf/recovery.properties")
+
+
+def _json(kind: Any) -> str:
+    """The end of a command's help: what its --json prints."""
+    return escape(f"JSON: {shape(kind)}")
 
 
 @app.callback()
@@ -69,79 +82,113 @@ def run(conf: Conf = _CONF) -> None:
         daemon.run(conf)
 
 
-@app.command()
+@app.command(epilog=_json(ScanReport))
 def scan(conf: Conf = _CONF, as_json: AsJson = False) -> None:
-    """One scan, now."""
+    """One scan, now; refused while recovery is suspended."""
     with _managed(conf) as manager:
         report = manager.scan()
-    _print_report(report, as_json)
-    raise typer.Exit(_code(report))
+    _report(report, as_json)
 
 
-@app.command("list")
-def list_(conf: Conf = _CONF, as_json: AsJson = False) -> None:
+@app.command("list", epilog=f"{_json(list[InDoubt])} With --expired: {escape(shape(list[Expired]))}")
+def list_(
+    conf: Conf = _CONF,
+    as_json: AsJson = False,
+    gone: Annotated[bool, typer.Option("--expired", help="What has expired, instead.")] = False,
+) -> None:
     """What is in doubt, and what recovery will do with it; nothing is written."""
     with _managed(conf) as manager:
-        found = manager.in_doubt()
+        _say_suspended(manager)
+        old = manager.expired()
+        found = [] if gone else manager.in_doubt()
+    unresolved = [each for each in old if each.heuristics]
     if as_json:
-        _print_json([each.as_dict() for each in found])
-    elif found:
-        _console().print(_table(found))
+        _print([asdict(each) for each in (old if gone else found)])
+    elif gone:
+        _print(display.gone(old) or "Nothing has expired.")
     else:
-        _console().print("Nothing is in doubt, as far as the datasources have answered.")
-    raise typer.Exit(_code_of(found))
+        _print(display.listed(found) or "Nothing is in doubt, as far as the datasources have answered.")
+    if unresolved and not gone:
+        typer.echo(f"heuristic outcomes that have expired unresolved: {len(unresolved)} (list --expired)", err=True)
+    raise typer.Exit(ExitCode.HEURISTIC if unresolved else _code_of(found))
 
 
-@app.command()
+@app.command(epilog=_json(InDoubt))
 def show(gtrid: Gtrid, conf: Conf = _CONF, as_json: AsJson = False) -> None:
     """All that is known of one transaction."""
     with _managed(conf) as manager:
+        _say_suspended(manager)
         found = manager.show(gtrid)
         if found is None:
             raise ProgrammingError(f"nothing is known of {gtrid}")
-    if as_json:
-        _print_json(found.as_dict())
-    else:
-        _console().print(_details(found))
+    _print(found.as_dict() if as_json else display.shown(found))
     raise typer.Exit(_code_of([found]))
 
 
-@app.command()
-def commit(gtrid: Gtrid, conf: Conf = _CONF, yes: Yes = False, as_json: AsJson = False) -> None:
+@app.command(epilog=_json(ScanReport))
+def commit(gtrid: Gtrid, conf: Conf = _CONF, yes: Yes = False, reason: Reason = "", as_json: AsJson = False) -> None:
     """Commit now what is decided to commit; refused where it is not."""
-    _act(conf, yes, as_json, f"Commit {gtrid} where it is decided?", lambda manager: manager.commit(gtrid))
+    question = f"Commit {gtrid} where it is decided?"
+    _report(_act(conf, gtrid, yes, question, lambda manager: manager.commit(gtrid, reason)), as_json)
 
 
-@app.command()
-def rollback(gtrid: Gtrid, conf: Conf = _CONF, yes: Yes = False, as_json: AsJson = False) -> None:
+@app.command(epilog=_json(ScanReport))
+def rollback(gtrid: Gtrid, conf: Conf = _CONF, yes: Yes = False, reason: Reason = "", as_json: AsJson = False) -> None:
     """Make sure that nobody commits it, and roll it back; refused where it is decided to commit."""
-    _act(conf, yes, as_json, f"Roll {gtrid} back, for ever?", lambda manager: manager.rollback(gtrid))
+    question = f"Roll {gtrid} back, for ever?"
+    _report(_act(conf, gtrid, yes, question, lambda manager: manager.rollback(gtrid, reason)), as_json)
 
 
-@app.command()
-def forget(gtrid: Gtrid, conf: Conf = _CONF, yes: Yes = False) -> None:
-    """Dismiss a transaction's heuristic outcomes, once they are repaired."""
+@app.command(epilog=_json({"gtrid": str, "forgotten": int}))
+def forget(gtrid: Gtrid, conf: Conf = _CONF, yes: Yes = False, reason: Reason = "", as_json: AsJson = False) -> None:
+    """Dismiss a transaction's heuristic outcomes, once they are repaired and it is over."""
     with _managed(conf) as manager:
-        _confirm(yes, f"Forget the heuristic outcomes of {gtrid}?")
-        count = manager.forget(gtrid)
-        if not count:
-            raise ProgrammingError(f"no heuristic outcome of {gtrid} is kept: nothing was done")
-    _console().print(f"{count} forgotten")
+        _confirm(manager, gtrid, yes, f"Forget the heuristic outcomes of {gtrid}?")
+        count = manager.forget(gtrid, reason)
+    _print({"gtrid": gtrid, "forgotten": count} if as_json else f"{count} forgotten")
 
 
-@app.command()
+@app.command(epilog=_json(list[Deed]))
+def audit(conf: Conf = _CONF, as_json: AsJson = False) -> None:
+    """What people have done by hand: who, when, what, why, and what came of it."""
+    with _managed(conf) as manager:
+        found = manager.deeds()
+    _print([asdict(deed) for deed in found] if as_json else display.deeds(found) or "Nothing was done by hand.")
+
+
+@app.command(epilog=_json(Suspension))
+def suspend(conf: Conf = _CONF, reason: Reason = "", as_json: AsJson = False) -> None:
+    """Let no pass of this node's recovery begin, in any process, until `resume`; one that runs is finished."""
+    with _managed(conf) as manager:
+        found = manager.suspend(reason)
+    _print(asdict(found) if as_json else str(found))
+
+
+@app.command(epilog=_json({"resumed": bool}))
+def resume(conf: Conf = _CONF, reason: Reason = "", as_json: AsJson = False) -> None:
+    """Let recovery go on, a running daemon with its next scan."""
+    with _managed(conf) as manager:
+        resumed = manager.resume(reason)
+    text = "recovery goes on with its next scan" if resumed else "recovery was not suspended"
+    _print({"resumed": resumed} if as_json else text)
+
+
+@app.command(epilog=_json(list[setup.Step]))
 def init(
     conf: Conf = _CONF,
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Accept a copied or moved log; all its earlier branches are left alone.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Create the decision log, and the tables of marks that are missing."""
-    console = _console()
     with _told():
         steps = setup.initialise(RecoverySettings.load(conf), adopt=adopt)
+    if as_json:
+        _print([asdict(step) for step in steps])
+    else:
         for step in steps:
-            console.print(step.text, style=None if step.done else "red", soft_wrap=True)
+            _console().print(step.text, style=None if step.done else "red", soft_wrap=True)
     raise typer.Exit(ExitCode.OK if all(step.done for step in steps) else ExitCode.UNREACHABLE)
 
 
@@ -178,30 +225,47 @@ def _managed(conf: Path) -> Iterator[RecoveryManager]:
         yield manager
 
 
-def _act(conf: Path, yes: bool, as_json: bool, question: str, act: Callable[[RecoveryManager], ScanReport]) -> None:
+def _act(conf: Path, gtrid: str, yes: bool, question: str, act: Callable[[RecoveryManager], ScanReport]) -> ScanReport:
     with _managed(conf) as manager:
-        _confirm(yes, question)
-        report = act(manager)
-    _print_report(report, as_json)
-    raise typer.Exit(_code(report))
+        _confirm(manager, gtrid, yes, question)
+        return act(manager)
 
 
-def _confirm(yes: bool, question: str) -> None:
-    """Exits where the answer is no, or where there is nobody to give one."""
+def _report(report: ScanReport, as_json: bool) -> None:
+    _print(report.as_dict() if as_json else display.scanned(report))
+    raise typer.Exit(ExitCode.REFUSED if report.suspended else _code(report))
+
+
+def _confirm(manager: RecoveryManager, gtrid: str, yes: bool, question: str) -> None:
+    """Shows what it is about. Exits where the answer is no, or where there is nobody to give one."""
+    if yes:
+        return
+    found = manager.show(gtrid)
+    if found is not None:
+        typer.echo(display.shown(found), err=True)
     try:
-        if yes or typer.confirm(question, err=True):
+        if typer.confirm(question, err=True):
             return
     except typer.Abort:
         typer.echo("Nobody has confirmed it: use --yes. Nothing was done.", err=True)
     raise typer.Exit(ExitCode.REFUSED)
 
 
+def _say_suspended(manager: RecoveryManager) -> None:
+    held = manager.suspended()
+    if held is not None:
+        typer.echo(f"{held}: nothing is done until `txpool-recovery resume`", err=True)
+
+
 def _code(report: ScanReport) -> ExitCode:
+    raised = {alarm.kind for alarm in report.alarms}
     applies = {
         ExitCode.IN_DOUBT: report.pending,
         ExitCode.UNREACHABLE: report.unreachable,
         ExitCode.HEURISTIC: report.heuristics,
         ExitCode.FAILED: report.errors,
+        ExitCode.SLOTS: AlarmKind.SLOTS.value in raised,
+        ExitCode.OVERDUE: AlarmKind.OVERDUE.value in raised,
     }
     return max((code for code, found in applies.items() if found), default=ExitCode.OK)
 
@@ -212,67 +276,6 @@ def _code_of(found: list[InDoubt]) -> ExitCode:
     return ExitCode.IN_DOUBT if any(each.attention for each in found) else ExitCode.OK
 
 
-def _print_json(data: Any) -> None:
-    typer.echo(json.dumps(data, indent=2))
-
-
-def _print_report(report: ScanReport, as_json: bool) -> None:
-    if as_json:
-        _print_json(report.as_dict())
-        return
-    console = _console()
-    rows = [("committed", e.gid, e.datasource, e.why) for e in report.committed]
-    rows += [("rolled back", e.gid, e.datasource, e.why) for e in report.rolled_back]
-    rows += [("left alone", e.gid or e.gtrid, e.datasource, e.reason) for e in report.left_alone]
-    rows += [
-        ("heuristic", h.gtrid, h.datasource, f"decided to {h.decided}, ended {h.ended}") for h in report.heuristics
-    ]
-    rows += [("no answer", "", name, reason) for name, reason in report.unreachable.items()]
-    rows += [("failed", step, "", reason) for step, reason in report.errors.items()]
-    if rows:
-        table = Table("what", "branch", "datasource", "why")
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-    console.print(str(report))
-
-
-def _table(found: list[InDoubt]) -> Table:
-    table = Table("gtrid", "process", "age", "decision", "branches", "next")
-    for each in found:
-        branches = "\n".join(f"{branch.datasource}: {branch.state}" for branch in each.branches)
-        table.add_row(each.gtrid, each.standing, _age(each.age), _decision(each), branches, _next(each))
-    return table
-
-
-def _details(each: InDoubt) -> Table:
-    table = Table(show_header=False)
-    table.add_row("gtrid", each.gtrid)
-    table.add_row("node", each.node)
-    table.add_row("incarnation", f"{each.incarnation}: {each.standing}")
-    table.add_row("age", _age(each.age))
-    table.add_row("decision", _decision(each))
-    for branch in each.branches:
-        table.add_row("branch", f"{branch.gid} in {branch.datasource}: {branch.state}")
-    for heuristic in each.heuristics:
-        ended = f"decided to {heuristic.decided}, ended {heuristic.ended}"
-        table.add_row("heuristic", f"{heuristic.bqual} in {heuristic.datasource}: {ended}")
-    table.add_row("next", _next(each))
-    return table
-
-
-def _decision(each: InDoubt) -> str:
-    return f"{each.decision}, in {each.kept}" if each.kept else each.decision
-
-
-def _next(each: InDoubt) -> str:
-    return f"{each.next}; repair by hand, then forget" if each.heuristics else each.next
-
-
-def _age(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.0f} s"
+def _print(what: Any) -> None:
+    """Text as it is, which no terminal's width may cut; and anything else as JSON."""
+    typer.echo(what if isinstance(what, str) else json.dumps(what, indent=2))

@@ -17,7 +17,8 @@ from recovery.sites import Listing, Seen, Sites
 from txpool import failpoints
 from txpool.log.base import Decision, DecisionLog, Heuristic, Life
 from txpool.resources.base import MarkedRow
-from txpool.xid import split_gtrid
+from txpool.resources.staging import StagingTable
+from txpool.xid import split_gtrid, split_pointer
 
 
 class Standing(Enum):
@@ -35,7 +36,8 @@ class Standing(Enum):
 class Evidence:
     """What a pass knows. Immutable once gathered; `silent` names the datasources that have not answered."""
 
-    node: str
+    #: Those that are ours to recover.
+    nodes: frozenset[str]
     listings: Mapping[str, Listing]
     silent: Mapping[str, str]
     lives: Mapping[str, Life]
@@ -50,6 +52,8 @@ class Evidence:
     #: The names of the marked datasources by their tags.
     tags: Mapping[str, str]
     heuristics: tuple[Heuristic, ...] = ()
+    #: The staging tables in each datasource.
+    staged: Mapping[str, Sequence[StagingTable]] = field(default_factory=dict)
     #: What could not be fenced, and why.
     unfenced: Mapping[str, str] = field(default_factory=dict)
 
@@ -80,7 +84,7 @@ class Evidence:
         """Whose it is, and whether that process can still decide it."""
         named = split_gtrid(gtrid)
         life = self.lives.get(named.incarnation)
-        if named.node != self.node:
+        if named.node not in self.nodes:
             return Standing.FOREIGN
         if named.incarnation in self.fenced:
             return Standing.FENCED
@@ -98,7 +102,7 @@ class Evidence:
         """The marked datasource that alone decides it (its tag, where none is configured here), or None: the log."""
         pointer = self.pointers.get(gtrid)
         if pointer is not None:
-            return pointer
+            return split_pointer(pointer)[0]
         for name, rows in self.rows.items():
             if gtrid in rows:
                 return name
@@ -106,6 +110,12 @@ class Evidence:
             if branch.xid.decider is not None:
                 return self.tags.get(branch.xid.decider, branch.xid.decider)
         return None
+
+    def identity_of(self, gtrid: str) -> str:
+        """The identity of the table of marks that decides it, as its pointer or its branches say it; or empty."""
+        if gtrid in self.pointers:
+            return split_pointer(self.pointers[gtrid])[1]
+        return next((branch.xid.identity for branch in self.seen(gtrid) if branch.xid.identity), "")
 
     def row(self, gtrid: str) -> MarkedRow | None:
         """Its row or tombstone, as it was read: nothing is resolved by that."""
@@ -118,12 +128,15 @@ def gather(log: DecisionLog, sites: Sites, *, fence: bool = True) -> Evidence:
     Errors: LogError where the log cannot be read. A datasource that fails has not answered.
     """
     listings, silent = sites.listings()
+    staged = sites.staged()
     if failpoints.armed:
         failpoints.hit("recovery.listed")
     lives = log.incarnations()
+    owners = {branch.xid.incarnation for listing in listings.values() for branch in listing.branches}
+    owners |= {split_gtrid(table.gtrid).incarnation for tables in staged.values() for table in tables}
+    lives |= _expired(log, owners - lives.keys())
     fences = _Fences(log) if fence else None
     if fences is not None:
-        owners = {branch.xid.incarnation for listing in listings.values() for branch in listing.branches}
         fences.build(n for n, life in lives.items() if life is Life.DEAD or (life is Life.FENCED and n in owners))
     if failpoints.armed:
         failpoints.hit("recovery.fenced")
@@ -131,16 +144,17 @@ def gather(log: DecisionLog, sites: Sites, *, fence: bool = True) -> Evidence:
     pointers, decisions, aborted = log.pointers(), log.decisions(), log.aborted()
     rows, mute = sites.rows()
     heuristics = log.heuristics()
+    names = {split_gtrid(g).incarnation for g in {*finished, *pointers, *decisions, *aborted}.union(*rows.values())}
+    lives |= _expired(log, names - lives.keys())
     fenced = frozenset(name for name, life in lives.items() if life is Life.FENCED)
     if fences is not None:
         # A fence that somebody else had begun to write is not durable because it can be read, nor is what it fences.
-        names = {split_gtrid(g).incarnation for g in {*finished, *pointers, *decisions, *aborted}.union(*rows.values())}
         fences.build(names & fenced)
         fenced = frozenset(fences.built)
     if failpoints.armed:
         failpoints.hit("recovery.read")
     return Evidence(
-        node=log.node,
+        nodes=sites.nodes,
         listings=listings,
         silent=silent | mute,
         lives=lives,
@@ -152,8 +166,14 @@ def gather(log: DecisionLog, sites: Sites, *, fence: bool = True) -> Evidence:
         rows=rows,
         tags=sites.tags,
         heuristics=tuple(heuristics),
+        staged=staged,
         unfenced={} if fences is None else fences.failed,
     )
+
+
+def _expired(log: DecisionLog, strangers: set[str]) -> dict[str, Life]:
+    """Those that were fenced long ago and have left the registry: what appears of one brings it back."""
+    return dict.fromkeys(log.expired(strangers), Life.FENCED) if strangers else {}
 
 
 class _Fences:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from recovery.audit import Deed
 from recovery.evidence import Evidence, Standing
 from recovery.sites import Sites
 from txpool.log.base import Heuristic
 from txpool.resources.base import BranchRecord
-from txpool.xid import split_gtrid
+from txpool.xid import Xid, split_gtrid
 
 
 @dataclass(frozen=True, slots=True)
 class BranchState:
-    """One branch: `state` is prepared, not prepared, no answer, or not configured."""
+    """One branch: `state` is prepared, not prepared, no answer, not configured, or how it ended otherwise."""
 
     gid: str
     datasource: str
@@ -42,6 +44,13 @@ class InDoubt:
     heuristics: tuple[Heuristic, ...] = ()
     #: False while its own process lives and ends it.
     attention: bool = True
+    #: What people have done about it by hand, oldest first; told where one transaction is shown.
+    history: tuple[Deed, ...] = ()
+
+    @property
+    def unresolved(self) -> bool:
+        """Whether there is a branch of it that may be prepared; else only a record is left of it."""
+        return any(branch.state in ("prepared", "no answer", "not configured") for branch in self.branches)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -53,9 +62,16 @@ def in_doubt(evidence: Evidence, sites: Sites) -> list[InDoubt]:
     return [_described(evidence, sites, gtrid) for gtrid in evidence.gtrids if _is_shown(evidence, gtrid)]
 
 
-def show(evidence: Evidence, sites: Sites, gtrid: str) -> InDoubt | None:
-    """One transaction, whatever is known of it; None where nothing is."""
-    return _described(evidence, sites, gtrid) if gtrid in evidence.gtrids else None
+def show(
+    evidence: Evidence, sites: Sites, gtrid: str, expired: Iterable[Heuristic] = (), history: Iterable[Deed] = ()
+) -> InDoubt | None:
+    """One transaction, whatever is known of it, with what has expired of it; None where nothing is."""
+    expired, history = tuple(expired), tuple(history)
+    if gtrid not in evidence.gtrids and not expired and not history:
+        return None
+    found = _described(evidence, sites, gtrid)
+    heuristics = tuple(dict.fromkeys((*found.heuristics, *expired)))
+    return replace(found, heuristics=heuristics, history=history)
 
 
 def _is_shown(evidence: Evidence, gtrid: str) -> bool:
@@ -117,6 +133,10 @@ def _branches(evidence: Evidence, sites: Sites, gtrid: str) -> list[BranchState]
             listed = record.datasource in evidence.listings
             absent = "no answer" if record.datasource in evidence.silent else "not configured"
             found[record.xid] = BranchState(record.xid.joined, record.datasource, "not prepared" if listed else absent)
+    for heuristic in evidence.heuristics:
+        if heuristic.gtrid == gtrid:
+            xid = Xid(gtrid, heuristic.bqual)
+            found[xid] = BranchState(xid.joined, heuristic.datasource, f"ended {heuristic.ended}")
     return list(found.values())
 
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from recovery import byhand, listing
-from recovery.evidence import gather
+from recovery import byhand, listing, suspension
+from recovery.audit import Deed, audited, deeds
+from recovery.evidence import Evidence, gather
+from recovery.expiry import SCANNERS, Expired, Expiry, ExpiryScanner, expired
 from recovery.modules import DecidedModule, MarkedModule, Module, OrphanModule
-from recovery.orphans import IncarnationFilter, NodeFilter, OrphanFilter, TransactionLogFilter
+from recovery.orphans import FILTERS, OrphanFilter, voters
+from recovery.plugins import made
 from recovery.report import Account, News, ScanReport, told
 from recovery.sites import Recoverable, Sites
+from recovery.staging import StagingModule
+from recovery.watch import Watch
 from recovery.work import Work
+from txpool import metrics
 from txpool.datasource import DataSource
 from txpool.errors import ConfigurationError
 from txpool.log import open_log
@@ -25,10 +32,11 @@ logger = logging.getLogger("txpool.recovery")
 
 
 class RecoveryManager:
-    """Recovers one node's transactions: give it `recovery.properties`, or a log and datasources. Thread-safe.
+    """Recovers its node's transactions, or those of `recovery.nodes`: give it a file, or a log and datasources.
 
-    With a configuration, the log is opened for each scan and closed behind it. `period` and `backoff` are seconds:
-    from the end of one scan to the next, and between the two passes of a scan; None takes the configured ones.
+    Thread-safe. With a configuration, the log is opened for each scan and closed behind it. `period` and `backoff` are
+    seconds: from the end of one scan to the next, and between its two passes; None takes the configured ones.
+    `filters` and `scanners` have a say beside those that are configured.
     """
 
     def __init__(
@@ -40,6 +48,7 @@ class RecoveryManager:
         period: float | None = None,
         backoff: float | None = None,
         filters: Iterable[OrphanFilter] = (),
+        scanners: Iterable[ExpiryScanner] = (),
     ) -> None:
         settings = conf if isinstance(conf, RecoverySettings) else RecoverySettings.load(conf)
         if log is None and (settings.node_name is None or settings.log_url is None):
@@ -49,24 +58,42 @@ class RecoveryManager:
         self._log = log
         # Of its own, whatever the application has open: it is closed with the manager.
         paths = settings.datasources if datasources is None else ()
-        self._own = [DataSource.from_settings(DataSourceSettings.load(path)) for path in paths]
+        # Recovery connects for each question, so its pools keep nothing open.
+        self._own = [DataSource.from_settings(DataSourceSettings.load(path, pool_min_size=0)) for path in paths]
         self._datasources: list[Recoverable] = [*self._own, *(datasources or ())]
         if not self._datasources:
             raise ConfigurationError("recovery has no datasource: name their files, datasources = orders.properties")
-        self._period = settings.recovery_period if period is None else period
+        #: Seconds from the end of one scan to the next.
+        self.period = settings.recovery_period if period is None else period
         self._backoff = settings.recovery_backoff if backoff is None else backoff
-        self._filters = tuple(filters)
+        values, named = settings.properties, settings.recovery_orphan_filters
+        self._voters = voters([*made(values, "recovery.orphan-filters", named, FILTERS, "vote"), *filters])
+        chosen = settings.recovery_expiry_scanners
+        self._expiry = Expiry(
+            settings.recovery_expiry_interval or None,
+            [*made(values, "recovery.expiry.scanners", chosen, SCANNERS, "expires"), *scanners],
+            skip_first=settings.recovery_expiry_skip_first,
+        )
         self._news = News()
         self._scanning = threading.Lock()
         self._starting = threading.Lock()
         self._stopping = threading.Event()
+        self._waking = threading.Event()
+        #: What the last scan has left, to be looked at.
+        self.watch = Watch(settings)
         self._thread: threading.Thread | None = None
         self._last: ScanReport | None = None
 
     def __repr__(self) -> str:
         names = ", ".join(datasource.name for datasource in self._datasources)
+        return f"<RecoveryManager of {self.whose}: {names}, every {self.period:g} s>"
+
+    @property
+    def whose(self) -> str:
+        """Which nodes it recovers, in words."""
         node = self._settings.node_name if self._log is None else self._log.node
-        return f"<RecoveryManager of node {node}: {names}, every {self._period:g} s>"
+        nodes = ", ".join(self._settings.recovery_nodes) or node
+        return "every node" if nodes == "*" else f"node {nodes}"
 
     @property
     def last_report(self) -> ScanReport | None:
@@ -83,18 +110,23 @@ class RecoveryManager:
         """
         with self._scanning, self._opened() as log:
             account = Account(self._news)
-            orphans = OrphanModule(
-                (IncarnationFilter(), TransactionLogFilter(), NodeFilter([log.node]), *self._filters)
-            )
-            modules: tuple[Module, ...] = (MarkedModule(), DecidedModule(), orphans)
-            self._pass(log, account, modules)
-            if orphans.waiting and not self._stopping.wait(self._backoff):
-                self._pass(log, account, modules)
+            orphans = OrphanModule(self._voters)
+            modules: tuple[Module, ...] = (MarkedModule(), DecidedModule(), orphans, StagingModule(), self._expiry)
+            begun, passes = time.monotonic(), []
+            if _goes_on(log, account):
+                passes.append(self._pass(log, account, modules))
+                if orphans.waiting and not self._stopping.wait(self._backoff) and _goes_on(log, account):
+                    passes.append(self._pass(log, account, modules))
             self._news.turn()
-            self._last = account.report()
+            sites = self._sites(log)
+            evidence = passes[-1] if passes else gather(log, sites, fence=False)
+            seconds = time.monotonic() - begun
+            self._last = self.watch.completed(
+                evidence, sites, account.report(), self._datasources, seconds=seconds, passes=len(passes)
+            )
             return self._last
 
-    def _pass(self, log: DecisionLog, account: Account, modules: Iterable[Module]) -> None:
+    def _pass(self, log: DecisionLog, account: Account, modules: Iterable[Module]) -> Evidence:
         account.begin_pass()
         sites = self._sites(log)
         work = Work(gather(log, sites), log, sites, account)
@@ -107,6 +139,7 @@ class RecoveryManager:
                 module.run(work)
             except Exception as error:
                 account.fail(f"module {module.name}", told(error))
+        return work.evidence
 
     # -- the thread ---------------------------------------------------------------------------------------------
 
@@ -114,26 +147,37 @@ class RecoveryManager:
         """Scan now, and again after each period, in a daemon thread; does nothing where it runs already."""
         with self._starting:
             if self._thread is None:
+                metrics.add_source(self.watch.samples)
                 self._thread = threading.Thread(target=self._run, name="txpool-recovery", daemon=True)
                 self._thread.start()
+
+    def scan_soon(self) -> None:
+        """Have the thread scan now rather than when its period is over; returns at once."""
+        self._waking.set()
 
     def stop(self) -> None:
         """End the thread; returns once the pass in progress is through. It can be started again."""
         with self._starting:
             if self._thread is not None:
                 self._stopping.set()
+                self._waking.set()
                 self._thread.join()
                 self._thread = None
                 self._stopping.clear()
+                self._waking.clear()
+                metrics.remove_source(self.watch.samples)
 
     def _run(self) -> None:
         while True:
             try:
                 logger.debug("scan: %s", self.scan())
             except Exception as error:
-                self._news.warn(f"the scan failed, the next one is in {self._period:g} s: {error}")
+                self.watch.failed(error)
+                self._news.warn(f"the scan failed, the next one is in {self.period:g} s: {error}")
                 self._news.turn()
-            if self._stopping.wait(self._period):
+            self._waking.wait(self.period)
+            self._waking.clear()
+            if self._stopping.is_set():
                 return
 
     # -- for people ---------------------------------------------------------------------------------------------
@@ -148,26 +192,56 @@ class RecoveryManager:
         """All that is known of one transaction; None where nothing is. Errors: LogError, ProgrammingError."""
         with self._opened() as log:
             sites = self._sites(log)
-            return listing.show(gather(log, sites, fence=False), sites, byhand.checked(gtrid))
+            noted = [each for found in expired(log) if found.name == gtrid for each in found.heuristics]
+            evidence = gather(log, sites, fence=False)
+            return listing.show(evidence, sites, byhand.checked(gtrid), noted, deeds(log, gtrid))
 
-    def commit(self, gtrid: str) -> ScanReport:
+    def expired(self) -> list[Expired]:
+        """What has expired, and waits for nobody but people. Errors: LogError."""
+        with self._opened() as log:
+            return expired(log)
+
+    def commit(self, gtrid: str, reason: str = "") -> ScanReport:
         """Commit now what is decided already. Errors: LogError, ProgrammingError where it is not decided."""
-        return self._by_hand(gtrid, byhand.commit)
+        return self._by_hand("commit", gtrid, reason, byhand.commit)
 
-    def rollback(self, gtrid: str) -> ScanReport:
+    def rollback(self, gtrid: str, reason: str = "") -> ScanReport:
         """Take the transaction's key and roll it back. Errors: LogError, ProgrammingError where it is decided."""
-        return self._by_hand(gtrid, byhand.rollback)
+        return self._by_hand("rollback", gtrid, reason, byhand.rollback)
 
-    def forget(self, gtrid: str) -> int:
-        """Dismiss the heuristic outcomes of a transaction; how many there were. Errors: LogError."""
-        with self._scanning, self._opened() as log:
-            return byhand.forget(log, byhand.checked(gtrid))
+    def forget(self, gtrid: str, reason: str = "") -> int:
+        """Dismiss the heuristic outcomes of a transaction that is over; how many there were.
 
-    def _by_hand(self, gtrid: str, act: byhand.Act) -> ScanReport:
-        with self._scanning, self._opened() as log:
+        Errors: LogError, ProgrammingError where there is none, or where it is not over.
+        """
+        with self._scanning, self._opened() as log, audited(log, "forget", byhand.checked(gtrid), reason):
+            return byhand.forget(log, self._sites(log), gtrid)
+
+    def _by_hand(self, command: str, gtrid: str, reason: str, act: byhand.Act) -> ScanReport:
+        with self._scanning, self._opened() as log, audited(log, command, byhand.checked(gtrid), reason):
             account = Account(self._news)
-            act(log, self._sites(log), account, byhand.checked(gtrid))
+            act(log, self._sites(log), account, gtrid)
             return account.report()
+
+    def deeds(self) -> list[Deed]:
+        """What people have done by hand, oldest first. Errors: LogError."""
+        with self._opened() as log:
+            return deeds(log)
+
+    def suspend(self, reason: str = "") -> suspension.Suspension:
+        """Let no pass begin, here and in every recoverer of this node, until `resume`. Errors: LogError."""
+        with self._opened() as log:
+            return suspension.suspend(log, reason)
+
+    def resume(self, reason: str = "") -> bool:
+        """Let recovery go on with its next scan; whether it was suspended. Errors: LogError."""
+        with self._opened() as log:
+            return suspension.resume(log, reason)
+
+    def suspended(self) -> suspension.Suspension | None:
+        """How the recovery of this node is suspended; None where it is not. Errors: LogError."""
+        with self._opened() as log:
+            return suspension.suspension(log)
 
     def close(self) -> None:
         """Stop, and close the datasources that came from the configuration."""
@@ -176,7 +250,7 @@ class RecoveryManager:
             datasource.close()
 
     def _sites(self, log: DecisionLog) -> Sites:
-        return Sites(self._datasources, node=log.node, lock_timeout=self._settings.recovery_lock_timeout)
+        return Sites(self._datasources, nodes=log.nodes(), lock_timeout=self._settings.recovery_lock_timeout)
 
     @contextmanager
     def _opened(self) -> Iterator[DecisionLog]:
@@ -187,6 +261,7 @@ class RecoveryManager:
         log = open_log(
             settings.log_url or "",
             node=settings.node_name or "",
+            nodes=settings.recovery_nodes or None,
             user=settings.log_user,
             password=settings.log_password,
         )
@@ -194,3 +269,10 @@ class RecoveryManager:
             yield log
         finally:
             log.close()
+
+
+def _goes_on(log: DecisionLog, account: Account) -> bool:
+    held = suspension.suspension(log)
+    if held is not None:
+        account.suspend(str(held))
+    return held is None

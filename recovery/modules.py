@@ -72,7 +72,7 @@ def tombstone(work: Work, datasource: str, gtrid: str) -> MarkedRow:
         raise OperationalError(work.evidence.silent[datasource])
     if failpoints.armed:
         failpoints.hit("recovery.tombstone")
-    return table.tombstone(gtrid)
+    return table.tombstone(gtrid, work.evidence.identity_of(gtrid))
 
 
 def end(work: Work, datasource: str, row: MarkedRow) -> Met:
@@ -177,7 +177,7 @@ class OrphanModule:
             elif ballot.vote is Vote.ROLLBACK:
                 self._candidates.add(branch.xid)
                 work.leave(branch, "the next pass rolls it back", alarm=False)
-            elif not work.evidence.ended(gtrid):
+            elif not work.evidence.ended(gtrid) or not _is_decided_elsewhere(work.evidence, gtrid):
                 work.leave(branch, ballot.reason, alarm=ballot.alarm)
 
     def _sweep(self, work: Work) -> None:
@@ -192,6 +192,11 @@ class OrphanModule:
         if done:
             work.log.purge(done)
             work.account.forget(done)
+
+
+def _is_decided_elsewhere(evidence: Evidence, gtrid: str) -> bool:
+    """Whether another module has its say, and its words."""
+    return gtrid in evidence.decisions or evidence.marked_by(gtrid) is not None
 
 
 def _note_kept(work: Work, gtrid: str, what: str) -> None:

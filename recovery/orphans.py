@@ -1,11 +1,13 @@
 """Orphan filters: what is to become of a prepared branch that no decision stands for. They vote, as in Narayana.
 
-One LEAVE_ALONE wins over any ROLLBACK, and no vote leaves the branch.
+One LEAVE_ALONE wins over any ROLLBACK, and no vote leaves the branch. The transaction log and the incarnations always
+vote, so that no configuration can leave out what keeps a decision, or a living process, safe: `recovery.orphan-filters`
+says who votes besides them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -52,17 +54,15 @@ class TransactionLogFilter:
 class NodeFilter:
     """Rolls back what belongs to a node that is ours to recover."""
 
-    def __init__(self, nodes: Iterable[str]) -> None:
-        self.nodes = frozenset(nodes)
-
     def vote(self, evidence: Evidence, xid: Xid) -> Ballot | None:
-        return Ballot(Vote.ROLLBACK, f"node {xid.node} is ours") if xid.node in self.nodes else None
+        return Ballot(Vote.ROLLBACK, f"node {xid.node} is ours") if xid.node in evidence.nodes else None
 
 
 _BY_STANDING = {
     Standing.FENCED: Ballot(Vote.ROLLBACK, "its process is dead and was never to decide it"),
     Standing.FINISHED: Ballot(Vote.ROLLBACK, "its process has let go of it undecided"),
     Standing.ALIVE: Ballot(Vote.LEAVE_ALONE, "its process lives, and ends it"),
+    Standing.FOREIGN: Ballot(Vote.LEAVE_ALONE, "its node is not ours"),
     Standing.DEAD: Ballot(Vote.LEAVE_ALONE, "its process is dead, and could not be fenced", alarm=True),
     Standing.UNKNOWN: Ballot(
         Vote.LEAVE_ALONE,
@@ -73,6 +73,17 @@ _BY_STANDING = {
 }
 
 
+class SubordinateFilter:
+    """Leaves alone what a Spark task has prepared while the transaction that it is part of lives, and says so."""
+
+    def vote(self, evidence: Evidence, xid: Xid) -> Ballot | None:
+        task = xid.task
+        if task is None or evidence.standing(xid.gtrid) is not Standing.ALIVE:
+            return None
+        work = f"partition {task.partition}, attempt {task.attempt}"
+        return Ballot(Vote.LEAVE_ALONE, f"it is the work of a Spark task ({work}), and its driver lives and decides it")
+
+
 class IncarnationFilter:
     """Leaves alone what a living process has not let go of, and what this log knows nothing of."""
 
@@ -80,11 +91,26 @@ class IncarnationFilter:
         return _BY_STANDING.get(evidence.standing(xid.gtrid))
 
 
+#: By their names in a configuration.
+FILTERS: Mapping[str, Callable[[], OrphanFilter]] = {
+    "transaction-log": TransactionLogFilter,
+    "incarnation": IncarnationFilter,
+    "node": NodeFilter,
+    "subordinate": SubordinateFilter,
+}
+
+
+def voters(further: Iterable[OrphanFilter]) -> tuple[OrphanFilter, ...]:
+    """All that vote: who says most comes first, and the two that nobody can leave out are there."""
+    named = [voter for voter in further if not isinstance(voter, TransactionLogFilter | IncarnationFilter)]
+    return TransactionLogFilter(), *named, IncarnationFilter()
+
+
 def poll(filters: Iterable[OrphanFilter], evidence: Evidence, xid: Xid) -> Ballot:
     """The outcome of the vote on a branch."""
     ballots = [ballot for voter in filters if (ballot := voter.vote(evidence, xid)) is not None]
-    for ballot in ballots:
-        if ballot.vote is Vote.LEAVE_ALONE:
-            return ballot
+    left = [ballot for ballot in ballots if ballot.vote is Vote.LEAVE_ALONE]
+    if left:
+        return next((ballot for ballot in left if ballot.alarm), left[0])
     reasons = ", ".join(ballot.reason for ballot in ballots)
     return Ballot(Vote.ROLLBACK, reasons) if ballots else Ballot(Vote.LEAVE_ALONE, f"node {xid.node} is not ours")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from typing import Any
 
 from txpool.log.base import Heuristic
+from txpool.secret import redact_url
 
 logger = logging.getLogger("txpool.recovery")
 
@@ -32,6 +35,29 @@ class LeftAlone:
     alarm: bool = True
 
 
+class AlarmKind(Enum):
+    """What an alarm is about."""
+
+    OVERDUE = "overdue"  #: a transaction is in doubt for longer than alarm.in-doubt
+    UNREACHABLE = "unreachable"  #: a datasource does not answer
+    SLOTS = "slots"  #: a server's slots for prepared transactions run short, by alarm.slots
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Something that stands for longer than it should: `since` is wall-clock seconds, for people only."""
+
+    #: An AlarmKind's value.
+    kind: str
+    #: A gtrid, or a datasource.
+    subject: str
+    text: str
+    since: float = field(default_factory=time.time)
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
 @dataclass(frozen=True, slots=True)
 class ScanReport:
     """What one scan has done. Immutable."""
@@ -48,6 +74,12 @@ class ScanReport:
     forgotten: tuple[str, ...] = ()
     #: What failed, by the step that failed; the other steps went on.
     errors: dict[str, str] = field(default_factory=dict)
+    #: What was moved out of sight, as its kind and its name.
+    expired: tuple[str, ...] = ()
+    #: Where recovery is suspended, since when, by whom and why: what was left to do of this scan was not done.
+    suspended: str = ""
+    #: What stands for longer than it should.
+    alarms: tuple[Alarm, ...] = ()
 
     @property
     def pending(self) -> tuple[LeftAlone, ...]:
@@ -65,11 +97,13 @@ class ScanReport:
             "left alone": self.left_alone,
             "forgotten": self.forgotten,
             "heuristic": self.heuristics,
+            "expired": self.expired,
         }
         said = ", ".join(f"{len(found)} {name}" for name, found in counts.items() if found) or "nothing to do"
         silent = f"; no answer from {', '.join(self.unreachable)}" if self.unreachable else ""
         failed = f"; failed: {', '.join(self.errors)}" if self.errors else ""
-        return f"{said}{silent}{failed}"
+        suspended = f"; {self.suspended}" if self.suspended else ""
+        return f"{said}{silent}{failed}{suspended}"
 
 
 class News:
@@ -102,6 +136,8 @@ class Account:
         self.heuristics: list[Heuristic] = []
         self.forgotten: list[str] = []
         self.errors: dict[str, str] = {}
+        self.expired: list[str] = []
+        self.suspended = ""
 
     def begin_pass(self) -> None:
         """What is left alone, and what cannot be reached, is the last pass's word."""
@@ -124,7 +160,6 @@ class Account:
 
     def silent(self, datasource: str, reason: str) -> None:
         self.unreachable[datasource] = reason
-        self._news.warn(f"datasource {datasource} has not answered, what it holds stays as it is: {reason}")
 
     def heuristic(self, found: Heuristic) -> None:
         self.heuristics.append(found)
@@ -139,6 +174,14 @@ class Account:
         for gtrid in gtrids:
             logger.info("forgot %s: every branch has answered", gtrid)
 
+    def expire(self, entries: list[str]) -> None:
+        self.expired.extend(entries)
+        logger.info("expired: %s", ", ".join(entries))
+
+    def suspend(self, reason: str) -> None:
+        self.suspended = reason
+        self._news.warn(f"{reason}, and nothing is done until `txpool-recovery resume`")
+
     def fail(self, step: str, text: str) -> None:
         self.errors[step] = text
         self._news.warn(f"{step} failed, the rest goes on: {text}")
@@ -152,9 +195,11 @@ class Account:
             tuple(self.heuristics),
             tuple(self.forgotten),
             dict(self.errors),
+            tuple(self.expired),
+            self.suspended,
         )
 
 
 def told(error: BaseException) -> str:
-    """An error in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    """An error in one line, without a password that a driver may have put into it."""
+    return redact_url(" ".join(f"{type(error).__name__}: {error}".split()))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from recovery.report import told
 from txpool.resources.base import BranchRecord, MarkedRow, PreparedBranch, ResourceManager, XidsTable
+from txpool.resources.staging import Staging, StagingTable
 from txpool.xid import Xid, tag_of
 
 
@@ -24,6 +26,14 @@ class Recoverable(Protocol):
 
     def xids_table(self, *, nodes: Collection[str], lock_timeout: float) -> XidsTable:
         """Deletes marks of these nodes only; waits for a lock no longer than that (seconds)."""
+
+
+@runtime_checkable
+class Stages(Protocol):
+    """A datasource in which Spark's tasks may have staged rows."""
+
+    def staging(self, *, lock_timeout: float) -> Staging | None:
+        """Its staging tables; None where its kind has none. To drop one waits for locks no longer than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +64,22 @@ class Listing:
 class Sites:
     """The resource managers and tables of marks of one configuration."""
 
-    def __init__(self, datasources: Iterable[Recoverable], *, node: str, lock_timeout: float) -> None:
+    def __init__(self, datasources: Iterable[Recoverable], *, nodes: Collection[str], lock_timeout: float) -> None:
+        #: Those that are ours to recover.
+        self.nodes = frozenset(nodes)
         self.managers: dict[str, ResourceManager] = {}
         self.tables: dict[str, XidsTable] = {}
+        self.stagings: dict[str, Staging] = {}
         self._broken: dict[str, str] = {}
         for datasource in datasources:
             try:
                 if datasource.mode == "xa":
                     self.managers[datasource.name] = datasource.resource_manager()
                 elif datasource.mode == "cmr":
-                    self.tables[datasource.name] = datasource.xids_table(nodes=[node], lock_timeout=lock_timeout)
+                    self.tables[datasource.name] = datasource.xids_table(nodes=self.nodes, lock_timeout=lock_timeout)
+                staging = datasource.staging(lock_timeout=lock_timeout) if isinstance(datasource, Stages) else None
+                if staging is not None:
+                    self.stagings[datasource.name] = staging
             except Exception as error:
                 self._broken[datasource.name] = told(error)
         self.tags = {tag_of(name): name for name in self.tables}
@@ -87,6 +103,14 @@ class Sites:
             known.update((identity, branch.xid) for branch in fresh)
             found[name] = Listing(identity, tuple(_seen(branch, name, identity) for branch in fresh))
         return found, silent
+
+    def staged(self) -> dict[str, list[StagingTable]]:
+        """The staging tables of every datasource that answers; one that does not is silent in the listings, too."""
+        found: dict[str, list[StagingTable]] = {}
+        for name, staging in self.stagings.items():
+            with suppress(Exception):
+                found[name] = staging.tables()
+        return found
 
     def rows(self) -> tuple[dict[str, dict[str, MarkedRow]], dict[str, str]]:
         """The rows and tombstones of every marked datasource that answers, and why the others do not."""

@@ -11,6 +11,8 @@ from txpool import failpoints
 from txpool.log.base import DecisionLog, Heuristic
 from txpool.resources.base import Answer, BranchRecord, ResourceManager
 
+_WORDS = "or refused it (its words are logged at INFO); it is asked again"
+
 
 class Work:
     """What the modules of one pass work with: the evidence, the means, and the account of what they do."""
@@ -30,7 +32,7 @@ class Work:
             failpoints.hit("recovery.branch")
         answer = manager.commit(record)
         if answer is Answer.UNKNOWN:
-            self._leave(record, f"{record.datasource} gave no answer to its commit; it is asked again")
+            self._leave(record, f"{record.datasource} gave no answer to its commit, {_WORDS}")
             return False
         if answer is Answer.ROLLED_BACK or (answer is Answer.LOST and record.evidence):
             self._heuristic(record, "commit", answer)
@@ -45,7 +47,7 @@ class Work:
             failpoints.hit("recovery.branch")
         answer = self.sites.managers[branch.datasource].rollback(branch.record)
         if answer is Answer.UNKNOWN:
-            self._leave(branch.record, f"{branch.datasource} gave no answer to its rollback; it is asked again")
+            self._leave(branch.record, f"{branch.datasource} gave no answer to its rollback, {_WORDS}")
         elif answer is Answer.COMMITTED:
             self._heuristic(branch.record, "rollback", answer)
         elif answer is Answer.ROLLED_BACK:

@@ -1,7 +1,9 @@
-"""The command `txpool`: the demo, and a check of a datasource's configuration."""
+"""The command `txpool`: the demo, and a check of a configuration and of what stands behind it."""
 
 from __future__ import annotations
 
+import json
+import logging
 from enum import IntEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,15 +13,24 @@ from rich.console import Console
 
 from txpool.errors import ConfigurationError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-
 
 class ExitCode(IntEnum):
-    """How the command ended."""
+    """How the command ended; the numbers that `txpool-recovery` has too mean the same there."""
 
     OK = 0
     WRONG = 1  #: a count of the demo, or something that check found
-    USAGE = 2  #: the command line, or the configuration
+    USAGE = 2  #: the command line; of the demo, what it needs is not installed
+    CONFIGURATION = 3  #: a file is wrong, so what it describes was not looked at
+    UNREACHABLE = 5  #: a database could not be connected to
+    WARNING = 20  #: nothing is wrong, and something is worth a look
+
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog="Exit codes: " + ", ".join(f"{code.value} {code.name.lower()}" for code in ExitCode),
+)
 
 
 @app.callback()
@@ -46,19 +57,36 @@ def demo(
 
 
 @app.command()
-def check(path: Annotated[Path, typer.Argument(help="A datasource's .properties file.")]) -> None:
-    """Load a datasource's file, connect, and say what is wrong with it for its mode."""
-    from txpool.check import examine
+def check(
+    path: Annotated[Path, typer.Argument(help="The .properties file of a datasource, a coordinator or recovery.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    old: Annotated[float, typer.Option(min=0, help="Report what has been prepared for longer, in seconds.")] = 600,
+) -> None:
+    """Say what is wrong with a file, its datasources for their modes, and its decision log, and what to do."""
+    from txpool.check import Severity
+    from txpool.check import check as examined
 
-    console = Console(highlight=False, emoji=False)
-    try:
-        findings = examine(path)
-    except ConfigurationError as error:
-        console.print(str(error), style="red", markup=False)
-        raise typer.Exit(ExitCode.USAGE) from error
-    for finding in findings:
-        console.print(f"{finding.verdict}: {finding.text}", style=finding.style, markup=False)
-    raise typer.Exit(ExitCode.OK if all(finding.fine for finding in findings) else ExitCode.WRONG)
+    # What is logged on the way is in the findings, in their words.
+    logging.getLogger("txpool").addHandler(logging.NullHandler())
+    report = examined(path, old=old)
+    if as_json:
+        typer.echo(json.dumps(report.as_dict(), indent=2))
+    else:
+        styles = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.WRONG: "bold red"}
+        console = Console(highlight=False, markup=False, emoji=False)
+        for section in report.sections:
+            console.print(section.subject, style="bold", soft_wrap=True)
+            for finding in section.findings:
+                for number, line in enumerate(finding.lines()):
+                    console.print(line, style=None if number else styles[finding.severity], soft_wrap=True)
+    for code, severity, topics in (
+        (ExitCode.UNREACHABLE, Severity.WRONG, ["connection"]),
+        (ExitCode.CONFIGURATION, Severity.WRONG, ["file"]),
+        (ExitCode.WRONG, Severity.WRONG, []),
+        (ExitCode.WARNING, Severity.WARNING, []),
+    ):
+        if report.has(severity, *topics):
+            raise typer.Exit(code)
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from enum import Enum
 from txpool import failpoints
 from txpool.log.base import DecisionLog, Heuristic
 from txpool.resources.base import Answer, Branch, Decider, MarkedBranch, Refused, Settled, Vote
-from txpool.xid import make_xid, split_gtrid
+from txpool.xid import make_pointer, make_xid, split_gtrid
 
 logger = logging.getLogger("txpool")
 
@@ -56,13 +56,15 @@ class Phase(Enum):
     IN_DOUBT = "in doubt"
     ENDED = "ended"
 
+    __hash__ = object.__hash__  # an Enum's own is a call of Python, and this is looked up at each step
+
 
 @dataclass(slots=True)
 class Unit:
     """What one global transaction consists of when its commit begins."""
 
     gtrid: str
-    branches: Sequence[Branch] = ()
+    branches: list[Branch] = field(default_factory=list)
     #: Branches that a subordinate transaction has prepared elsewhere: they always get a decision.
     adopted: Sequence[Branch] = ()
     marked: MarkedBranch | None = None
@@ -102,10 +104,11 @@ class Result:
 
 
 class Coordinator:
-    """One transaction's run through the protocol. Used by one thread at a time."""
+    """One transaction's run through the protocol. Used by one thread at a time; `watch` hears each phase begin."""
 
-    def __init__(self, unit: Unit, log: DecisionLog | None) -> None:
+    def __init__(self, unit: Unit, log: DecisionLog | None, watch: Callable[[Phase], object] | None = None) -> None:
         self.phase = Phase.PREPARE
+        self._watch = watch
         self._unit = unit
         self._log = log
         self._branches: list[Branch] = [b for b in unit.branches if not b.idle]
@@ -135,6 +138,8 @@ class Coordinator:
     def _run(self, phase: Phase) -> Result:
         self.phase = phase
         while self.phase not in (Phase.IN_DOUBT, Phase.ENDED):
+            if self._watch is not None:
+                self._watch(self.phase)
             try:
                 _STEPS[self.phase](self)
             except BaseException as error:
@@ -142,6 +147,8 @@ class Coordinator:
                 self.phase = _AFTER_FAILURE[self.phase]
         if self.phase is Phase.IN_DOUBT:
             self._result.outcome = Outcome.IN_DOUBT
+        if self._watch is not None:
+            self._watch(self.phase)
         return self._result
 
     def _note(self, error: BaseException) -> None:
@@ -157,11 +164,12 @@ class Coordinator:
             failpoints.hit("coordinator.begin")
         alone = [*self._branches, *filter(None, (self._marked, self._last))]
         if not self._unit.adopted and len(alone) < 2:
+            self._require_undoomed()
             self.phase = Phase.ONE_PHASE
             return
-        decider = self._marked.datasource if self._marked else None
+        decider, identity = (self._marked.datasource, self._marked.identity()) if self._marked else (None, "")
         for number, branch in enumerate(self._branches):
-            branch.name(make_xid(self._unit.gtrid, number, branch.datasource, decider=decider))
+            branch.name(make_xid(self._unit.gtrid, number, branch.datasource, decider=decider, identity=identity))
         if self._marked is not None:
             self._mark(self._marked)
         for branch in self._branches:
@@ -173,16 +181,20 @@ class Coordinator:
                 self._voted.append(branch)
         if failpoints.armed:
             failpoints.hit("coordinator.prepared")
+        self._require_undoomed()
+        self.phase = Phase.DECIDE
+
+    def _require_undoomed(self) -> None:
+        """The last moment for it to be doomed."""
         doom = self._unit.doomed()
         if doom is not None:
             raise doom
-        self.phase = Phase.DECIDE
 
     def _mark(self, marked: MarkedBranch) -> None:
         """The row lists every branch, and is answered before any PREPARE is sent."""
         if self._unit.adopted:
             # They were named, and prepared, when the log was to decide: only a pointer tells recovery otherwise.
-            self._required_log.point(self._unit.gtrid, marked.datasource)
+            self._required_log.point(self._unit.gtrid, make_pointer(marked.datasource, marked.identity()))
         marked.mark(self._unit.gtrid, [b.record for b in (*self._branches, *self._unit.adopted)])
         if self._unit.adopted and self._fenced():
             raise Refused("recovery has fenced this process while it wrote the marked row")
@@ -284,7 +296,7 @@ class Coordinator:
         for branch, answer in self._ended.items():
             known = self._result.answers.get(branch.datasource, wanted)
             self._result.answers[branch.datasource] = answer if known is wanted else known
-        ends = set(self._ended.values())
+        ends = self._ended.values()
         if Answer.LOST in ends:
             self._result.outcome = Outcome.HEURISTIC_HAZARD
         elif against in ends and wanted in ends:

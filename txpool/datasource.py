@@ -16,6 +16,7 @@ from txpool.enlistment import Enlistment
 from txpool.errors import ConfigurationError
 from txpool.handles import HANDLES
 from txpool.manager import ambient
+from txpool.patience import FOREVER, Patience
 from txpool.pool import Pool, PoolStatistics
 from txpool.resources.adopted import AdoptedBranch, Channel
 from txpool.resources.base import Branch, BranchRecord, MarkedBranch, ResourceManager, XidsTable
@@ -23,6 +24,7 @@ from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.local import LocalBranch
 from txpool.resources.marked import MarkedBranch as MarkedLocal
 from txpool.resources.postgresql import PostgreSQLBranch, PostgreSQLManager
+from txpool.resources.staging import Staging
 from txpool.resources.xids import Xids
 from txpool.settings import DataSourceSettings
 
@@ -86,13 +88,13 @@ class DataSource:
     def connect(self, timeout: float | None = None) -> Connection:
         """A connection: inside a transaction part of that, else a plain one.
 
-        `timeout` is how many seconds to wait for a plain one, default pool.max-wait. Errors: PoolTimeout, PoolClosed,
-        the driver's own where it cannot connect; ProgrammingError where the transaction cannot take it.
+        `timeout` is how many seconds to wait for one, default pool.max-wait. Errors: PoolTimeout, PoolClosed, the
+        driver's own where it cannot connect; ProgrammingError where the transaction cannot take it.
         """
         transaction = ambient()
         if transaction is None:
             return self._handle(self, self.pool.take(timeout), None)
-        return self._handle(self, None, transaction.enlist(self))
+        return self._handle(self, None, transaction.enlist(self, timeout))
 
     def close(self) -> None:
         """Close the pool: what is idle now, what is in use when it comes back. Marks that are done with are deleted."""
@@ -122,28 +124,28 @@ class DataSource:
 
     # -- for transactions and recovery --------------------------------------------------------------------------
 
-    def open_enlistment(self, transaction: Transaction) -> Enlistment:
+    def open_enlistment(self, transaction: Transaction, timeout: float | None = None) -> Enlistment:
         """Take a physical connection for the whole transaction, and make its branch."""
-        pooled = self.pool.take()
+        pooled = self.pool.take(timeout)
         try:
-            return Enlistment(self, transaction, pooled, self._branch(pooled.raw))
+            return Enlistment(self, transaction, pooled, self._branch(pooled.raw, transaction.patience))
         except BaseException:
             self.pool.give_back(pooled)
             raise
 
-    def _branch(self, raw: Any) -> Branch | MarkedBranch:
+    def _branch(self, raw: Any, patience: Patience) -> Branch | MarkedBranch:
         if self.mode == "xa":
-            return PostgreSQLBranch(self.name, self.driver_adapter, raw)
+            return PostgreSQLBranch(self.name, self.driver_adapter, raw, patience)
         if self.mode == "cmr":
-            return MarkedLocal(self.name, self.driver_adapter, raw, self._xids, self._cleanup)
-        return LocalBranch(self.name, self.driver_adapter, raw)
+            return MarkedLocal(self.name, self.driver_adapter, raw, self._xids, self._cleanup, patience=patience)
+        return LocalBranch(self.name, self.driver_adapter, raw, patience)
 
-    def prepared_branch(self, record: BranchRecord) -> Branch:
+    def prepared_branch(self, record: BranchRecord, patience: Patience = FOREVER) -> Branch:
         """A branch that somebody else has prepared in this database, for the transaction that decides it."""
         gtrid = record.xid.gtrid
         channel = self._channels.get(gtrid)
         if channel is None:
-            channel = self._channels[gtrid] = Channel(self.driver_adapter)
+            channel = self._channels[gtrid] = Channel(self.driver_adapter, patience)
         return AdoptedBranch(record, channel)
 
     def resource_manager(self, *, recovery: bool = True) -> ResourceManager:
@@ -161,6 +163,12 @@ class DataSource:
             raise ConfigurationError(f"datasource {self.name} (mode={self.mode}) has no marks: only mode=cmr has")
         driver = make_driver(self.settings, recovery=True)
         return Xids(self.name, driver, self.settings.cmr_table, nodes=nodes, lock_timeout=lock_timeout)
+
+    def staging(self, *, lock_timeout: float = 5.0) -> Staging | None:
+        """What recovery needs of the staging tables of Spark's writes; None where there are none of this kind."""
+        if self.driver != "psycopg":
+            return None
+        return Staging(self.name, make_driver(self.settings, recovery=True), lock_timeout=lock_timeout)
 
 
 # -- the registry -------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ class Enlistment:
 
     __slots__ = (
         "_branch",
+        "_cancelled",
         "_datasource",
         "_driver",
         "_fresh",
@@ -56,6 +57,7 @@ class Enlistment:
         self.raw = pooled.raw
         self.lock = RLock()
         self.ended = False
+        self._cancelled = False
         #: Within a pipeline the connection's state is not known before its end.
         self.in_pipeline = False
         self.wardrobe = Wardrobe(pooled.raw)
@@ -79,11 +81,14 @@ class Enlistment:
             return self._branch
 
     def cancel(self) -> None:
-        """Stop what is executing on it; from any thread, never raises."""
+        """Stop what is executing on it; from any thread, never raises, and may take seconds."""
+        # The server may hear of it late: nobody else works on this connection any more.
+        self._cancelled = True
         self._driver.cancel(self.raw)
 
     def release(self, *, reusable: bool) -> None:
         """The transaction has ended: back to the pool, or destroyed where its state is not certain."""
+        reusable = reusable and not self._cancelled and self._driver.is_open(self.raw)
         with self.lock:
             self.ended = True
             try:

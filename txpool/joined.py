@@ -54,19 +54,26 @@ class Savepoints:
                 savepoint.overlaid = True
 
     def commit(self, owner: object) -> None:
-        """Keep what the owner did; where the database refuses, since a statement has failed, undo it and raise."""
+        """Keep what the owner did; where the database refuses, since a statement has failed, undo it and raise.
+
+        What is raised is the error that is on its way, where there is one: libraries that commit in a `finally`, as
+        pandas does, would hide what had failed behind the consequence.
+        """
         savepoint = self._find(owner)
         if savepoint is None:
             return
         savepoint.kept = True
+        failure: BaseException | None = None
         try:
             self._release()
         except Exception as error:
             # PostgreSQL's COMMIT would answer ROLLBACK, without an error: a yes that is none.
             self._raw.execute(f"rollback to {self._stack[-1].name}")
             self._release()
-            error.add_note("commit() has kept nothing: what this connection did since its last commit() is undone")
-            raise
+            failure = error.__context__ or error
+        if failure is not None:
+            failure.add_note("commit() has kept nothing: what this connection did since its last commit() is undone")
+            raise failure
 
     def rollback(self, owner: object) -> None:
         """Undo what the owner did. Errors: Overlaid."""

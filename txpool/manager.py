@@ -12,12 +12,16 @@ import os
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
+from time import monotonic
 from typing import Any
 
 from txpool.coordinator import Coordinator
 from txpool.errors import ConfigurationError, ProgrammingError
 from txpool.log import open_log
 from txpool.log.base import DecisionLog
+from txpool.metrics import Sample, add_source
+from txpool.metrics.catalogue import UNSETTLED
+from txpool.patience import Patience
 from txpool.settings import CoordinatorSettings
 from txpool.settler import Settler
 from txpool.timers import Timers
@@ -50,6 +54,8 @@ class TransactionManager:
         self._unlogged = new_incarnation()
         self._timers = Timers()
         self._settler = Settler()
+        #: That of a transaction without a timeout.
+        self._patience = Patience(None, settings.transaction_phase_two_wait)
 
     @property
     def log(self) -> DecisionLog | None:
@@ -78,8 +84,11 @@ class TransactionManager:
         log = self.log
         incarnation = self._unlogged if log is None else log.incarnation
         gtrid = make_gtrid(self.settings.node_name or "unnamed", incarnation, next(self._numbers))
-        transaction = Transaction(gtrid, log, self._settle_later)
         seconds = self.settings.transaction_timeout if timeout is None else timeout
+        patience = self._patience
+        if seconds is not None:
+            patience = Patience(monotonic() + seconds, self.settings.transaction_phase_two_wait)
+        transaction = Transaction(gtrid, log, self._settle_later, patience)
         if seconds is not None:
             timer = self._timers.after(seconds, lambda: transaction.expire(seconds))
             transaction.after_completion(lambda _: timer.cancel())
@@ -216,6 +225,11 @@ def _close_at_exit() -> None:
         _manager.close()
 
 
+def _samples() -> list[Sample]:
+    return [Sample(UNSETTLED, (), 0 if _manager is None else _manager.in_doubt)]
+
+
+add_source(_samples)
 os.register_at_fork(after_in_child=_after_fork_in_child)
 # What was lazily forgotten is written, and the incarnation given up, so that recovery has nothing to wait for.
 atexit.register(_close_at_exit)

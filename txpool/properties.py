@@ -18,6 +18,7 @@ from typing import Any
 
 import javaproperties
 
+from txpool.address import Address
 from txpool.errors import ConfigurationError
 from txpool.secret import Entry, Secret, Source, passwords_in, redact, redact_url, split_password
 
@@ -181,6 +182,23 @@ class Properties(Mapping[str, str]):
             raise self.error(key, f"is too small: write {min} or more")
         return int(value)
 
+    def share(self, key: str, none: bool = False) -> float | None:
+        """A part of a whole, above 0 and up to 1; `none` allows the word none."""
+        value = self._value(key)
+        if value is None or (none and value.lower() == "none"):
+            return None
+        if not re.fullmatch(r"[0-9]*\.?[0-9]+", value) or not 0 < float(value) <= 1:
+            raise self.error(key, f"is no share: write a number above 0 and up to 1, such as 0.8{', or none' * none}")
+        return float(value)
+
+    def address(self, key: str) -> Address | None:
+        """A host and a port."""
+        value = self._value(key)
+        address = None if value is None else Address.parse(value)
+        if value is not None and address is None:
+            raise self.error(key, "is no address: write a host and a port, such as 127.0.0.1:9464")
+        return address
+
     def boolean(self, key: str) -> bool | None:
         """True or false (also yes, on, 1; no, off, 0)."""
         value = self._value(key)
@@ -216,6 +234,14 @@ class Properties(Mapping[str, str]):
         if not all(names):
             raise self.error(key, "has an empty path: write paths with commas between them, such as a, b")
         return tuple(Path(os.path.abspath(self._entries[key].folder / name)) for name in names)
+
+    def names(self, key: str, pattern: str, right: str) -> tuple[str, ...]:
+        """Words between commas, each of which matches the whole of `pattern`; `right` says in words what does."""
+        value = self._value(key)
+        words = () if value is None else tuple(word.strip() for word in value.split(","))
+        if not all(re.fullmatch(pattern, word) for word in words):
+            raise self.error(key, f"is not right: write {right}, with commas between them")
+        return words
 
     def secret(self, key: str) -> Secret | None:
         """The value as a Secret, unresolved."""

@@ -6,9 +6,9 @@ PREPARE it never rolls back: from then on only the coordinator and recovery may.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import cast
 
+from txpool import tally
 from txpool.coordinator import Coordinator
 from txpool.errors import ProgrammingError
 from txpool.resources.base import Branch, BranchRecord, Vote
@@ -67,10 +67,11 @@ class Subordinate(Transaction):
             return [branch.record for branch in voted]
         finally:
             self.status = Status.PREPARED
+            tally.prepared()
             for enlistment in self._enlistments():
                 # To close a connection rolls back what was not sent a PREPARE, and cannot touch what was.
                 certain = enlistment.branch not in working or enlistment.branch in voted
-                _quietly(partial(enlistment.release, reusable=certain))
+                _quietly(enlistment.release, reusable=certain)
             self._call_after()
 
 

@@ -11,15 +11,20 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, Protocol, cast
+from typing import Any, ParamSpec, Protocol, cast
 
+from txpool import tally
 from txpool.coordinator import Coordinator, Outcome, Result, Unit
 from txpool.errors import ProgrammingError, TransactionRolledBack, TransactionTimeout
 from txpool.log.base import DecisionLog
+from txpool.metrics import instruments
 from txpool.outcome import raise_outcome, rolled_back
+from txpool.patience import FOREVER, Patience
 from txpool.resources.base import Answer, Branch, MarkedBranch
 
 logger = logging.getLogger("txpool")
+
+P = ParamSpec("P")
 
 
 _WRITE_A_LOG = (
@@ -52,8 +57,8 @@ class Enlistable(Protocol):
     @property
     def mode(self) -> str: ...
 
-    def open_enlistment(self, transaction: Transaction) -> Enlistment:
-        """Take a physical connection for the whole transaction, and make its branch."""
+    def open_enlistment(self, transaction: Transaction, timeout: float | None = None) -> Enlistment:
+        """Take a physical connection for the whole transaction, and make its branch; wait so many seconds for it."""
 
 
 class Enlistment(Protocol):
@@ -68,7 +73,7 @@ class Enlistment(Protocol):
         """The datasource's: xa, cmr, last-resource or local."""
 
     def cancel(self) -> None:
-        """Stop what is executing on it; from any thread, never raises."""
+        """Stop what is executing on it; from any thread, never raises, and may take seconds."""
 
     def release(self, *, reusable: bool) -> None:
         """The transaction has ended: back to the pool, or destroyed where its state is not certain."""
@@ -78,7 +83,11 @@ class Transaction:
     """A global transaction. Attributes may be read from any thread; ended by the one who began it."""
 
     def __init__(
-        self, gtrid: str, log: DecisionLog | None, settle_later: Callable[[Transaction, Coordinator], object]
+        self,
+        gtrid: str,
+        log: DecisionLog | None,
+        settle_later: Callable[[Transaction, Coordinator], object],
+        patience: Patience = FOREVER,
     ) -> None:
         self.gtrid = gtrid
         self.status = Status.ACTIVE
@@ -92,15 +101,21 @@ class Transaction:
         self._lock = threading.Lock()
         self._slots: dict[str, _Slot] = {}
         self._adopted: list[Branch] = []
+        #: How long it waits for its databases.
+        self.patience = patience
         self._loose_ends = False
         self._doom: BaseException | None = None
+        #: Nothing can doom it any more: it is being decided.
+        self._sealed = False
         self._before: list[Callable[[], object]] = []
         self._interposed: list[Callable[[], object]] = []
         self._after: list[Callable[[Status], object]] = []
         self._cancels: list[Callable[[], object]] = []
+        tally.begun()
 
     def __repr__(self) -> str:
-        return f"<Transaction {self.gtrid} {self.status.value}: {', '.join(self._slots) or 'nothing enlisted'}>"
+        enlisted = f": {', '.join(self._slots)}" if self._slots else ""
+        return f"<Transaction {self.gtrid} {self.status.value}{enlisted}>"
 
     @property
     def active(self) -> bool:
@@ -119,7 +134,7 @@ class Transaction:
 
     # -- while it is active -------------------------------------------------------------------------------------
 
-    def enlist(self, datasource: Enlistable) -> Any:
+    def enlist(self, datasource: Enlistable, timeout: float | None = None) -> Any:
         """The datasource's one enlistment in this transaction. Errors: as `require_active`, and a refused part."""
         slot = self._slots.get(datasource.name)
         if slot is None:
@@ -131,10 +146,12 @@ class Transaction:
                     slot = self._slots[datasource.name] = _Slot(datasource)
         elif self.status is not Status.ACTIVE:
             self.require_active()
-        return slot.enlistment or slot.open(self)
+        return slot.enlistment or slot.open(self, timeout)
 
     def _admit(self, datasource: Enlistable) -> None:
         """Refuse a part that could not be kept atomic; the transaction is as it was then."""
+        if not self._slots and not self._adopted:
+            return
         others = [slot.datasource for slot in self._slots.values()]
         everyone = [*others, datasource]
         alone = next((d for d in everyone if d.mode == "local"), None)
@@ -192,23 +209,29 @@ class Transaction:
         """From now on it can only roll back. After the decision this changes nothing."""
         with self._lock:
             # While it is committing, the coordinator asks once more just before the decision.
-            if self.status in (Status.ACTIVE, Status.COMMITTING) and self._doom is None:
+            if self.status in (Status.ACTIVE, Status.COMMITTING) and self._doom is None and not self._sealed:
                 self._doom = reason or rolled_back(self.gtrid, "it was marked rollback-only")
             if self.status is Status.ACTIVE:
                 self.status = Status.MARKED_ROLLBACK
 
+    def _seal(self) -> BaseException | None:
+        """Why it can only roll back; where there is nothing, it is too late for that from now on."""
+        with self._lock:
+            self._sealed = self._doom is None
+            return self._doom
+
     def expire(self, seconds: float) -> None:
-        """Its time is up: roll back only, and stop what is executing. Never acts after the decision."""
+        """Its time is up: roll back only, and stop what is executing, a PREPARE too. Never acts after the decision."""
         error = TransactionTimeout(
             f"{self.gtrid} took longer than its timeout of {seconds:g} s; it rolls back, nothing of it stays",
             gtrid=self.gtrid,
         )
         self.set_rollback_only(error)
-        if self.status is not Status.MARKED_ROLLBACK:
+        if self._sealed or self.status not in (Status.MARKED_ROLLBACK, Status.COMMITTING):
             return
-        for slot in list(self._slots.values()):
-            if slot.enlistment is not None:
-                slot.enlistment.cancel()
+        # It can only roll back now: a cancel that comes late never meets the decision, nor what follows from it.
+        for enlistment in self._enlistments():
+            threading.Thread(target=enlistment.cancel, name="txpool-cancel", daemon=True).start()
         for cancel in self._cancels:
             _quietly(cancel)
 
@@ -241,7 +264,11 @@ class Transaction:
             if isinstance(self._doom, TransactionRolledBack):
                 raise self._doom
             raise rolled_back(self.gtrid, f"an inner block failed: {self._doom}") from self._doom
-        raise_outcome(self._end(committing=True), wanted=Outcome.COMMITTED)
+        result = self._end(committing=True)
+        if self._doom is not None and result.outcome is Outcome.ROLLED_BACK and result.cause is not self._doom:
+            # What being stopped has looked like is less than why it was stopped.
+            self._doom.__cause__, result.cause = result.cause, self._doom
+        raise_outcome(result, wanted=Outcome.COMMITTED)
 
     def rollback(self) -> None:
         """Roll back everywhere. Raises only where a branch had committed by itself (HeuristicError)."""
@@ -250,6 +277,7 @@ class Transaction:
 
     def settled(self, result: Result) -> None:
         """Hear how it ended after all, having been in doubt."""
+        tally.settled(result.outcome)
         self.status = _STATUS.get(result.outcome, Status.HEURISTIC)
 
     def _require_open(self) -> None:
@@ -260,17 +288,19 @@ class Transaction:
 
     def _call_before(self) -> None:
         for callbacks in (self._before, self._interposed):
-            position = 0
-            while position < len(callbacks) and self._doom is None:  # a callback may register another
-                callbacks[position]()
-                position += 1
+            for callback in callbacks:  # which may register another, to be called in its turn
+                if self._doom is not None:
+                    return
+                callback()
 
     def _end(self, *, committing: bool) -> Result:
         with self._lock:
             self._require_open()
             self.status = Status.COMMITTING if committing else Status.ROLLING_BACK
-        coordinator = Coordinator(self._unit(), self._log)
+        watch = tally.Stopwatch() if instruments.armed else None
+        coordinator = Coordinator(self._unit(), self._log, watch)
         result = coordinator.commit() if committing else coordinator.rollback()
+        tally.ended(result.outcome)
         self.status = _STATUS.get(result.outcome, Status.HEURISTIC)
         if not result.settled and result.knowable:
             self._settle_later(self, coordinator)
@@ -279,30 +309,32 @@ class Transaction:
         return result
 
     def _enlistments(self) -> list[Enlistment]:
-        return [slot.enlistment for slot in self._slots.values() if slot.enlistment is not None]
+        # Other threads may enlist, and end it, meanwhile.
+        opened = [slot.enlistment for slot in list(self._slots.values())]
+        return [enlistment for enlistment in opened if enlistment is not None]
 
     def _unit(self) -> Unit:
-        opened = self._enlistments()
-        parts = {mode: [e.branch for e in opened if e.mode == mode] for mode in ("cmr", "last-resource")}
-        return Unit(
-            gtrid=self.gtrid,
-            branches=[cast(Branch, e.branch) for e in opened if e.mode not in parts],
-            adopted=self._adopted,
-            marked=next((cast(MarkedBranch, branch) for branch in parts["cmr"]), None),
-            last=next((cast(Branch, branch) for branch in parts["last-resource"]), None),
-            loose_ends=self._loose_ends,
-            doomed=lambda: self._doom,
-        )
+        unit = Unit(self.gtrid, adopted=self._adopted, loose_ends=self._loose_ends, doomed=self._seal)
+        for enlistment in self._enlistments():
+            if enlistment.mode == "cmr":
+                unit.marked = cast(MarkedBranch, enlistment.branch)
+            elif enlistment.mode == "last-resource":
+                unit.last = cast(Branch, enlistment.branch)
+            else:
+                unit.branches.append(cast(Branch, enlistment.branch))
+        return unit
 
     def _release(self, result: Result) -> None:
-        for name, slot in self._slots.items():
+        # Enlistments refer to their transaction: if it kept them, both would wait for the garbage collector.
+        slots, self._slots = self._slots, {}
+        for name, slot in slots.items():
             if slot.enlistment is not None:
                 certain = result.outcome is not Outcome.IN_DOUBT and result.answers.get(name) is not Answer.UNKNOWN
-                _quietly(lambda e=slot.enlistment, c=certain: e.release(reusable=c))  # type: ignore[misc]
+                _quietly(slot.enlistment.release, reusable=certain)
 
     def _call_after(self) -> None:
         for callback in reversed(self._after):
-            _quietly(lambda c=callback: c(self.status))  # type: ignore[misc]
+            _quietly(callback, self.status)
 
 
 class _Slot:
@@ -315,10 +347,10 @@ class _Slot:
         self.enlistment: Enlistment | None = None
         self._opening = threading.Lock()
 
-    def open(self, transaction: Transaction) -> Enlistment:
+    def open(self, transaction: Transaction, timeout: float | None) -> Enlistment:
         with self._opening:
             if self.enlistment is None:
-                self.enlistment = self.datasource.open_enlistment(transaction)
+                self.enlistment = self.datasource.open_enlistment(transaction, timeout)
             return self.enlistment
 
 
@@ -331,9 +363,9 @@ _STATUS = {
 }
 
 
-def _quietly(callback: Callable[[], object]) -> None:
+def _quietly(callback: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
     """Its errors are logged: the outcome stands, whatever a callback thinks of it."""
     try:
-        callback()
+        callback(*args, **kwargs)
     except Exception:
         logger.exception("a callback after the end of a transaction failed; the outcome stands")

@@ -1,8 +1,9 @@
 """Names on the wire: what a DBA reads in `pg_prepared_xacts`, and what recovery learns from a name alone.
 
 A gtrid is ``txp1:<node>:<incarnation>:<number>``. A bqual is ``<number>:<tag>:<decider>``, and for a Spark task
-``:<write>.<partition>.<attempt>.<branches>`` behind it. The decider is ``L`` for the decision log or ``M.<tag>`` for
-a marked datasource. What does not parse, to the letter, is not ours and is never touched.
+``:<write>.<partition>.<attempt>.<branches>`` behind it. The decider is ``L`` for the decision log, or for a marked
+datasource ``M.<tag>:<identity>``, with the identity of the very table that holds its marks (none, where the table had
+none yet). What does not parse, to the letter, is not ours and is never touched.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ MAX_PART = 64  # bytes of a gtrid or a bqual: XA's own limit, and MySQL's
 _NAME = r"[A-Za-z0-9_.-]"
 _GTRID = re.compile(rf"{PREFIX}:({_NAME}{{1,28}}):([a-z0-9]{{12}}):([0-9a-z]{{1,12}})")
 _BQUAL = re.compile(
-    rf"([0-9]{{1,4}}):({_NAME}{{1,16}}):(L|M\.{_NAME}{{1,16}})(?::([0-9]+)\.([0-9]+)\.([0-9]+)\.([0-9]+))?"
+    rf"([0-9]{{1,4}}):({_NAME}{{1,16}}):(L|M\.{_NAME}{{1,16}}(?::[a-z0-9]{{12}})?)"
+    r"(?::([0-9]+)\.([0-9]+)\.([0-9]+)\.([0-9]+))?"
 )
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 _TAG_LIMIT = 16
@@ -65,7 +67,12 @@ class Xid:
     def decider(self) -> str | None:
         """The tag of the marked datasource that decides, or None where the decision log does."""
         decider = _parsed(self)[3]
-        return None if decider == "L" else decider[2:]
+        return None if decider == "L" else split_pointer(decider[2:])[0]
+
+    @property
+    def identity(self) -> str:
+        """The identity of the marked datasource's table; empty where the log decides, or the table had none yet."""
+        return split_pointer(_parsed(self)[3])[1]
 
     @property
     def task(self) -> TaskName | None:
@@ -95,10 +102,16 @@ def make_gtrid(node: str, incarnation: str, number: int) -> str:
 
 
 def make_xid(
-    gtrid: str, number: int, datasource: str, *, decider: str | None = None, task: TaskName | None = None
+    gtrid: str,
+    number: int,
+    datasource: str,
+    *,
+    decider: str | None = None,
+    identity: str = "",
+    task: TaskName | None = None,
 ) -> Xid:
     """The name of a branch; `decider` is the name of the marked datasource, or None for the decision log."""
-    kept = f"M.{tag_of(decider)}" if decider else "L"
+    kept = f"M.{make_pointer(tag_of(decider), identity)}" if decider else "L"
     behind = f":{task.write}.{task.partition}.{task.attempt}.{task.branches}" if task else ""
     return Xid(gtrid, f"{number}:{tag_of(datasource)}:{kept}{behind}")
 
@@ -110,6 +123,17 @@ def tag_of(datasource: str) -> str:
         return datasource
     digest = hashlib.sha256(datasource.encode()).hexdigest()[:6]
     return f"{datasource[:9]}.{digest}"
+
+
+def make_pointer(datasource: str, identity: str) -> str:
+    """A marked datasource, and the identity of its table where it has one."""
+    return f"{datasource}:{identity}" if identity else datasource
+
+
+def split_pointer(pointer: str) -> tuple[str, str]:
+    """The marked datasource and the identity that `make_pointer` has joined."""
+    datasource, _, identity = pointer.partition(":")
+    return datasource, identity
 
 
 def parse(joined: str) -> Xid | None:

@@ -62,6 +62,8 @@ def main() -> None:
                 rounds=15,
                 unit="µs",
                 bound="1.10 or less",
+                transactions=TRANSACTIONS,
+                servers=[server],
             )
 
 

@@ -1,22 +1,29 @@
 """What every benchmark says: the machine, the versions, medians with their spread, and ratios within one run.
 
 Variants are measured in turn, round by round, so that a machine whose speed drifts moves them all alike; the ratio is
-the median of the rounds' ratios.
+the median of the rounds' ratios. Where a benchmark says how many transactions a round has, it also says what one of
+them costs in processor time, its own and its servers': that tells more than the clock where other work is going on,
+and where client and server share the same few cores it is what bounds the throughput.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import resource
 import sqlite3
 import statistics
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import psycopg
 import psycopg_pool
 from rich.console import Console
 from rich.table import Table
+
+from txpool.demo.server import EmbeddedPostgres
 
 
 def machine() -> str:
@@ -25,34 +32,95 @@ def machine() -> str:
     if os.path.exists("/proc/cpuinfo"):
         with open("/proc/cpuinfo") as lines:
             model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), model)
-    versions = f"Python {platform.python_version()}, psycopg {psycopg.__version__}"
+    versions = f"Python {platform.python_version()}, psycopg {psycopg.__version__} ({psycopg.pq.__impl__})"
     versions += f", psycopg_pool {psycopg_pool.__version__}, SQLite {sqlite3.sqlite_version}"
     return f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, {versions}"
 
 
+@dataclass(frozen=True)
+class Cost:
+    """Processor time in microseconds, and how often this process has gone to sleep."""
+
+    user: float = 0.0
+    system: float = 0.0
+    server: float = 0.0
+    sleeps: float = 0.0
+
+    @classmethod
+    def so_far(cls, servers: Iterable[EmbeddedPostgres]) -> Cost:
+        """Of this process and these servers, since they began."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return cls(used.ru_utime * 1e6, used.ru_stime * 1e6, _server_time(servers), used.ru_nvcsw)
+
+    def per(self, transactions: int, before: Cost) -> Cost:
+        """What one of so many transactions since then has cost."""
+        mine, earlier = vars(self), vars(before)
+        return Cost(**{name: (mine[name] - earlier[name]) / transactions for name in mine})
+
+    @property
+    def total(self) -> float:
+        return self.user + self.system + self.server
+
+
+def _server_time(servers: Iterable[EmbeddedPostgres]) -> float:
+    """Microseconds that the servers' processes have run; 0 where the system does not tell by process."""
+    postmasters = {str(server.pid) for server in servers}
+    nanoseconds = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
+            if parent in postmasters:
+                nanoseconds += int((process / "schedstat").read_text().split()[0])
+        except OSError:  # it has ended
+            continue
+    return nanoseconds / 1000
+
+
 def compare(
-    title: str, variants: Mapping[str, Callable[[], float]], *, rounds: int, unit: str, bound: str = ""
+    title: str,
+    variants: Mapping[str, Callable[[], float]],
+    *,
+    rounds: int,
+    unit: str,
+    bound: str = "",
+    transactions: int = 0,
+    servers: Sequence[EmbeddedPostgres] = (),
 ) -> dict[str, float]:
-    """Measure each variant once a round, print the table, and return each one's ratio to the first variant."""
+    """Measure each variant once a round, print the table, and return each one's ratio to the first variant.
+
+    `transactions` is how many a round has: with it, the table has what one of them costs.
+    """
     figures: dict[str, list[float]] = {name: [] for name in variants}
+    costs: dict[str, list[Cost]] = {name: [] for name in variants}
     for measure in variants.values():
         measure()  # warm up
     for _ in range(rounds):
         for name, measure in variants.items():
+            before = Cost.so_far(servers)
             figures[name].append(measure())
+            costs[name].append(Cost.so_far(servers).per(transactions or 1, before))
     first = next(iter(variants))
-    ratios = {
-        name: statistics.median(mine / base for mine, base in zip(values, figures[first], strict=True))
-        for name, values in figures.items()
-    }
+    ratios = {name: _ratio(values, figures[first]) for name, values in figures.items()}
     table = Table(title=f"{title}, {rounds} rounds" + (f" (wanted: {bound})" if bound else ""))
-    for heading in ("", f"median {unit}", "min", "max", f"ratio to {first}"):
-        table.add_column(heading, justify="left" if not heading else "right")
+    headings = ["", f"median {unit}", "min", "max", f"ratio to {first}"]
+    if transactions:
+        headings += ["µs CPU: user", "system", "server", "all, ratio", "sleeps"]
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading else "left")
     for name, values in figures.items():
-        row = (statistics.median(values), min(values), max(values))
-        table.add_row(name, *(f"{value:,.2f}" for value in row), f"{ratios[name]:.2f}")
-    console = Console(width=120)
-    console.print(machine(), style="dim", highlight=False)
+        cells = [f"{value:,.2f}" for value in (statistics.median(values), min(values), max(values), ratios[name])]
+        if transactions:
+            for part in ("user", "system", "server"):
+                cells.append(f"{statistics.median(getattr(cost, part) for cost in costs[name]):,.0f}")
+            cells.append(f"{_ratio([c.total for c in costs[name]], [c.total for c in costs[first]]):.2f}")
+            cells.append(f"{statistics.median(cost.sleeps for cost in costs[name]):.1f}")
+        table.add_row(name, *cells)
+    console = Console(width=140)
+    console.print(f"{machine()}; load {os.getloadavg()[0]:.1f}", style="dim", highlight=False)
     console.print(table)
     sys.stdout.flush()
     return ratios
+
+
+def _ratio(values: Sequence[float], base: Sequence[float]) -> float:
+    return statistics.median(mine / other for mine, other in zip(values, base, strict=True))

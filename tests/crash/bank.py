@@ -19,6 +19,7 @@ from pathlib import Path
 from tests.crash.world import PREPARING, SERVED, World, told
 from txpool import failpoints
 from txpool.datasource import connect
+from txpool.errors import LogError
 from txpool.manager import configure
 from txpool.scope import transaction
 
@@ -81,9 +82,9 @@ class Bank:
         return Counter(said.values()) + Counter({"untold": len(transfers.keys() - said.keys())})
 
 
-def main(folder: Path, seed: int, threads: int) -> None:
+def main(folder: Path, seed: str, threads: int) -> None:
     os.chdir(folder)
-    configure("txpool.properties")
+    _open()
     chance = random.Random(seed)
     for point in _LINGERS:
         _arm(point, chance)
@@ -92,6 +93,17 @@ def main(folder: Path, seed: int, threads: int) -> None:
         teller.start()
     for teller in tellers:
         teller.join()
+
+
+def _open() -> None:
+    """Open the decision log, as soon as the server that may keep it is there."""
+    while True:
+        try:
+            configure("txpool.properties")
+        except LogError:
+            time.sleep(0.05)
+        else:
+            return
 
 
 def _arm(point: str, chance: random.Random) -> None:
@@ -104,7 +116,7 @@ def _arm(point: str, chance: random.Random) -> None:
     failpoints.arm(point, linger, nth=chance.randint(1, 12))
 
 
-def _transfer(seed: int, teller: int) -> None:
+def _transfer(seed: str, teller: int) -> None:
     """Transfer for ever."""
     chance = random.Random(f"{seed} {teller}")
     with open("told", "ab", buffering=0) as file:
@@ -131,4 +143,4 @@ def _one(chance: random.Random, name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

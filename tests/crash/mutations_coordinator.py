@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.crash.explorer.scenarios import MARKED, ONE, POINTER, TASKS, TWO
+from tests.crash.explorer.scenarios import MARKED, MARKED_TWO, ONE, POINTER, TASKS, TWO
 from tests.crash.mutating import Edit, Mutation
 
 _C = "txpool.coordinator:Coordinator."
@@ -47,7 +47,13 @@ MUTATIONS = (
     Mutation(
         "8",
         "no pointer before the row, where branches were named before",
-        (Edit(_C + "_mark", "self._required_log.point(self._unit.gtrid, marked.datasource)", "pass"),),
+        (
+            Edit(
+                _C + "_mark",
+                "self._required_log.point(self._unit.gtrid, make_pointer(marked.datasource, marked.identity()))",
+                "pass",
+            ),
+        ),
         scenario=POINTER,
     ),
     Mutation(
@@ -118,8 +124,8 @@ MUTATIONS = (
             Edit(_C + "_prepare", "    if self._marked is not None:\n        self._mark(self._marked)\n", ""),
             Edit(
                 _C + "_prepare",
-                "    doom = self._unit.doomed()",
-                "    if self._marked is not None:\n        self._mark(self._marked)\n    doom = self._unit.doomed()",
+                "    self.phase = Phase.DECIDE",
+                "    if self._marked is not None:\n        self._mark(self._marked)\n    self.phase = Phase.DECIDE",
             ),
         ),
         scenario=MARKED,
@@ -134,8 +140,27 @@ MUTATIONS = (
     Mutation(
         "21",
         "the row names the votes so far",
-        (Edit(_C + "_mark", "(*self._branches, *self._unit.adopted)", "self._voted"),),
-        scenario=MARKED,
+        (
+            Edit(_C + "_mark", "(*self._branches, *self._unit.adopted)", "self._voted"),
+            Edit(_C + "_decide", "[b.record for b in voted]", "[b.record for b in voted[:1]]"),
+        ),
+        scenario=replace(MARKED_TWO, fates=0),
+    ),
+    Mutation(
+        "21b",
+        "the row is committed as it was written before the votes",
+        flaw="unsealed",
+        scenario=replace(MARKED, name="one+marked, a person meddles", meddles=True, leases=0),
+        found="UNTOLD",
+        test="tests/integration/test_marked.py::"
+        "test_the_row_has_the_evidence_of_the_votes_though_it_was_written_before_them[postgresql]",
+        real=(
+            Edit(
+                "txpool.resources.marked:MarkedBranch.record",
+                "self._xids.seal(self._raw, self._where, branches)",
+                "self._dialect.commit(self._raw)",
+            ),
+        ),
     ),
     Mutation(
         "22",
@@ -212,6 +237,18 @@ MUTATIONS = (
             Edit(_C + "_await", "except BaseException", "except Exception"),
         ),
         scenario=replace(TWO, name="two, interrupted", interrupts=True, leases=0),
+    ),
+    Mutation(
+        "timeout",
+        "a timeout stops what decides",
+        test="tests/crash/test_hanging.py::test_the_timeout_never_cancels_what_decides",
+        real=(Edit("txpool.transaction:Transaction._seal", "self._sealed = self._doom is None", "pass"),),
+    ),
+    Mutation(
+        "phase two",
+        "commit() waits for ever for a database that hangs",
+        test="tests/crash/test_hanging.py::test_a_session_that_stands_still_in_phase_two_is_left_to_recovery[log-phase-two-wait]",
+        real=(Edit("txpool.patience:Patience.end", "if self._wait is None:", "if True:"),),
     ),
     Mutation(
         "false yes",

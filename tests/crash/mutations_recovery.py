@@ -11,6 +11,8 @@ _GATHER = "recovery.evidence:gather"
 _MARKED_END = "recovery.modules:end"
 _TOMBSTONE = "recovery.modules:tombstone"
 
+_ASKED = "return table.tombstone(gtrid, work.evidence.identity_of(gtrid))"
+
 _LISTED = "    listings, silent = sites.listings()\n"
 _LIVES = "    lives = log.incarnations()\n"
 _FINISHED = "    finished = log.finished()\n"
@@ -62,8 +64,9 @@ MUTATIONS = (
         (
             Edit(
                 _TOMBSTONE,
-                "return table.tombstone(gtrid)",
-                'return __import__("dataclasses").replace(table.tombstone(gtrid + "0"), gtrid=gtrid)',
+                _ASKED,
+                'row = table.tombstone(gtrid + "0", work.evidence.identity_of(gtrid))\n'
+                '    return __import__("dataclasses").replace(row, gtrid=gtrid)',
             ),
         ),
         scenario=MARKED,
@@ -87,7 +90,7 @@ MUTATIONS = (
         (
             Edit(
                 _TOMBSTONE,
-                "return table.tombstone(gtrid)",
+                _ASKED,
                 'return {row.gtrid: row for row in table.read()}.get(gtrid) or MarkedRow(gtrid, "", False)',
             ),
         ),
@@ -158,11 +161,38 @@ MUTATIONS = (
         found="stays prepared",
     ),
     Mutation(
+        "27b",
+        "an incarnation that has expired is forgotten",
+        (Edit("txpool.log.memory:MemoryLog.expire", "self._disk.expired.add(name)", "pass"),),
+        scenario=replace(POINTER, name="task+marked, expiring", expires=True, recoverers=2, fates=0),
+        found="MIX",
+    ),
+    Mutation(
         "heuristic",
         "recovery keeps no record of a branch that a person has ended otherwise",
         (Edit("recovery.work:Work._heuristic", "self.log.note(found)", "pass"),),
         scenario=replace(TWO, name="two, a person meddles", meddles=True, leases=0),
         found="UNTOLD",
+    ),
+    Mutation(
+        "identity",
+        "a tombstone goes into whatever table the url leads to today",
+        (Edit(_TOMBSTONE, _ASKED, "return table.tombstone(gtrid)"),),
+        scenario=replace(MARKED, name="one+marked, astray", strays=1, leases=0),
+        test="tests/integration/test_recovery.py::test_another_table_of_marks_has_not_answered",
+        real=(Edit("txpool.resources.xids:Xids._require", "identity and found[0] != identity", "False"),),
+    ),
+    Mutation(
+        "pointer's identity",
+        "a pointer does not say which table it points to",
+        (
+            Edit(
+                "txpool.coordinator:Coordinator._mark",
+                "make_pointer(marked.datasource, marked.identity())",
+                "marked.datasource",
+            ),
+        ),
+        scenario=replace(POINTER, name="task+marked, astray", strays=1, leases=0),
     ),
     Mutation(
         "by hand",

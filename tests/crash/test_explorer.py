@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.crash.evidence import Count, Evidence
 from tests.crash.explorer.explore import Explorer
 from tests.crash.explorer.scenarios import SCENARIOS, TWO, Scenario, deeper
 from tests.crash.explorer.trace import replay_string, tell, trace
@@ -30,12 +31,13 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_no_interleaving_and_no_fault_breaks_an_invariant(scenario: Scenario) -> None:
+def test_no_interleaving_and_no_fault_breaks_an_invariant(scenario: Scenario, evidence: Evidence) -> None:
     explorer = Explorer(deeper(scenario, DEPTH))
     finding = explorer.search(_LIMIT)
     print(finding)
     assert not finding.problem, "\n" + trace(explorer, finding)
     assert finding.complete or DEPTH, "the bounds of a scenario in the suite are such that all of it is explored"
+    evidence.add(Count.STATES, finding.states)
 
 
 def test_what_is_explored_is_what_it_says() -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.crash.evidence import Count, Evidence
 from txpool.demo.stage import Counts, Stage
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ def _recovery(stage: Stage, command: str, failpoints: str = "") -> int:
         (10, "coordinator.committed", 0, ALL),
     ],
 )
-def test_killed_in_its_commit(stage: Stage, run: int, point: str, prepared: int | None, left: Counts) -> None:
+def test_killed_in_its_commit(
+    stage: Stage, run: int, point: str, prepared: int | None, left: Counts, evidence: Evidence
+) -> None:
     assert _job(stage, run, f"{point}=kill") == -signal.SIGKILL
     if prepared is not None:
         assert stage.prepared() == prepared
@@ -76,6 +79,8 @@ def test_killed_in_its_commit(stage: Stage, run: int, point: str, prepared: int 
     assert stage.count(run) == left
     assert _recovery(stage, "scan") == 0
     assert stage.count(run) == left
+    evidence.hit([point])
+    evidence.add(Count.KILLS)
 
 
 @pytest.mark.parametrize("outcome", ["coordinator.prepared", "coordinator.decided"])
@@ -92,7 +97,7 @@ def test_killed_in_its_commit(stage: Stage, run: int, point: str, prepared: int 
         "recovery.forget",
     ],
 )
-def test_killed_again_in_its_recovery(stage: Stage, outcome: str, point: str) -> None:
+def test_killed_again_in_its_recovery(stage: Stage, outcome: str, point: str, evidence: Evidence) -> None:
     run = next(_runs)
     assert _job(stage, run, f"{outcome}=kill") == -signal.SIGKILL
     ended = _recovery(stage, "scan", f"{point}=kill")
@@ -101,6 +106,8 @@ def test_killed_again_in_its_recovery(stage: Stage, outcome: str, point: str) ->
     assert _recovery(stage, "scan") == 0
     assert stage.prepared() == 0
     assert stage.count(run) == (NOTHING if outcome == "coordinator.prepared" else ALL)
+    evidence.hit([outcome] if ended == 0 else [outcome, point])
+    evidence.add(Count.KILLS, 1 + (ended != 0))
 
 
 def test_nobody_kills_it(stage: Stage) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.crash.evidence import Count, Evidence
 from tests.crash.proxy import Proxy, Strike
 from tests.crash.world import World
 from txpool import failpoints
@@ -109,7 +110,13 @@ def settle(manager: TransactionManager) -> None:
 
 @pytest.mark.parametrize(("statement", "how", "said", "committed"), CASES)
 def test_a_fault_at_a_statement(
-    world: World, proxy: Proxy, statement: Statement, how: Strike, said: str, committed: bool
+    world: World,
+    proxy: Proxy,
+    statement: Statement,
+    how: Strike,
+    said: str,
+    committed: bool,
+    evidence: Evidence,
 ) -> None:
     cleanup = "\ncmr.immediate-cleanup = true" if statement is MARKED_COMMIT else ""
     world.describe(statement.names[0], port=proxy.port, more=_IMPATIENT + cleanup)
@@ -124,10 +131,13 @@ def test_a_fault_at_a_statement(
     world.quiet()
     assert not world.scan().errors
     assert world.assert_settled(1, statement.names, said) is committed
+    evidence.add(Count.NETWORK_FAULTS)
 
 
 @pytest.mark.parametrize("how", list(Strike), ids=lambda how: how.name)
-def test_a_process_dies_before_the_network_is_repaired(world: World, proxy: Proxy, how: Strike) -> None:
+def test_a_process_dies_before_the_network_is_repaired(
+    world: World, proxy: Proxy, how: Strike, evidence: Evidence
+) -> None:
     """Recovery comes while the marked COMMIT may still be on its way: it may only tell what stays true."""
     names = MARKED_COMMIT.names
     world.describe("book", port=proxy.port, more=_IMPATIENT)
@@ -140,3 +150,4 @@ def test_a_process_dies_before_the_network_is_repaired(world: World, proxy: Prox
     world.scan()
     committed = world.assert_settled(1, names, said)
     assert before in (set(), set(names) if committed else set(), {"book"} if committed else set())
+    evidence.add(Count.NETWORK_FAULTS)

@@ -1,16 +1,55 @@
-"""A transaction killed at every point, then recovery; and recovery killed at each of its own, then recovery again."""
+"""A transaction killed at every point, then recovery; and recovery killed at each of its own, then recovery again.
+
+All of it over a log in a folder; over one on a server a sample (TXPOOL_CRASH_SEED replays one), and all with
+TXPOOL_CRASH_FULL=1.
+"""
 
 from __future__ import annotations
 
+import itertools
+import os
+import random
+import secrets
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.crash.evidence import Count, Evidence
 from tests.integration.recovery_site import WRITER, Site
 
+FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
+SEED = os.environ.get("TXPOOL_CRASH_SEED") or secrets.token_hex(4)
 BOTH = ("one", "two")
 MARKED = ("one", "two", "ledger")
+#: Where a transaction is killed, and whether it is decided there.
+POINTS = [
+    (BOTH, "coordinator.begin", False),
+    (BOTH, "coordinator.preparing", False),
+    (BOTH, "coordinator.prepared", False),
+    (BOTH, "log.record", False),
+    (BOTH, "log.recorded", True),
+    (BOTH, "coordinator.decided", True),
+    (BOTH, "coordinator.committing", True),
+    (BOTH, "coordinator.one-committed", True),
+    (BOTH, "coordinator.committed", True),
+    (MARKED, "marked.row", False),
+    (MARKED, "coordinator.marked", False),
+    (MARKED, "coordinator.preparing", False),
+    (MARKED, "coordinator.prepared", False),
+    (MARKED, "marked.commit", False),
+    (MARKED, "marked.committed", True),
+    (MARKED, "coordinator.one-committed", True),
+    (MARKED, "coordinator.committed", True),
+]
+#: What a recovery finds that is killed itself.
+LEFT_BEHIND = [
+    (BOTH, "coordinator.prepared", False),
+    (BOTH, "coordinator.decided", True),
+    (MARKED, "coordinator.prepared", False),
+    (MARKED, "marked.committed", True),
+]
 POINTS_OF_RECOVERY = [
     "recovery.listed",
     "recovery.fenced",
@@ -25,8 +64,8 @@ POINTS_OF_RECOVERY = [
 
 
 @pytest.fixture
-def site(tmp_path: Path, databases: Any) -> Site:
-    return Site(tmp_path, databases)
+def site(tmp_path: Path, databases: Any, store: str) -> Site:
+    return Site(tmp_path, databases, store=store)
 
 
 def assert_ended(site: Site, names: tuple[str, ...], committed: bool) -> None:
@@ -37,50 +76,45 @@ def assert_ended(site: Site, names: tuple[str, ...], committed: bool) -> None:
     assert site.kept() == {}
 
 
-@pytest.mark.parametrize(
-    ("names", "point", "committed"),
-    [
-        (BOTH, "coordinator.begin", False),
-        (BOTH, "coordinator.preparing", False),
-        (BOTH, "coordinator.prepared", False),
-        (BOTH, "log.record", False),
-        (BOTH, "log.recorded", True),
-        (BOTH, "coordinator.decided", True),
-        (BOTH, "coordinator.committing", True),
-        (BOTH, "coordinator.one-committed", True),
-        (BOTH, "coordinator.committed", True),
-        (MARKED, "marked.row", False),
-        (MARKED, "coordinator.marked", False),
-        (MARKED, "coordinator.preparing", False),
-        (MARKED, "coordinator.prepared", False),
-        (MARKED, "marked.commit", False),
-        (MARKED, "marked.committed", True),
-        (MARKED, "coordinator.one-committed", True),
-        (MARKED, "coordinator.committed", True),
-    ],
-)
-def test_a_killed_transaction_has_one_outcome(site: Site, names: tuple[str, ...], point: str, committed: bool) -> None:
+def over_both_stores(cases: Iterable[tuple[Any, ...]], sample: int) -> list[Any]:
+    """Each case with its store before it, and an id by which it is found again."""
+    every = list(cases)
+    chosen = every if FULL else random.Random(SEED).sample(every, sample)
+    return [
+        pytest.param(store, *case, id="-".join([store, *map(_word, case)]))
+        for store, played in (("sqlite", every), ("sql", chosen))
+        for case in played
+    ]
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "committed" if value else "undecided"
+    return "+".join(value) if isinstance(value, tuple) else str(value)
+
+
+@pytest.mark.parametrize(("store", "names", "point", "committed"), over_both_stores(POINTS, 4))
+def test_a_killed_transaction_has_one_outcome(
+    site: Site, names: tuple[str, ...], point: str, committed: bool, evidence: Evidence
+) -> None:
+    print(f"seed {SEED}")
     site.killed(WRITER, *names, failpoints=f"{point}=kill")
     report = site.manager().scan()
     assert not report.errors
     assert not report.left_alone
     assert_ended(site, names, committed)
+    evidence.hit([point])
+    evidence.add(Count.KILLS)
 
 
-@pytest.mark.parametrize("point", POINTS_OF_RECOVERY)
 @pytest.mark.parametrize(
-    ("names", "crash", "committed"),
-    [
-        (BOTH, "coordinator.prepared", False),
-        (BOTH, "coordinator.decided", True),
-        (MARKED, "coordinator.prepared", False),
-        (MARKED, "marked.committed", True),
-    ],
-    ids=["undecided", "decided", "unmarked", "marked"],
+    ("store", "names", "crash", "committed", "point"),
+    over_both_stores(((*left, point) for left, point in itertools.product(LEFT_BEHIND, POINTS_OF_RECOVERY)), 6),
 )
 def test_recovery_that_is_killed_goes_on_where_it_was(
-    site: Site, names: tuple[str, ...], crash: str, committed: bool, point: str
+    site: Site, names: tuple[str, ...], crash: str, committed: bool, point: str, evidence: Evidence
 ) -> None:
+    print(f"seed {SEED}")
     site.killed(WRITER, *names, failpoints=f"{crash}=kill")
     first = site.command("scan", failpoints=point if "=" in point else f"{point}=kill")
     unreached = {("recovery.tombstone", BOTH), ("recovery.forget", BOTH if not committed else ())}
@@ -89,3 +123,5 @@ def test_recovery_that_is_killed_goes_on_where_it_was(
     second = site.command("scan")
     assert second.returncode == 0, second.stderr
     assert_ended(site, names, committed)
+    evidence.hit([] if never else [point.partition("=")[0]])
+    evidence.add(Count.KILLS, 2 - never)

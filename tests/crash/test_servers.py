@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from recovery import RecoveryManager
+from tests.crash.evidence import Count, Evidence
 from tests.crash.nursery import Nursery
 from tests.crash.world import PASSWORD, World
 from txpool import failpoints
@@ -85,7 +86,9 @@ AT_EACH = [
 
 
 @pytest.mark.parametrize(("names", "point", "said"), AT_EACH)
-def test_the_server_crashes_and_comes_back(world: World, names: tuple[str, ...], point: str, said: str | None) -> None:
+def test_the_server_crashes_and_comes_back(
+    world: World, names: tuple[str, ...], point: str, said: str | None, evidence: Evidence
+) -> None:
     with world.coordinator():
         world.attempt(0, *names)
         failpoints.arm(point, lambda: world.server.restart("immediate"))
@@ -97,6 +100,8 @@ def test_the_server_crashes_and_comes_back(world: World, names: tuple[str, ...],
         assert world.prepared() == []
     assert not world.scan().errors
     world.assert_settled(1, names, heard)
+    evidence.hit([point])
+    evidence.add(Count.KILLS)
 
 
 @pytest.mark.parametrize("names", [PLAIN, LEDGER], ids=["log", "mark"])
@@ -104,7 +109,7 @@ def test_the_server_crashes_and_comes_back(world: World, names: tuple[str, ...],
     ("point", "said"),
     [("coordinator.rolling-back", UNDONE), ("coordinator.prepared", DONE), ("branch.commit-sent", DONE)],
 )
-def test_the_server_stays_away(world: World, names: tuple[str, ...], point: str, said: str) -> None:
+def test_the_server_stays_away(world: World, names: tuple[str, ...], point: str, said: str, evidence: Evidence) -> None:
     """Recovery can do nothing, and says so; what is decided stays so until the server is back."""
     with world.coordinator():
         world.attempt(0, *names)
@@ -119,6 +124,8 @@ def test_the_server_stays_away(world: World, names: tuple[str, ...], point: str,
     world.server.start()
     world.scan()
     assert world.assert_settled(1, names, said) is (said == DONE)
+    evidence.hit([point])
+    evidence.add(Count.KILLS)
 
 
 # -- limits -------------------------------------------------------------------------------------------------------
@@ -222,6 +229,7 @@ def test_somebody_finishes_a_branch_before_its_transaction_does(world: World, ca
         (LEDGER, "marked.committed", ("two",), {"one", "ledger"}),
         (BOOK, "marked.committed", PLAIN, {"book"}),
     ],
+    ids=["log", "ledger", "book"],
 )
 def test_somebody_finishes_a_branch_before_recovery_does(
     world: World, nursery: Nursery, names: tuple[str, ...], point: str, where: tuple[str, ...], holders: set[str]
@@ -229,8 +237,7 @@ def test_somebody_finishes_a_branch_before_recovery_does(
     left_by(nursery, world, names, point)
     by_hand(world, "rollback", *where)
     found = world.scan().heuristics
-    # A marked row is written before the branches prepare, so it has no evidence: absent is taken for committed.
-    assert {each.datasource for each in found} == (set(where) if names == PLAIN else set())
+    assert {each.datasource for each in found} == set(where)
     _assert_heuristics_are_kept(world, len(found))
     assert world.holders(1) == holders
     world.assert_nothing_is_left()

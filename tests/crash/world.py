@@ -25,11 +25,13 @@ PREPARING = ("one", "two", "three")
 #: `book` is marked in PostgreSQL, `ledger` in SQLite.
 SERVED = (*PREPARING, "book")
 EVERYONE = (*SERVED, "ledger")
+LOG = "log"  # the database of a decision log on the server
 PASSWORD = "TXPOOL_TEST_CRASH_PASSWORD"  # the name of a variable
 #: By this name the server knows the sessions of transactions from those of recovery and of the tests.
 APPLICATION = "txpool-under-attack"
 
-_IN_USE = f"select count(*) from pg_stat_activity where application_name = '{APPLICATION}'"
+# A log's own sessions, and the lease that tells who is alive, count too.
+_IN_USE = f"select count(*) from pg_stat_activity where application_name similar to '{APPLICATION}|txpool (log|lease)%'"
 _QUIET = f"""
     do $$ begin
         while ({_IN_USE}) > 0 loop perform pg_sleep(0.005); perform pg_stat_clear_snapshot(); end loop;
@@ -38,11 +40,17 @@ _QUIET = f"""
 
 
 class World:
-    """Its files in a folder, its databases on a server; read on connections of its own, past txpool."""
+    """Its files in a folder, its databases on a server; read on connections of its own, past txpool.
 
-    def __init__(self, folder: Path, server: EmbeddedPostgres, *, immediate_cleanup: bool = True) -> None:
+    The decision log is in the folder (`store` sqlite) or a database of the server (sql).
+    """
+
+    def __init__(
+        self, folder: Path, server: EmbeddedPostgres, *, store: str = "sqlite", immediate_cleanup: bool = True
+    ) -> None:
         self.folder = folder
         self.server = server
+        self._store = store
         self._eyes: dict[str, psycopg.Connection[Any]] = {}
         os.environ[PASSWORD] = server.password
         self.empty()
@@ -53,8 +61,10 @@ class World:
         ledger = f"driver = sqlite3\nmode = cmr\nurl = sqlite:///{folder}/ledger.db"
         self.write("ledger", ledger + eager)
         self.write("recovery/ledger", ledger)
-        common = f"node.name = etl-1\nlog.url = sqlite:///{folder}/txlog"
-        self.write("txpool", common)
+        served = f"log.url = {server.url(LOG)}\nlog.password = ${{env:{PASSWORD}}}"
+        log = f"log.url = sqlite:///{folder}/txlog" if store == "sqlite" else served
+        self._common = f"node.name = etl-1\n{log}\n"
+        self.write("txpool", self._common)
         self.write_recovery(EVERYONE)
         with closing(sqlite3.connect(folder / "ledger.db")) as file:
             file.execute("pragma journal_mode = wal")
@@ -72,7 +82,7 @@ class World:
         """Recovery's configuration, over these datasources."""
         self.write(
             "recovery/recovery",
-            f"node.name = etl-1\nlog.url = sqlite:///{self.folder}/txlog\nrecovery.backoff = 0\n"
+            f"{self._common}recovery.backoff = 0\n"
             f"datasources = {', '.join(f'{name}.properties' for name in names)}\n"
             "recovery.lock-timeout = 100ms\nrecovery.period = 100ms",
         )
@@ -157,22 +167,26 @@ class World:
 
     def marks(self) -> list[tuple[str, str]]:
         """Rows and tombstones: the gtrid, and `commit` or `abort`."""
-        query = "select xid, kind from xids order by xid"
+        query = f"select xid, kind from xids where xid <> '{PREFIX}:identity' order by xid"
         with closing(sqlite3.connect(self.folder / "ledger.db")) as file:
             return [*self.eye("book").execute(query), *file.execute(query)]
 
     def kept(self) -> dict[str, int]:
         """What the decision log keeps, table by table."""
-        with closing(sqlite3.connect(self.folder / "txlog" / "log.db")) as log:
-            tables = ("decisions", "finished", "pointers", "heuristics")
-            found = {table: log.execute(f"select count(*) from {table}").fetchone()[0] for table in tables}
+        tables = ("decisions", "finished", "pointers", "heuristics")
+        if self._store == "sqlite":
+            with closing(sqlite3.connect(self.folder / "txlog" / "log.db")) as log:
+                found = {table: log.execute(f"select count(*) from {table}").fetchone()[0] for table in tables}
+        else:
+            counts = [f"(select count(*) from txpool_{table})" for table in tables]
+            rows = self.eye(LOG).execute(f"select {', '.join(counts)}").fetchall()
+            found = dict(zip(tables, rows[0], strict=True))
         return {table: count for table, count in found.items() if count}
 
     def assert_nothing_is_left(self) -> None:
         """Nothing prepared, no row, tombstone, decision, mark, heuristic: so it must be once all processes are dead."""
-        assert self.prepared() == []
-        assert self.marks() == []
-        assert self.kept() == {}
+        left = self.prepared(), self.marks(), self.kept()
+        assert left == ([], [], {}), f"left behind: {left}"
 
     def assert_settled(self, number: int, names: Collection[str], said: str = "in doubt") -> bool:
         """All or none hold the row, as the caller was told, and nothing is left; whether it is committed."""
@@ -187,6 +201,7 @@ class World:
 
     def empty(self) -> None:
         """Tables as they are in the beginning, on a server where nothing is prepared."""
+        self.eye(LOG).execute("drop schema public cascade; create schema public")
         for name in SERVED:
             eye = self.eye(name)
             for (gid,) in eye.execute(

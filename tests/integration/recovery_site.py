@@ -39,26 +39,33 @@ HOLDER = WRITER.replace("transaction():", "transaction() as tx:\n        print(t
 
 
 class Site:
-    """The configuration in a folder, and the databases behind it."""
+    """The configuration in a folder, and the databases behind it; the decision log is there too, or in database one."""
 
-    def __init__(self, folder: Path, databases: Any, *, log: str = "log.url = sqlite:///txlog") -> None:
+    def __init__(self, folder: Path, databases: Any, *, store: str = "sqlite") -> None:
         self.folder = folder
         self.databases = databases
+        self.store = store
         os.environ[PASSWORD] = databases.server.password
+        served = f"log.url = {databases.url('one')}\nlog.password = ${{env:{PASSWORD}}}"
+        self._log = "log.url = sqlite:///txlog" if store == "sqlite" else served
         for name in ("one", "two"):
             databases.execute(name, "create table t (id int)")
             self.write(name, f"driver = psycopg\nurl = {databases.url(name)}\npassword = ${{env:{PASSWORD}}}")
         self.write("ledger", "driver = sqlite3\nmode = cmr\nurl = sqlite:///ledger.db")
         with closing(sqlite3.connect(folder / "ledger.db")) as ledger:
             ledger.execute("create table t (id int)")
-        common = f"node.name = etl-1\n{log}"
-        self.write("txpool", common)
-        self.write(
-            "recovery",
-            f"{common}\ndatasources = one.properties, two.properties, ledger.properties\n"
-            "recovery.backoff = 0\nrecovery.lock-timeout = 500ms\nrecovery.period = 3600",
-        )
+        self.write("txpool", f"node.name = etl-1\n{self._log}")
+        self.host("recovery")
         initialise(RecoverySettings.load(self.conf))
+
+    def host(self, conf: str, node: str = "etl-1", nodes: str = "", period: str = "3600") -> None:
+        """Write the configuration of recovery, as it runs on some host under the name of a node."""
+        self.write(
+            conf,
+            f"node.name = {node}\n{self._log}\ndatasources = one.properties, two.properties, ledger.properties\n"
+            f"recovery.backoff = 0\nrecovery.lock-timeout = 500ms\nrecovery.period = {period}\n"
+            + (f"recovery.nodes = {nodes}" if nodes else ""),
+        )
 
     @property
     def conf(self) -> Path:
@@ -79,13 +86,17 @@ class Site:
     def marks(self) -> list[str]:
         """The rows and tombstones of the marked datasource."""
         with closing(sqlite3.connect(self.folder / "ledger.db")) as ledger:
-            return [kind for (kind,) in ledger.execute("select kind from xids")]
+            return [kind for (kind,) in ledger.execute("select kind from xids where xid <> 'txp1:identity'")]
 
     def kept(self) -> dict[str, int]:
         """What the decision log keeps, table by table."""
-        with closing(sqlite3.connect(self.folder / "txlog" / "log.db")) as log:
-            tables = ("decisions", "finished", "pointers", "heuristics")
-            found = {table: log.execute(f"select count(*) from {table}").fetchone()[0] for table in tables}
+        tables = ("decisions", "finished", "pointers", "heuristics")
+        if self.store == "sqlite":
+            with closing(sqlite3.connect(self.folder / "txlog" / "log.db")) as log:
+                found = {table: log.execute(f"select count(*) from {table}").fetchone()[0] for table in tables}
+        else:
+            counts = [f"(select count(*) from txpool_{table})" for table in tables]
+            found = dict(zip(tables, self.databases.rows("one", f"select {', '.join(counts)}")[0], strict=True))
         return {table: count for table, count in found.items() if count}
 
     def process(self, source: str, *arguments: str, failpoints: str = "", env: Mapping[str, str] | None = None) -> Any:
@@ -114,14 +125,20 @@ class Site:
                 "where datname = current_database() and pid <> pg_backend_pid()",
             )
 
-    def command(self, *arguments: str, failpoints: str = "") -> subprocess.CompletedProcess[str]:
-        """`txpool-recovery` with this configuration."""
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "TXPOOL_FAILPOINTS": failpoints, "COLUMNS": "250"}
+    def command(
+        self, *arguments: str, failpoints: str = "", conf: str = "recovery", columns: int = 250, answer: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """`txpool-recovery` with this configuration, or another one of the folder."""
+        environment = os.environ | {
+            "PYTHONPATH": str(ROOT),
+            "TXPOOL_FAILPOINTS": failpoints,
+            "COLUMNS": str(columns),
+        }
         return subprocess.run(
-            [sys.executable, "-m", "recovery", *arguments, "--conf", str(self.conf)],
+            [sys.executable, "-m", "recovery", *arguments, "--conf", f"{conf}.properties"],
             cwd=self.folder,
             env=environment,
-            stdin=subprocess.DEVNULL,
+            input=answer,
             capture_output=True,
             text=True,
             timeout=120,

@@ -367,7 +367,7 @@ def test_it_is_broken_at_prepare(databases: Databases, tmp_path: Path, broken: s
             else:
                 connections["ledger"]._home().raw.close()
         assert databases.rows("one", "select n from t") == bare.execute("select n from t").fetchall() == []
-        assert bare.execute("select * from xids").fetchall() == []
+        assert bare.execute("select * from xids where xid <> 'txp1:identity'").fetchall() == []
         assert databases.prepared() == []
         assert {"orders": orders, "ledger": ledger}[broken].statistics().size == 0
 

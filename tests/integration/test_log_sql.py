@@ -285,10 +285,14 @@ def test_the_session_is_as_the_log_needs_it_whatever_the_database_has_configured
         assert shown("statement_timeout") == ("0",)
         assert shown("idle_session_timeout") == ("0",)
         assert shown("lock_timeout") == ("2500ms",)
-        assert shown("tcp_keepalives_idle") == ("30",)
+        assert [shown(f"tcp_keepalives_{name}") for name in ("idle", "interval", "count")] == [("30",), ("10",), ("3",)]
     databases.execute("one", "ALTER DATABASE one SET synchronous_commit = remote_apply")
     with server.connect() as raw:
         assert shown("synchronous_commit") == ("remote_apply",)
+    # How soon the server notices that a coordinator's host has vanished.
+    url = databases.url("one") + "?keepalives_idle=7&keepalives_count=2"
+    with LogServer(url, password=Secret(databases.server.password)).connect() as raw:
+        assert [shown(f"tcp_keepalives_{name}") for name in ("idle", "interval", "count")] == [("7",), ("10",), ("2",)]
 
 
 def test_what_was_forgotten_goes_in_batches_and_at_close(databases: Databases, log: SqlLog) -> None:
@@ -349,6 +353,8 @@ def test_nodes_share_a_log_and_each_recovers_its_own_or_those_it_is_asked_to(ope
     assert own.incarnations() == {one: Life.ALIVE}
     assert opener("etl-3").incarnations() == {}
     assert both.incarnations() == every.incarnations() == {one: Life.ALIVE, two: Life.ALIVE}
+    assert (own.nodes(), both.nodes()) == ({"etl-1"}, {"etl-1", "etl-2"})
+    assert every.nodes() == {"etl-1", "etl-2", "etl-3"}, "those that have registered, and its own"
     assert set(own.decisions()) == {of_one, of_two}
     with pytest.raises(LogError, match="not ours to recover: its branches are left alone"):
         own.fence(two)

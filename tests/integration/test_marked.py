@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,13 @@ from txpool.drivers import make_driver
 from txpool.errors import ConfigurationError, Error, ProgrammingError, TransactionRolledBack
 from txpool.resources.base import Answer, BranchRecord, Refused, Settled
 from txpool.resources.cleanup import CleanupQueue
+from txpool.resources.dialects import IDENTITY
 from txpool.resources.local import LocalBranch
 from txpool.resources.marked import MarkedBranch
 from txpool.resources.xids import Xids
 from txpool.secret import Secret
 from txpool.settings import DataSourceSettings
-from txpool.xid import make_gtrid, make_xid, new_incarnation
+from txpool.xid import make_gtrid, make_xid, new_incarnation, parse
 
 if TYPE_CHECKING:
     from tests.conftest import Databases
@@ -84,12 +86,18 @@ class Ledger:
         branch.record(gtrid, others(gtrid))
         return branch, gtrid
 
+    def write(self, statement: str) -> None:
+        """By hand, past all that is known of the table."""
+        with closing(self.driver.connect()) as raw:
+            raw.execute(statement)
+            raw.commit()
+
     def work(self) -> int:
         return len(self.look("select id from work"))
 
     def rows(self) -> dict[str, str]:
         """What the table says, by key."""
-        return {str(key): str(kind) for key, kind in self.look("select xid, kind from xids")}
+        return {str(key): str(kind) for key, kind in self.look(f"select xid, kind from xids where xid <> '{IDENTITY}'")}
 
 
 @contextmanager
@@ -163,6 +171,24 @@ def test_row_is_committed_with_the_work_and_names_the_others(ledger: Ledger) -> 
     assert (row.gtrid, row.node, row.committed) == (gtrid, "tests", True)
     assert list(row.branches) == others(gtrid)
     assert ledger.driver.is_clean(ledger.raw)
+
+
+def test_the_row_has_the_evidence_of_the_votes_though_it_was_written_before_them(ledger: Ledger) -> None:
+    branch, gtrid = ledger.marked()
+    voted = [replace(record, evidence={"xid": "77", "timeline": "'1'"}) for record in others(gtrid)]
+    branch.record(gtrid, voted)
+    assert list(ledger.xids.tombstone(gtrid, branch.identity()).branches) == voted
+    assert ledger.work() == 1
+
+
+def test_a_transaction_that_has_ended_is_not_begun_again_by_the_row(ledger: Ledger) -> None:
+    """Its own COMMIT would succeed, with nothing in it."""
+    branch, gtrid = ledger.marked()
+    ledger.raw.rollback()
+    with pytest.raises(Refused, match="ended before it"):
+        branch.record(gtrid, others(gtrid))
+    branch.rollback()
+    assert (ledger.rows(), ledger.work()) == ({}, 0)
 
 
 def test_rollback_leaves_neither(ledger: Ledger) -> None:
@@ -270,13 +296,13 @@ def test_tombstone_meets_the_row_and_makes_it_durable(ledger: Ledger) -> None:
     met = ledger.xids.tombstone(gtrid)
     assert met.committed
     assert list(met.branches) == others(gtrid)
-    assert ledger.look("select kind, confirmed from xids") == [("commit", 1)]
+    assert ledger.look(f"select kind, confirmed from xids where xid <> '{IDENTITY}'") == [("commit", 1)]
 
 
 def test_tombstone_meets_anothers_tombstone(ledger: Ledger) -> None:
     gtrid = new_gtrid()
     assert [ledger.xids.tombstone(gtrid).committed for _ in range(2)] == [False, False]
-    assert ledger.look("select kind, confirmed from xids") == [("abort", 1)]
+    assert ledger.look(f"select kind, confirmed from xids where xid <> '{IDENTITY}'") == [("abort", 1)]
 
 
 def test_meeting_a_row_writes_to_the_disk(lite: Ledger) -> None:
@@ -352,6 +378,109 @@ def test_race_of_a_row_with_many_tombstones_has_one_outcome(ledger: Ledger) -> N
         assert len(outcomes) == 1
         assert ledger.rows()[gtrid] == ("commit" if outcomes == {True} else "abort")
         assert ledger.work() - before == (1 if outcomes == {True} else 0)
+
+
+# -- the table's identity ---------------------------------------------------------------------------------------
+
+
+def test_branches_name_the_very_table_that_decides(ledger: Ledger) -> None:
+    branch = ledger.branch()
+    ((identity,),) = ledger.look(f"select action_uid from xids where xid = '{IDENTITY}'")
+    assert branch.identity() == identity
+    named = make_xid(new_gtrid(), 0, "two", decider="ledger", identity=branch.identity())
+    read = parse(named.joined)
+    assert read is not None
+    assert (read.decider, read.identity) == ("ledger", identity)
+    branch.rollback()
+    ledger.xids.create()
+    assert ledger.look(f"select action_uid from xids where xid = '{IDENTITY}'") == [(identity,)]
+
+
+def test_an_old_table_gets_its_identity_at_first_use(ledger: Ledger) -> None:
+    ledger.write("delete from xids")
+    first, second = ledger.marked(), None
+    # SQLite's one writer is the transaction itself, which may yet roll back: it names none.
+    assert bool(first[0].identity()) is not ledger.sqlite
+    first[0].record(first[1], others(first[1]))
+    second = ledger.decided()[0].identity()
+    assert ledger.look(f"select action_uid from xids where xid = '{IDENTITY}'") == [(second,)]
+    assert not ledger.xids.tombstone(new_gtrid(), second).committed
+
+
+@pytest.mark.parametrize("there", ["another", "none"])
+def test_a_tombstone_never_goes_into_another_table(ledger: Ledger, there: str) -> None:
+    branch, gtrid = ledger.marked()
+    identity = branch.identity()
+    branch.rollback()
+    ledger.write("delete from xids")
+    if there == "another":
+        ledger.xids.create()
+    with pytest.raises(Error, match="leads to another table"):
+        Xids("ledger", ledger.driver).tombstone(gtrid, identity)
+    assert ledger.rows() == {}
+
+
+def test_a_row_never_goes_into_another_table_and_the_next_goes_by_what_is_there(ledger: Ledger) -> None:
+    ledger.decided()
+    ledger.write("delete from xids")
+    ledger.xids.create()
+    branch, gtrid = ledger.branch(), new_gtrid()
+    with pytest.raises(Refused, match="not the one"):
+        branch.mark(gtrid, others(gtrid))
+    branch.rollback()
+    assert ledger.rows() == {}
+    branch, gtrid = ledger.decided()
+    assert ledger.rows() == {gtrid: "commit"}
+    assert ledger.look(f"select action_uid from xids where xid = '{IDENTITY}'") == [(branch.identity(),)]
+
+
+def test_marks_are_not_deleted_in_another_table(ledger: Ledger) -> None:
+    branch, gtrid = ledger.decided()
+    ledger.write(f"update xids set action_uid = 'another00000' where xid = '{IDENTITY}'")
+    branch.forget(gtrid)
+    with pytest.raises(Error, match="leads to another table"):
+        ledger.cleanup.flush()
+    assert ledger.rows() == {gtrid: "commit"}
+    assert len(ledger.cleanup) == 1
+
+
+def test_a_restored_copy_is_another_table(pg: Ledger, databases: Databases) -> None:
+    """To the letter the same, but for the place: a dump that was restored under another name."""
+    identity = pg.branch(None).identity()
+    for raw in pg.raws:
+        raw.close()
+    databases.execute("two", "drop database if exists one_restored")
+    databases.execute("two", "create database one_restored template one")
+    url = databases.url("one").replace("/one", "/one_restored")
+    settings = DataSourceSettings.load(
+        name="ledger", driver="psycopg", mode="cmr", url=url, password=Secret(databases.server.password)
+    )
+    there = Xids("ledger", make_driver(settings))
+    try:
+        with pytest.raises(Error, match=r"made in .*/one, and this is .*/one_restored"):
+            there.tombstone(new_gtrid(), identity)
+        # Whoever works there from now on works with a table of its own.
+        with closing(make_driver(settings).connect()) as raw:
+            assert there.identity(raw) != identity
+        assert not there.tombstone(new_gtrid(), there.identity(None)).committed
+    finally:
+        databases.execute("two", "drop database one_restored with (force)")
+    assert pg.rows() == {}
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_serializable_neighbours_do_not_fail_for_the_identity(pg: Ledger, level: str) -> None:
+    pg.decided()
+    both = []
+    for _ in range(2):
+        branch, gtrid = pg.branch(None), new_gtrid()
+        pg.raw.isolation_level = psycopg.IsolationLevel[level.replace(" ", "_").upper()]
+        pg.raw.execute("insert into work values (1, null)")
+        branch.mark(gtrid, others(gtrid))
+        both.append((branch, gtrid))
+    for branch, gtrid in both:
+        branch.record(gtrid, others(gtrid))
+    assert {gtrid for _, gtrid in both} <= pg.rows().keys()
 
 
 # -- an unknown commit ------------------------------------------------------------------------------------------

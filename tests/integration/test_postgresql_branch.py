@@ -17,7 +17,9 @@ from psycopg import sql
 
 from txpool import failpoints
 from txpool.drivers import Driver, make_driver
+from txpool.drivers.psycopg import Connection, PsycopgDriver
 from txpool.errors import IntegrityError, OperationalError, TransactionRolledBack
+from txpool.patience import Patience
 from txpool.resources.adopted import AdoptedBranch, Channel
 from txpool.resources.base import Answer, BranchRecord, Vote
 from txpool.resources.postgresql import PostgreSQLBranch, PostgreSQLManager
@@ -591,6 +593,36 @@ def test_adopted_branches_share_one_connection(world: World, verb: str) -> None:
     assert world.rows() == (list(range(5)) if verb == "commit" else [])
     assert world.databases.prepared() == []
     world.until(lambda: world.databases.rows("one", mine) == [(0,)])
+
+
+class _Stalling(PsycopgDriver):
+    """Each session that it opens stands still on the server."""
+
+    opened: list[int]
+
+    def connect(self, timeout: float | None = None) -> Connection:
+        raw = super().connect(timeout)
+        self.opened.append(raw.info.backend_pid)
+        os.kill(raw.info.backend_pid, signal.SIGSTOP)
+        return raw
+
+
+def test_a_server_that_hangs_is_waited_for_once_whatever_it_holds(world: World) -> None:
+    driver = _Stalling(world.driver._settings)  # type: ignore[attr-defined]
+    driver.opened = []
+    channel = Channel(driver, Patience(None, 0.2))
+    branches = [AdoptedBranch(branch.record, channel) for branch in adopted(world, 3)]
+    for branch in branches:
+        branch.start_commit()
+    assert [branch.await_commit() for branch in branches] == [Answer.UNKNOWN] * 3
+    assert len(driver.opened) == 1
+    assert len(world.databases.prepared()) == 3
+    os.kill(driver.opened[0], signal.SIGCONT)
+    manager = PostgreSQLManager("one", world.driver)
+    # The first may have been committed meanwhile, by what had been sent.
+    assert {manager.commit(branch.record) for branch in branches} <= {Answer.COMMITTED, Answer.UNKNOWN}
+    world.until(lambda: manager.commit(branches[0].record) is Answer.COMMITTED)
+    assert world.rows() == [0, 1, 2]
 
 
 def test_adopted_branches_outlive_a_lost_connection(world: World) -> None:

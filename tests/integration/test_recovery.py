@@ -16,9 +16,11 @@ import pytest
 from psycopg import sql
 
 from recovery.cli import ExitCode
-from tests.integration.recovery_site import HOLDER, PASSWORD, WRITER, Site
+from recovery.setup import initialise
+from tests.integration.recovery_site import HOLDER, WRITER, Site
 from txpool.log import open_log
 from txpool.resources.base import BranchRecord
+from txpool.settings import RecoverySettings
 from txpool.xid import make_gtrid, make_xid
 
 BOTH = ("one", "two")
@@ -123,6 +125,40 @@ def test_an_unreachable_datasource_keeps_the_decision_and_the_row(site: Site) ->
     assert (site.kept(), site.marks()) == ({}, [])
 
 
+@pytest.mark.parametrize("row", ["no row", "its own tombstone"])
+def test_another_table_of_marks_has_not_answered(site: Site, row: str) -> None:
+    """The url leads to another database today, which has a table of marks as well: neither may decide, nor be asked."""
+    site.killed(WRITER, *BOTH, "ledger", failpoints="marked.committed=kill")
+    right, other = site.folder / "ledger.db", site.folder / "other.db"
+    with closing(sqlite3.connect(other)) as file:
+        file.execute("create table t (id int)")
+    right.rename(site.folder / "away.db")
+    other.rename(right)
+    initialise(RecoverySettings.load(site.conf))
+    if row != "no row":
+        gtrid = ":".join(site.databases.prepared()[0].split(":")[:4])
+        with closing(sqlite3.connect(right)) as file:
+            file.execute(
+                "insert into xids (xid, transaction_manager_id, action_uid, kind, branches) "
+                "values (?, '', '', 'abort', '[]')",
+                [gtrid],
+            )
+            file.commit()
+    for _ in range(2):
+        report = site.manager().scan()
+        assert len(site.databases.prepared()) == 2
+        assert {"leads to another table" in left.reason for left in report.pending} == {True}
+    for verb in ("commit", "rollback"):
+        done = site.command(verb, report.pending[0].gtrid)
+        assert done.returncode != 0, done.stdout
+    assert len(site.databases.prepared()) == 2
+    right.rename(other)
+    (site.folder / "away.db").rename(right)
+    site.manager().scan()
+    assert site.counts() == {"one": 1, "two": 1, "ledger": 1}
+    assert (site.kept(), site.marks()) == ({}, [])
+
+
 def test_a_marked_datasource_that_is_locked_or_gone_decides_nothing(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -216,8 +252,7 @@ def test_a_decision_of_a_finished_gtrid_is_carried_out_while_its_process_lives(s
 
 @pytest.mark.parametrize("point", ["coordinator.prepared", "coordinator.decided"])
 def test_a_log_on_a_server_is_recovered_from_too(tmp_path: Path, databases: Any, point: str) -> None:
-    log = f"log.url = {databases.url('one')}\nlog.password = ${{env:{PASSWORD}}}"
-    site = Site(tmp_path, databases, log=log)
+    site = Site(tmp_path, databases, store="sql")
     site.killed(WRITER, *BOTH, failpoints=f"{point}=kill")
     assert len(databases.prepared()) == 2
     result = site.command("scan")

@@ -50,7 +50,7 @@ class World:
     @property
     def marks(self) -> list[str]:
         with closing(sqlite3.connect(self.folder / "ledger.db")) as ledger:
-            return [xid for (xid,) in ledger.execute("select xid from xids")]
+            return [xid for (xid,) in ledger.execute("select xid from xids where xid <> 'txp1:identity'")]
 
 
 @pytest.fixture
@@ -181,6 +181,51 @@ def test_an_idle_datasource_takes_no_part(world: World) -> None:
     assert world.held == (1, 0, 0)
     with closing(sqlite3.connect(world.folder / "txlog" / "log.db")) as log:
         assert log.execute("select count(*) from decisions").fetchone()[0] == 0, "one branch needs no decision"
+
+
+def test_a_connection_that_was_closed_to_establish_the_truth_does_not_go_back(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    failpoints.arm("marked.committed", "raise")
+    with txpool.transaction():
+        world.insert(world.one, world.two, world.ledger)
+    failpoints.disarm()
+    assert world.held == (1, 1, 1)
+    assert "could not be reset" not in caplog.text
+    statistics = world.ledger.statistics()
+    assert (statistics.reset_failures, statistics.taken) == (0, 0)
+    with txpool.transaction():
+        world.insert(world.one, world.ledger, value=2)
+    assert world.held == (2, 1, 2)
+
+
+def test_a_timeout_while_it_prepares_is_told_as_that(world: World) -> None:
+    world.databases.execute(
+        "two",
+        "create function nap() returns trigger language plpgsql as 'begin perform pg_sleep(600); return null; end'; "
+        "create constraint trigger slow after insert on t deferrable initially deferred "
+        "for each row execute function nap()",
+    )
+    with pytest.raises(txpool.TransactionTimeout, match=r"0\.5 s") as raised, txpool.transaction(timeout=0.5):
+        world.insert(world.one, world.two)
+    causes = [raised.value.__cause__, getattr(raised.value.__cause__, "__cause__", None)]
+    assert any(isinstance(cause, psycopg.errors.QueryCanceled) for cause in causes)
+    assert world.databases.prepared() == []
+    assert world.held == (0, 0, 0)
+
+
+def test_connect_waits_inside_a_transaction_as_long_as_it_is_told(world: World) -> None:
+    with txpool.DataSource(
+        "narrow",
+        driver="psycopg",
+        url=world.one.settings.url,
+        password=world.databases.server.password,
+        pool_max_size=1,
+    ) as narrow:
+        held = narrow.connect()
+        with pytest.raises(txpool.PoolTimeout, match=r"0\.05 s"), txpool.transaction():
+            narrow.connect(timeout=0.05)
+        held.close()
 
 
 def test_a_timeout_cancels_what_is_executing(world: World) -> None:

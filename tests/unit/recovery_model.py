@@ -47,6 +47,10 @@ class WatchedLog(MemoryLog):
     def __init__(self, disk: MemoryDisk, calls: Calls) -> None:
         super().__init__(disk, node=disk.node)
         self.calls = calls
+        self.ours = frozenset({disk.node})
+
+    def nodes(self) -> frozenset[str]:
+        return self.ours
 
     def incarnations(self) -> dict[str, Life]:
         self.calls.hit("incarnations")
@@ -164,7 +168,7 @@ class ModelLedger:
         self._reach()
         return list(self.rows.values())
 
-    def tombstone(self, gtrid: str) -> MarkedRow:
+    def tombstone(self, gtrid: str, identity: str = "") -> MarkedRow:
         self.calls.hit(f"{self.name}.tombstone")
         self._reach()
         if self.open is not None and self.open.gtrid == gtrid:
@@ -208,9 +212,9 @@ class World:
     def one_pass(self) -> None:
         """A single pass, to which every branch is one that the pass before has found: each must be right by itself."""
         xids = [self.xid(d, n, marked=m) for n, d in enumerate((self.a, self.b)) for m in (False, True)]
-        filters = (IncarnationFilter(), TransactionLogFilter(), NodeFilter([NODE]))
+        filters = (IncarnationFilter(), TransactionLogFilter(), NodeFilter())
         account = Account(News())
-        sites = Sites([self.a, self.b, self.ledger], node=NODE, lock_timeout=1)
+        sites = Sites([self.a, self.b, self.ledger], nodes=[NODE], lock_timeout=1)
         work = Work(gather(self.log, sites), self.log, sites, account)
         for module in (MarkedModule(), DecidedModule(), OrphanModule(filters, xids)):
             module.run(work)
@@ -226,7 +230,7 @@ class World:
 
     def lose(self) -> None:
         """Its lock is lost, and the process goes on."""
-        if self.disk.lives[self.incarnation] is Life.ALIVE:
+        if self.disk.lives.get(self.incarnation) is Life.ALIVE:
             self.disk.lives[self.incarnation] = Life.DEAD
 
     def outcomes(self) -> set[str]:
@@ -304,7 +308,7 @@ def marked(world: World) -> Iterator[str]:
     world.b.end(b, answer)
     yield "b ended"
     if answer is Answer.COMMITTED:
-        world.ledger.rows.pop(world.gtrid)
+        world.ledger.rows.pop(world.gtrid, None)
     yield "forgotten"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import subprocess
 import sys
 
@@ -105,10 +106,10 @@ def test_a_winner_that_was_struck_or_is_gone_wins_nothing() -> None:
 
 
 def test_a_result_travels_as_plain_data() -> None:
-    sent = PartitionResult(3, 1, tuple(records(3, 1, "one", "two")), {"one": {"name": "one"}})
+    sent = PartitionResult(3, 1, tuple(records(3, 1, "one", "two")), {"one": {"name": "one"}}, (5, 80))
     packed = sent.pack()
-    assert {type(value) for value in packed.values()} == {int, str, dict}
-    assert PartitionResult.unpack(GTRID, packed) == sent
+    assert {type(value) for value in packed.values()} == {int, str, dict, list}
+    assert PartitionResult.unpack(GTRID, json.loads(json.dumps(packed))) == sent
 
 
 def test_what_a_function_mentions() -> None:

@@ -126,6 +126,9 @@ class ModelMarked:
     def disturb(self, command: str) -> None:
         raise AssertionError("nobody disturbs a model")
 
+    def identity(self) -> str:
+        return "1" * 12
+
     def mark(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         def effect() -> None:
             self.row = "open"

@@ -74,6 +74,10 @@ def test_a_decision_is_seen_by_every_process_with_all_its_branches(opener: Opene
     assert decision.made > 0
 
 
+def test_the_nodes_to_recover_are_the_own_unless_others_are_asked_for(log: DecisionLog) -> None:
+    assert log.nodes() == {"etl-1"}
+
+
 def test_11_a_decision_is_refused_when_its_incarnation_was_fenced_by_another(opener: Opener, log: DecisionLog) -> None:
     gtrid = gtrid_of(log)
     opener().fence(log.incarnation)

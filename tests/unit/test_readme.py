@@ -9,7 +9,7 @@ import pytest
 
 import txpool
 from recovery.cli import ExitCode
-from txpool.settings import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS, Key, reference
+from txpool.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS, Key, reference
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

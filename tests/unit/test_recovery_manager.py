@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from txpool.errors import ConfigurationError
 from txpool.log.base import Heuristic
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.resources.base import Answer
+from txpool.settings import RecoverySettings
 
 COMMITTED, ROLLED_BACK = Answer.COMMITTED, Answer.ROLLED_BACK
 
@@ -96,3 +99,11 @@ def test_a_heuristic_outcome_is_not_noted_twice() -> None:
     assert world.log.heuristics() == [
         Heuristic(world.gtrid, "1:b:L", "b", "commit", "rolled back", pytest.approx(0, abs=1e12))
     ]
+
+
+def test_the_pools_of_recovery_keep_nothing_open(tmp_path: Path) -> None:
+    text = f"driver = sqlite3\nmode = cmr\nurl = sqlite:///{tmp_path}/a.db\npool.min-size = 3"
+    (tmp_path / "a.properties").write_text(text)
+    settings = RecoverySettings.load(node_name=NODE, log_url="memory:", datasources=[tmp_path / "a.properties"])
+    with closing(RecoveryManager(settings)) as manager:
+        assert [datasource.statistics().min_size for datasource in manager._own] == [0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recovery.evidence import Evidence, Standing
-from recovery.orphans import Ballot, IncarnationFilter, NodeFilter, TransactionLogFilter, Vote, poll
+from recovery.orphans import Ballot, IncarnationFilter, NodeFilter, TransactionLogFilter, Vote, poll, voters
 from recovery.sites import Listing, Seen
 from tests.unit.recovery_model import NODE
 from txpool.log.base import Decision, Life
@@ -15,7 +15,7 @@ from txpool.xid import Xid, make_gtrid, make_xid
 def evidence_of(xid: Xid, life: Life | None, **known: object) -> Evidence:
     seen = Seen(xid, "a", "")
     empty: dict[str, object] = {
-        "node": NODE,
+        "nodes": frozenset({NODE}),
         "listings": {"a": Listing("", (seen,))},
         "silent": {},
         "lives": {xid.incarnation: life} if life else {},
@@ -50,7 +50,7 @@ def test_one_leave_alone_wins(life: Life | None, known: dict[str, str], outcome:
         "pointers": {xid.gtrid: "ledger"},
     }
     evidence = evidence_of(xid, life, **{name: values[name] for name in known})
-    ballot = poll((TransactionLogFilter(), NodeFilter([NODE]), IncarnationFilter()), evidence, xid)
+    ballot = poll((TransactionLogFilter(), NodeFilter(), IncarnationFilter()), evidence, xid)
     assert ballot.vote is outcome
 
 
@@ -63,10 +63,21 @@ def test_no_vote_leaves_and_a_filter_of_ones_own_has_a_say() -> None:
             return Ballot(Vote.LEAVE_ALONE, "not on a Friday")
 
     assert poll((), evidence, xid).vote is Vote.LEAVE_ALONE
-    assert poll((NodeFilter(["other"]),), evidence, xid).vote is Vote.LEAVE_ALONE
-    assert poll((NodeFilter([NODE]), Hold()), evidence, xid).reason == "not on a Friday"
+    assert poll((NodeFilter(),), evidence, xid).vote is Vote.ROLLBACK
+    assert poll((NodeFilter(),), evidence_of(xid, Life.FENCED, nodes={"other"}), xid).vote is Vote.LEAVE_ALONE
+    assert poll((NodeFilter(), Hold()), evidence, xid).reason == "not on a Friday"
 
 
 def test_another_nodes_standing_is_foreign_even_where_the_incarnation_is_known() -> None:
     xid = make_xid(make_gtrid("other", "incarnation0", 1), 0, "a")
     assert evidence_of(xid, Life.FENCED).standing(xid.gtrid) is Standing.FOREIGN
+
+
+def test_a_filter_of_ones_own_cannot_have_another_nodes_branch_rolled_back() -> None:
+    xid = make_xid(make_gtrid("other", "incarnation0", 1), 0, "a")
+
+    class Greedy:
+        def vote(self, evidence: Evidence, xid: Xid) -> Ballot | None:
+            return Ballot(Vote.ROLLBACK, "it has been there for an hour")
+
+    assert poll(voters([Greedy()]), evidence_of(xid, Life.DEAD), xid).vote is Vote.LEAVE_ALONE

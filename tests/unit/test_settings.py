@@ -14,16 +14,9 @@ import psycopg.conninfo
 import pytest
 
 from txpool.errors import ConfigurationError
+from txpool.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS, reference
 from txpool.properties import Properties, Secret, SecurityWarning
-from txpool.settings import (
-    COORDINATOR_KEYS,
-    DATASOURCE_KEYS,
-    RECOVERY_KEYS,
-    CoordinatorSettings,
-    DataSourceSettings,
-    RecoverySettings,
-    reference,
-)
+from txpool.settings import CoordinatorSettings, DataSourceSettings, RecoverySettings
 
 PASSWORD = "hunter2"
 ORDERS = "driver = psycopg\nurl = postgresql://app@localhost/orders\n"

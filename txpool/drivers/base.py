@@ -12,8 +12,14 @@ class Driver(Protocol):
     def module(self) -> Any:
         """The PEP 249 module."""
 
-    def connect(self) -> Any:
-        """A new raw connection, outside a transaction, with the session as the datasource wants it."""
+    def connect(self, timeout: float | None = None) -> Any:
+        """A new raw connection, outside a transaction, with the session as the datasource wants it.
+
+        `timeout` is in seconds, beside the driver's own; a driver may take a second or two more.
+        """
+
+    def is_open(self, raw: Any) -> bool:
+        """No I/O: neither closed nor, as far as is known, lost."""
 
     def is_clean(self, raw: Any) -> bool:
         """No I/O: open, healthy, and outside a transaction."""
@@ -26,8 +32,11 @@ class Driver(Protocol):
 
     def close(self, raw: Any) -> None: ...
 
-    def cancel(self, raw: Any) -> None:
-        """Ask the server to stop what the connection is executing; from any thread, never raises."""
+    def cancel(self, raw: Any, timeout: float | None = None) -> None:
+        """Ask the server to stop what the connection is executing; from any thread, never raises.
+
+        It takes a moment, or where the server cannot be reached so many seconds.
+        """
 
     def begin(self, raw: Any) -> None:
         """Open the local transaction, where the driver does not do so by itself at the first statement."""

@@ -7,6 +7,7 @@ a `send` never waits, and an interrupted `receive` loses nothing: the next one g
 from __future__ import annotations
 
 import select
+from time import monotonic
 from typing import Any
 
 import psycopg
@@ -27,6 +28,10 @@ _FATAL_ERROR = int(pq.ExecStatus.FATAL_ERROR)
 _INTERVAL = 100
 # What a session dies of: whatever was on its way has an unknown fate.
 _SESSION_ENDING = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"})
+
+
+class Overdue(psycopg.OperationalError):
+    """The answer has not come in time: whether the server does what it was told is not known."""
 
 
 class Session:
@@ -65,31 +70,37 @@ class Session:
         self._pgconn.send_query(message.encode())
         self._unsent = bool(self._pgconn.flush())
 
-    def receive(self) -> list[PGresult]:
-        """Wait for the whole answer; an error of the server is one of its results, a lost connection raises."""
+    def receive(self, until: float | None = None) -> list[PGresult]:
+        """Wait for the whole answer; an error of the server is one of its results, a lost connection raises.
+
+        `Overdue` where it has not come by that time of the monotonic clock; the session is of no use then.
+        """
         if self._unsent:
             waiting.wait(generators.send(self._pgconn), self._pgconn.socket, interval=_INTERVAL / 1000)
             self._unsent = False
+        pgconn, results = self._pgconn, self.results
         try:
-            while result := self._next():
-                self.results.append(result)
+            while True:
+                # Most results are there already when the first has come, and want no wait of their own.
+                while pgconn.is_busy():
+                    if self._readable.poll(_INTERVAL):
+                        pgconn.consume_input()
+                    elif until is not None and monotonic() > until:
+                        raise Overdue("the server has not answered in time")
+                result = pgconn.get_result()
+                if result is None:
+                    break
+                results.append(result)
         except psycopg.Error:
             # The server's own farewell says more than the closed socket that follows it.
-            if failure(self.results) is None:
+            if failure(results) is None:
                 raise
-        return self.results
+        return results
 
-    def _next(self) -> PGresult | None:
-        """The next result. Most are there already when the first has come, and want no wait of their own."""
-        while self._pgconn.is_busy():
-            if self._readable.poll(_INTERVAL):
-                self._pgconn.consume_input()
-        return self._pgconn.get_result()  # type: ignore[no-any-return]
-
-    def run(self, message: str) -> list[PGresult]:
+    def run(self, message: str, until: float | None = None) -> list[PGresult]:
         """Send and receive; raises what the server answers."""
         self.send(message)
-        results = self.receive()
+        results = self.receive(until)
         error = failure(results)
         if error is not None:
             raise error

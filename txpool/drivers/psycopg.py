@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+from math import ceil
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -39,6 +41,8 @@ class Connection(psycopg.Connection[TupleRow]):
     identity = ""
     #: The timeline that the server writes; empty on a standby.
     timeline = ""
+    #: The identity of the table of marks that was met over it.
+    marks = ""
     #: True once SET or the like has outlived a statement: `reset` restores the session.
     changed = False
 
@@ -52,7 +56,8 @@ class PsycopgDriver:
         self._settings = settings
         self._recovery = recovery
 
-    def connect(self) -> Connection:
+    def connect(self, timeout: float | None = None) -> Connection:
+        until = None if timeout is None else monotonic() + timeout
         options = self._settings.connect_options(self._recovery)
         if "autocommit" in options:
             raise ConfigurationError(
@@ -61,14 +66,20 @@ class PsycopgDriver:
             )
         if "prepare_threshold" in options:
             options["prepare_threshold"] = _threshold(self._settings.name, str(options["prepare_threshold"]))
+        if timeout is not None:
+            own = int(options.get("connect_timeout", 0)) or timeout
+            options["connect_timeout"] = ceil(min(own, max(timeout, 1.0)))
         with translated():
             raw = Connection.connect(self._settings.url, **options)
             try:
-                raw.identity, raw.timeline = identify(Session(raw))
+                raw.identity, raw.timeline = identify(Session(raw), until)
             except BaseException:
                 raw.close()
                 raise
         return raw
+
+    def is_open(self, raw: Connection) -> bool:
+        return not raw.closed
 
     def is_clean(self, raw: Connection) -> bool:
         # A lost or closed connection has another transaction status, too.
@@ -103,10 +114,10 @@ class PsycopgDriver:
     def close(self, raw: Connection) -> None:
         raw.close()
 
-    def cancel(self, raw: Connection) -> None:
+    def cancel(self, raw: Connection, timeout: float | None = None) -> None:
         # Whoever waits for the statement sees what becomes of it.
         with contextlib.suppress(Exception):
-            raw.cancel_safe(timeout=_CANCEL_TIMEOUT)
+            raw.cancel_safe(timeout=_CANCEL_TIMEOUT if timeout is None else timeout)
 
     def begin(self, raw: Connection) -> None:
         """Nothing: psycopg begins by itself."""
@@ -149,11 +160,11 @@ def _threshold(datasource: str, text: str) -> int | None:
         ) from None
 
 
-def identify(session: Session) -> tuple[str, str]:
+def identify(session: Session, until: float | None = None) -> tuple[str, str]:
     """The server's identity and timeline; empty where the server does not let this role see them."""
     system = "(select system_identifier from pg_control_system())"
     try:
-        found, timeline = session.run(f"select {system} || '/' || current_database(); select {_TIMELINE}")
+        found, timeline = session.run(f"select {system} || '/' || current_database(); select {_TIMELINE}", until)
     except psycopg.errors.InsufficientPrivilege:
         return "", ""
     return value(found) or "", value(timeline) or ""

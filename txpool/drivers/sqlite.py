@@ -21,6 +21,8 @@ _marks = itertools.count(1)
 class Connection(sqlite3.Connection):
     """A physical connection, and the mark of its transaction."""
 
+    #: The identity of the table of marks that was met over it.
+    marks = ""
     #: Written into the temporary database by `begin`: it is there afterwards if the transaction has committed.
     mark = 0
 
@@ -34,7 +36,7 @@ class SQLiteDriver:
         self._settings = settings
         self._path = settings.url.removeprefix("sqlite:///")
 
-    def connect(self) -> Connection:
+    def connect(self, timeout: float | None = None) -> Connection:
         with translated():
             raw = Connection(self._path, check_same_thread=False, isolation_level=_LEVEL, **self._options())
             try:
@@ -54,6 +56,12 @@ class SQLiteDriver:
             except ValueError:
                 raise self._wrong(name, f"is {value!r}: write a number") from None
         return options
+
+    def is_open(self, raw: Connection) -> bool:
+        try:
+            return raw.total_changes >= 0
+        except sqlite3.ProgrammingError:  # closed
+            return False
 
     def is_clean(self, raw: Connection) -> bool:
         try:
@@ -81,7 +89,7 @@ class SQLiteDriver:
     def close(self, raw: Connection) -> None:
         raw.close()
 
-    def cancel(self, raw: Connection) -> None:
+    def cancel(self, raw: Connection, timeout: float | None = None) -> None:
         with contextlib.suppress(sqlite3.Error):
             raw.interrupt()
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from txpool.errors import ConfigurationError
-from txpool.log.base import Decision, DecisionLog, Heuristic, Life
+from txpool.log.base import Decision, DecisionLog, Heuristic, Life, Memo
 from txpool.log.folder import LogFolder
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.log.server import LogServer
@@ -20,6 +20,7 @@ __all__ = [
     "DecisionLog",
     "Heuristic",
     "Life",
+    "Memo",
     "MemoryDisk",
     "MemoryLog",
     "Refused",

@@ -16,6 +16,8 @@ from typing import Protocol
 from txpool.resources.base import BranchRecord, Decider
 from txpool.xid import Xid
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -47,6 +49,16 @@ class Heuristic:
     noted: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Memo:
+    """What recovery keeps for people, and for itself between two runs: no outcome ever depends on one."""
+
+    kind: str
+    name: str
+    text: str
+    made: float = 0.0  #: wall-clock seconds
+
+
 class DecisionLog(Decider, Protocol):
     """A durable store of decisions, fences and marks. Thread-safe. Errors: LogError (definite), LogUnknown.
 
@@ -60,6 +72,9 @@ class DecisionLog(Decider, Protocol):
     @property
     def incarnation(self) -> str:
         """This process's own incarnation, registered on first use; a fenced one is replaced before it goes on."""
+
+    def nodes(self) -> frozenset[str]:
+        """Those that are ours to recover: `incarnations` and `fence` know theirs alone."""
 
     def point(self, gtrid: str, datasource: str) -> None:
         """Note durably that this marked datasource decides the gtrid; Refused when fenced, or aborted here."""
@@ -85,18 +100,36 @@ class DecisionLog(Decider, Protocol):
     def pointers(self) -> dict[str, str]: ...
 
     def incarnations(self) -> dict[str, Life]:
-        """Every incarnation that this log has ever registered, with its life tested now."""
+        """Every incarnation that our nodes have ever registered in this log, with its life tested now."""
 
     def note(self, heuristic: Heuristic) -> None:
         """Keep a heuristic outcome until it is forgotten by a person; noting it again changes nothing."""
 
     def heuristics(self) -> list[Heuristic]: ...
 
-    def dismiss(self, gtrid: str) -> None:
-        """Forget the heuristic outcomes of a gtrid."""
+    def dismiss(self, gtrid: str, bqual: str | None = None) -> None:
+        """Forget the heuristic outcomes of a gtrid, or that of one branch."""
 
     def purge(self, gtrids: Iterable[str]) -> None:
         """Drop whatever is kept of these gtrids (decision, mark, pointer, abort record), durably, at once."""
+
+    def expire(self, incarnations: Iterable[str]) -> None:
+        """Move fenced incarnations out of `incarnations`, durably; what is not fenced stays.
+
+        For `record`, `point` and `is_fenced` they are as before, and `fence` brings one back.
+        """
+
+    def expired(self, incarnations: Iterable[str] | None = None) -> set[str]:
+        """Which of these, or of all, have expired, of our nodes."""
+
+    def keep(self, memo: Memo) -> None:
+        """Keep a memo durably, in the place of one of its kind and name."""
+
+    def memos(self, kind: str) -> list[Memo]:
+        """Those of a kind, oldest first."""
+
+    def drop(self, kind: str, names: Iterable[str]) -> None:
+        """Drop memos durably; what is not there needs no dropping."""
 
     def close(self) -> None:
         """Write what was lazily forgotten, and let go of the incarnation's lock."""
@@ -105,7 +138,7 @@ class DecisionLog(Decider, Protocol):
 def encode(branches: Iterable[BranchRecord]) -> str:
     """The branches of a decision as JSON, for a log's record or a marked row."""
     rows = [[b.xid.bqual, b.datasource, b.identity, dict(b.evidence)] for b in branches]
-    return json.dumps(rows, separators=(",", ":"))
+    return _ENCODER.encode(rows)
 
 
 def decode(gtrid: str, text: str) -> tuple[BranchRecord, ...]:

@@ -27,6 +27,12 @@ CREATE TABLE pointers (gtrid TEXT PRIMARY KEY, datasource TEXT NOT NULL, touched
 CREATE TABLE heuristics (gtrid TEXT, bqual TEXT, datasource TEXT NOT NULL, decided TEXT NOT NULL, ended TEXT NOT NULL,
     noted REAL NOT NULL, PRIMARY KEY (gtrid, bqual)) WITHOUT ROWID;
 """
+# A log that was made without them gets them when it is opened.
+_ADDED = """
+CREATE TABLE IF NOT EXISTS expired (name TEXT PRIMARY KEY, since REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS memos (kind TEXT, name TEXT, text TEXT NOT NULL, made REAL NOT NULL,
+    PRIMARY KEY (kind, name)) WITHOUT ROWID;
+"""
 
 
 class LogFolder:
@@ -62,6 +68,7 @@ class LogFolder:
         """Look for damage, and make the reserve where there is room for it."""
         with closing(self.connect(node)) as connection:
             self._look_for_damage(connection)
+            self._add_tables(connection)
         self._replenish()
 
     def connect(self, node: str) -> sqlite3.Connection:
@@ -70,9 +77,14 @@ class LogFolder:
         try:
             _make_durable(connection)
             self._verify(connection, node)
+            # The write-ahead log is there now. SQLite syncs its directory, too, but passes over an error of that.
+            _sync_directory(self.path)
         except sqlite3.Error as error:
             connection.close()
             raise self._unreadable(error) from error
+        except OSError as error:
+            connection.close()
+            raise LogError(f"the decision log {self.database} cannot be made durable: {error}") from error
         except BaseException:
             connection.close()
             raise
@@ -92,8 +104,10 @@ class LogFolder:
         try:
             _make_durable(connection)
             self._look_for_damage(connection)
+            self._add_tables(connection)
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("DELETE FROM incarnations")
+            connection.execute("DELETE FROM expired")
             connection.execute("DELETE FROM finished")
             _set(connection, {"node": node, "log": secrets.token_hex(16)} | _identity(self.database))
             connection.execute("COMMIT")
@@ -159,11 +173,14 @@ class LogFolder:
             _write_durably(draft, b"")
             with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
                 _make_durable(connection)
-                connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+                connection.executescript(f"BEGIN; {_SCHEMA}{_ADDED} COMMIT;")
                 meta = {"format": _FORMAT, "node": node, "log": secrets.token_hex(16), "full": "0"}
                 _set(connection, meta | _identity(draft))
-                # Last, since closing a write-ahead log moves what is in it to the database, and hides what fails.
-                connection.execute("PRAGMA journal_mode = WAL")
+                # Last, since closing a write-ahead log moves what is in it to the database, and hides what fails. Until
+                # its answer is fetched, it is not committed.
+                (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            if mode != "wal":  # SQLite answers with the mode that it has kept
+                raise OSError("its file system has no room for a write-ahead log's shared memory")
             with suppress(FileExistsError):  # another process has made it: unlike a rename, a link replaces nothing
                 os.link(draft, self.database)
         finally:
@@ -187,6 +204,12 @@ class LogFolder:
                 f"made. Two copies in use would end transactions both ways. Once the other is not in use any more, "
                 f"`txpool-recovery init --adopt` accepts this one, and leaves all earlier branches alone"
             )
+
+    def _add_tables(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.executescript(_ADDED)
+        except sqlite3.Error as error:
+            raise LogError(f"the decision log {self.database} cannot be brought up to date: {error}") from error
 
     def _look_for_damage(self, connection: sqlite3.Connection) -> None:
         try:

@@ -55,7 +55,7 @@ class GroupCommit:
         self._turn = threading.Lock()
         self._reading = threading.Lock()
         self._queue: deque[_Entry[Any]] = deque()
-        self._later: deque[_Entry[Any]] = deque()
+        self._later: deque[Work[None]] = deque()
         self._closed = ""
         #: Why nothing more may be decided, after a COMMIT whose outcome the disk did not tell; "" while all is well.
         self.poison = ""
@@ -89,7 +89,7 @@ class GroupCommit:
 
     def later(self, work: Work[None]) -> int:
         """Let the next transaction carry the work, at no fsync of its own; returns how much is waiting."""
-        self._later.append(_Entry(work))
+        self._later.append(work)
         return len(self._later)
 
     def read(self, work: Work[T]) -> T:
@@ -150,14 +150,14 @@ class GroupCommit:
 
     def _lead(self) -> None:
         batch: list[_Entry[Any]] = []
-        riders: list[_Entry[Any]] = []
+        riders: list[Work[None]] = []
         committing = False
         try:
             connection = self._opened()
             connection.execute("BEGIN IMMEDIATE")
             _drain(self._later, riders)
-            for entry in riders:
-                entry.work(connection)
+            for work in riders:
+                work(connection)
             written = 0
             while self._queue:  # each statement lets other threads run, and queue up
                 _drain(self._queue, batch)
@@ -185,8 +185,9 @@ class GroupCommit:
 
     def _pass_on(self) -> None:
         """After a turn: wake whoever queued up during it and nobody has written for."""
-        with suppress(IndexError):
-            self._queue[0].wake()
+        if self._queue:
+            with suppress(IndexError):  # it has just been written for
+                self._queue[0].wake()
 
     def _failed(self, error: BaseException, committing: bool) -> type[LogError]:
         """What is certain after a failure; closes the connection, and so rolls back what is open."""
@@ -240,7 +241,7 @@ class GroupCommit:
             self._reader = None
 
 
-def _drain(queue: deque[_Entry[Any]], into: list[_Entry[Any]]) -> None:
+def _drain(queue: deque[T], into: list[T]) -> None:
     """Move all of it in one call of C, so that no interrupt comes between taking an entry and keeping it."""
     with suppress(IndexError):
         into.extend(iter(queue.popleft, None))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from txpool import failpoints
 from txpool.errors import LogError
-from txpool.log.base import Decision, Heuristic, Life
+from txpool.log.base import Decision, Heuristic, Life, Memo
 from txpool.resources.base import BranchRecord, Refused, Settled
 from txpool.xid import new_incarnation, split_gtrid
 
@@ -24,6 +24,8 @@ class MemoryDisk:
     finished: set[str] = field(default_factory=set)
     pointers: dict[str, str] = field(default_factory=dict)
     heuristics: dict[tuple[str, str], Heuristic] = field(default_factory=dict)
+    expired: set[str] = field(default_factory=set)
+    memos: dict[tuple[str, str], Memo] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
 
@@ -47,6 +49,9 @@ class MemoryLog:
                 self._own = new_incarnation()
                 self._disk.lives[self._own] = Life.ALIVE
             return self._own
+
+    def nodes(self) -> frozenset[str]:
+        return frozenset({self.node})
 
     def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         if failpoints.armed:
@@ -83,12 +88,14 @@ class MemoryLog:
 
     def fence(self, incarnation: str) -> None:
         with self._disk.lock:
-            if incarnation not in self._disk.lives:
+            if incarnation not in {*self._disk.lives, *self._disk.expired}:
                 raise LogError(f"incarnation {incarnation} was never registered: its branches are left alone")
+            self._disk.expired.discard(incarnation)
             self._disk.lives[incarnation] = Life.FENCED
 
     def is_fenced(self, incarnation: str) -> bool:
-        return self._disk.lives.get(incarnation) is Life.FENCED
+        with self._disk.lock:
+            return self._disk.lives.get(incarnation) is Life.FENCED or incarnation in self._disk.expired
 
     def finish(self, gtrid: str) -> None:
         if failpoints.armed:
@@ -124,9 +131,9 @@ class MemoryLog:
         with self._disk.lock:
             return [kept for _, kept in sorted(self._disk.heuristics.items())]
 
-    def dismiss(self, gtrid: str) -> None:
+    def dismiss(self, gtrid: str, bqual: str | None = None) -> None:
         with self._disk.lock:
-            for key in [key for key in self._disk.heuristics if key[0] == gtrid]:
+            for key in [key for key in self._disk.heuristics if key == (gtrid, bqual or key[1])]:
                 del self._disk.heuristics[key]
 
     def purge(self, gtrids: Iterable[str]) -> None:
@@ -135,6 +142,31 @@ class MemoryLog:
                 self._disk.outcomes.pop(gtrid, None)
                 self._disk.finished.discard(gtrid)
                 self._disk.pointers.pop(gtrid, None)
+
+    def expire(self, incarnations: Iterable[str]) -> None:
+        with self._disk.lock:
+            for name in incarnations:
+                if self._disk.lives.get(name) is Life.FENCED:
+                    del self._disk.lives[name]
+                    self._disk.expired.add(name)
+
+    def expired(self, incarnations: Iterable[str] | None = None) -> set[str]:
+        with self._disk.lock:
+            return self._disk.expired.intersection(self._disk.expired if incarnations is None else incarnations)
+
+    def keep(self, memo: Memo) -> None:
+        with self._disk.lock:
+            self._disk.memos[memo.kind, memo.name] = memo
+
+    def memos(self, kind: str) -> list[Memo]:
+        with self._disk.lock:
+            found = [memo for memo in self._disk.memos.values() if memo.kind == kind]
+        return sorted(found, key=lambda memo: (memo.made, memo.name))
+
+    def drop(self, kind: str, names: Iterable[str]) -> None:
+        with self._disk.lock:
+            for name in names:
+                self._disk.memos.pop((kind, name), None)
 
     def close(self) -> None:
         """Let go of the incarnation, as a process does that ends."""

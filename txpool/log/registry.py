@@ -7,19 +7,25 @@ of "dead", which leads to a fence, and never of a recovery that waits for ever.
 from __future__ import annotations
 
 import fcntl
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from txpool.errors import LogError
+
 
 class IncarnationLock:
-    """The lock of this process's own incarnation, taken before its name is published."""
+    """The lock of this process's own incarnation, taken before its name is published; LogError where it cannot be."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        folder.mkdir(mode=0o700, exist_ok=True)
         self.name = name
         self._path = _path(folder, name)
-        self._file: IO[bytes] = self._path.open("xb")
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            self._file: IO[bytes] = self._path.open("xb")
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise LogError(f"no incarnation can be registered, and nothing was done: {error}") from error
 
     def release(self) -> None:
         """Let go: whoever gets the lock may fence the incarnation."""
@@ -31,12 +37,13 @@ class IncarnationLock:
 
     def discard(self) -> None:
         """Let go of a name that was never published."""
-        self._path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._path.unlink()
         self._file.close()
 
 
 def alive(folder: Path, name: str) -> bool:
-    """Whether a process holds the incarnation's lock now.
+    """Whether a process holds the incarnation's lock now; LogError where that cannot be told.
 
     A file that is missing was removed with its fence, or lost with the power before its directory was written; both
     mean dead. Where a person deleted it under a living process, the fence still keeps everybody safe.
@@ -45,6 +52,8 @@ def alive(folder: Path, name: str) -> bool:
         file = _path(folder, name).open("rb")
     except FileNotFoundError:
         return False
+    except OSError as error:
+        raise LogError(f"it cannot be told whether incarnation {name} is alive: {error}") from error
     with file:
         try:
             # Shared, so that two that look at once do not take each other for the owner.
@@ -55,8 +64,9 @@ def alive(folder: Path, name: str) -> bool:
 
 
 def remove(folder: Path, name: str) -> None:
-    """Remove the file of a fenced incarnation: names are random and never used again, so nobody can mistake it."""
-    _path(folder, name).unlink(missing_ok=True)
+    """Remove the file of a fenced incarnation; one that stays does no harm, since its name is never used again."""
+    with suppress(OSError):
+        _path(folder, name).unlink()
 
 
 def _path(folder: Path, name: str) -> Path:

@@ -32,6 +32,13 @@ CREATE TABLE txpool_pointers (gtrid text COLLATE "C" PRIMARY KEY, datasource tex
 CREATE TABLE txpool_heuristics (gtrid text COLLATE "C", bqual text COLLATE "C", datasource text NOT NULL,
     decided text NOT NULL, ended text NOT NULL, noted double precision NOT NULL, PRIMARY KEY (gtrid, bqual));
 """
+# A log that was made without them gets them from `txpool-recovery init`.
+_ADDED = """
+CREATE TABLE txpool_expired (name text COLLATE "C" PRIMARY KEY, node text NOT NULL, lease bigint NOT NULL,
+    since double precision NOT NULL);
+CREATE TABLE txpool_memos (kind text COLLATE "C", name text COLLATE "C", text text NOT NULL,
+    made double precision NOT NULL, PRIMARY KEY (kind, name));
+"""
 # What libpq is told where the url says nothing else. A standby cannot keep a log. Times are seconds, the last
 # milliseconds: the server's host may vanish without a word.
 _OPTIONS: Final = {
@@ -43,21 +50,21 @@ _OPTIONS: Final = {
     "tcp_user_timeout": "60000",
 }
 # What the session needs, whatever the role or the database has configured. A statement timeout would end a wait for
-# synchronous standbys with a success that is none; a lock timeout leaves nothing behind. The keep-alives are the
-# server's: by them it finds that a client's host has vanished, and frees its lease.
+# synchronous standbys with a success that is none; a lock timeout leaves nothing behind.
 _SESSION: Final = {
     "synchronous_commit": "on",
     "default_transaction_isolation": "read committed",
     "statement_timeout": "0",
     "transaction_timeout": "0",
     "idle_session_timeout": "0",
-    "tcp_keepalives_idle": "30",
-    "tcp_keepalives_interval": "10",
-    "tcp_keepalives_count": "3",
 }
+# The server's own keep-alives, by which it finds that a client's host has vanished, and frees its lease: they are the
+# client's, which the url may set.
+_KEEPALIVES: Final = ("keepalives_idle", "keepalives_interval", "keepalives_count")
 # Not every version knows every setting, and a stronger durability is left as it is.
 _CONFIGURE = f"""SELECT set_config(name, value, false) FROM pg_settings
-    JOIN (VALUES ('lock_timeout', %s), {", ".join(map(str, _SESSION.items()))}) AS wanted (name, value)
+    JOIN (VALUES ('lock_timeout', %s), {", ".join(f"('tcp_{name}', %s)" for name in _KEEPALIVES)},
+    {", ".join(map(str, _SESSION.items()))}) AS wanted (name, value)
     USING (name) WHERE setting <> 'remote_apply'"""  # noqa: S608 - constants
 
 
@@ -106,9 +113,10 @@ class LogServer:
             server = _server(raw)
             with raw.transaction():
                 raw.execute("SELECT pg_advisory_xact_lock(%s)", [_CREATING])
-                if not _has_tables(raw):
+                if not _has_table(raw, "txpool_meta"):
                     raw.execute(_SCHEMA)
                     _set(raw, {"format": _FORMAT, "log": secrets.token_hex(16), "server": server})
+                _add_tables(raw)
 
     def adopt(self) -> None:
         """Accept a copied or moved log as this server's own; LogError while any incarnation holds its lease.
@@ -127,7 +135,9 @@ class LogServer:
                 if held:
                     names = ", ".join(name for (name,) in held)
                     raise LogError(f"{self.name} is in use by incarnation {names}: nothing done")
+                _add_tables(raw)
                 raw.execute("DELETE FROM txpool_incarnations")
+                raw.execute("DELETE FROM txpool_expired")
                 raw.execute("DELETE FROM txpool_finished")
                 _set(raw, {"log": secrets.token_hex(16), "server": server})
 
@@ -143,7 +153,7 @@ class LogServer:
             options["password"] = self._password.reveal()
         raw: Raw = psycopg.connect(autocommit=True, **options)
         try:
-            raw.execute(_CONFIGURE, [self._lock_timeout])
+            raw.execute(_CONFIGURE, [self._lock_timeout, *(options[name] for name in _KEEPALIVES)])
         except BaseException:
             raw.close()
             raise
@@ -155,6 +165,8 @@ class LogServer:
         if meta.get("format") != _FORMAT:
             raise LogError(f"{self.name} has format {meta.get('format')}; this txpool reads format {_FORMAT}")
         found = _server(raw)
+        if not _has_table(raw, "txpool_memos"):
+            raise LogError(f"{self.name} was made by an earlier txpool: `txpool-recovery init` adds what it lacks")
         # Where the role may not see the server's identity, there is nothing to compare.
         if found and meta["server"] and found != meta["server"]:
             raise LogError(
@@ -164,15 +176,20 @@ class LogServer:
             )
 
     def _require_tables(self, raw: Raw) -> None:
-        if not _has_tables(raw):
+        if not _has_table(raw, "txpool_meta"):
             raise LogError(
                 f"{self.name} is missing: its tables are not on the search path there. Empty ones would roll back what "
                 f"is committed, so they are made only by `txpool-recovery init`, or with log.create = true"
             )
 
 
-def _has_tables(raw: Raw) -> bool:
-    return raw.execute("SELECT 1 WHERE to_regclass('txpool_meta') IS NOT NULL").fetchone() is not None
+def _has_table(raw: Raw, name: str) -> bool:
+    return raw.execute("SELECT 1 WHERE to_regclass(%s) IS NOT NULL", [name]).fetchone() is not None
+
+
+def _add_tables(raw: Raw) -> None:
+    if not _has_table(raw, "txpool_memos"):
+        raw.execute(_ADDED)
 
 
 def _server(raw: Raw) -> str:

@@ -21,6 +21,7 @@ from txpool.errors import LogError, LogUnknown
 from txpool.log import forks
 from txpool.log.base import Decision, Heuristic, Life, decode, encode
 from txpool.log.lease import Lease, key_of
+from txpool.log.memos import SqlMemos
 from txpool.log.server import LogServer, Raw
 from txpool.log.sessions import Sessions
 from txpool.resources.base import BranchRecord, Refused, Settled
@@ -51,15 +52,23 @@ _PUBLISH = """WITH old AS (UPDATE txpool_incarnations SET fenced = fenced + 1 WH
     INSERT INTO txpool_incarnations (name, node, lease) VALUES (%s, %s, %s)"""
 _FENCE = """UPDATE txpool_incarnations SET fenced = fenced + 1
     WHERE name = %(name)s AND (%(every)s OR node = ANY(%(nodes)s)) RETURNING fenced"""
+_REVIVE = """WITH back AS (DELETE FROM txpool_expired
+        WHERE name = %(name)s AND (%(every)s OR node = ANY(%(nodes)s)) RETURNING name, node, lease)
+    INSERT INTO txpool_incarnations (name, node, lease, fenced) SELECT name, node, lease, 1 FROM back
+    RETURNING fenced"""
+_IS_FENCED = """SELECT 1 FROM txpool_incarnations WHERE name = %(name)s AND fenced > 0
+    UNION ALL SELECT 1 FROM txpool_expired WHERE name = %(name)s"""
 # Shared, so that two that look at once do not take each other for the owner; held until the statement's end.
 _INCARNATIONS = """SELECT name, fenced, CASE WHEN fenced = 0 THEN NOT pg_try_advisory_xact_lock_shared(lease) END
     FROM txpool_incarnations WHERE %(every)s OR node = ANY(%(nodes)s)"""
+_NODES = "SELECT node FROM txpool_incarnations UNION SELECT node FROM txpool_expired"
 _NOTE = """INSERT INTO txpool_heuristics (gtrid, bqual, datasource, decided, ended, noted)
     VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"""
+_DISMISS = "DELETE FROM txpool_heuristics WHERE gtrid = %s AND bqual = coalesce(%s, bqual)"
 _HEURISTICS = "SELECT gtrid, bqual, datasource, decided, ended, noted FROM txpool_heuristics ORDER BY gtrid, bqual"
 
 
-class SqlLog:
+class SqlLog(SqlMemos):
     """A DecisionLog in a PostgreSQL database. Thread-safe; a forked child goes on with an incarnation of its own.
 
     `incarnations` and `fence` know those of `nodes` alone: this node's own, unless others are listed, or all by "*".
@@ -80,6 +89,7 @@ class SqlLog:
     ) -> None:
         self._node = node
         asked = (node,) if nodes is None else tuple(nodes)
+        self._named = frozenset(asked) - {EVERY_NODE} or frozenset({node})
         self._asked = {"every": EVERY_NODE in asked, "nodes": list(asked)}
         self._server = LogServer(url, user=user, password=password, lock_timeout=lock_timeout)
         self._name = self._server.name
@@ -109,6 +119,10 @@ class SqlLog:
                 if own is None or self._stale(own):
                     own = self._register(own)
         return own.name
+
+    def nodes(self) -> frozenset[str]:
+        found = self._sessions.read(_NODES) if self._asked["every"] else []
+        return self._named.union(node for (node,) in found)
 
     def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         row = gtrid, encode(branches), time.time(), split_gtrid(gtrid).incarnation
@@ -171,16 +185,16 @@ class SqlLog:
             raise Refused(f"{refused}{decider} decides it")
 
     def fence(self, incarnation: str) -> None:
-        if not self._sessions.run(_FENCE, self._asked | {"name": incarnation}):
+        asked = self._asked | {"name": incarnation}
+        # One that has expired is brought back; who comes second to that finds it where it was.
+        if not any(self._sessions.run(statement, asked) for statement in (_FENCE, _REVIVE, _FENCE)):
             raise LogError(
                 f"incarnation {incarnation} was never registered in {self._name}, or is of a node that is not ours to "
                 f"recover: its branches are left alone"
             )
 
     def is_fenced(self, incarnation: str) -> bool:
-        return bool(
-            self._sessions.read("SELECT 1 FROM txpool_incarnations WHERE name = %s AND fenced > 0", (incarnation,))
-        )
+        return bool(self._sessions.read(_IS_FENCED, {"name": incarnation}))
 
     def finish(self, gtrid: str) -> None:
         if failpoints.armed:
@@ -214,8 +228,8 @@ class SqlLog:
     def heuristics(self) -> list[Heuristic]:
         return [Heuristic(*row) for row in self._sessions.read(_HEURISTICS)]
 
-    def dismiss(self, gtrid: str) -> None:
-        self._sessions.run("DELETE FROM txpool_heuristics WHERE gtrid = %s", (gtrid,))
+    def dismiss(self, gtrid: str, bqual: str | None = None) -> None:
+        self._sessions.run(_DISMISS, (gtrid, bqual))
 
     def purge(self, gtrids: Iterable[str]) -> None:
         self._sessions.run(_PURGE, {"gtrids": list(gtrids)})

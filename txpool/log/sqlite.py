@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import astuple
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from txpool import failpoints
 from txpool.errors import LogError, LogUnknown
@@ -23,6 +22,7 @@ from txpool.log import forks, registry
 from txpool.log.base import Decision, Heuristic, Life, decode, encode
 from txpool.log.folder import LogFolder
 from txpool.log.group import GroupCommit
+from txpool.log.memos import SqliteMemos
 from txpool.resources.base import BranchRecord, Refused, Settled
 from txpool.xid import new_incarnation, split_gtrid
 
@@ -35,12 +35,15 @@ _ABORT = """INSERT INTO decisions (gtrid, branches, made) VALUES (?, NULL, ?)
 _POINT = """INSERT INTO pointers (gtrid, datasource) SELECT ?1, ?2 FROM incarnations
     WHERE name = ?3 AND fenced = 0 AND NOT EXISTS (SELECT 1 FROM decisions WHERE gtrid = ?1)
     ON CONFLICT (gtrid) DO UPDATE SET touched = touched + 1 WHERE datasource = excluded.datasource"""
+_IS_FENCED = """SELECT 1 FROM incarnations WHERE name = ?1 AND fenced > 0
+    UNION ALL SELECT 1 FROM expired WHERE name = ?1"""
 _FINISH = """INSERT INTO finished (gtrid) VALUES (?) ON CONFLICT (gtrid) DO UPDATE SET touched = touched + 1"""
 _NOTE = "INSERT OR IGNORE INTO heuristics (gtrid, bqual, datasource, decided, ended, noted) VALUES (?, ?, ?, ?, ?, ?)"
+_DISMISS = "DELETE FROM heuristics WHERE gtrid = ?1 AND bqual = coalesce(?2, bqual)"
 _HEURISTICS = "SELECT gtrid, bqual, datasource, decided, ended, noted FROM heuristics ORDER BY gtrid, bqual"
 
 
-class SqliteLog:
+class SqliteLog(SqliteMemos):
     """A DecisionLog in a folder. Thread-safe; a forked child goes on with an incarnation of its own.
 
     Errors: LogError where nothing was written, LogUnknown where that is not known.
@@ -79,6 +82,9 @@ class SqliteLog:
                 if own is None or self._stale(own):
                     own = self._register(own)
         return own.name
+
+    def nodes(self) -> frozenset[str]:
+        return frozenset({self._node})
 
     def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         work = partial(self._decide, gtrid, split_gtrid(gtrid).incarnation, encode(branches))
@@ -125,7 +131,7 @@ class SqliteLog:
         registry.remove(self._folder.incarnations, incarnation)
 
     def is_fenced(self, incarnation: str) -> bool:
-        return bool(self._read("SELECT 1 FROM incarnations WHERE name = ? AND fenced > 0", incarnation))
+        return bool(self._read(_IS_FENCED, incarnation))
 
     def finish(self, gtrid: str) -> None:
         if failpoints.armed:
@@ -158,8 +164,8 @@ class SqliteLog:
     def heuristics(self) -> list[Heuristic]:
         return [Heuristic(*row) for row in self._read(_HEURISTICS)]
 
-    def dismiss(self, gtrid: str) -> None:
-        self._group.write(lambda db: db.execute("DELETE FROM heuristics WHERE gtrid = ?", (gtrid,)))
+    def dismiss(self, gtrid: str, bqual: str | None = None) -> None:
+        self._group.write(lambda db: db.execute(_DISMISS, (gtrid, bqual)))
 
     def purge(self, gtrids: Iterable[str]) -> None:
         self._group.write(partial(_purge, [(gtrid,) for gtrid in gtrids]))
@@ -247,9 +253,6 @@ class SqliteLog:
             return Life.FENCED
         return Life.ALIVE if registry.alive(self._folder.incarnations, name) else Life.DEAD
 
-    def _read(self, sql: str, *parameters: str) -> list[tuple[Any, ...]]:
-        return self._group.read(lambda db: db.execute(sql, parameters).fetchall())
-
 
 def _abort(gtrid: str, db: sqlite3.Connection) -> Settled:
     db.execute(_ABORT, (gtrid, time.time()))
@@ -280,4 +283,8 @@ def _publish(name: str, old: str | None, db: sqlite3.Connection) -> None:
 
 
 def _fence(name: str, db: sqlite3.Connection) -> bool:
-    return db.execute("UPDATE incarnations SET fenced = fenced + 1 WHERE name = ?", (name,)).rowcount == 1
+    if db.execute("UPDATE incarnations SET fenced = fenced + 1 WHERE name = ?", (name,)).rowcount == 1:
+        return True
+    # One that has expired is brought back.
+    db.execute("INSERT INTO incarnations (name, fenced) SELECT name, 1 FROM expired WHERE name = ?", (name,))
+    return db.execute("DELETE FROM expired WHERE name = ?", (name,)).rowcount == 1

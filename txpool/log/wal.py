@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 import struct
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 _HEADER = struct.Struct(">8I")  # magic, format, page size, checkpoint number, two salts, two checksums
@@ -29,21 +30,47 @@ def damaged(connection: sqlite3.Connection, database: Path) -> bool:
 
 
 def _look(connection: sqlite3.Connection, database: Path) -> tuple[int, int, bytes]:
-    """How many frames SQLite recognizes, how many commits of the same generation follow, and the log's header."""
+    """How many frames SQLite recognizes, how many commits follow in one piece, and the log's header."""
     recognized = _recognized(connection)
     # Neither log.db nor log.db-shm may be opened here: closing them would drop this process's locks on them.
     with Path(f"{database}-wal").open("rb") as file:
         header = file.read(_HEADER.size)
         if len(header) < _HEADER.size:
             return recognized, 0, header
-        _, _, page_size, _, *salts, _, _ = _HEADER.unpack(header)
-        commits = 0
+        magic, _, page_size, _, *salts, _, _ = _HEADER.unpack(header)
         file.seek(recognized * (_FRAME.size + page_size), 1)
-        while len(frame := file.read(_FRAME.size)) == _FRAME.size:
-            _, pages, *found, _, _ = _FRAME.unpack(frame)
-            commits += pages > 0 and found == salts
-            file.seek(page_size, 1)
-    return recognized, commits, header
+        frames = iter(lambda: file.read(_FRAME.size + page_size), b"")
+        return recognized, _commits(frames, page_size, salts, "<>"[magic & 1]), header
+
+
+def _commits(frames: Iterator[bytes], page_size: int, salts: list[int], order: str) -> int:
+    """The most commits among frames of this generation that were written one after the other.
+
+    A transaction that failed, on a full disk or at its sync, may leave its end behind what has overwritten its
+    beginning. That is one commit, and no other goes on from its checksum.
+    """
+    most = commits = 0
+    before = (0, 0)
+    for frame in frames:
+        if len(frame) < _FRAME.size + page_size:
+            break
+        _, pages, *found, first, second = _FRAME.unpack_from(frame)
+        if found != salts or _checksum(frame[:8] + frame[_FRAME.size :], before, order) != (first, second):
+            commits = 0
+        commits += pages > 0 and found == salts
+        most = max(most, commits)
+        before = first, second
+    return most
+
+
+def _checksum(content: bytes, before: tuple[int, int], order: str) -> tuple[int, int]:
+    """SQLite's own, which goes on from that of the frame before."""
+    first, second = before
+    words = iter(struct.unpack(f"{order}{len(content) // 4}I", content))
+    for word, following in zip(words, words, strict=True):
+        first = first + word + second & 0xFFFFFFFF
+        second = second + following + first & 0xFFFFFFFF
+    return first, second
 
 
 def _recognized(connection: sqlite3.Connection) -> int:

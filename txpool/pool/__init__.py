@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from txpool.pool import samples  # noqa: F401 - has the pools among the sources of metrics
 from txpool.pool.pool import Pool
 from txpool.pool.pooled import Connector, Pooled
 from txpool.pool.statistics import PoolStatistics

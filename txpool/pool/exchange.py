@@ -22,8 +22,12 @@ from threading import TIMEOUT_MAX, Lock
 from time import monotonic
 from typing import Generic
 
+from txpool.metrics import HISTOGRAMS, instruments
+from txpool.metrics.catalogue import WAIT_SECONDS
 from txpool.pool.pooled import C, Connector, Pooled
 from txpool.pool.statistics import Counters
+
+_waited = HISTOGRAMS[WAIT_SECONDS].observe
 
 
 class Waiter(Generic[C]):
@@ -44,8 +48,9 @@ class Waiter(Generic[C]):
 class Exchange(Generic[C]):
     """The state of a pool in one process. All methods are safe from any thread, but not from finalisers."""
 
-    def __init__(self, connector: Connector[C], min_size: int, max_size: int, max_lifetime: float) -> None:
+    def __init__(self, connector: Connector[C], name: str, min_size: int, max_size: int, max_lifetime: float) -> None:
         self._connector = connector
+        self._name = name
         self._max_lifetime = max_lifetime
         self.min_size = min_size
         self.max_size = max_size
@@ -83,9 +88,12 @@ class Exchange(Generic[C]):
             if waiter.pooled is None:
                 started = monotonic()
                 waiter.woken.acquire(timeout=min(max(timeout, 0), TIMEOUT_MAX))
+                seconds = monotonic() - started
                 with self.lock:
                     self.counters.waits += 1
-                    self.counters.wait_seconds += monotonic() - started
+                    self.counters.wait_seconds += seconds
+                if instruments.armed:
+                    _waited(seconds, self._name)
             if waiter.pooled is None:
                 self._withdraw(waiter)
         except BaseException:

@@ -12,6 +12,8 @@ from time import monotonic
 from typing import Any, Generic
 
 from txpool.errors import ConfigurationError, PoolClosed, PoolTimeout, ProgrammingError
+from txpool.metrics import HISTOGRAMS, instruments
+from txpool.metrics.catalogue import CREATE_SECONDS, USE_SECONDS
 from txpool.pool.exchange import Exchange
 from txpool.pool.maintenance import Maintenance
 from txpool.pool.pooled import C, Connector, Pooled
@@ -19,6 +21,7 @@ from txpool.pool.report import stack_of_caller, timeout_message
 from txpool.pool.statistics import Counters, PoolStatistics
 
 log = logging.getLogger("txpool.pool")
+_opened, _held = (HISTOGRAMS[family].observe for family in (CREATE_SECONDS, USE_SECONDS))
 
 #: Seconds that close() grants to a connect in the background.
 JOIN_TIMEOUT = 5.0
@@ -68,7 +71,7 @@ class Pool(Generic[C]):
 
     def _begin(self, min_size: int, max_size: int) -> None:
         """Begin in this process, with nothing."""
-        self.exchange = Exchange(self._connector, min_size, max_size, self._max_lifetime)
+        self.exchange = Exchange(self._connector, self.name, min_size, max_size, self._max_lifetime)
         self._idle = self.exchange.idle
         self._waiters = self.exchange.waiters
         self._home = self.exchange.home
@@ -117,6 +120,8 @@ class Pool(Generic[C]):
             raise self._given_back_already() from None
         pooled.returned_at = now = monotonic()
         pooled.use_seconds += now - pooled.taken_at
+        if instruments.armed:
+            _held(now - pooled.taken_at, self.name)
         if pooled.dirty or now >= pooled.expires or not self._is_clean(pooled.raw):
             self._mend(pooled)
         elif self._waiters:
@@ -135,7 +140,10 @@ class Pool(Generic[C]):
             pooled.holder.pop()
         except IndexError:
             raise self._given_back_already() from None
-        pooled.use_seconds += monotonic() - pooled.taken_at
+        seconds = monotonic() - pooled.taken_at
+        pooled.use_seconds += seconds
+        if instruments.armed:
+            _held(seconds, self.name)
         self.exchange.destroy(pooled)
 
     def check(self) -> None:
@@ -211,8 +219,11 @@ class Pool(Generic[C]):
             self.exchange.destroy(place)
             raise self._closed()
         self.failure = None
+        seconds = monotonic() - started
         self.exchange.count("created")
-        self.exchange.count("create_seconds", monotonic() - started)
+        self.exchange.count("create_seconds", seconds)
+        if instruments.armed:
+            _opened(seconds, self.name)
         self._maintenance.wake()
         return place
 
@@ -298,6 +309,13 @@ class Pool(Generic[C]):
 
 
 _pools: weakref.WeakSet[Pool[Any]] = weakref.WeakSet()
+
+
+def all_statistics() -> list[PoolStatistics]:
+    """The numbers of every pool of this process that has ever been used."""
+    found = [pool.statistics() for pool in list(_pools)]
+    return [numbers for numbers in found if numbers.size or numbers.created or numbers.connect_failures]
+
 
 #: What a forked child must never close, and so never collect.
 _inherited: list[object] = []

@@ -12,6 +12,7 @@ from collections import deque
 from txpool.drivers.base import Driver
 from txpool.drivers.libpq import IDLE, Session
 from txpool.errors import ProgrammingError
+from txpool.patience import FOREVER, Patience
 from txpool.resources.base import Answer, BranchRecord, Vote
 from txpool.resources.ending import Ending, Verb
 from txpool.xid import Xid
@@ -26,8 +27,9 @@ class Channel:
     found out once, and whatever is left has no answer.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, patience: Patience = FOREVER) -> None:
         self.driver = driver
+        self._patience = patience
         self._session: Session | None = None
         self._queue: deque[tuple[AdoptedBranch, Ending]] = deque()
         self._current: tuple[AdoptedBranch, Ending] | None = None
@@ -36,7 +38,7 @@ class Channel:
     def start(self, branch: AdoptedBranch, verb: Verb) -> None:
         """Send it where the connection is free; otherwise it waits for its turn."""
         self._answers.pop(branch, None)
-        self._queue.append((branch, Ending(branch.record, verb, self.driver.connect)))
+        self._queue.append((branch, Ending(branch.record, verb, self.driver.connect, self._patience)))
         self._send_next()
 
     def finish(self, branch: AdoptedBranch) -> Answer:
@@ -45,6 +47,8 @@ class Channel:
             asked, ending = self._current
             self._answers[asked] = ending.finish()
             self._current = None
+            if ending.overdue:
+                self.close()  # the server hangs: the others would wait as long, one after the other
             self._send_next()
         return self._answers.pop(branch, Answer.UNKNOWN)
 

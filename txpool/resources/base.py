@@ -120,6 +120,9 @@ class MarkedBranch(Decider, Protocol):
 
     def commit_one_phase(self) -> Answer: ...
 
+    def identity(self) -> str:
+        """The identity of its table of marks, by which the other branches name it; empty where it has none yet."""
+
     def mark(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         """Write the row with the names of all other branches; returns once the INSERT is answered."""
 
@@ -135,6 +138,14 @@ class PreparedBranch:
     #: Seconds since it was prepared by the database's own clock, for people only: nothing is inferred from age.
     age: float | None = None
     owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """How many transactions a database's server can hold prepared, and how many it holds, anybody's."""
+
+    maximum: int
+    taken: int
 
 
 class ResourceManager(Protocol):
@@ -157,8 +168,11 @@ class XidsTable(Protocol):
     def read(self) -> list[MarkedRow]:
         """Every row and tombstone, read without resolving anything."""
 
-    def tombstone(self, gtrid: str) -> MarkedRow:
-        """Insert an abort tombstone under the gtrid's key, or meet what is there and make it durable."""
+    def tombstone(self, gtrid: str, identity: str = "") -> MarkedRow:
+        """Insert an abort tombstone under the gtrid's key, or meet what is there and make it durable.
+
+        An error where the table is not the one of this identity: that one has not answered.
+        """
 
     def delete(self, gtrids: Iterable[str]) -> None: ...
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any, Protocol
 
 import psycopg
@@ -17,6 +18,7 @@ from txpool.drivers.base import Driver
 from txpool.drivers.libpq import ACTIVE, IDLE, INERROR, INTRANS, Session, ends_session, failure, value
 from txpool.errors import ProgrammingError, translate
 from txpool.resources.base import Refused
+from txpool.xid import PREFIX
 
 
 class Dialect(Protocol):
@@ -32,17 +34,52 @@ class Dialect(Protocol):
     def commit(self, raw: Any) -> None:
         """Commit, durably; `Refused` is definite, any other error leaves it unknown."""
 
-    def rollback(self, driver: Driver, raw: Any) -> None:
-        """Roll back, or close the connection, which ends its transaction as well. Never raises an Exception."""
+    def rollback(self, driver: Driver, raw: Any, until: float | None) -> None:
+        """Roll back, or close the connection, which ends its transaction as well. Never raises an Exception.
+
+        `until` is when, by the monotonic clock, an answer is not waited for any more.
+        """
 
     def qualified(self, raw: Any, table: str) -> str | None:
         """The table's full name, which no search path and no temporary table hides; None where there is none."""
 
-    def mark(self, raw: Any, table: str, row: dict[str, str], rides: Sequence[str]) -> list[str]:
-        """Insert the row into the open transaction, answered, with durable commit; returns the rides it deleted."""
+    def within(self, raw: Any) -> Any | None:
+        """A cursor in the connection's open transaction, where nobody else can write until that ends; else None."""
+
+    def place(self, raw: Any) -> str:
+        """What the database is known by on its server; empty where that cannot be told."""
+
+    def mark(
+        self,
+        raw: Any,
+        table: str,
+        row: dict[str, str],
+        rides: Sequence[str],
+        *,
+        identity: str,
+        until: float | None,
+    ) -> tuple[str, list[str]]:
+        """Insert the row into the open transaction, answered, with durable commit.
+
+        Returns where the row is, and the rides that were deleted. `Strayed` where the table has another identity; that
+        is looked at once for a connection, since none can move to another database.
+        """
+
+    def seal(self, raw: Any, table: str, where: str, branches: str) -> None:
+        """As `commit`, with the row that is there rewritten just before it."""
 
     def begin(self, raw: Any, lock_timeout: float, *, writes: bool) -> None:
         """Begin a durable transaction on a fresh connection that waits for no lock longer than that (seconds)."""
+
+
+class Strayed(Refused):
+    """The connection leads to another table of marks than the one whose identity is known."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the table of marks is not the one that its datasource had before: it was replaced, or the url leads "
+            "elsewhere now. The next transaction goes by what is there"
+        )
 
 
 class PostgreSQL:
@@ -55,10 +92,12 @@ class PostgreSQL:
         return raw.pgconn.transaction_status != IDLE
 
     def commit(self, raw: psycopg.Connection[Any]) -> None:
-        session = Session(raw)
+        self._commit(Session(raw), "commit")
+
+    def _commit(self, session: Session, message: str) -> None:
         if not session.is_alive() or session.status != INTRANS:
             raise Refused(f"COMMIT was not sent: {why_not_open(session.status)}")
-        session.send("commit")
+        session.send(message)
         results = session.receive()
         error = failure(results)
         if error is not None and ends_session(error):
@@ -68,15 +107,15 @@ class PostgreSQL:
         if not results or results[-1].command_status != b"COMMIT":
             raise Refused("the database answered COMMIT by ROLLBACK: a statement before it had failed")
 
-    def rollback(self, driver: Driver, raw: psycopg.Connection[Any]) -> None:
+    def rollback(self, driver: Driver, raw: psycopg.Connection[Any], until: float | None) -> None:
         session = Session(raw)
         if session.status == ACTIVE:
             # An interrupted statement: its server process would go on with it, and hold its locks meanwhile.
-            driver.cancel(raw)
+            driver.cancel(raw, None if until is None else max(until - monotonic(), 0.1))
             raw.close()
         elif session.status in (INTRANS, INERROR):
             try:
-                session.run("rollback")
+                session.run("rollback", until)
             except psycopg.Error:
                 raw.close()
 
@@ -88,27 +127,62 @@ class PostgreSQL:
         )
         return value(found) if found.ntuples else None
 
-    def mark(self, raw: psycopg.Connection[Any], table: str, row: dict[str, str], rides: Sequence[str]) -> list[str]:
+    def within(self, raw: Any) -> None:
+        return None
+
+    def place(self, raw: Any) -> str:
+        return str(raw.identity)
+
+    def mark(
+        self,
+        raw: Any,
+        table: str,
+        row: dict[str, str],
+        rides: Sequence[str],
+        *,
+        identity: str,
+        until: float | None,
+    ) -> tuple[str, list[str]]:
         session = Session(raw)
         if session.status != INTRANS:
             raise Refused(f"the row was not written: {why_not_open(session.status)}")
-        # In a repeatable read a delete may not see the row, or fail for it: there the rides wait for another.
+        # In a repeatable read a delete may not see the row, or fail for it: there the rides wait for another. Nor is
+        # the identity looked at there: a snapshot may be older, and a serializable read would fail its neighbours.
         statements = [
             "select set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') = 'off'",
-            f"insert into {table} ({', '.join(row)}) values ({', '.join(map(session.quoted, row.values()))})",  # noqa: S608
+            f"insert into {table} ({', '.join(row)}) select {', '.join(map(session.quoted, row.values()))}",
         ]
+        unseen = bool(identity) and raw.marks != identity
+        if unseen:
+            statements[-1] += (
+                f" where case when {_COMMITTED} then exists (select from {table} where xid = "
+                f"{session.quoted(IDENTITY)} and action_uid = {session.quoted(identity)}) else true end"
+            )
+        statements[-1] += f" returning ctid, {_COMMITTED if unseen else 'true'}"
         if rides:
             statements.append(
                 f"delete from {table} where xid in ({', '.join(map(session.quoted, rides))}) "  # noqa: S608
-                "and current_setting('transaction_isolation') = 'read committed' returning xid"
+                f"and {_COMMITTED} returning xid"
             )
         try:
-            results = session.run("; ".join(statements))
+            results = session.run("; ".join(statements), until)
         except psycopg.errors.UniqueViolation as met:
             raise Refused(
                 "recovery's abort record stands where the row would: it has ended this process's work"
             ) from met
-        return [bytes(results[-1].get_value(n, 0) or b"").decode() for n in range(results[-1].ntuples)] if rides else []
+        if not results[1].ntuples:
+            raise Strayed
+        if results[1].get_value(0, 1) == b"t":
+            raw.marks = identity
+        deleted = results[2] if rides else None
+        gone = [bytes(deleted.get_value(n, 0) or b"").decode() for n in range(deleted.ntuples)] if deleted else []
+        return value(results[1]) or "", gone
+
+    def seal(self, raw: psycopg.Connection[Any], table: str, where: str, branches: str) -> None:
+        # By its place: a serializable search for it would fail the neighbours. It waits for nobody, being our own.
+        session = Session(raw)
+        update = f"update {table} set branches = {session.quoted(branches)} where ctid = {session.quoted(where)}"  # noqa: S608
+        self._commit(session, f"{update}; commit")
 
     def begin(self, raw: psycopg.Connection[Any], lock_timeout: float, *, writes: bool) -> None:
         raw.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
@@ -144,7 +218,7 @@ class SQLite:
                 raise Refused(f"SQLite refused to commit: {error}") from error
             raise
 
-    def rollback(self, driver: Driver, raw: sqlite3.Connection) -> None:
+    def rollback(self, driver: Driver, raw: sqlite3.Connection, until: float | None) -> None:
         try:
             raw.rollback()
         except sqlite3.Error:
@@ -157,7 +231,22 @@ class SQLite:
         query = f"select name from {schema}.sqlite_master where type = 'table' and lower(name) = lower(?)"  # noqa: S608
         return f"{schema}.{name}" if raw.execute(query, [name]).fetchone() else None
 
-    def mark(self, raw: sqlite3.Connection, table: str, row: dict[str, str], rides: Sequence[str]) -> list[str]:
+    def within(self, raw: sqlite3.Connection) -> sqlite3.Cursor | None:
+        return sqlite3.Cursor(raw) if raw.in_transaction else None
+
+    def place(self, raw: Any) -> str:
+        return ""
+
+    def mark(
+        self,
+        raw: Any,
+        table: str,
+        row: dict[str, str],
+        rides: Sequence[str],
+        *,
+        identity: str,
+        until: float | None,
+    ) -> tuple[str, list[str]]:
         cursor = sqlite3.Cursor(raw)
         if not raw.in_transaction:
             raise Refused("the row was not written: the transaction has ended before it")
@@ -169,14 +258,29 @@ class SQLite:
                 "leave both pragmas alone. Nothing is committed"
             )
         names = ", ".join(row)
+        unseen = bool(identity) and raw.marks != identity
+        there = f" where exists (select 1 from {table} where xid = ? and action_uid = ?)" if unseen else ""  # noqa: S608
+        values = [*row.values(), *((IDENTITY, identity) if unseen else ())]
         try:
-            cursor.execute(f"insert into {table} ({names}) values ({_marks(row)})", [*row.values()])  # noqa: S608
+            if cursor.execute(f"insert into {table} ({names}) select {_marks(row)}{there}", values).rowcount != 1:
+                raise Strayed
+            raw.marks = identity
         except sqlite3.IntegrityError as met:
             raise Refused(
                 "recovery's abort record stands where the row would: it has ended this process's work"
             ) from met
         cursor.execute(f"delete from {table} where xid in ({_marks(rides)})", [*rides])  # noqa: S608
-        return [*rides]
+        return row["xid"], [*rides]
+
+    def seal(self, raw: sqlite3.Connection, table: str, where: str, branches: str) -> None:
+        try:
+            # Without a transaction it would begin one of its own, and that would commit.
+            if raw.in_transaction:
+                sqlite3.Cursor(raw).execute(f"update {table} set branches = ? where xid = ?", [branches, where])  # noqa: S608
+        except sqlite3.Error as error:
+            translate(error)
+            raise Refused(f"COMMIT was not sent: {error}") from error
+        self.commit(raw)
 
     def begin(self, raw: sqlite3.Connection, lock_timeout: float, *, writes: bool) -> None:
         raw.isolation_level = None
@@ -188,6 +292,11 @@ def why_not_open(status: int) -> str:
     """What a libpq transaction status other than INTRANS means to people."""
     return _STATES.get(status, "the connection was lost before it")
 
+
+#: The key of the row that holds the table's own identity: it can be no gtrid.
+IDENTITY = f"{PREFIX}:identity"
+
+_COMMITTED = "current_setting('transaction_isolation') = 'read committed'"
 
 DIALECTS: dict[str, Dialect] = {"psycopg": PostgreSQL(), "sqlite3": SQLite()}
 

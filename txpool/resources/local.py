@@ -6,6 +6,7 @@ from typing import Any
 
 from txpool.drivers.base import Driver
 from txpool.errors import NotSupportedError, TransactionRolledBack
+from txpool.patience import FOREVER, Patience
 from txpool.resources.base import Answer, BranchRecord, Refused, Vote
 from txpool.resources.dialects import DIALECTS
 from txpool.xid import Xid
@@ -14,12 +15,13 @@ from txpool.xid import Xid
 class LocalTransaction:
     """The local transaction of one physical connection. Used by one thread at a time."""
 
-    def __init__(self, datasource: str, driver: Driver, raw: Any) -> None:
+    def __init__(self, datasource: str, driver: Driver, raw: Any, patience: Patience = FOREVER) -> None:
         self.datasource = datasource
         #: Why `commit_one_phase` did not answer COMMITTED.
         self.failure: BaseException | None = None
         self._driver = driver
         self._raw = raw
+        self._patience = patience
         self._dialect = DIALECTS[driver.module.__name__]
         #: `commit` and `rollback` where the user's own SQL has done that.
         self._disturbed: set[str] = set()
@@ -51,7 +53,7 @@ class LocalTransaction:
 
     def rollback(self) -> Answer:
         """Roll back what is open; COMMITTED where the user's own SQL has committed some of it before."""
-        self._dialect.rollback(self._driver, self._raw)
+        self._dialect.rollback(self._driver, self._raw, self._patience.end())
         return Answer.COMMITTED if "commit" in self._disturbed else Answer.ROLLED_BACK
 
     def _failed(self) -> Answer:

@@ -8,6 +8,7 @@ from typing import Any
 from txpool import failpoints
 from txpool.drivers.base import Driver
 from txpool.errors import translate
+from txpool.patience import FOREVER, Patience
 from txpool.resources.base import Answer, BranchRecord, Refused, Settled
 from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.local import LocalTransaction
@@ -17,16 +18,33 @@ from txpool.resources.xids import Xids
 class MarkedBranch(LocalTransaction):
     """A transaction's part in a marked datasource, and the decider of that transaction.
 
-    Order: `mark` (the row, answered), the others' prepares, `record` (the local COMMIT), the others' commits,
-    `forget`. Alone it commits in one phase, and writes no row.
+    Order: `mark` (the row, answered), the others' prepares, `record` (the local COMMIT, and with it in one message
+    the row again, which now has the evidence of their votes), the others' commits, `forget`. Alone it commits in one
+    phase, and writes no row.
     """
 
-    def __init__(self, datasource: str, driver: Driver, raw: Any, xids: Xids, cleanup: CleanupQueue) -> None:
-        super().__init__(datasource, driver, raw)
+    def __init__(
+        self,
+        datasource: str,
+        driver: Driver,
+        raw: Any,
+        xids: Xids,
+        cleanup: CleanupQueue,
+        *,
+        patience: Patience = FOREVER,
+    ) -> None:
+        super().__init__(datasource, driver, raw, patience)
         self._xids = xids
         self._cleanup = cleanup
+        self._identity: str | None = None
+        self._where = ""
         #: Finished rows whose deletion is part of this local transaction.
         self._riding: list[str] = []
+
+    def identity(self) -> str:
+        if self._identity is None:
+            self._identity = self._xids.identity(self._raw)
+        return self._identity
 
     def mark(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         """Write the row with the names of all other branches; returns once the INSERT is answered."""
@@ -34,21 +52,21 @@ class MarkedBranch(LocalTransaction):
             raise self._disturbance(gtrid)
         if failpoints.armed:
             failpoints.hit("marked.row")
+        identity = self.identity()
         taken = self._cleanup.take()
         self._riding = taken
-        deleted = self._xids.mark(self._raw, gtrid, branches, taken)
+        self._where, deleted = self._xids.mark(
+            self._raw, gtrid, branches, taken, identity=identity, until=self._patience.vote()
+        )
         self._riding = deleted
         self._cleanup.put_back(set(taken).difference(deleted))
 
     def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
-        """Commit the local transaction: that is the decision. `Refused` is definite, any other error unknown.
-
-        The row has named the branches before they prepared; that is what counts.
-        """
+        """Commit the local transaction: that is the decision. `Refused` is definite, any other error unknown."""
         if failpoints.armed:
             failpoints.hit("marked.commit")
         try:
-            self._dialect.commit(self._raw)
+            self._xids.seal(self._raw, self._where, branches)
         except Refused as refusal:
             raise Refused(f"datasource {self.datasource} refused to commit {gtrid}: {refusal}") from refusal.__cause__
         except BaseException as error:
@@ -64,7 +82,7 @@ class MarkedBranch(LocalTransaction):
         # The old session would hold the lock on the row for as long as it lives.
         self._driver.close(self._raw)
         self._release_rides()
-        return Settled.COMMITTED if self._xids.tombstone(gtrid).committed else Settled.ABORTED
+        return Settled.COMMITTED if self._xids.tombstone(gtrid, self.identity()).committed else Settled.ABORTED
 
     def forget(self, gtrid: str) -> None:
         """All other branches have answered: the row may go, with the next batch or at once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -11,15 +12,19 @@ import psycopg
 
 from txpool import failpoints
 from txpool.drivers.base import Driver
-from txpool.drivers.libpq import IDLE, INTRANS, Session, ends_session, failure, value
+from txpool.drivers.libpq import ACTIVE, IDLE, INTRANS, Session, ends_session, failure, value
 from txpool.errors import TransactionRolledBack, translate
-from txpool.resources.base import Answer, BranchRecord, PreparedBranch, Vote
+from txpool.patience import FOREVER, Patience
+from txpool.resources.base import Answer, BranchRecord, PreparedBranch, Slots, Vote
 from txpool.resources.dialects import why_not_open
 from txpool.resources.ending import NOTHING, Ending, Verb
 from txpool.resources.local import LocalTransaction
 from txpool.xid import Xid, parse
 
 logger = logging.getLogger("txpool")
+
+#: What a server can hold prepared, and what it holds.
+SLOTS = "select current_setting('max_prepared_transactions')::int, (select count(*) from pg_prepared_xacts)"
 
 
 class _Prepare(Enum):
@@ -35,32 +40,31 @@ class _Prepare(Enum):
 class PostgreSQLBranch(LocalTransaction):
     """A transaction's part in one PostgreSQL database, over one raw connection of the driver `psycopg`."""
 
-    _xid: Xid
+    # Both from its name on: a branch that is alone in its transaction needs neither.
+    #: PREPARE's answer adds the evidence.
+    record: BranchRecord
+    _session: Session
 
-    def __init__(self, datasource: str, driver: Driver, raw: Any) -> None:
-        super().__init__(datasource, driver, raw)
-        self._session = Session(raw)
+    def __init__(self, datasource: str, driver: Driver, raw: Any, patience: Patience = FOREVER) -> None:
+        super().__init__(datasource, driver, raw, patience)
         self._stage = _Prepare.UNSENT
         self._evidence: dict[str, str] = {}
         self._ending: Ending | None = None
-
-    @property
-    def record(self) -> BranchRecord:
-        return BranchRecord(self._xid, self.datasource, self._raw.identity, self._evidence)
 
     @property
     def idle(self) -> bool:
         return self._stage is _Prepare.UNSENT and super().idle
 
     def name(self, xid: Xid) -> None:
-        self._xid = xid
+        self.record = BranchRecord(xid, self.datasource, self._raw.identity, self._evidence)
+        self._session = Session(self._raw)
 
     # -- phase one ----------------------------------------------------------------------------------------------
 
     def start_prepare(self) -> None:
         """Send PREPARE, and the question for the transaction's id, which is its evidence, in the same message."""
         if self._disturbed:
-            raise self._disturbance(self._xid.gtrid)
+            raise self._disturbance(self.record.xid.gtrid)
         session = self._session
         if not session.is_alive() or session.status != INTRANS:
             # PostgreSQL would answer ROLLBACK and no error, which psycopg's tpc_prepare() takes for a yes.
@@ -68,7 +72,7 @@ class PostgreSQLBranch(LocalTransaction):
         self._stage = _Prepare.SENT
         try:
             session.send(
-                f"select pg_current_xact_id_if_assigned(); prepare transaction {session.quoted(self._xid.joined)}"
+                f"select pg_current_xact_id_if_assigned(); prepare transaction {session.quoted(self.record.xid.joined)}"
             )
         except psycopg.Error as error:
             self._stage = _Prepare.LOST
@@ -80,7 +84,7 @@ class PostgreSQLBranch(LocalTransaction):
     def await_prepare(self) -> Vote:
         """Read both answers; only the tag of PREPARE TRANSACTION is a yes."""
         try:
-            results = self._session.receive()
+            results = self._session.receive(self._patience.vote())
         except psycopg.Error as error:
             self._stage = _Prepare.LOST
             self._note(error)
@@ -106,10 +110,10 @@ class PostgreSQLBranch(LocalTransaction):
     def _keep_evidence(self) -> None:
         results = self._session.results
         if results and results[0].ntuples:
-            self._evidence = {"xid": value(results[0]) or NOTHING, "timeline": self._raw.timeline}
+            self._evidence |= {"xid": value(results[0]) or NOTHING, "timeline": self._raw.timeline}
 
     def _no(self, why: str) -> TransactionRolledBack:
-        gtrid = self._xid.gtrid
+        gtrid = self.record.xid.gtrid
         return TransactionRolledBack(
             f"datasource {self.datasource} voted to roll back {gtrid}: {why}",
             gtrid=gtrid,
@@ -118,7 +122,7 @@ class PostgreSQLBranch(LocalTransaction):
 
     def _note(self, error: psycopg.Error) -> None:
         translate(error)
-        error.add_note(f"datasource {self.datasource} voted to roll back {self._xid.gtrid}")
+        error.add_note(f"datasource {self.datasource} voted to roll back {self.record.xid.gtrid}")
 
     # -- phase two ----------------------------------------------------------------------------------------------
 
@@ -146,7 +150,7 @@ class PostgreSQLBranch(LocalTransaction):
         return self.rollback()
 
     def _start(self, verb: Verb) -> None:
-        self._ending = Ending(self.record, verb, self._driver.connect)
+        self._ending = Ending(self.record, verb, self._driver.connect, self._patience)
         self._ending.start(self._session)
 
     def _finish(self, verb: Verb) -> Answer:
@@ -157,10 +161,12 @@ class PostgreSQLBranch(LocalTransaction):
 
     def _sweep(self) -> Answer:
         """Roll back what PREPARE may have left, where its answer was lost."""
+        if self._session.status == ACTIVE:
+            return Answer.UNKNOWN  # the server hangs, and whoever asks it now would wait as well
         # That it wrote nothing says how it ended, but not that it will not appear.
         evidence = {} if self._evidence.get("xid") == NOTHING else self._evidence
-        record = BranchRecord(self._xid, self.datasource, self._raw.identity, evidence)
-        ending = Ending(record, Verb.ROLLBACK, self._driver.connect)
+        record = replace(self.record, evidence=evidence)
+        ending = Ending(record, Verb.ROLLBACK, self._driver.connect, self._patience)
         answered = self._session.is_alive() and self._session.status == IDLE
         if answered:
             ending.start(self._session)
@@ -192,10 +198,15 @@ class PostgreSQLManager:
         found = ((parse(gid), age, owner) for gid, age, owner in rows)
         return [PreparedBranch(xid, age, owner) for xid, age, owner in found if xid is not None]
 
+    def slots(self) -> Slots:
+        """The whole cluster's."""
+        with closing(self._driver.connect()) as raw:
+            return Slots(*raw.execute(SLOTS).fetchone())
+
     def commit(self, record: BranchRecord) -> Answer:
         """COMMIT PREPARED. What is absent is told by its evidence; LOST is absent without any."""
-        return Ending(record, Verb.COMMIT, self._driver.connect).alone()
+        return Ending(record, Verb.COMMIT, self._driver.connect, level=logging.INFO).alone()
 
     def rollback(self, record: BranchRecord) -> Answer:
         """ROLLBACK PREPARED. LOST is absent without evidence: gone for good only if a later listing lacks it too."""
-        return Ending(record, Verb.ROLLBACK, self._driver.connect).alone()
+        return Ending(record, Verb.ROLLBACK, self._driver.connect, level=logging.INFO).alone()

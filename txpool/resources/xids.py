@@ -3,10 +3,18 @@
 Both have the same key, the gtrid, so that a fence and a late COMMIT can never both win. Whoever meets a row counts
 `confirmed` up, which makes it durable: a row that a dead process never synced is readable, too, and SQLite leaves
 out the write of a value that is the same.
+
+One more row is the table's own identity: a random name, and on PostgreSQL the server and the database that it was
+given in. The branches of a transaction name it, so that a tombstone is never put into a table that is not the one.
+That tells another database's table, a table that was made anew, and on PostgreSQL a copy restored under another name
+or on another server, which gets an identity of its own when it is first used. A copy of a SQLite file, a PostgreSQL
+server restored from its own backup, and a standby that has lost what it had not received are the same to the letter:
+what was decided after the copy was made, they do not know.
 """
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -18,8 +26,8 @@ from txpool.drivers.base import Driver
 from txpool.errors import ConfigurationError, OperationalError, translated
 from txpool.log.base import decode, encode
 from txpool.resources.base import BranchRecord, MarkedRow, Refused
-from txpool.resources.dialects import DIALECTS
-from txpool.xid import split_gtrid
+from txpool.resources.dialects import DIALECTS, IDENTITY, Strayed
+from txpool.xid import PREFIX, split_gtrid
 
 _CHUNK = 500
 
@@ -47,16 +55,21 @@ class Xids:
         self._lock_timeout = lock_timeout
         self._dialect = DIALECTS[driver.module.__name__]
         self._found: str | None = None
+        #: The table's identity, and the place where it has that.
+        self._known: tuple[str, str] | None = None
 
     def create(self) -> None:
-        """Create the table where it is missing."""
+        """Create the table where it is missing, and give it an identity where it has none."""
         with self._session() as raw:
-            raw.execute(
-                f"create table if not exists {self._table} (xid varchar(64) primary key, "
-                "transaction_manager_id varchar(64) not null, action_uid varchar(64) not null, "
-                "kind varchar(6) not null check (kind in ('commit', 'abort')), branches text not null, "
-                f"confirmed integer not null default 0, made_at {self._dialect.moment})"
-            )
+            # Where it is there, the right to create one is not needed; PostgreSQL asks for that first.
+            if self._dialect.qualified(raw, self._table) is None:
+                raw.execute(
+                    f"create table if not exists {self._table} (xid varchar(64) primary key, "
+                    "transaction_manager_id varchar(64) not null, action_uid varchar(64) not null, "
+                    "kind varchar(6) not null check (kind in ('commit', 'abort')), branches text not null, "
+                    f"confirmed integer not null default 0, made_at {self._dialect.moment})"
+                )
+            self._introduce(raw)
 
     @property
     def table(self) -> str:
@@ -71,11 +84,53 @@ class Xids:
             )
         return self._found
 
-    def mark(self, raw: Any, gtrid: str, branches: Iterable[BranchRecord], rides: list[str]) -> list[str]:
-        """Write a transaction's row into its own open local transaction; returns the rides that it deleted."""
+    def identity(self, raw: Any) -> str:
+        """The table's identity, found once. One that has none is given it; `raw` is the marked transaction's own.
+
+        Where nobody else can write beside that transaction (SQLite), it is the one to write it; as it may yet roll
+        back, its branches name none.
+        """
+        if self._known is None:
+            with self._session(writes=False) as own:
+                known = self._known = self._look(own)
+            inside = self._dialect.within(raw) if known is None else None
+            if inside is not None:
+                self._introduce(inside)
+                return ""
+            if known is None:
+                with self._session() as own:
+                    self._introduce(own)
+                    self._known = self._look(own)
+        return self._known[0] if self._known else ""
+
+    def mark(
+        self,
+        raw: Any,
+        gtrid: str,
+        branches: Iterable[BranchRecord],
+        rides: list[str],
+        *,
+        identity: str = "",
+        until: float | None = None,
+    ) -> tuple[str, list[str]]:
+        """Write a transaction's row into its own open local transaction.
+
+        Returns where the row is, and the rides that were deleted. `Refused` where the connection leads to another
+        table than the one of this identity.
+        """
         row = _row(gtrid, "commit", encode(branches))
-        with translated():
-            return self._dialect.mark(raw, self.table, row, rides)
+        try:
+            with translated():
+                if identity and self._known and self._dialect.place(raw) != self._known[1]:
+                    raise Strayed
+                return self._dialect.mark(raw, self.table, row, rides, identity=identity, until=until)
+        except Strayed:
+            self._found = self._known = None
+            raise
+
+    def seal(self, raw: Any, where: str, branches: Iterable[BranchRecord]) -> None:
+        """Commit, with the branches as they have voted in the row: three ends, as those of a dialect's commit."""
+        self._dialect.seal(raw, self.table, where, encode(branches))
 
     def read(self) -> list[MarkedRow]:
         """Every row and tombstone of ours, read without resolving anything."""
@@ -85,16 +140,17 @@ class Xids:
             ).fetchall()
         return [_marked(*row) for row in rows if _is_ours(row[0])]
 
-    def tombstone(self, gtrid: str) -> MarkedRow:
+    def tombstone(self, gtrid: str, identity: str = "") -> MarkedRow:
         """Insert an abort tombstone, or meet what is there and make it durable. An error leaves it undecided.
 
         On PostgreSQL it waits for a row whose transaction is in flight, on SQLite for whoever may write, both as
-        long as the lock timeout.
+        long as the lock timeout. OperationalError where the table has another identity, or none.
         """
         row = _row(gtrid, "abort", "[]")
         one = self._dialect.parameter
         with self._session() as raw:
             table = self._qualified(raw)
+            self._require(raw, identity)
             raw.execute(
                 f"insert into {table} as met ({', '.join(row)}) values ({', '.join([one] * len(row))}) "  # noqa: S608
                 "on conflict (xid) do update set confirmed = met.confirmed + 1",
@@ -113,10 +169,56 @@ class Xids:
             return
         with self._session() as raw:
             table = self._qualified(raw)
+            if self._known is not None:
+                self._require(raw, self._known[0])
             for start in range(0, len(keys), _CHUNK):
                 chunk = keys[start : start + _CHUNK]
                 these = ", ".join([self._dialect.parameter] * len(chunk))
                 raw.execute(f"delete from {table} where xid in ({these})", chunk)  # noqa: S608
+
+    def _identified(self, raw: Any) -> tuple[str, str] | None:
+        """The identity that the table has, and the place where it was given that; None where it has none."""
+        found = raw.execute(
+            f"select action_uid, branches from {self._qualified(raw)} where xid = '{IDENTITY}'"  # noqa: S608
+        ).fetchone()
+        return None if found is None else (str(found[0]), str(found[1]))
+
+    def _look(self, raw: Any) -> tuple[str, str] | None:
+        """The same, with the place where it is; None where that is another, so that it is a copy."""
+        found, place = self._identified(raw), self._dialect.place(raw)
+        return None if found is None or _differ(found[1], place) else (found[0], place)
+
+    def _introduce(self, raw: Any) -> None:
+        """Give the table an identity where it has none, or is a copy."""
+        if self._look(raw) is None:
+            row = {"xid": IDENTITY, "transaction_manager_id": PREFIX, "action_uid": secrets.token_hex(6)}
+            row |= {"kind": "abort", "branches": self._dialect.place(raw)}
+            before = self._identified(raw)
+            one = self._dialect.parameter
+            raw.execute(
+                f"insert into {self._qualified(raw)} as met ({', '.join(row)}) "  # noqa: S608
+                f"values ({', '.join([one] * len(row))}) on conflict (xid) do update set "
+                f"action_uid = excluded.action_uid, branches = excluded.branches where met.action_uid = {one}",
+                [*row.values(), before[0] if before else ""],
+            )
+
+    def _require(self, raw: Any, identity: str) -> None:
+        """Raise where the table is not the one that has, or had, this identity."""
+        found, place = self._identified(raw), self._dialect.place(raw)
+        if found is None and not identity:
+            return  # made by an earlier version, and so was the transaction
+        if found is None or (identity and found[0] != identity):
+            there = f"has the identity {found[0]}" if found else "has no identity"
+            why = f"the transaction's has the identity {identity}, and the one that is there {there}"
+        elif _differ(found[1], place):
+            why = f"it was made in {found[1]}, and this is {place}"
+        else:
+            return
+        raise OperationalError(
+            f"datasource {self.datasource} leads to another table {self._table} than the transaction's: {why}. Correct "
+            "its url. Where the right one is lost for good, only people can tell how the transaction ended: end its "
+            "branches by hand, as the data says"
+        )
 
     def _qualified(self, raw: Any) -> str:
         if self._found is None:
@@ -154,6 +256,11 @@ def _row(gtrid: str, kind: str, branches: str) -> dict[str, str]:
 
 def _marked(gtrid: str, node: str, kind: str, branches: str) -> MarkedRow:
     return MarkedRow(gtrid, node, kind == "commit", decode(gtrid, branches))
+
+
+def _differ(place: str, other: str) -> bool:
+    # Where the role may not see the server's identity, there is nothing to compare.
+    return bool(place and other and place != other)
 
 
 def _is_ours(gtrid: str) -> bool:

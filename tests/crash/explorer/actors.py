@@ -11,13 +11,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from recovery.expiry import Entry, Expiry, Kind
 from recovery.manager import RecoveryManager
 from recovery.modules import DecidedModule, MarkedModule, OrphanModule
 from recovery.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
 from recovery.report import Account, News
 from tests.crash.explorer.parts import ModelBranch, ModelDataSource, ModelLog, ModelMarked
 from tests.crash.explorer.scenarios import Scenario
-from tests.crash.explorer.world import GTRID, LEDGER, NODE, Command, LogState, Reply, World
+from tests.crash.explorer.world import GTRID, LEDGER, RIGHT, Command, LogState, Reply, World
 from txpool.coordinator import Coordinator, Unit
 from txpool.settings import RecoverySettings
 from txpool.xid import TaskName, Xid, make_xid
@@ -147,20 +148,35 @@ def manager_of(scenario: Scenario, port: Any) -> RecoveryManager:
     """A real RecoveryManager over the model."""
     places = [*scenario.names, *([LEDGER] if scenario.marked else [])]
     return RecoveryManager(
-        _SETTINGS, log=ModelLog(port), datasources=[ModelDataSource(port, name) for name in places], backoff=0
+        _SETTINGS,
+        log=ModelLog(port),
+        datasources=[ModelDataSource(port, name) for name in places],
+        backoff=0,
+        scanners=[Eager()] if scenario.expires else [],
     )
+
+
+class Eager:
+    """Expires an incarnation as soon as that is possible."""
+
+    def expires(self, entry: Entry, age: float, interval: float) -> bool:
+        return entry.kind is Kind.INCARNATION
 
 
 def recovery_program(scenario: Scenario) -> Callable[[Any], None]:
     """One pass, to which every branch is one that the pass before has found: each must be right by itself."""
-    decider = LEDGER if scenario.marked else None
-    seen = [make_xid(GTRID, number, name, decider=decider) for number, name in enumerate(scenario.opened)]
+    decider, identity = (LEDGER, RIGHT) if scenario.marked else (None, "")
+    seen = [
+        make_xid(GTRID, number, name, decider=decider, identity=identity) for number, name in enumerate(scenario.opened)
+    ]
     seen += [task_xid(scenario, name) for name in scenario.names[scenario.branches :]]
+
+    expiry = [Expiry(1.0, [Eager()])] if scenario.expires else []
 
     def program(port: Any) -> None:
         manager = manager_of(scenario, port)
-        orphans = OrphanModule((IncarnationFilter(), TransactionLogFilter(), NodeFilter([NODE])), seen)
-        manager._pass(ModelLog(port), Account(News()), (MarkedModule(), DecidedModule(), orphans))
+        orphans = OrphanModule((IncarnationFilter(), TransactionLogFilter(), NodeFilter()), seen)
+        manager._pass(ModelLog(port), Account(News()), (MarkedModule(), DecidedModule(), orphans, *expiry))
 
     return program
 

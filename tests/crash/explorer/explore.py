@@ -35,7 +35,7 @@ _COORDINATORS = {
     "delete": ("late",),
 }
 _RECOVERYS = {
-    **dict.fromkeys(("commit", "rollback", "tombstone", "fence", "purge", "delete", "forget"), _UNKNOWN),
+    **dict.fromkeys(("commit", "rollback", "tombstone", "fence", "purge", "delete", "forget", "expire"), _UNKNOWN),
     **dict.fromkeys(("list", "rows"), ("lost",)),
 }
 #: What nobody else's doing bears upon, and nobody sees: no other process need run in between.
@@ -49,6 +49,7 @@ class Faults(NamedTuple):
     crashes: int
     leases: int
     cuts: int
+    strays: int
 
 
 class State(NamedTuple):
@@ -100,7 +101,7 @@ class Explorer:
         if scenario.operator:
             self.processes.append(Process(operator_program(scenario), flaws))
             self.names.append("O")
-        faults = Faults(scenario.fates, scenario.crashes, scenario.leases, scenario.cuts)
+        faults = Faults(scenario.fates, scenario.crashes, scenario.leases, scenario.cuts, scenario.strays)
         self.first = State(first_world(scenario), (0,) * len(self.processes), faults, None)
 
     def search(self, limit: int, wanted: str = "") -> Finding:
@@ -234,6 +235,11 @@ class Explorer:
                 after = self.machine.apply(world, ("leave", name))[0]
                 if after != world:
                     yield f"cut.{name}", cut._replace(world=after)
+        if world.astray:
+            yield "found", state._replace(world=world._replace(astray=False))
+        elif faults.strays:
+            gone = state._replace(faults=faults._replace(strays=faults.strays - 1))
+            yield "astray", gone._replace(world=world._replace(astray=True))
         decided = any(recs is not None for _, recs in (*world.log.outcomes, *world.rows))
         if self.scenario.meddles and decided and not world.meddled:
             for name in self.machine.names:

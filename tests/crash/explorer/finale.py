@@ -11,7 +11,7 @@ from tests.crash.explorer.world import GTRID, INCARNATION, LEDGER, Command, Mach
 from txpool.coordinator import Outcome
 from txpool.log.base import Life
 
-_READS = {"list", "rows", "incarnations", "finished", "pointers", "decisions", "aborted", "heuristics"}
+_READS = {"list", "rows", "incarnations", "finished", "pointers", "decisions", "aborted", "heuristics", "expired"}
 
 
 class End(NamedTuple):
@@ -96,6 +96,10 @@ class Finale:
         port = self._port
         port.world = start
         self._scan()
+        if start.astray:
+            port.story.append("event           the url of the marked datasource is right again")
+            port.world = port.world._replace(astray=False)
+            self._scan()
         while port.world.late:
             port.story.append(f"late            {describe(port.world.late[0])} is executed now")
             port.world = land(self._machine, port.world, 0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from tests.crash.explorer.world import GTRID, INCARNATION, LEDGER, NODE, No, Rec, freeze, thaw
-from txpool.log.base import Decision, Heuristic, Life
+from tests.crash.explorer.world import GTRID, INCARNATION, LEDGER, NODE, RIGHT, No, Rec, freeze, thaw
+from txpool.log.base import Decision, Heuristic, Life, Memo
 from txpool.resources.base import Answer, BranchRecord, MarkedRow, PreparedBranch, Refused, Settled, Vote
 from txpool.xid import Xid
 
@@ -117,6 +117,9 @@ class ModelMarked:
     def commit_one_phase(self) -> Answer:
         return _alone(self._port, LEDGER)
 
+    def identity(self) -> str:
+        return RIGHT
+
     def mark(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         self._recs = freeze(branches)
         if "one message" not in self._port.flaws:
@@ -126,10 +129,11 @@ class ModelMarked:
         if "one message" in self._port.flaws:
             self._port.call("both", LEDGER, gtrid, self._recs)
         else:
-            self._port.call("seal", LEDGER, gtrid)
+            recs = self._recs if "unsealed" in self._port.flaws else freeze(branches)
+            self._port.call("seal", LEDGER, gtrid, recs)
 
     def abort(self, gtrid: str) -> Settled:
-        kept = self._port.call("abort", LEDGER, gtrid)
+        kept = self._port.call("abort", LEDGER, gtrid, self.identity())
         return Settled.ABORTED if kept is None else Settled.COMMITTED
 
     def forget(self, gtrid: str) -> None:
@@ -162,6 +166,9 @@ class ModelLog:
     def __init__(self, port: Port) -> None:
         self._call = port.call
         self._flaws = port.flaws
+
+    def nodes(self) -> frozenset[str]:
+        return frozenset({NODE})
 
     def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         if "snapshot" in self._flaws:
@@ -210,11 +217,26 @@ class ModelLog:
     def heuristics(self) -> list[Heuristic]:
         return [Heuristic(GTRID, b, "", decided, ended) for b, decided, ended in self._call("heuristics", "log")]
 
-    def dismiss(self, gtrid: str) -> None:
+    def dismiss(self, gtrid: str, bqual: str | None = None) -> None:
         raise AssertionError("only a person dismisses")
 
     def purge(self, gtrids: Iterable[str]) -> None:
         self._call("purge", "log", tuple(gtrids))
+
+    def expire(self, incarnations: Iterable[str]) -> None:
+        self._call("expire", "log", tuple(incarnations))
+
+    def expired(self, incarnations: Iterable[str] | None = None) -> set[str]:
+        return set(self._call("expired", "log", tuple(incarnations or ())))
+
+    def keep(self, memo: Memo) -> None:
+        """Nothing depends on one."""
+
+    def memos(self, kind: str) -> list[Memo]:
+        return []
+
+    def drop(self, kind: str, names: Iterable[str]) -> None:
+        raise AssertionError("there are none")
 
     def close(self) -> None:
         """Nothing: a model's process ends by dying."""
@@ -249,8 +271,8 @@ class ModelDataSource:
     def read(self) -> list[MarkedRow]:
         return [_row(gtrid, kept) for gtrid, kept in self._port.call("rows", LEDGER)]
 
-    def tombstone(self, gtrid: str) -> MarkedRow:
-        return _row(gtrid, self._port.call("tombstone", LEDGER, gtrid))
+    def tombstone(self, gtrid: str, identity: str = "") -> MarkedRow:
+        return _row(gtrid, self._port.call("tombstone", LEDGER, gtrid, identity))
 
     def delete(self, gtrids: Iterable[str]) -> None:
         self._port.call("delete", LEDGER, tuple(gtrids))

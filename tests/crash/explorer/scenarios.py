@@ -41,6 +41,10 @@ class Scenario:
     interrupts: bool = False
     #: A database may vote no, and the log may refuse.
     noes: bool = False
+    #: How often the marked datasource's url may lead to a copy for a while, for whoever connects then.
+    strays: int = 0
+    #: Incarnations expire as soon as they may.
+    expires: bool = False
     #: A person may roll a decided branch back in its database.
     meddles: bool = False
 
@@ -83,14 +87,22 @@ SCENARIOS = (
     replace(MARKED, name="one+marked, disk", disk=True, leases=0),
     replace(MARKED, name="one+marked, held", evidence=False, holds=True, leases=0),
     replace(MARKED, name="one+marked, two recoverers", recoverers=2, fates=0),
+    replace(MARKED, name="one+marked, astray", strays=1, leases=0),
     replace(MARKED_TWO, fates=0),
     TASKS,
     replace(TASKS, name="one+task, a loser", loser=True, fates=0),
     replace(TASKS, name="two tasks", branches=0, tasks=2),
     POINTER,
     replace(POINTER, name="one+task+marked", branches=1, fates=0),
+    replace(POINTER, name="task+marked, astray", strays=1, leases=0),
     replace(POINTER, name="task+marked, rolls back", rolls_back=True),
+    *(
+        replace(shape, name=f"{shape.name}, expiring", expires=True, recoverers=2, fates=0)
+        for shape in (TWO, MARKED, POINTER)
+    ),
+    replace(POINTER, name="task+marked, expiring, late commands", expires=True),
     replace(TWO, name="two, a person meddles", meddles=True, leases=0),
+    replace(MARKED, name="one+marked, a person meddles", meddles=True, leases=0),
     *(
         replace(
             shape, name=f"{shape.name}, {verb} by hand", operator=verb, recoverers=0, fates=2 if verb == "commit" else 1

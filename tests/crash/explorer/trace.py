@@ -17,6 +17,8 @@ _EVENTS = {
     "crash": "the coordinator is killed",
     "lease": "the coordinator's lease is lost, and it goes on",
     "cut": "the session to {0} is cut",
+    "astray": "the url of the marked datasource leads to a copy now",
+    "found": "the url of the marked datasource is right again",
     "meddle": "a person rolls the branch in {0} back by hand",
     "notice": "{0} notices that the session which had prepared is gone",
 }

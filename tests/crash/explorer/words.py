@@ -22,6 +22,8 @@ _SAID = {
     "insert": "write the decision to the log, naming {named}",
     "is_fenced": "ask the log for a fence",
     "fence": "write the fence to the log",
+    "expire": "move the incarnation out of the log's registry",
+    "expired": "ask the log for incarnations that have expired",
     "finish": "write the finished mark to the log",
     "forget": "delete the decision from the log",
     "purge": "delete what the log keeps of it",

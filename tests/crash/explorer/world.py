@@ -18,6 +18,8 @@ NODE = "node"
 INCARNATION = "c" * 12
 GTRID = make_gtrid(NODE, INCARNATION, 1)
 LEDGER = "ledger"
+#: The identity of its table of marks.
+RIGHT = "right0table0"
 
 #: A command: its verb, the database it goes to (or "log"), and its arguments; all hashable.
 Command = tuple[Any, ...]
@@ -35,6 +37,7 @@ class LogState(NamedTuple):
     finished: frozenset[str] = frozenset()
     pointers: frozenset[tuple[str, str]] = frozenset()
     notes: frozenset[tuple[str, str, str]] = frozenset()
+    expired: frozenset[str] = frozenset()
 
 
 class World(NamedTuple):
@@ -59,6 +62,8 @@ class World(NamedTuple):
     late: tuple[Command, ...] = ()
     #: A person has rolled a branch back by hand, in its database, after the decision.
     meddled: bool = False
+    #: The marked datasource's url leads to a copy, which has a table of marks of another identity, and no row.
+    astray: bool = False
 
     @property
     def life(self) -> Life | None:
@@ -88,7 +93,7 @@ def thaw(recs: Iterable[Rec]) -> tuple[BranchRecord, ...]:
     )
 
 
-_DURABLE = frozenset({"record", "abort", "fence", "finish", "point", "purge", "note"})
+_DURABLE = frozenset({"record", "abort", "fence", "finish", "point", "purge", "note", "expire"})
 
 
 class Machine:
@@ -188,16 +193,16 @@ class Machine:
             return world._replace(ledger="aborted"), ("!", No, "the key is taken")
         return world._replace(ledger="row", flying=recs), ("=", None)
 
-    def _seal_row(self, world: World, place: str, gtrid: str) -> tuple[World, Reply]:
+    def _seal_row(self, world: World, place: str, gtrid: str, recs: tuple[Rec, ...]) -> tuple[World, Reply]:
         if world.ledger != "row":
             return world, ("!", Lost, "the session is gone")
-        rows = world.rows | {(gtrid, world.flying)}
+        rows = world.rows | {(gtrid, recs)}
         return world._replace(ledger="committed", flying=(), rows=rows, unsynced=world.unsynced - {"row"}), ("=", None)
 
     def _both_row(self, world: World, place: str, gtrid: str, recs: tuple[Rec, ...]) -> tuple[World, Reply]:
         begun = world._replace(ledger="open") if world.ledger == "left" else world
         marked, reply = self._mark_row(begun, place, gtrid, recs)
-        return self._seal_row(marked, place, gtrid) if reply[0] == "=" else (marked, reply)
+        return self._seal_row(marked, place, gtrid, recs) if reply[0] == "=" else (marked, reply)
 
     def _alone_row(self, world: World, place: str) -> tuple[World, Reply]:
         if world.ledger not in ("open", "left"):
@@ -212,10 +217,13 @@ class Machine:
             world = world._replace(ledger="left")
         return world, ("=", None)
 
-    def _abort_row(self, world: World, place: str, gtrid: str) -> tuple[World, Reply]:
-        return self._tombstone_row(self._leave_row(world, place)[0], place, gtrid)
+    def _abort_row(self, world: World, place: str, gtrid: str, identity: str) -> tuple[World, Reply]:
+        return self._tombstone_row(self._leave_row(world, place)[0], place, gtrid, identity)
 
-    def _tombstone_row(self, world: World, place: str, gtrid: str) -> tuple[World, Reply]:
+    def _tombstone_row(self, world: World, place: str, gtrid: str, identity: str) -> tuple[World, Reply]:
+        if world.astray:
+            # The copy's own rows and tombstones are nobody's.
+            return world, ("=", None) if identity != RIGHT else ("!", No, "it is another table")
         if world.ledger == "row":
             return world, ("!", Busy, "a row is in flight")
         kept = dict(world.rows).setdefault(gtrid, None)
@@ -223,9 +231,10 @@ class Machine:
         return world._replace(rows=world.rows | {(gtrid, kept)}, unsynced=synced), ("=", kept)
 
     def _rows_row(self, world: World, place: str) -> tuple[World, Reply]:
-        return world, ("=", world.rows)
+        return world, ("=", frozenset() if world.astray else world.rows)
 
     def _delete_row(self, world: World, place: str, gtrids: tuple[str, ...]) -> tuple[World, Reply]:
+        # Also while it is astray: what could not be deleted is deleted another time.
         left = frozenset(row for row in world.rows if row[0] not in gtrids)
         return world._replace(rows=left, unsynced=world.unsynced - {"row"}), ("=", None)
 
@@ -257,6 +266,7 @@ def _ask(log: LogState, command: Command) -> tuple[LogState, Reply]:
     disk.lives = dict(log.lives)
     disk.finished = set(log.finished)
     disk.pointers = dict(log.pointers)
+    disk.expired = set(log.expired)
     disk.heuristics = {(GTRID, b): Heuristic(GTRID, b, "", decided, ended) for b, decided, ended in log.notes}
     store = MemoryLog(disk, node=NODE)
     verb, _, *arguments = command
@@ -274,6 +284,7 @@ def _ask(log: LogState, command: Command) -> tuple[LogState, Reply]:
         frozenset(disk.finished),
         frozenset(disk.pointers.items()),
         frozenset((h.bqual, h.decided, h.ended) for h in disk.heuristics.values()),
+        frozenset(disk.expired),
     )
     if isinstance(answer, dict):
         answer = frozenset(

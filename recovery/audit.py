@@ -1,0 +1,75 @@
+"""What people have done by hand, kept in the decision log: who, when, what, why, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pwd
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+
+from txpool.errors import LogError, ProgrammingError
+from txpool.log.base import DecisionLog, Memo
+
+logger = logging.getLogger("txpool.recovery.audit")
+
+_KIND = "audit"
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """One command of a person. `when` is wall-clock seconds, `gtrid` is empty where it concerns the whole node."""
+
+    when: float
+    who: str
+    command: str
+    gtrid: str
+    reason: str
+    #: done, refused and why, failed and why; begun where the process has died in between, or the log has not answered.
+    outcome: str
+
+
+@contextmanager
+def audited(log: DecisionLog, command: str, gtrid: str, reason: str) -> Iterator[None]:
+    """Keep a deed durably before the block does it, and afterwards what came of it. LogError: nothing was done."""
+    deed = Deed(time.time(), who(), command, gtrid, reason, "begun")
+    name = f"{deed.when:.6f} {secrets.token_hex(4)}"
+    log.keep(_memo(name, deed))
+    logger.warning("%s of %s by %s: %s", command, gtrid or log.node, deed.who, reason or "no reason was given")
+    outcome = "done"
+    try:
+        yield
+    except BaseException as error:
+        verdict = "refused" if isinstance(error, ProgrammingError) else "failed"
+        outcome = f"{verdict}: {' '.join(str(error).split()) or type(error).__name__}"
+        raise
+    finally:
+        try:
+            log.keep(_memo(name, replace(deed, outcome=outcome)))
+        except LogError as error:
+            logger.warning("%s of %s: the log keeps no outcome of it, which is %s: %s", command, gtrid, outcome, error)
+
+
+def deeds(log: DecisionLog, gtrid: str | None = None) -> list[Deed]:
+    """Every deed, or a transaction's, oldest first. LogError."""
+    found = [Deed(**json.loads(memo.text)) for memo in log.memos(_KIND)]
+    return [deed for deed in found if gtrid in (None, deed.gtrid)]
+
+
+def who() -> str:
+    """The user of this process, not of its environment, which anybody could set; behind sudo, both."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        name = f"uid {os.getuid()}"
+    behind = os.environ.get("SUDO_USER")
+    return f"{name}@{socket.gethostname()}" + (f" (sudo by {behind})" if behind else "")
+
+
+def _memo(name: str, deed: Deed) -> Memo:
+    return Memo(_KIND, name, json.dumps(asdict(deed)), deed.when)

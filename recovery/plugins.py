@@ -1,0 +1,40 @@
+"""Filters and scanners that a configuration names: the house's own by a word, a user's class by its dotted path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+from recovery.report import told
+from txpool.errors import ConfigurationError
+from txpool.properties import Properties, nearest, refuse_if_writable_by_others
+from txpool.secret import Source
+
+
+def made(
+    values: Properties, key: str, names: Iterable[str], house: Mapping[str, Callable[[], Any]], method: str
+) -> list[Any]:
+    """One object for each of the names that the key gives, in their order; each has the method. ConfigurationError.
+
+    A class is one that Python can import, made without arguments. A file that names one is refused where others can
+    write to it: it would let them run what they like.
+    """
+    names = dict.fromkeys(names)
+    classes = [name for name in names if name not in house]
+    if classes and values.path is not None and values.entry(key).source is Source.FILE:
+        refuse_if_writable_by_others(values.folder / values.path.name)
+    return [house[name]() if name in house else _own(values, key, name, house, method) for name in names]
+
+
+def _own(values: Properties, key: str, name: str, house: Mapping[str, Any], method: str) -> Any:
+    module, _, word = name.rpartition(".")
+    if not module:
+        raise values.error(key, f"names {name}: {nearest(name, house)}; a class of yours has a dotted path")
+    try:
+        made = getattr(import_module(module), word)()
+    except Exception as error:
+        raise values.error(key, f"names {name}, which could not be made: {told(error)}") from error
+    if not callable(getattr(made, method, None)):
+        raise ConfigurationError(f"{values.entry(key).where}: {key} names {name}, which has no method {method}()")
+    return made

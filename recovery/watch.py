@@ -1,0 +1,162 @@
+"""What the last scan has left, kept for people and machines to look at: who looks asks no database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from recovery.alarms import Alarms
+from recovery.evidence import Evidence
+from recovery.listing import InDoubt, in_doubt
+from recovery.report import AlarmKind, ScanReport, told
+from recovery.sites import Recoverable, Sites
+from recovery.slots import slots
+from txpool.metrics import HISTOGRAMS, Sample, catalogue
+from txpool.resources.base import Slots
+from txpool.settings import RecoverySettings
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A datasource, as the last scan has found it: `answered` is None where recovery has nothing to ask of it."""
+
+    name: str
+    mode: str
+    answered: bool | None
+    #: What came instead of an answer.
+    reason: str = ""
+    #: How many of our branches it still holds prepared.
+    prepared: int = 0
+    slots: Slots | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """One scan, and what it has left. Immutable. Times are wall-clock seconds."""
+
+    at: float
+    seconds: float
+    passes: int
+    report: ScanReport
+    in_doubt: tuple[InDoubt, ...]
+    sites: tuple[Site, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What is in doubt, as plain data for JSON."""
+        return {"at": self.at, "in_doubt": [asdict(each) for each in self.in_doubt]}
+
+
+class Watch:
+    """Keeps the overview of one recovery manager. Written by one scan at a time, read from any thread."""
+
+    def __init__(self, settings: RecoverySettings) -> None:
+        self._alarms = Alarms(settings)
+        self._totals = {"committed": 0, "rolled_back": 0, "passes": 0, "completed": 0, "failed": 0}
+        self._latest = time.monotonic()
+        #: None before the first scan is completed.
+        self.overview: Overview | None = None
+        #: Why the last scan has failed as a whole; empty where it was completed.
+        self.failure = ""
+
+    def follow(self, former: Watch) -> None:
+        """Go on where the watch of a manager that this one's replaces has ended: an alarm that stands is no news."""
+        self._alarms.follow(former._alarms)
+        self._totals = former._totals
+        self.overview = former.overview
+
+    def completed(
+        self,
+        evidence: Evidence,
+        sites: Sites,
+        report: ScanReport,
+        datasources: Iterable[Recoverable],
+        *,
+        seconds: float,
+        passes: int,
+    ) -> ScanReport:
+        """A scan has ended: `evidence` is what its last pass has read, or what was read where it made none.
+
+        Returns the report with the alarms that stand now.
+        """
+        left = _left(in_doubt(evidence, sites), report)
+        limits = slots(sites, evidence.listings)
+        self._alarms.update(left, evidence.silent, limits)
+        found = [_site(each, evidence, left, limits) for each in datasources]
+        report = replace(report, alarms=self._alarms.standing)
+        self.overview = Overview(time.time(), seconds, passes, report, left, tuple(found))
+        self.failure = ""
+        self._latest = time.monotonic()
+        self._totals["committed"] += len(report.committed)
+        self._totals["rolled_back"] += len(report.rolled_back)
+        self._totals["passes"] += passes
+        self._totals["completed"] += 1
+        _scan_seconds.observe(seconds)
+        return report
+
+    def failed(self, error: Exception) -> None:
+        """A scan has failed as a whole: what the one before has left stays what is known."""
+        self.failure = told(error)
+        self._totals["failed"] += 1
+
+    @property
+    def quiet(self) -> float:
+        """Seconds since the last scan was completed, or since there is a manager."""
+        return time.monotonic() - self._latest
+
+    def samples(self) -> Iterator[Sample]:
+        """The numbers of recovery, for those who read metrics."""
+        for result in ("completed", "failed"):
+            yield Sample(catalogue.SCANS, (result,), self._totals[result])
+        yield Sample(catalogue.PASSES, (), self._totals["passes"])
+        for outcome in ("committed", "rolled_back"):
+            yield Sample(catalogue.RECOVERED, (outcome,), self._totals[outcome])
+        seen = self.overview
+        if seen is None:
+            return
+        yield Sample(catalogue.LAST_SCAN, (), seen.at)
+        yield Sample(catalogue.HEURISTICS, (), sum(bool(each.heuristics) for each in seen.in_doubt))
+        ages = [each.age or 0.0 for each in seen.in_doubt if each.unresolved]
+        yield Sample(catalogue.OLDEST, (), max(ages, default=0.0))
+        for kind in AlarmKind:
+            yield Sample(catalogue.ALARMS, (kind.value,), sum(alarm.kind == kind.value for alarm in seen.report.alarms))
+        for site in seen.sites:
+            name = (site.name,)
+            if site.answered is not None:
+                yield Sample(catalogue.REACHABLE, name, int(site.answered))
+                yield Sample(catalogue.INDOUBT, name, site.prepared)
+            if site.slots is not None:
+                yield Sample(catalogue.SLOTS, name, site.slots.maximum)
+                yield Sample(catalogue.SLOTS_TAKEN, name, site.slots.taken)
+
+
+_scan_seconds = HISTOGRAMS[catalogue.SCAN_SECONDS]
+
+
+def _left(found: Iterable[InDoubt], report: ScanReport) -> tuple[InDoubt, ...]:
+    """What the last pass has read, less what it has ended since, and more what it has found to have ended otherwise."""
+    ended = {branch.gid for branch in (*report.committed, *report.rolled_back)}
+    otherwise = {f"{each.gtrid}:{each.bqual}": f"ended {each.ended}" for each in report.heuristics}
+    left = []
+    for each in found:
+        noted = tuple(heuristic for heuristic in report.heuristics if heuristic.gtrid == each.gtrid)
+        branches = tuple(
+            replace(branch, state=otherwise.get(branch.gid, branch.state))
+            for branch in each.branches
+            if branch.gid not in ended
+        )
+        heuristics = tuple(dict.fromkeys((*each.heuristics, *noted)))
+        if heuristics or (branches and each.gtrid not in report.forgotten):
+            attention = each.attention or bool(heuristics)
+            left.append(replace(each, branches=branches, heuristics=heuristics, attention=attention))
+    return tuple(sorted(left, key=lambda each: -(each.age or 0.0)))
+
+
+def _site(datasource: Recoverable, evidence: Evidence, left: Iterable[InDoubt], limits: dict[str, Slots]) -> Site:
+    name, mode = datasource.name, datasource.mode
+    if mode not in ("xa", "cmr") and name not in evidence.silent:
+        return Site(name, mode, None)
+    branches = (branch for each in left for branch in each.branches)
+    prepared = sum(branch.datasource == name and branch.state == "prepared" for branch in branches)
+    return Site(name, mode, name not in evidence.silent, evidence.silent.get(name, ""), prepared, limits.get(name))

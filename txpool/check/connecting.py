@@ -1,0 +1,121 @@
+"""Connecting for a check: within a time, and with a word for each way in which it fails."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from txpool.check.finding import Finding, wrong
+from txpool.drivers import make_driver
+from txpool.errors import ConfigurationError
+from txpool.secret import redact_url
+from txpool.settings import DataSourceSettings
+
+_PATIENCE = "10"  # seconds that a server has to answer, where nobody has said otherwise
+
+# What servers and libpq say when they let nobody in, and what to do. Where a server speaks another language than
+# English, its own words are shown without advice.
+_REFUSALS = (
+    (
+        r"password authentication failed|[Aa]uthentication failed",
+        "correct user and password; an administrator sets one by ALTER ROLE {user} LOGIN PASSWORD '…';",
+    ),
+    (r"no password supplied|password is required", "write password = ${{env:NAME}} into the file, and set NAME"),
+    (
+        r"no pg_hba\.conf entry|pg_hba\.conf rejects",
+        "add a line such as `host {database} {user} samenet scram-sha-256` to pg_hba.conf, then SELECT "
+        "pg_reload_conf();",
+    ),
+    (r'database ".*" does not exist', "correct the url, or CREATE DATABASE {database} OWNER {user};"),
+    (r'role ".*" does not exist', "correct the user, or CREATE ROLE {user} LOGIN PASSWORD '…';"),
+    (r"is not permitted to log in", "ALTER ROLE {user} LOGIN;"),
+    (r"permission denied for database", "GRANT CONNECT ON DATABASE {database} TO {user};"),
+    (r"too many connections for role", "close some, or ALTER ROLE {user} CONNECTION LIMIT 100;"),
+    (r"too many connections for database", "close some, or ALTER DATABASE {database} CONNECTION LIMIT 100;"),
+    (
+        r"too many clients|remaining connection slots",
+        "close some, lower pool.max-size, or raise max_connections and restart the server",
+    ),
+    (r"starting up|shutting down|not yet accepting|in recovery mode", "wait, and check again"),
+    (r"[Cc]onnection refused", "nothing listens there: start the server, or correct host and port in the url"),
+    (r"failed to resolve|could not translate host name", "no such host is known here: correct the url"),
+    (r"timeout expired|timed out|No route to host|unreachable", "look at the address, and at firewalls on the way"),
+    (r"SSL|certificate", "correct sslmode and sslrootcert in the url, or the server's ssl settings"),
+    (r"session is (?:not )?read-only|is not in hot standby|is in hot standby", "name the primary in the url"),
+)
+
+
+class NotConnected(Exception):
+    """Nobody answers, or lets us in; carries what to say about it."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.found)
+        self.finding = finding
+
+
+@contextmanager
+def connected(settings: DataSourceSettings, *, recovery: bool = False) -> Iterator[Any]:
+    """A raw connection of the datasource's own driver, closed at the end. Errors: NotConnected, ConfigurationError."""
+    settings = _patient(settings)
+    driver = make_driver(settings, recovery=recovery)
+    try:
+        raw = driver.connect()
+    except ConfigurationError:
+        raise
+    except psycopg.ProgrammingError as error:  # libpq's own reading of the url and of options
+        raise ConfigurationError(f"{redact_url(settings.url)} and driver.*: {error}") from error
+    except Exception as error:
+        raise NotConnected(_diagnosed(settings, error, recovery)) from error
+    try:
+        yield raw
+    finally:
+        driver.close(raw)
+
+
+def user_of(settings: DataSourceSettings, *, recovery: bool = False) -> str:
+    """The user that the file names, of recovery where it has its own; empty where none is named."""
+    if recovery and settings.recovery_user:
+        return settings.recovery_user
+    return settings.user or str(_in_url(settings).get("user", ""))
+
+
+def _in_url(settings: DataSourceSettings) -> dict[str, Any]:
+    try:
+        return conninfo_to_dict(settings.url)
+    except psycopg.Error:
+        return {}
+
+
+def _patient(settings: DataSourceSettings) -> DataSourceSettings:
+    options = settings.driver_options
+    if settings.driver != "psycopg" or "connect_timeout" in {*options, *_in_url(settings)}:
+        return settings
+    return replace(settings, driver_options={"connect_timeout": _PATIENCE, **options})
+
+
+def _diagnosed(settings: DataSourceSettings, error: Exception, recovery: bool) -> Finding:
+    user = user_of(settings, recovery=recovery)
+    whom = f"recovery.user {user}" if recovery and settings.recovery_user else user
+    return diagnosed(settings.url, error, whom=whom, user=user, database=str(_in_url(settings).get("dbname", "")))
+
+
+def diagnosed(url: str, error: BaseException, *, whom: str = "", user: str = "", database: str = "") -> Finding:
+    """What a failure to connect means, and what to do; `whom` is what people call the user."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    found = f"cannot connect to {url}{f' as {whom}' if whom else ''}: {said}"
+    names = {"user": quoted(user or "app"), "database": quoted(database or user or "orders")}
+    for pattern, advice in _REFUSALS:
+        if re.search(pattern, said):
+            return wrong("connection", found, do=advice.format(**names))
+    return wrong("connection", found, do="correct what it complains of, and check again")
+
+
+def quoted(name: str) -> str:
+    """An SQL name as it is to be written."""
+    return name if re.fullmatch(r"[a-z_][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'

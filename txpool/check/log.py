@@ -1,0 +1,146 @@
+"""What is wrong with the decision log; one that is missing is never made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+
+from txpool.check import marks, postgresql, storage
+from txpool.check.connecting import diagnosed
+from txpool.check.finding import Finding, fine, warning, wrong
+from txpool.check.server import Server, asked
+from txpool.errors import LogError
+from txpool.log import Life, folder_of, open_log
+from txpool.log.server import LogServer
+from txpool.settings import CoordinatorSettings
+
+# The tables of a log on a server: key and columns.
+_TABLES = {
+    "txpool_incarnations": (["name"], ["name", "node", "lease", "fenced"]),
+    "txpool_decisions": (["gtrid"], ["gtrid", "branches", "made"]),
+    "txpool_finished": (["gtrid"], ["gtrid"]),
+    "txpool_pointers": (["gtrid"], ["gtrid", "datasource"]),
+    "txpool_heuristics": (["gtrid", "bqual"], ["gtrid", "bqual", "datasource", "decided", "ended", "noted"]),
+    "txpool_expired": (["name"], ["name", "node", "lease", "since"]),
+    "txpool_memos": (["kind", "name"], ["kind", "name", "text", "made"]),
+}
+_INIT = "run `txpool-recovery init` once"
+_EMPTIED = "an empty log rolls back what is committed elsewhere"
+
+
+def findings(settings: CoordinatorSettings) -> Iterator[Finding]:
+    """All about the log of `log.url`, and the node that it is for."""
+    node, url = settings.node_name, settings.log_url
+    if node is None or url is None:
+        key = "log.url" if url is None else "node.name"
+        yield warning(
+            "log",
+            f"{key} is not configured",
+            "a transaction over two databases is refused: there is nowhere to keep its decision",
+            "write node.name = …, the same for ever and no other coordinator's, and log.url = sqlite:///folder",
+        )
+        return
+    if url == "memory:":
+        yield wrong(
+            "log",
+            "log.url = memory: keeps nothing",
+            "after a crash nobody knows what was decided",
+            "write log.url = sqlite:///folder, or a database",
+        )
+        return
+    yield from _on_server(settings, url) if url.startswith("postgresql://") else _in_folder(settings, folder_of(url))
+
+
+def _in_folder(settings: CoordinatorSettings, folder: Path) -> Iterator[Finding]:
+    if not (folder / "log.db").exists() and settings.log_create and not folder.exists():
+        yield warning(
+            "log",
+            f"the log {folder} is not there yet",
+            "the first process would make it, since log.create = true",
+            f"{_INIT}, and write log.create = false",
+        )
+        return
+    if folder.is_dir():
+        yield from _guarded(folder)
+        yield from storage.stored("the log", folder)
+    yield from _opened(settings)
+    if settings.log_create and folder.is_dir():
+        yield warning(
+            "log",
+            "log.create = true, and the log is there",
+            f"where its disk is not mounted one day, a new one would be made in its place: {_EMPTIED}",
+            "write log.create = false",
+        )
+
+
+def _guarded(folder: Path) -> Iterator[Finding]:
+    mode = storage.mode_of(folder)
+    if mode & 0o077:
+        yield wrong(
+            "permissions",
+            f"the log's folder {folder} has mode {mode:04o}",
+            "others than its owner may read, or change, what is decided",
+            f"chmod 700 {folder}",
+        )
+    if storage.owner_differs(folder):
+        yield warning(
+            "permissions",
+            f"the log's folder {folder} belongs to uid {folder.stat().st_uid}, and this check runs as {os.geteuid()}",
+            "coordinator and recovery must run as its owner",
+            f"check again as that user, or chown -R {os.geteuid()} {folder}",
+        )
+
+
+def _opened(settings: CoordinatorSettings) -> Iterator[Finding]:
+    """Open it as recovery does, without a name in its registry, and count what is in it."""
+    node, url = settings.node_name or "", settings.log_url or ""
+    try:
+        log = open_log(url, node=node, user=settings.log_user, password=settings.log_password)
+        try:
+            decided, heuristics = log.decisions(), log.heuristics()
+            living = sum(life is Life.ALIVE for life in log.incarnations().values())
+        finally:
+            log.close()
+    except LogError as error:
+        yield wrong("log", str(error))
+        return
+    yield fine("log", f"the log of node {node} is right: {living} living processes, {len(decided)} decisions kept")
+    if heuristics:
+        yield warning(
+            "heuristics",
+            f"{len(heuristics)} heuristic outcomes are noted, the first of {heuristics[0].gtrid}",
+            "a database has ended a branch otherwise than it was decided: its data and the others' differ",
+            "repair the data by hand; `txpool-recovery list` shows them, and `txpool-recovery forget GTRID` ends it",
+        )
+
+
+def _on_server(settings: CoordinatorSettings, url: str) -> Iterator[Finding]:
+    try:
+        with LogServer(url, user=settings.log_user, password=settings.log_password).connect("txpool check") as raw:
+            server = asked(raw)
+            yield from _server(server)
+            for name, (key, columns) in _TABLES.items():
+                yield from marks.table(raw, name, key, columns, missing=_INIT)
+    except LogError as error:
+        yield wrong("log", str(error))
+        return
+    except psycopg.Error as error:
+        yield diagnosed(url, error)
+        return
+    yield from _opened(settings)
+
+
+def _server(server: Server) -> Iterator[Finding]:
+    yield from postgresql.durability(server)
+    if server.pooled:
+        yield wrong(
+            "pooler",
+            "a pooler such as PgBouncer is between here and the log's server",
+            "a process holds its lease in a session of its own; a pooler that shares sessions (transaction mode) keeps "
+            "it after the process has died, and recovery would wait for ever",
+            "let log.url lead to the server itself",
+        )
+    yield postgresql.clock(server.ahead)

@@ -1,0 +1,199 @@
+"""Whether a PostgreSQL database can prepare, whether recovery can finish what is prepared, and what is left over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+
+from txpool.check.connecting import connected, quoted, user_of
+from txpool.check.finding import Finding, fine, warning, wrong
+from txpool.check.server import Server, asked
+from txpool.drivers import make_driver
+from txpool.resources.base import Answer, BranchRecord
+from txpool.resources.postgresql import PostgreSQLManager
+from txpool.settings import DataSourceSettings
+from txpool.xid import make_gtrid, make_xid, new_incarnation, parse
+
+#: The node of a check's own branch, which is rolled back as soon as it is prepared.
+NODE = "txpool-check"
+
+_SHOWN = 5
+_HOLDERS = "see who holds them: SELECT gid, prepared, owner, database FROM pg_prepared_xacts ORDER BY prepared;"
+_LISTING = """select gid, extract(epoch from clock_timestamp() - prepared)::float8, owner::text
+    from pg_prepared_xacts where database = current_database() order by prepared"""
+
+
+def findings(raw: Any, server: Server, settings: DataSourceSettings, old: float) -> Iterator[Finding]:
+    """Everything about preparing, over a connection that `asked` has seen; what is prepared for longer is `old`."""
+    maximum = int(server.settings["max_prepared_transactions"].value)
+    if maximum == 0:
+        yield wrong(
+            "slots",
+            "max_prepared_transactions is 0",
+            "this server cannot prepare, and mode = xa prepares",
+            _raise(server, 100) + ", or write mode = cmr, which needs no slots",
+        )
+        return
+    try:
+        listed = raw.execute(_LISTING).fetchall()
+        (used,) = raw.execute("select count(*) from pg_prepared_xacts").fetchone()
+    except psycopg.errors.InsufficientPrivilege:
+        yield wrong(
+            "listing",
+            f"{server.user} may not read pg_prepared_xacts",
+            "recovery cannot see what a crash has left prepared, and its locks would stay for ever",
+            f"GRANT SELECT ON pg_catalog.pg_prepared_xacts TO {quoted(server.user)}; and, where it was revoked too, "
+            f"GRANT EXECUTE ON FUNCTION pg_prepared_xact() TO {quoted(server.user)};",
+        )
+        return
+    yield _slots(server, maximum, used, settings.pool_max_size)
+    yield from _left_over(server, listed, old)
+    if maximum - used > 1 and not server.standby:  # never the last one, which a transaction may be about to take
+        yield from _tried(raw, server, settings, {owner for gid, _, owner in listed if parse(gid) is not None})
+
+
+def _raise(server: Server, wanted: int) -> str:
+    if server.settings["max_prepared_transactions"].source == "command line":
+        return f"start the server with -c max_prepared_transactions={wanted}"
+    return f"ALTER SYSTEM SET max_prepared_transactions = {wanted}; and restart the server"
+
+
+def _slots(server: Server, maximum: int, used: int, pool_size: int) -> Finding:
+    free = maximum - used
+    wanted = 2 * max(maximum, pool_size)
+    if free == 0:
+        return wrong(
+            "slots",
+            f"all {maximum} prepared-transaction slots of the server are taken",
+            "no transaction can prepare until one is free; each that tries rolls back",
+            f"{_HOLDERS} then {_raise(server, wanted)}",
+        )
+    if free <= maximum // 5 or maximum < pool_size:
+        return warning(
+            "slots",
+            f"{free} of {maximum} prepared-transaction slots are free, and pool.max-size is {pool_size}",
+            "each transaction over several databases holds one from its prepare to its end, on Spark each partition; a "
+            "transaction that finds none rolls back",
+            _raise(server, wanted),
+        )
+    return fine("slots", f"{free} of {maximum} prepared-transaction slots are free")
+
+
+def _left_over(server: Server, listed: list[tuple[str, float, str]], limit: float) -> Iterator[Finding]:
+    """What is prepared in this database for longer than anything should be. Age tells people, and decides nothing."""
+    names = {gid: parse(gid) for gid, _, _ in listed}
+    old = [row for row in listed if row[1] >= limit]
+    ours = [row for row in old if names[row[0]] is not None and names[row[0]].node != NODE]  # type: ignore[union-attr]
+    checks = [row for row in old if names[row[0]] is not None and row not in ours]
+    theirs = [row for row in old if names[row[0]] is None]
+    end = f"connect to {quoted(server.database)} as its owner, and ROLLBACK PREPARED {{}};"
+    if ours:
+        nodes = sorted({xid.node for gid, _, _ in ours if (xid := names[gid]) is not None})
+        yield warning(
+            "left over",
+            f"prepared by txpool and not ended: {_told(ours)}",
+            "their locks are held, and VACUUM cannot clean behind them",
+            f"see that recovery runs for node {', '.join(nodes)}, and what `txpool-recovery list` says of them; do not "
+            "end them by hand before that",
+        )
+    if theirs:
+        yield warning(
+            "foreign",
+            f"prepared by another product or by hand, and not ended: {_told(theirs)}",
+            "their locks are held, and VACUUM cannot clean behind them; txpool never touches them",
+            f"ask who has made them; if nobody will end them, {end.format(_literal(theirs[0][0]))}",
+        )
+    if checks:
+        yield warning(
+            "left over",
+            f"left by a check that was killed: {_told(checks)}",
+            "it holds a slot, and no locks",
+            end.format(_literal(checks[0][0])),
+        )
+    if not old:
+        yield fine("left over", f"{len(listed)} branches are prepared in this database, none for {limit:g} s")
+
+
+def _literal(gid: str) -> str:
+    return "'" + gid.replace("'", "''") + "'"
+
+
+def _told(rows: list[tuple[str, float, str]]) -> str:
+    shown = [f"{gid} (owner {owner}, {_age(age)})" for gid, age, owner in rows[:_SHOWN]]
+    return ", ".join(shown) + (f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else "")
+
+
+def _age(seconds: float) -> str:
+    for length, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+# -- one branch, prepared and rolled back -------------------------------------------------------------------------
+
+
+def _tried(raw: Any, server: Server, settings: DataSourceSettings, owners: set[str]) -> Iterator[Finding]:
+    """Prepare an empty branch, and let recovery's own code and user end it: what works is not a guess.
+
+    `owners` have prepared what is listed.
+    """
+    xid = make_xid(make_gtrid(NODE, new_incarnation(), 0), 0, settings.name)
+    try:
+        raw.execute("begin")
+        answer = raw.execute(f"prepare transaction '{xid.joined}'".encode()).statusmessage
+    except psycopg.Error as error:
+        pooler = "set pool_mode = transaction (or session) in the pooler" if server.pooled else ""
+        yield wrong("prepare", f"PREPARE TRANSACTION failed: {error}", "nothing can take part in mode = xa", pooler)
+        return
+    if answer != "PREPARE TRANSACTION":
+        yield wrong("prepare", f"PREPARE TRANSACTION was answered by {answer}", "nothing was prepared")
+        return
+    try:
+        yield from _finished(BranchRecord(xid, settings.name, raw.identity), server, settings, owners)
+    finally:
+        if raw.execute("select 1 from pg_prepared_xacts where gid = %s", [xid.joined]).fetchone():
+            raw.execute(f"rollback prepared '{xid.joined}'".encode())
+
+
+def _finished(
+    record: BranchRecord, server: Server, settings: DataSourceSettings, owners: set[str]
+) -> Iterator[Finding]:
+    who = user_of(settings, recovery=True) or server.user
+    try:
+        with connected(settings, recovery=True) as raw:
+            recovery = asked(raw)
+            seen = raw.execute("select 1 from pg_prepared_xacts where gid = %s", [record.xid.joined]).fetchone()
+    except psycopg.errors.InsufficientPrivilege:
+        seen = None
+    if not seen:
+        yield wrong(
+            "recovery",
+            f"{who} does not see what {server.user} has prepared in {server.database}",
+            "recovery cannot end what a crash has left prepared",
+            f"GRANT SELECT ON pg_catalog.pg_prepared_xacts TO {quoted(who)};",
+        )
+        return
+    manager = PostgreSQLManager(settings.name, make_driver(settings, recovery=True))
+    if manager.rollback(record) is not Answer.ROLLED_BACK:
+        yield wrong(
+            "recovery",
+            f"recovery.user {who} cannot end what {server.user} has prepared",
+            "what a crash leaves prepared stays, with its locks: PostgreSQL lets the role that has prepared end it, or "
+            "a superuser",
+            "leave recovery.user out, so that recovery connects as the datasource's own user; or "
+            f"ALTER ROLE {quoted(who)} SUPERUSER;",
+        )
+        return
+    others = owners - {recovery.user}
+    if others and not recovery.superuser:
+        yield wrong(
+            "recovery",
+            f"branches of txpool here were prepared by {', '.join(sorted(others))}, and recovery connects as {who}",
+            "PostgreSQL lets the role that has prepared a branch end it, or a superuser: these would stay",
+            "name a superuser as recovery.user, or check with the file of the datasource that these roles use",
+        )
+    power = " (a superuser)" if recovery.superuser else ""
+    yield fine("recovery", f"a branch that {server.user} prepared was rolled back by {who}{power}, as recovery would")

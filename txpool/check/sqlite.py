@@ -1,0 +1,160 @@
+"""What is wrong with a SQLite file for a datasource's mode; nothing is created, and nothing stays written."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from txpool.check import storage
+from txpool.check.connecting import NotConnected, connected
+from txpool.check.finding import Finding, fine, warning, wrong
+from txpool.check.marks import COLUMNS, CREATE, OURS, waiting
+from txpool.settings import DataSourceSettings
+
+_LEVELS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
+
+
+def findings(settings: DataSourceSettings) -> Iterator[Finding]:
+    """All about the file that the url names."""
+    path = Path(settings.url.removeprefix("sqlite:///"))
+    missing = _missing(path, settings)
+    if missing is not None:
+        yield missing
+        return
+    yield from storage.stored("the database", path)
+    if storage.others_may_write(path):
+        yield warning(
+            "permissions",
+            f"everybody on this machine may write {path}",
+            "whoever changes a mark changes the outcome of a transaction",
+            f"chmod o-w {path}",
+        )
+    try:
+        with connected(settings) as raw:
+            yield from _opened(raw, path, settings)
+    except NotConnected as refusal:
+        yield unreadable(path, refusal.__cause__)
+    except sqlite3.Error as error:
+        yield unreadable(path, error)
+
+
+def unreadable(path: Path, error: BaseException | None) -> Finding:
+    """What to do about a file that SQLite does not take."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return wrong(
+            "damage",
+            f"{path} is damaged, or no SQLite database: {error}",
+            "what it decided cannot be read, and must not be guessed: branches elsewhere stay prepared",
+            f"restore it from a backup, or save what is readable: sqlite3 {path} .recover",
+        )
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return warning(
+            "lock",
+            f"another connection holds the write lock of {path}: {error}",
+            "SQLite has one writer at a time; a transaction that waits longer than driver.timeout (5 s) fails",
+            f"see who has it open: fuser -v {path}",
+        )
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return wrong(
+            "permissions",
+            f"{path} cannot be written: {error}",
+            "the file, its folder and the files -wal and -shm beside it must be writable for the user of the program",
+            f"chown them to that user; then chmod u+rw {path} and chmod u+rwx {path.parent}",
+        )
+    return wrong("connection", f"{path}: {error}")
+
+
+def _missing(path: Path, settings: DataSourceSettings) -> Finding | None:
+    if path.is_file():
+        return None
+    if path.exists():
+        return wrong("connection", f"{path} is not a file", do="name a file in the url")
+    if not path.parent.is_dir():
+        return wrong("connection", f"there is no folder {path.parent}", do=f"mkdir -p {path.parent}, or correct url")
+    if settings.mode == "cmr":
+        return wrong("connection", f"{path} does not exist", "an empty database has no table of marks", CREATE)
+    return warning(
+        "connection",
+        f"{path} does not exist",
+        "the first connection would make it, empty",
+        "correct url if it is a typo",
+    )
+
+
+def _opened(raw: Any, path: Path, settings: DataSourceSettings) -> Iterator[Finding]:
+    (journal,) = raw.execute("pragma journal_mode").fetchone()
+    (level,) = raw.execute("pragma synchronous").fetchone()
+    yield fine("version", f"SQLite {sqlite3.sqlite_version}, journal_mode={journal}, synchronous={_LEVELS[level]}")
+    if settings.mode == "cmr":
+        yield from _table(raw, settings.cmr_table)
+        if journal != "wal":
+            yield fine(
+                "journal", "journal_mode=wal would commit several times faster, as safely: pragma journal_mode=wal"
+            )
+    elif settings.mode == "last-resource":
+        yield fine(
+            "mode", "mode = last-resource: a crash at its commit leaves an outcome that nobody can know; cmr is safe"
+        )
+    try:
+        raw.execute("pragma busy_timeout = 200")
+        raw.execute("begin immediate")
+        # Nothing touches the file before something is written.
+        raw.execute("create table txpool_check (one integer)")
+    except sqlite3.Error as error:
+        yield unreadable(path, error)
+    else:
+        yield fine("write", f"{path} can be written")
+    finally:
+        raw.rollback()
+
+
+def _table(raw: Any, name: str) -> Iterator[Finding]:
+    schema, _, relation = name.rpartition(".")
+    with closing(raw.cursor()) as cursor:
+        prefix = f"{schema}." if schema else ""
+        columns = {row[1]: row for row in cursor.execute(f"pragma {prefix}table_info({relation})")}
+        if not columns:
+            yield wrong(
+                "table", f"there is no table {name}", "it is where the decision of each transaction stands", CREATE
+            )
+            return
+        lacking = [column for column in COLUMNS if column not in columns]
+        if lacking:
+            yield wrong(
+                "table",
+                f"{name} has no column {', '.join(lacking)}",
+                "it was made by something else, or by hand",
+                f"if nothing of another product is in it, DROP TABLE {name}; then {CREATE}",
+            )
+            return
+        if not _keyed(cursor, prefix, relation, columns):
+            yield wrong(
+                "table",
+                f"{name} has no unique key on xid alone",
+                "a decision and recovery's abort record could both stand there: one database would commit and another "
+                "roll back",
+                f"CREATE UNIQUE INDEX {relation}_xid ON {relation} (xid);",
+            )
+            return
+        problems = [row[0] for row in cursor.execute(f"pragma {prefix}quick_check({relation})")]
+        if problems != ["ok"]:
+            yield wrong("damage", f"{name} is damaged: {problems[0]}", do="restore the database from a backup")
+            return
+        count, oldest = cursor.execute(
+            f"select count(*), max(julianday('now') - julianday(made_at)) * 86400 from {name} where {OURS}"  # noqa: S608
+        ).fetchone()
+        yield waiting(name, count, oldest or 0.0)
+
+
+def _keyed(cursor: Any, prefix: str, relation: str, columns: dict[str, Any]) -> bool:
+    if [column for column, row in columns.items() if row[5]] == ["xid"]:
+        return True
+    for _, index, unique, _, partial in cursor.execute(f"pragma {prefix}index_list({relation})").fetchall():
+        inside = [row[2] for row in cursor.execute(f"pragma {prefix}index_info('{index}')")]
+        if unique and not partial and inside == ["xid"]:
+            return True
+    return False

@@ -1,0 +1,94 @@
+"""Where files stand: the kind of their file system, the room left on it, and who may touch them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from txpool.check.finding import Finding, fine, warning, wrong
+
+_MOUNTS = Path("/proc/self/mounts")
+_NETWORK = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs", "gfs2"}
+)
+_NETWORK_FUSE = (
+    "fuse.sshfs",
+    "fuse.glusterfs",
+    "fuse.s3fs",
+    "fuse.rclone",
+    "fuse.ceph",
+    "fuse.juicefs",
+    "fuse.gcsfuse",
+)
+_VOLATILE = frozenset({"tmpfs", "ramfs"})
+_LITTLE = 100 * 1024 * 1024  # bytes
+_MEGABYTE = 1024 * 1024
+
+
+def stored(what: str, path: Path) -> Iterator[Finding]:
+    """About the file system that holds `path`; `what` says what stands there."""
+    yield from placed(what, file_system(path.resolve()))
+    yield from room(what, shutil.disk_usage(path).free)
+
+
+def placed(what: str, kind: str) -> Iterator[Finding]:
+    """About a kind of file system."""
+    if kind in _NETWORK or kind.startswith(_NETWORK_FUSE):
+        yield wrong(
+            "storage",
+            f"{what} is on a network file system ({kind})",
+            "SQLite's locks and its write-ahead log are not safe there: two processes may both believe they hold it",
+            "move it to a local disk; to share it between hosts, use a database on a server",
+        )
+    elif kind in _VOLATILE:
+        yield warning(
+            "storage",
+            f"{what} is in memory ({kind})",
+            "it is gone with the next restart of the machine, and decisions with it: what was committed in one "
+            "database would roll back in another",
+            "move it to a local disk that survives",
+        )
+
+
+def room(what: str, free: int) -> Iterator[Finding]:
+    """About the bytes that are free."""
+    if free < _LITTLE:
+        yield warning(
+            "storage",
+            f"{free // _MEGABYTE} MB are free on the disk of {what}",
+            "a full disk refuses every decision, and all transactions roll back",
+            "make room",
+        )
+    else:
+        yield fine("storage", f"{free // _MEGABYTE} MB are free on the disk of {what}")
+
+
+def file_system(path: Path) -> str:
+    """The kind of the file system that holds an absolute path; empty where the machine does not tell."""
+    try:
+        lines = _MOUNTS.read_text().splitlines()
+    except OSError:
+        return ""
+    kinds = {}
+    for line in lines:
+        _, point, kind, *_ = line.split(" ")
+        kinds[point.replace("\\040", " ")] = kind
+    return next((kinds[str(folder)] for folder in (path, *path.parents) if str(folder) in kinds), "")
+
+
+def others_may_write(path: Path) -> bool:
+    """Whether everybody on this machine may change it."""
+    return bool(path.stat().st_mode & stat.S_IWOTH)
+
+
+def mode_of(path: Path) -> int:
+    """The permissions, as chmod takes them."""
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def owner_differs(path: Path) -> bool:
+    """Whether it belongs to another user than the one who looks."""
+    return path.stat().st_uid != os.geteuid()

@@ -1,0 +1,83 @@
+"""What the stores keep beside the protocol's own records: memos, and incarnations that have expired."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable
+from dataclasses import astuple
+from functools import partial
+from typing import Any
+
+from txpool.log.base import Memo
+from txpool.log.group import GroupCommit
+from txpool.log.sessions import Sessions
+
+_EXPIRE = """WITH gone AS (DELETE FROM txpool_incarnations
+        WHERE name = ANY(%(names)s) AND fenced > 0 AND (%(every)s OR node = ANY(%(nodes)s))
+        RETURNING name, node, lease)
+    INSERT INTO txpool_expired (name, node, lease, since) SELECT name, node, lease, %(now)s FROM gone"""
+_EXPIRED = """SELECT name FROM txpool_expired
+    WHERE (%(all)s OR name = ANY(%(names)s)) AND (%(every)s OR node = ANY(%(nodes)s))"""
+_KEEP = """INSERT INTO txpool_memos (kind, name, text, made) VALUES (%s, %s, %s, %s)
+    ON CONFLICT (kind, name) DO UPDATE SET text = excluded.text, made = excluded.made"""
+_MEMOS = "SELECT kind, name, text, made FROM txpool_memos WHERE kind = %s ORDER BY made, name"
+
+
+class SqliteMemos:
+    """The part of a sqlite log that this is."""
+
+    _group: GroupCommit
+
+    def expire(self, incarnations: Iterable[str]) -> None:
+        self._group.write(partial(_expire, [*incarnations]))
+
+    def expired(self, incarnations: Iterable[str] | None = None) -> set[str]:
+        if incarnations is None:
+            return {name for (name,) in self._read("SELECT name FROM expired")}
+        return {name for name in incarnations if self._read("SELECT 1 FROM expired WHERE name = ?", name)}
+
+    def keep(self, memo: Memo) -> None:
+        statement = "INSERT OR REPLACE INTO memos (kind, name, text, made) VALUES (?, ?, ?, ?)"
+        self._group.write(lambda db: db.execute(statement, astuple(memo)))
+
+    def memos(self, kind: str) -> list[Memo]:
+        query = "SELECT kind, name, text, made FROM memos WHERE kind = ? ORDER BY made, name"
+        return [Memo(*row) for row in self._read(query, kind)]
+
+    def drop(self, kind: str, names: Iterable[str]) -> None:
+        keys = [(kind, name) for name in names]
+        self._group.write(lambda db: db.executemany("DELETE FROM memos WHERE kind = ? AND name = ?", keys))
+
+    def _read(self, query: str, *parameters: str) -> list[tuple[Any, ...]]:
+        return self._group.read(lambda db: db.execute(query, parameters).fetchall())
+
+
+def _expire(names: list[str], db: sqlite3.Connection) -> None:
+    for name in names:
+        if db.execute("DELETE FROM incarnations WHERE name = ? AND fenced > 0", (name,)).rowcount:
+            db.execute("INSERT OR REPLACE INTO expired (name, since) VALUES (?, ?)", (name, time.time()))
+
+
+class SqlMemos:
+    """The part of a sql log that this is."""
+
+    _sessions: Sessions
+    _asked: dict[str, Any]
+
+    def expire(self, incarnations: Iterable[str]) -> None:
+        self._sessions.run(_EXPIRE, self._asked | {"names": [*incarnations], "now": time.time()})
+
+    def expired(self, incarnations: Iterable[str] | None = None) -> set[str]:
+        names = {"all": incarnations is None, "names": [*(incarnations or ())]}
+        rows = self._sessions.read(_EXPIRED, self._asked | names)
+        return {name for (name,) in rows}
+
+    def keep(self, memo: Memo) -> None:
+        self._sessions.run(_KEEP, astuple(memo))
+
+    def memos(self, kind: str) -> list[Memo]:
+        return [Memo(*row) for row in self._sessions.read(_MEMOS, (kind,))]
+
+    def drop(self, kind: str, names: Iterable[str]) -> None:
+        self._sessions.run("DELETE FROM txpool_memos WHERE kind = %s AND name = ANY(%s)", (kind, [*names]))

@@ -1,0 +1,27 @@
+"""Metrics: counted in plain Python, and read by Prometheus or OpenTelemetry where somebody asks for them.
+
+`prometheus` and `opentelemetry` need the extra `metrics`; nothing else here does. `collect` gives all the numbers of
+this moment, and `arm` has durations measured, too: both bridges call it.
+"""
+
+from __future__ import annotations
+
+from txpool.metrics.catalogue import FAMILIES, Family, Kind, reference
+from txpool.metrics.instruments import Counter, Distribution, Histogram, arm
+from txpool.metrics.registry import HISTOGRAMS, Sample, add_source, collect, remove_source
+
+__all__ = [
+    "FAMILIES",
+    "HISTOGRAMS",
+    "Counter",
+    "Distribution",
+    "Family",
+    "Histogram",
+    "Kind",
+    "Sample",
+    "add_source",
+    "arm",
+    "collect",
+    "reference",
+    "remove_source",
+]

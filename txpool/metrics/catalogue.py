@@ -1,0 +1,311 @@
+"""Every metric there is: its name for Prometheus and for OpenTelemetry, its labels, and what it tells.
+
+The names of pools are those of OpenTelemetry's semantic conventions. No label is ever a transaction's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    """What a value means."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    SUM = "sum"  #: a gauge whose values may be added up over processes
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric: `name` is Prometheus's, `bridged` OpenTelemetry's, `unit` in the latter's spelling."""
+
+    name: str
+    bridged: str
+    kind: Kind
+    unit: str
+    doc: str
+    labels: tuple[str, ...] = ()
+
+
+#: What a label is called as an attribute of OpenTelemetry.
+ATTRIBUTES = {
+    "pool": "db.client.connection.pool.name",
+    "state": "db.client.connection.state",
+    "datasource": "txpool.datasource",
+    "outcome": "txpool.outcome",
+    "phase": "txpool.phase",
+    "step": "txpool.step",
+    "result": "txpool.result",
+    "alarm": "txpool.alarm",
+}
+
+_POOL = ("pool",)
+_DATASOURCE = ("datasource",)
+
+BEGUN = Family(
+    "txpool_transactions_begun_total",
+    "txpool.transaction.begun",
+    Kind.COUNTER,
+    "{transaction}",
+    "Transactions that this process has begun.",
+)
+ENDED = Family(
+    "txpool_transactions_total",
+    "txpool.transaction.ended",
+    Kind.COUNTER,
+    "{transaction}",
+    "Transactions, as they ended for their caller: committed, rolled back, in doubt, heuristic …, or prepared (a Spark "
+    "task's part).",
+    ("outcome",),
+)
+SETTLED = Family(
+    "txpool_transactions_settled_total",
+    "txpool.transaction.settled",
+    Kind.COUNTER,
+    "{transaction}",
+    "Transactions that this process has brought to their end after their caller had gone, as they ended.",
+    ("outcome",),
+)
+UNSETTLED = Family(
+    "txpool_transactions_unsettled",
+    "txpool.transaction.unsettled",
+    Kind.SUM,
+    "{transaction}",
+    "Transactions in doubt that this process still asks for.",
+)
+PHASE_SECONDS = Family(
+    "txpool_commit_phase_seconds",
+    "txpool.commit.phase.duration",
+    Kind.HISTOGRAM,
+    "s",
+    "How long each phase of ending a transaction took.",
+    ("phase",),
+)
+
+CONNECTIONS = Family(
+    "txpool_connections",
+    "db.client.connection.count",
+    Kind.SUM,
+    "{connection}",
+    "Connections of a pool that are idle, and used.",
+    ("pool", "state"),
+)
+CONNECTIONS_MAX = Family(
+    "txpool_connections_max",
+    "db.client.connection.max",
+    Kind.SUM,
+    "{connection}",
+    "Connections that a pool opens at most.",
+    _POOL,
+)
+IDLE_MAX = Family(
+    "txpool_connections_idle_max",
+    "db.client.connection.idle.max",
+    Kind.SUM,
+    "{connection}",
+    "Idle connections that a pool keeps at most.",
+    _POOL,
+)
+IDLE_MIN = Family(
+    "txpool_connections_idle_min",
+    "db.client.connection.idle.min",
+    Kind.SUM,
+    "{connection}",
+    "Connections that a pool keeps open.",
+    _POOL,
+)
+PENDING = Family(
+    "txpool_connection_pending_requests",
+    "db.client.connection.pending_requests",
+    Kind.SUM,
+    "{request}",
+    "Threads that wait for a connection.",
+    _POOL,
+)
+TIMEOUTS = Family(
+    "txpool_connection_timeouts_total",
+    "db.client.connection.timeouts",
+    Kind.COUNTER,
+    "{timeout}",
+    "Threads that have waited for a connection in vain.",
+    _POOL,
+)
+WAIT_SECONDS = Family(
+    "txpool_connection_wait_seconds",
+    "db.client.connection.wait_time",
+    Kind.HISTOGRAM,
+    "s",
+    "How long those waited that could not have a connection at once.",
+    _POOL,
+)
+CREATE_SECONDS = Family(
+    "txpool_connection_create_seconds",
+    "db.client.connection.create_time",
+    Kind.HISTOGRAM,
+    "s",
+    "How long it took to open a connection.",
+    _POOL,
+)
+USE_SECONDS = Family(
+    "txpool_connection_use_seconds",
+    "db.client.connection.use_time",
+    Kind.HISTOGRAM,
+    "s",
+    "How long a connection was held.",
+    _POOL,
+)
+TAKES = Family(
+    "txpool_connection_takes_total",
+    "txpool.connection.takes",
+    Kind.COUNTER,
+    "{take}",
+    "How often a connection was taken.",
+    _POOL,
+)
+CREATED = Family(
+    "txpool_connections_created_total",
+    "txpool.connection.created",
+    Kind.COUNTER,
+    "{connection}",
+    "Connections opened.",
+    _POOL,
+)
+CLOSED = Family(
+    "txpool_connections_closed_total",
+    "txpool.connection.closed",
+    Kind.COUNTER,
+    "{connection}",
+    "Connections closed, for whatever reason.",
+    _POOL,
+)
+FAILURES = Family(
+    "txpool_connection_failures_total",
+    "txpool.connection.failures",
+    Kind.COUNTER,
+    "{failure}",
+    "Connections that could not be opened (connect), were found dead (check), or could not be cleaned (reset).",
+    ("pool", "step"),
+)
+LEAKS = Family(
+    "txpool_connection_leaks_total",
+    "txpool.connection.leaks",
+    Kind.COUNTER,
+    "{connection}",
+    "Connections held for longer than pool.leak-threshold.",
+    _POOL,
+)
+LOST = Family(
+    "txpool_connections_lost_total",
+    "txpool.connection.lost",
+    Kind.COUNTER,
+    "{connection}",
+    "Connections that were dropped without being closed.",
+    _POOL,
+)
+
+SCANS = Family(
+    "txpool_recovery_scans_total",
+    "txpool.recovery.scans",
+    Kind.COUNTER,
+    "{scan}",
+    "Scans that recovery has completed, and that failed as a whole.",
+    ("result",),
+)
+PASSES = Family(
+    "txpool_recovery_passes_total",
+    "txpool.recovery.passes",
+    Kind.COUNTER,
+    "{pass}",
+    "Passes over the datasources: one or two in a scan.",
+)
+SCAN_SECONDS = Family(
+    "txpool_recovery_scan_seconds",
+    "txpool.recovery.scan.duration",
+    Kind.HISTOGRAM,
+    "s",
+    "How long a scan took, with the back-off between its passes.",
+)
+LAST_SCAN = Family(
+    "txpool_recovery_last_scan_timestamp_seconds",
+    "txpool.recovery.last_scan",
+    Kind.GAUGE,
+    "s",
+    "When the last scan was completed, in seconds since 1970.",
+)
+RECOVERED = Family(
+    "txpool_recovery_branches_total",
+    "txpool.recovery.branches",
+    Kind.COUNTER,
+    "{branch}",
+    "Branches that recovery has committed, and rolled back.",
+    ("outcome",),
+)
+HEURISTICS = Family(
+    "txpool_heuristic_transactions",
+    "txpool.recovery.heuristics",
+    Kind.GAUGE,
+    "{transaction}",
+    "Transactions with a heuristic outcome that nobody has dismissed.",
+)
+INDOUBT = Family(
+    "txpool_indoubt_branches",
+    "txpool.recovery.indoubt",
+    Kind.GAUGE,
+    "{branch}",
+    "Prepared branches that the last scan has found, and left.",
+    _DATASOURCE,
+)
+OLDEST = Family(
+    "txpool_oldest_indoubt_seconds",
+    "txpool.recovery.oldest_indoubt",
+    Kind.GAUGE,
+    "s",
+    "How long the oldest of what the last scan has left has been in doubt; 0 where nothing is.",
+)
+REACHABLE = Family(
+    "txpool_recovery_datasource_reachable",
+    "txpool.recovery.reachable",
+    Kind.GAUGE,
+    "1",
+    "1 where a datasource has answered the last scan, 0 where it has not.",
+    _DATASOURCE,
+)
+SLOTS = Family(
+    "txpool_prepared_slots",
+    "txpool.recovery.slots",
+    Kind.GAUGE,
+    "{slot}",
+    "Prepared transactions that a datasource's server can hold (max_prepared_transactions).",
+    _DATASOURCE,
+)
+SLOTS_TAKEN = Family(
+    "txpool_prepared_slots_taken",
+    "txpool.recovery.slots_taken",
+    Kind.GAUGE,
+    "{slot}",
+    "Prepared transactions that it holds, anybody's.",
+    _DATASOURCE,
+)
+ALARMS = Family(
+    "txpool_alarms",
+    "txpool.recovery.alarms",
+    Kind.GAUGE,
+    "{alarm}",
+    "Alarms that stand: overdue, unreachable, slots.",
+    ("alarm",),
+)
+
+FAMILIES = tuple(each for each in list(globals().values()) if isinstance(each, Family))
+
+
+def reference(families: Iterable[Family] = FAMILIES) -> str:
+    """A table of metrics in Markdown."""
+    rows = [
+        f"| `{each.name}` | {each.kind.value} | {', '.join(each.labels)} | `{each.bridged}` | {each.doc} |"
+        for each in families
+    ]
+    return "\n".join(["| Prometheus | kind | labels | OpenTelemetry | |", "|---|---|---|---|---|", *rows])

@@ -1,0 +1,107 @@
+"""Counters and histograms: counted by anybody at once, and read by whoever asks.
+
+A counter counts from the process's start, and counting one takes a single step of the interpreter. A histogram needs
+a clock and a lock, so on a busy path it is fed only while `armed`: once somebody reads.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+#: Upper bounds of the buckets, in seconds.
+BOUNDS = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0),
+)
+
+Labels = tuple[str, ...]
+Listener = Callable[[Labels, float], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A histogram at one moment: how many fell into each bucket (the last has no upper bound), and their sum."""
+
+    counts: tuple[int, ...]
+    sum: float
+
+
+class Counter:
+    """A total that only grows. Thread-safe."""
+
+    __slots__ = ("_reads", "_total", "one")
+
+    def __init__(self) -> None:
+        self._total = itertools.count()
+        self._reads = 0
+        #: Count one. It is the step of an iterator in C, which needs no lock; so a reading is a step, too.
+        self.one: Callable[[], int] = self._total.__next__
+
+    def value(self) -> int:
+        """The total."""
+        with _reading:
+            total = next(self._total) - self._reads
+            self._reads += 1
+            return total
+
+    def restart(self) -> None:
+        """Count from nothing again."""
+        total = self.value()
+        self._reads += total
+
+
+class Histogram:
+    """How long something took, one distribution for each combination of labels. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[Labels, tuple[list[int], list[float]]] = {}
+        #: Called with each observation, too (a bridge to histograms of another make is).
+        self.listeners: list[Listener] = []
+
+    def observe(self, seconds: float, *labels: str) -> None:
+        """Note that it has taken so long."""
+        with self._lock:
+            found = self._found.get(labels)
+            if found is None:
+                found = self._found[labels] = ([0] * (len(BOUNDS) + 1), [0.0])
+            found[0][bisect_left(BOUNDS, seconds)] += 1
+            found[1][0] += seconds
+        for listener in self.listeners:
+            listener(labels, seconds)
+
+    def read(self) -> Iterator[tuple[Labels, Distribution]]:
+        """Every distribution, by its labels."""
+        with self._lock:
+            found = [(labels, Distribution(tuple(counts), total[0])) for labels, (counts, total) in self._found.items()]
+        return iter(found)
+
+    def restart(self) -> None:
+        """Count from nothing again, in a process of which no other thread is there."""
+        self._lock = threading.Lock()
+        self._found = {}
+
+
+#: True once somebody reads: what needs a clock is measured from then on.
+armed = False
+
+_reading = threading.Lock()
+
+
+def arm() -> None:
+    """Measure durations, too, from now on."""
+    global armed
+    armed = True
+
+
+def _after_fork_in_child() -> None:
+    global _reading
+    _reading = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

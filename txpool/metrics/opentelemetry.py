@@ -1,0 +1,59 @@
+"""Metrics for OpenTelemetry: its instruments over our numbers, read whenever its reader asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from txpool.errors import ConfigurationError
+from txpool.metrics.catalogue import ATTRIBUTES, FAMILIES, Family, Kind
+from txpool.metrics.instruments import BOUNDS, Labels, Listener, arm
+from txpool.metrics.registry import HISTOGRAMS, collect
+
+try:
+    from opentelemetry import metrics as api
+except ImportError as error:
+    raise ConfigurationError(
+        "metrics for OpenTelemetry need opentelemetry-api, which is not installed: pip install 'txpool[metrics]'"
+    ) from error
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
+
+
+def bridge(provider: MeterProvider | None = None) -> None:
+    """Give a meter provider (None: the global one) every metric of this process; call it once, when that is set up.
+
+    Counters tell what was counted since the process began; durations are recorded from now on.
+    """
+    arm()
+    meter = api.get_meter("txpool", meter_provider=provider)
+    creators = {
+        Kind.COUNTER: meter.create_observable_counter,
+        Kind.GAUGE: meter.create_observable_gauge,
+        Kind.SUM: meter.create_observable_up_down_counter,
+    }
+    for family in FAMILIES:
+        if family.kind is Kind.HISTOGRAM:
+            HISTOGRAMS[family].listeners.append(_recorder(meter, family))
+        else:
+            creators[family.kind](family.bridged, [_observer(family)], family.unit, family.doc)
+
+
+def _recorder(meter: Meter, family: Family) -> Listener:
+    histogram = meter.create_histogram(
+        family.bridged, family.unit, family.doc, explicit_bucket_boundaries_advisory=BOUNDS
+    )
+    return lambda labels, seconds: histogram.record(seconds, _attributes(family, labels))
+
+
+def _observer(family: Family) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    return lambda _: [
+        api.Observation(sample.value, _attributes(family, sample.labels))
+        for sample in collect()
+        if sample.family is family
+    ]
+
+
+def _attributes(family: Family, labels: Labels) -> dict[str, str]:
+    return {ATTRIBUTES[name]: value for name, value in zip(family.labels, labels, strict=True)}

@@ -1,0 +1,59 @@
+"""Where the numbers of a moment are gathered: each room of the process is a source of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from txpool.metrics.catalogue import FAMILIES, Family, Kind
+from txpool.metrics.instruments import Histogram, Labels
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of one family; `labels` are the values of the family's."""
+
+    family: Family
+    labels: Labels
+    #: A number; of a histogram its Distribution.
+    value: Any
+
+
+Source = Callable[[], Iterable[Sample]]
+
+_sources: list[Source] = []
+
+#: The one histogram of each family that is one.
+HISTOGRAMS = {family: Histogram() for family in FAMILIES if family.kind is Kind.HISTOGRAM}
+
+
+def add_source(source: Source) -> None:
+    """Have `collect` ask it, too, for samples of other families than those of the sources that there are."""
+    if source not in _sources:
+        _sources.append(source)
+
+
+def remove_source(source: Source) -> None:
+    """Do not ask it any more."""
+    if source in _sources:
+        _sources.remove(source)
+
+
+def collect() -> list[Sample]:
+    """Every number of this process at this moment. Thread-safe."""
+    measured = [
+        Sample(family, labels, distribution)
+        for family, histogram in HISTOGRAMS.items()
+        for labels, distribution in histogram.read()
+    ]
+    return [*measured, *(sample for source in list(_sources) for sample in source())]
+
+
+def _after_fork_in_child() -> None:
+    for histogram in HISTOGRAMS.values():
+        histogram.restart()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,40 @@
+"""The numbers of this process's pools, for those who read metrics; pools of one name are added up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from txpool.metrics import Sample, add_source, catalogue
+from txpool.pool.pool import all_statistics
+
+#: A family, the values of its labels after the pool's name, and where the number stands in PoolStatistics.
+_NUMBERS = (
+    (catalogue.CONNECTIONS, ("idle",), "idle"),
+    (catalogue.CONNECTIONS, ("used",), "taken"),
+    (catalogue.CONNECTIONS_MAX, (), "max_size"),
+    (catalogue.IDLE_MAX, (), "max_size"),
+    (catalogue.IDLE_MIN, (), "min_size"),
+    (catalogue.PENDING, (), "waiting"),
+    (catalogue.TIMEOUTS, (), "timeouts"),
+    (catalogue.TAKES, (), "takes"),
+    (catalogue.CREATED, (), "created"),
+    (catalogue.CLOSED, (), "destroyed"),
+    (catalogue.FAILURES, ("connect",), "connect_failures"),
+    (catalogue.FAILURES, ("check",), "check_failures"),
+    (catalogue.FAILURES, ("reset",), "reset_failures"),
+    (catalogue.LEAKS, (), "leaks"),
+    (catalogue.LOST, (), "lost"),
+)
+
+
+def _samples() -> Iterator[Sample]:
+    found = all_statistics()
+    for family, labels, field in _NUMBERS:
+        totals: dict[str, int] = {}
+        for numbers in found:
+            totals[numbers.name] = totals.get(numbers.name, 0) + getattr(numbers, field)
+        for name, total in totals.items():
+            yield Sample(family, (name, *labels), total)
+
+
+add_source(_samples)

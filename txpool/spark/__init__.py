@@ -10,5 +10,7 @@ if importlib.util.find_spec("pyspark") is None:
     )
 
 from txpool.spark.partitions import PartitionsReport, foreach_partition
+from txpool.spark.report import Progress, WriteReport
+from txpool.spark.table import write_table
 
-__all__ = ["PartitionsReport", "foreach_partition"]
+__all__ = ["PartitionsReport", "Progress", "WriteReport", "foreach_partition", "write_table"]

@@ -53,6 +53,8 @@ class PartitionResult:
     records: tuple[BranchRecord, ...]
     #: The settings of the datasources that it used, references unresolved.
     settings: Mapping[str, Mapping[str, Any]]
+    #: Rows and bytes of the partition, where its task counts them.
+    size: tuple[int, int] = (0, 0)
 
     def pack(self) -> dict[str, Any]:
         """Plain data, which is all that travels."""
@@ -61,13 +63,15 @@ class PartitionResult:
             "attempt": self.attempt,
             "branches": encode(self.records),
             "settings": {name: dict(settings) for name, settings in self.settings.items()},
+            "size": list(self.size),
         }
 
     @classmethod
     def unpack(cls, gtrid: str, packed: Mapping[str, Any]) -> PartitionResult:
         """What `pack` made, on the driver."""
         records = decode(gtrid, packed["branches"])
-        return cls(packed["partition"], packed["attempt"], records, packed["settings"])
+        rows, size = packed["size"]
+        return cls(packed["partition"], packed["attempt"], records, packed["settings"], (rows, size))
 
 
 class Candidates:

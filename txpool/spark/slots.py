@@ -2,45 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import closing
-from contextvars import Context
+from typing import LiteralString
 
 from txpool.datasource import DataSource
 from txpool.errors import OperationalError
 
 #: PostgreSQL's SQLSTATE where PREPARE TRANSACTION finds no free slot.
 _NO_SLOT = "53200"
-_QUERY = "select current_setting('max_prepared_transactions')::int, (select count(*) from pg_prepared_xacts)"
+NO_SLOT = "All slots for prepared transactions are taken"
+#: The first key of the advisory locks that stand for slots.
+_CLASS = 0x74787078
+_TAKE: LiteralString = """
+    select count(*) from (
+        select from generate_series(1, current_setting('max_prepared_transactions')::int) slot
+        where pg_try_advisory_lock(%s, slot) limit %s
+    ) taken
+"""
+# What Spark's tasks have prepared is counted once, by the locks of their jobs.
+_TAKEN: LiteralString = r"""
+    select current_setting('max_prepared_transactions')::int,
+        (select count(*) from pg_prepared_xacts where gid !~ '^txp1:.*:[0-9]+[.][0-9]+[.][0-9]+[.][0-9]+$')
+        + (select count(*) from pg_locks where locktype = 'advisory' and classid = %s and objsubid = 2) - %s
+"""
 _REMEDY = (
     "Write fewer partitions (df.coalesce(n)), or raise max_prepared_transactions in postgresql.conf and restart the "
     "server"
 )
 
 
-def require_slots(datasources: Iterable[DataSource], partitions: int, gtrid: str) -> None:
-    """OperationalError where a datasource has fewer free slots than there are partitions."""
-    for datasource in datasources:
-        maximum, taken = Context().run(_slots, datasource)
-        if maximum - taken < partitions:
-            raise OperationalError(
-                f"{gtrid}: {partitions} partitions need {partitions} prepared transactions in {datasource.name} at the "
-                f"same time, and {maximum - taken} are free (max_prepared_transactions is {maximum}, {taken} are "
-                f"taken). {_REMEDY}. The job was not started, nothing of it stays."
-            )
+class Reservation:
+    """Slots that are kept for one job among all of txpool's: one advisory lock for each, while its session lives.
+
+    A stranger knows nothing of them, and may take the slots all the same.
+    """
+
+    def __init__(self, datasource: DataSource, slots: int) -> None:
+        self._driver = datasource.driver_adapter
+        self._raw = self._driver.connect()
+        try:
+            self._raw.autocommit = True
+            cursor = self._raw.cursor()
+            (self._held,) = cursor.execute(_TAKE, [_CLASS, slots]).fetchone()
+            #: The server's slots, and how many of them are prepared by others or kept for other jobs.
+            self.maximum, self.taken = cursor.execute(_TAKEN, [_CLASS, self._held]).fetchone()
+        except BaseException:
+            self.release()
+            raise
+        self.enough = self._held == slots and self.maximum - self.taken >= slots
+        if not self.enough:
+            self.release()
+
+    def release(self) -> None:
+        """Let others have them; may be called again."""
+        self._driver.close(self._raw)
 
 
-def _slots(datasource: DataSource) -> tuple[int, int]:
-    """The server's slots and how many are taken; called outside of any transaction."""
-    with closing(datasource.connect()) as connection:
-        maximum, taken = connection.cursor().execute(_QUERY).fetchone()
-    return maximum, taken
+def reserve(datasource: DataSource, partitions: int, gtrid: str) -> Reservation:
+    """Keep a slot for each partition; OperationalError where a datasource has fewer. To be released."""
+    reservation = Reservation(datasource, partitions)
+    if not reservation.enough:
+        raise OperationalError(
+            f"{gtrid}: {partitions} partitions need {partitions} prepared transactions in {datasource.name} at the "
+            f"same time, and {reservation.maximum - reservation.taken} are free (max_prepared_transactions is "
+            f"{reservation.maximum}, {reservation.taken} are taken, or kept for other jobs). {_REMEDY}. The job was "
+            "not started, nothing of it stays."
+        )
+    return reservation
 
 
-def explain_slots(error: Exception, partitions: int) -> None:
+def explain_slots(error: Exception, partitions: int | None) -> None:
     """Add to a PREPARE's error what to do about it, where the slots have run out."""
     if getattr(error, "sqlstate", None) == _NO_SLOT:
         error.add_note(
-            f"All slots for prepared transactions are taken, and this write needs one for each of its {partitions} "
+            f"{NO_SLOT}, and this write needs one for each of its {'' if partitions is None else f'{partitions} '}"
             f"partitions. {_REMEDY}."
         )

@@ -26,9 +26,12 @@ class PartitionTask:
 
     gtrid: str
     write: int
-    partitions: int
+    #: How many there are, where that is known when the task is packed.
+    partitions: int | None
     function: Callable[[Iterator[Any]], object]
     luggage: Luggage
+    #: Counts rows and bytes of a partition that an earlier attempt has written; what `function` returns is that, too.
+    measure: Callable[[Iterator[Any]], tuple[int, int]] | None = None
 
     def __call__(self, partition: int, rows: Iterator[Any]) -> Iterator[dict[str, Any]]:
         """Write the partition and prepare it, or adopt what an earlier attempt has prepared; one packed result."""
@@ -37,7 +40,7 @@ class PartitionTask:
         attempt = context.taskAttemptId()
         here, missing = self.luggage.unpack()
         try:
-            result = self._adopted(partition, here.values()) if context.attemptNumber() > 0 else None
+            result = self._adopted(partition, rows, here.values()) if context.attemptNumber() > 0 else None
             if result is None:
                 result = self._written(partition, attempt, rows, here)
         except Exception as error:
@@ -48,11 +51,16 @@ class PartitionTask:
             raise
         return iter([result.pack()])
 
-    def _adopted(self, partition: int, datasources: Iterable[DataSource]) -> PartitionResult | None:
+    def _adopted(
+        self, partition: int, rows: Iterator[Any], datasources: Iterable[DataSource]
+    ) -> PartitionResult | None:
         """What an earlier attempt has prepared: to do its work again would wait for its locks for ever."""
         listing = list_attempts(datasources, gtrid=self.gtrid, write=self.write)
         earlier = earlier_attempt(listing.attempts, partition)
-        return None if earlier is None else PartitionResult(partition, earlier.number, earlier.records, {})
+        if earlier is None:
+            return None
+        size = self.measure(rows) if self.measure is not None else (0, 0)
+        return PartitionResult(partition, earlier.number, earlier.records, {}, size)
 
     def _written(
         self, partition: int, attempt: int, rows: Iterator[Any], here: dict[str, DataSource]
@@ -73,7 +81,8 @@ class PartitionTask:
             raise
         finally:
             _ambient.reset(ambient)
-        return PartitionResult(partition, attempt, tuple(records), settings)
+        size = cast("tuple[int, int]", produced) if self.measure is not None else (0, 0)
+        return PartitionResult(partition, attempt, tuple(records), settings, size)
 
     def _prepared(self, subordinate: Subordinate) -> list[BranchRecord]:
         try:

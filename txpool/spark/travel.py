@@ -33,11 +33,10 @@ class Luggage:
 
     @classmethod
     def pack(cls, explicit: Iterable[DataSource], implicit: Mapping[str, DataSource]) -> Luggage:
-        """Errors: ConfigurationError where one of the `explicit` cannot travel, or cannot prepare."""
+        """Errors: ConfigurationError where one of the `explicit` cannot travel."""
         settings: dict[str, Mapping[str, Any]] = {}
         left_behind: dict[str, str] = {}
         for datasource in explicit:
-            datasource.resource_manager()  # which is an error for one that cannot prepare
             settings[datasource.name] = datasource.settings.travel()
         for datasource in implicit.values():
             if datasource.name not in settings:

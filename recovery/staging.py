@@ -1,0 +1,45 @@
+"""Staging tables that dead drivers have left: dropped once nobody can move their rows any more.
+
+That is after the fence of their process, which refuses its decision, and where a marked database decides after the
+tombstone too, which refuses its commit. A driver that lives on all the same then finds no rows, and counts them.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from recovery.modules import tombstone
+from recovery.report import told
+from recovery.work import Work
+from txpool.resources.staging import StagingTable
+
+logger = logging.getLogger("txpool.recovery")
+
+
+class StagingModule:
+    """Runs behind the modules that end branches: those hold locks on what they have moved."""
+
+    name = "staging"
+
+    def run(self, work: Work) -> None:
+        for datasource, tables in work.evidence.staged.items():
+            for table in tables:
+                if work.evidence.ended(table.gtrid) and not _is_held(work, datasource, table.gtrid):
+                    try:
+                        self._drop(work, datasource, table)
+                    except Exception as error:
+                        work.account.fail(f"staging table {table.name} in {datasource}", told(error))
+
+    def _drop(self, work: Work, datasource: str, table: StagingTable) -> None:
+        if datasource in work.sites.tables:
+            tombstone(work, datasource, table.gtrid)
+        work.sites.stagings[datasource].drop(table)
+        logger.info("%s: its staging table in %s was dropped", table.gtrid, datasource)
+
+
+def _is_held(work: Work, datasource: str, gtrid: str) -> bool:
+    """Whether a prepared branch still has its locks there, as one does that the next pass ends."""
+    manager = work.sites.managers.get(datasource)
+    if manager is None or not work.evidence.listed(gtrid):
+        return False
+    return any(branch.xid.gtrid == gtrid for branch in manager.recover())

@@ -1,0 +1,30 @@
+"""Rule 29, and what goes with it: staged rows are counted, and nobody drops what a driver may still move."""
+
+from __future__ import annotations
+
+from tests.crash.mutating import Edit, Mutation
+
+_TESTS = "tests/spark/test_write_table.py::"
+
+MUTATIONS = (
+    Mutation(
+        "29",
+        "staged rows are moved without being counted",
+        test=_TESTS + "test_rows_that_a_server_crash_has_emptied_are_missed",
+        real=(Edit("txpool.spark.moving:Move._counted", "if there.get(attempt, 0) != reported:", "if False:"),),
+    ),
+    Mutation(
+        "29 fence",
+        "recovery drops staging tables before their process is fenced",
+        test=_TESTS + "test_recovery_leaves_the_staging_table_of_a_living_driver",
+        real=(Edit("recovery.staging:StagingModule.run", "work.evidence.ended(table.gtrid)", "True"),),
+    ),
+    Mutation(
+        "29 tombstone",
+        "recovery drops a marked database's staging tables without a tombstone",
+        test=(
+            "tests/spark/test_write_table_lost.py::test_a_marked_databases_staging_table_is_swept_behind_its_tombstone"
+        ),
+        real=(Edit("recovery.staging:StagingModule._drop", "if datasource in work.sites.tables:", "if False:"),),
+    ),
+)

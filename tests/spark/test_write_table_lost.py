@@ -1,0 +1,194 @@
+"""write_table() loses an executor, or its driver: each row is there once or not at all, and no staging table stays."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from recovery import RecoveryManager
+from tests.spark.conftest import describe
+from txpool.datasource import DataSource
+from txpool.log import open_log
+
+if TYPE_CHECKING:
+    from conftest import Databases
+
+pytestmark = pytest.mark.spark
+
+_BEGINNING = """
+    import json, os, signal, sys, threading
+    from pathlib import Path
+
+    import psycopg
+    from pyspark import TaskContext
+    from pyspark.sql import SparkSession
+
+    from txpool import manager
+    from txpool.datasource import find
+    from txpool.scope import transaction
+    from txpool.spark import write_table
+
+    folder, strategy, dsn, *more = sys.argv[1:]
+    os.chdir(folder)
+    once = Path(folder, "once")
+
+
+    def first_time():
+        "True in one task attempt of partition 0, and in no other."
+        if TaskContext.get().partitionId() != 0 or once.exists():
+            return False
+        once.touch()
+        return True
+
+
+    def kill_executor():
+        "It is the parent of the workers' daemon."
+        os.kill(int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
+
+
+    spark = SparkSession.builder.getOrCreate()
+    manager.configure(node_name="driver", log_url="sqlite:///txlog", log_create=True)
+    frame = spark.range(0, 40000, numPartitions=2)
+"""
+
+
+def script(source: str) -> str:
+    return textwrap.dedent(_BEGINNING) + textwrap.dedent(source)
+
+
+@pytest.fixture
+def folder(databases: Databases, tmp_path: Path) -> Path:
+    (tmp_path / "secret").write_text(databases.server.password)
+    for name in (databases.one, databases.two):
+        describe(tmp_path, name, databases.url(name))
+        databases.execute(name, "create table landed (id bigint primary key)")
+    return tmp_path
+
+
+def count(databases: Databases, name: str = "one") -> int:
+    return int(databases.rows(name, "select count(*) from landed")[0][0])
+
+
+def staging(databases: Databases) -> int:
+    query = "select count(*) from pg_class where relnamespace = to_regnamespace('txpool_spark') and relkind = 'r'"
+    return int(databases.rows("one", query)[0][0])
+
+
+def recover(*sources: DataSource) -> None:
+    log = open_log("sqlite:///txlog", node="driver")
+    report = RecoveryManager(log=log, datasources=sources, backoff=0).scan()
+    assert not report.errors, report
+    log.close()
+
+
+@pytest.mark.parametrize("strategy", ["direct", "staged"])
+def test_an_executor_that_dies_while_it_copies(
+    local_cluster: Callable[..., str], databases: Databases, folder: Path, strategy: str
+) -> None:
+    source = """
+        def lossy(batches):
+            yield next(batches)
+            if first_time():
+                kill_executor()
+            yield from batches
+
+        report = write_table(frame.mapInArrow(lossy, "id bigint"), "one.properties", "landed", strategy=strategy)
+        print(json.dumps([report.strategy, report.partitions, report.attempts > 2, report.rows]))
+        spark.stop()
+    """
+    output = local_cluster(script(source), str(folder), strategy, "")
+    assert json.loads(output.splitlines()[-1]) == [strategy, 2, True, 40_000]
+    assert count(databases) == 40_000
+    assert databases.prepared() == []
+    assert staging(databases) == 0
+
+
+def test_a_prepared_attempt_whose_executor_died_is_adopted_and_counted(
+    local_cluster: Callable[..., str], databases: Databases, folder: Path
+) -> None:
+    source = """
+        def kill_once_prepared(attempt):
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                query = f"select 1 from pg_prepared_xacts where gid like '%:0.0.{attempt}.1'"
+                while connection.execute(query).fetchone() is None:
+                    pass
+            kill_executor()
+
+        def lossy(batches):
+            if first_time():
+                attempt = TaskContext.get().taskAttemptId()
+                threading.Thread(target=kill_once_prepared, args=[attempt], daemon=True).start()
+            yield from batches
+
+        report = write_table(frame.mapInArrow(lossy, "id bigint"), "one.properties", "landed")
+        print(json.dumps([report.strategy, report.partitions, report.attempts > 2, report.rows]))
+        spark.stop()
+    """
+    output = local_cluster(script(source), str(folder), "direct", databases.dsn("one"))
+    assert json.loads(output.splitlines()[-1]) == ["direct", 2, True, 40_000]
+    assert count(databases) == 40_000
+    assert databases.prepared() == []
+
+
+_TWO = """
+    with transaction():
+        write_table(frame, "one.properties", "landed", "overwrite")
+        write_table(frame, "two.properties", "landed")
+"""
+
+
+@pytest.mark.parametrize(("point", "rows"), [("coordinator.prepared", 1), ("coordinator.decided", 40_000)])
+def test_recovery_ends_a_killed_driver_and_sweeps_what_it_staged(
+    spark_process: Callable[..., subprocess.Popen[str]],
+    databases: Databases,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    point: str,
+    rows: int,
+) -> None:
+    databases.execute("one", "insert into landed values (-1)")
+    driver = spark_process(script(_TWO), str(folder), "auto", "", env={"TXPOOL_FAILPOINTS": f"{point}=kill"})
+    assert driver.wait() == -signal.SIGKILL
+    assert len(databases.prepared()) == 3
+    assert (count(databases), staging(databases)) == (1, 1)
+    monkeypatch.chdir(folder)
+    with DataSource.from_properties("one.properties") as one, DataSource.from_properties("two.properties") as two:
+        recover(one, two)
+    assert (count(databases), count(databases, "two")) == (rows, rows if rows > 1 else 0)
+    assert (databases.prepared(), staging(databases)) == ([], 0)
+
+
+def test_a_marked_databases_staging_table_is_swept_behind_its_tombstone(
+    spark_process: Callable[..., subprocess.Popen[str]],
+    databases: Databases,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = """
+        def die(progress):
+            if progress.done == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        find("one.properties").xids_table().create()
+        write_table(frame, "one.properties", "landed", progress=die)
+    """
+    describe(folder, "one", databases.url("one"), "mode = cmr")
+    driver = spark_process(script(source), str(folder), "auto", "")
+    assert driver.wait() == -signal.SIGKILL
+    assert staging(databases) == 1
+    monkeypatch.chdir(folder)
+    kinds: list[Any] = []
+    with DataSource.from_properties("one.properties") as one:
+        for _ in range(2):
+            recover(one)
+            kinds.append(databases.rows("one", "select kind from xids where xid like 'txp1:driver:%'"))
+            assert staging(databases) == 0
+    assert kinds == [[("abort",)], []]
+    assert count(databases) == 0

@@ -1,0 +1,164 @@
+"""Writes that have a name of the user's own: what a rerun meets, so that it finishes or skips, and never doubles.
+
+The record is a row beside the data, written in the very transaction that writes them: the one is there exactly where
+the other is. Recovery never deletes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from contextlib import closing
+from contextvars import Context
+from dataclasses import dataclass
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Any
+
+import psycopg
+from pyspark.sql import DataFrame
+
+from txpool.datasource import DataSource, known
+from txpool.errors import OperationalError, ProgrammingError
+from txpool.manager import get_manager
+from txpool.resources.staging import SCHEMA, create_schema
+
+logger = logging.getLogger("txpool")
+
+_TABLE = f"{SCHEMA}.writes"
+_CREATE = f"""
+    create table if not exists {_TABLE} (transaction_id text, target text, gtrid text not null, mode text not null,
+        plan text not null, partitions integer, row_count bigint, made_at timestamptz not null default now(),
+        primary key (transaction_id, target))
+"""
+_CLAIM = (
+    f"insert into {_TABLE} (transaction_id, target, gtrid, mode, plan) values (%s, %s, %s, %s, %s) "  # noqa: S608
+    "on conflict do nothing returning transaction_id"
+)
+_READ = f"select gtrid, mode, plan, partitions, row_count from {_TABLE} where transaction_id = %s and target = %s"  # noqa: S608
+_FINISH = f"update {_TABLE} set partitions = %s, row_count = %s where transaction_id = %s and target = %s"  # noqa: S608
+_KEEP = (
+    f"update {_TABLE} set partitions = coalesce(partitions, %s) where transaction_id = %s and target = %s "  # noqa: S608
+    "returning partitions"
+)
+#: Milliseconds to wait for another run that has the name, before recovery is asked, and after that.
+_PATIENCE = (1_000, 10_000)
+# What differs from run to run in the text of one and the same plan: ids of expressions and of RDDs, and addresses.
+_VOLATILE = re.compile(r"#\d+L?|(?<=RDD\[)\d+(?=\])|@[0-9a-f]+\b|plan_id=\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """A run of the same name that has committed."""
+
+    gtrid: str
+    mode: str
+    plan: str
+    #: None while it has not ended (where each partition is a transaction of its own).
+    partitions: int | None
+    rows: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A write's name, and the table that it is for."""
+
+    source: DataSource
+    transaction_id: str
+    target: str
+    gtrid: str
+    mode: str
+    plan: str
+
+    def claim(self, connection: Any) -> Earlier | None:
+        """Take the name within the connection's transaction; the run that had it before, once that has ended.
+
+        One that is in doubt is settled by recovery first. Errors: OperationalError where another run has the name and
+        does not end; ProgrammingError where that was of other data.
+        """
+        Context().run(self._create)
+        cursor = connection.cursor()
+        claimed = self._insert(cursor, _PATIENCE[0])
+        if claimed is None:
+            logger.warning("%s: an earlier run of %r has not ended: recovery is asked", self.gtrid, self.transaction_id)
+            Context().run(partial(_recover, self.source))
+            claimed = self._insert(cursor, _PATIENCE[1])
+        if claimed is None:
+            raise OperationalError(
+                f"{self.gtrid}: another run of transaction_id={self.transaction_id!r} is writing {self.target} now, or "
+                "is in doubt with a process that lives, or that this node does not recover: `txpool-recovery list` "
+                "tells. Nothing was written, do it again later"
+            )
+        if claimed:
+            return None
+        earlier = Earlier(*cursor.execute(_READ, [self.transaction_id, self.target]).fetchone())
+        if (earlier.plan, earlier.mode) != (self.plan, self.mode):
+            raise self._other(earlier, "its plan was another")
+        return earlier
+
+    def finish(self, connection: Any, partitions: int, rows: int) -> None:
+        """Record how much it was, within the connection's transaction."""
+        connection.cursor().execute(_FINISH, [partitions, rows, self.transaction_id, self.target])
+
+    def require_partitions(self, connection: Any, partitions: int) -> None:
+        """Keep how many partitions there are, where each is a transaction of its own; ProgrammingError for others."""
+        named = [partitions, self.transaction_id, self.target]
+        (kept,) = connection.cursor().execute(_KEEP, named).fetchone()
+        if kept != partitions:
+            raise ProgrammingError(
+                f"transaction_id={self.transaction_id!r} has begun to write {self.target} in {kept} partitions, and "
+                f"now there are {partitions}: whoever goes on needs the same ones. Nothing was written."
+            )
+
+    def require_rows(self, earlier: Earlier, df: DataFrame) -> None:
+        """Where no file tells by its path which data they are, their number must be the same. ProgrammingError."""
+        if earlier.rows is not None and not df.inputFiles():
+            rows = df.count()
+            if rows != earlier.rows:
+                raise self._other(earlier, f"there are {rows} rows now")
+
+    def _other(self, earlier: Earlier, why: str) -> ProgrammingError:
+        return ProgrammingError(
+            f"transaction_id={self.transaction_id!r} has written {earlier.rows} rows into {self.target} already, as "
+            f"{earlier.gtrid} (mode {earlier.mode}), of other data: {why}. Give this write a name of its own. Nothing "
+            "was written."
+        )
+
+    def _insert(self, cursor: Any, patience: int) -> bool | None:
+        """Whether the name was free; None where somebody has it and has not ended."""
+        named = [self.transaction_id, self.target, self.gtrid, self.mode, self.plan]
+        (former,) = cursor.execute("select current_setting('lock_timeout')").fetchone()
+        cursor.execute("savepoint txpool_claim")
+        try:
+            cursor.execute("select set_config('lock_timeout', %s, true)", [str(patience)])
+            free = cursor.execute(_CLAIM, named).fetchone() is not None
+        except psycopg.errors.LockNotAvailable:
+            cursor.execute("rollback to savepoint txpool_claim")
+            return None
+        cursor.execute("select set_config('lock_timeout', %s, true)", [former])
+        cursor.execute("release savepoint txpool_claim")
+        return free
+
+    def _create(self) -> None:
+        with closing(self.source.connect()) as connection:
+            (there,) = connection.cursor().execute(f"select to_regclass('{_TABLE}') is not null").fetchone()
+            if not there:
+                create_schema(connection)
+                connection.cursor().execute(_CREATE)
+                connection.commit()
+
+
+def fingerprint(df: DataFrame) -> str:
+    """A digest of what a DataFrame is made of: its schema, its plan, and the folders that it reads."""
+    plan = _VOLATILE.sub("", df._jdf.queryExecution().analyzed().toString())
+    folders = sorted({str(PurePosixPath(file).parent) for file in df.inputFiles()})
+    return hashlib.sha256("\n".join([df.schema.json(), plan, *folders]).encode()).hexdigest()
+
+
+def _recover(source: DataSource) -> None:
+    """One scan over all that this process knows: a run that is in doubt ends by it, if its process is dead."""
+    from recovery import RecoveryManager
+
+    datasources = {each.name: each for each in (*known().values(), source) if each.mode in ("xa", "cmr")}
+    RecoveryManager(log=get_manager().log, datasources=datasources.values(), backoff=0).scan()

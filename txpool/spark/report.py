@@ -1,0 +1,125 @@
+"""What a write_table() reports: a value at its end, and numbers while it runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import Accumulator, AccumulatorParam
+
+from txpool.datasource import DataSource
+
+_PERIOD = 1.0
+_RUNNING = """
+    select coalesce(sum(c.tuples_processed), 0)::int8, coalesce(sum(c.bytes_processed), 0)::int8
+    from pg_stat_progress_copy c join pg_stat_activity a using (pid) where a.application_name = %s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReport:
+    """What a write_table() did; its work commits or rolls back with the transaction."""
+
+    gtrid: str
+    #: Which Spark write of the transaction it was, from 0.
+    write: int
+    #: The table's full name.
+    table: str
+    mode: str
+    #: How the rows got there: direct, staged, each (partition on its own), or skipped where nothing was to be done.
+    strategy: str = "skipped"
+    partitions: int = 0
+    #: Task attempts that Spark started: partitions, retries and speculative copies.
+    attempts: int = 0
+    rows: int = 0
+    #: Bytes of COPY, as they were sent.
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a write has come: what is done, and what the database has received of the rest."""
+
+    partitions: int
+    #: Partitions whose rows are all there.
+    done: int
+    rows: int
+    bytes: int
+
+
+class Finished(AccumulatorParam[dict[int, tuple[int, int]]]):
+    """The sizes of finished partitions; of a partition that was written twice, one counts."""
+
+    def zero(self, value: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+        return {}
+
+    def addInPlace(  # noqa: N802 - the name is Spark's
+        self, value1: dict[int, tuple[int, int]], value2: dict[int, tuple[int, int]]
+    ) -> dict[int, tuple[int, int]]:
+        value1.update(value2)
+        return value1
+
+
+class Watch:
+    """Calls back once a second while a block runs, and once at its end, in a thread of its own.
+
+    Rows that are on their way are the server's own numbers (pg_stat_progress_copy); where it cannot be asked, only
+    finished partitions count.
+    """
+
+    def __init__(
+        self,
+        callback: Callable[[Progress], object],
+        datasource: DataSource,
+        label: str,
+        partitions: int,
+        done: Accumulator[dict[int, tuple[int, int]]],
+    ) -> None:
+        self._callback = callback
+        self._datasource = datasource
+        self._label = label
+        self._partitions = partitions
+        self._done = done
+        self._last = Progress(partitions, 0, 0, 0)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="txpool-spark-progress", daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_PERIOD):
+            self._tell(*_running(self._datasource, self._label))
+        self._tell(0, 0)
+
+    def _tell(self, rows: int, size: int) -> None:
+        finished: dict[int, tuple[int, int]] = dict(self._done.value)
+        rows += sum(number for number, _ in finished.values())
+        size += sum(number for _, number in finished.values())
+        # A COPY that has just ended is in neither number for a moment.
+        last = self._last
+        self._last = Progress(self._partitions, len(finished), max(rows, last.rows), max(size, last.bytes))
+        if self._last != last:
+            self._callback(self._last)
+
+
+def _running(datasource: DataSource, label: str) -> tuple[int, int]:
+    def ask() -> Any:
+        with closing(datasource.connect()) as connection:
+            return connection.cursor().execute(_RUNNING, [label]).fetchone()
+
+    try:
+        rows, size = Context().run(ask)
+    except Exception:
+        return 0, 0
+    return rows, size

@@ -347,6 +347,8 @@ def test_rollback_of_an_interrupted_statement(world: World) -> None:
     branch = world.branch()
     world.raw.pgconn.send_query(b"select pg_sleep(600)")
     world.raw.pgconn.flush()
+    # A cancel that overtakes its statement has nothing to stop.
+    world.until(lambda: world.databases.rows("one", "select 1 from pg_stat_activity where wait_event = 'PgSleep'"))
     branch.start_rollback()
     assert branch.await_rollback() is Answer.ROLLED_BACK
     assert not world.driver.is_clean(world.raw)

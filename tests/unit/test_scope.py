@@ -317,6 +317,7 @@ def test_observers_hear_of_every_transaction() -> None:
 
 
 def test_a_forked_child_has_none_and_cannot_end_its_parents() -> None:
+    txpool.configure(node_name="etl-1", log_url="memory:")
     with txpool.transaction() as tx:
         child = os.fork()
         if child == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterable
@@ -37,6 +38,7 @@ class MemoryLog:
             raise LogError(f"the decision log belongs to node {disk.node!r}, and node.name is {node!r}")
         self._disk = disk
         self._own = ""
+        self._pid = os.getpid()
 
     @property
     def node(self) -> str:
@@ -45,8 +47,9 @@ class MemoryLog:
     @property
     def incarnation(self) -> str:
         with self._disk.lock:
-            if self._disk.lives.get(self._own, Life.FENCED) is Life.FENCED:
-                self._own = new_incarnation()
+            forked = self._pid != os.getpid()
+            if forked or self._disk.lives.get(self._own, Life.FENCED) is Life.FENCED:
+                self._own, self._pid = new_incarnation(), os.getpid()
                 self._disk.lives[self._own] = Life.ALIVE
             return self._own
 

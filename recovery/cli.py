@@ -101,6 +101,7 @@ def list_(
         _say_suspended(manager)
         old = manager.expired()
         found = [] if gone else manager.in_doubt()
+        silent = _say_silent(manager)
     unresolved = [each for each in old if each.heuristics]
     if as_json:
         _print([asdict(each) for each in (old if gone else found)])
@@ -110,7 +111,7 @@ def list_(
         _print(display.listed(found) or "Nothing is in doubt, as far as the datasources have answered.")
     if unresolved and not gone:
         typer.echo(f"heuristic outcomes that have expired unresolved: {len(unresolved)} (list --expired)", err=True)
-    raise typer.Exit(ExitCode.HEURISTIC if unresolved else _code_of(found))
+    raise typer.Exit(ExitCode.HEURISTIC if unresolved else _code_of(found, silent))
 
 
 @app.command(epilog=_json(InDoubt))
@@ -119,10 +120,14 @@ def show(gtrid: Gtrid, conf: Conf = _CONF, as_json: AsJson = False) -> None:
     with _managed(conf) as manager:
         _say_suspended(manager)
         found = manager.show(gtrid)
+        silent = _say_silent(manager)
         if found is None:
-            raise ProgrammingError(f"nothing is known of {gtrid}")
+            raise ProgrammingError(
+                f"nothing is known of {gtrid}, as far as the datasources have answered: it has ended and is forgotten, "
+                "or this log has never known it"
+            )
     _print(found.as_dict() if as_json else display.shown(found))
-    raise typer.Exit(_code_of([found]))
+    raise typer.Exit(_code_of([found], silent))
 
 
 @app.command(epilog=_json(ScanReport))
@@ -257,6 +262,12 @@ def _say_suspended(manager: RecoveryManager) -> None:
         typer.echo(f"{held}: nothing is done until `txpool-recovery resume`", err=True)
 
 
+def _say_silent(manager: RecoveryManager) -> bool:
+    if manager.unanswered:
+        typer.echo(display.silent(manager.unanswered), err=True)
+    return bool(manager.unanswered)
+
+
 def _code(report: ScanReport) -> ExitCode:
     raised = {alarm.kind for alarm in report.alarms}
     applies = {
@@ -270,9 +281,11 @@ def _code(report: ScanReport) -> ExitCode:
     return max((code for code, found in applies.items() if found), default=ExitCode.OK)
 
 
-def _code_of(found: list[InDoubt]) -> ExitCode:
+def _code_of(found: list[InDoubt], silent: bool) -> ExitCode:
     if any(each.heuristics for each in found):
         return ExitCode.HEURISTIC
+    if silent:
+        return ExitCode.UNREACHABLE
     return ExitCode.IN_DOUBT if any(each.attention for each in found) else ExitCode.OK
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from recovery.audit import Deed
@@ -41,10 +41,15 @@ def scanned(report: ScanReport) -> str:
             (e.gid or e.gtrid, ("left alone", f"in {e.datasource}: {e.reason}" if e.datasource else e.reason))
         )
     blocks += [(h.gtrid, ("heuristic", _heuristic(h))) for h in report.heuristics]
-    blocks += [(name, ("no answer", reason)) for name, reason in report.unreachable.items()]
+    blocks += _unanswered(report.unreachable)
     blocks += [(step, ("failed", reason)) for step, reason in report.errors.items()]
     blocks += [(alarm.subject, ("alarm", str(alarm))) for alarm in report.alarms]
     return "\n".join([*(_block(title, [row]) for title, row in blocks), str(report)])
+
+
+def silent(found: Mapping[str, str]) -> str:
+    """The datasources that have not answered, in their own words."""
+    return "\n".join(_block(name, [row]) for name, row in _unanswered(found))
 
 
 def gone(found: Iterable[Expired]) -> str:
@@ -93,6 +98,10 @@ def _branches(each: InDoubt) -> list[Row]:
 def _tail(each: InDoubt) -> list[Row]:
     after = "; repair by hand, then forget" if each.heuristics else ""
     return [*_noted(each), ("next", f"{each.next}{after}")]
+
+
+def _unanswered(found: Mapping[str, str]) -> list[tuple[str, Row]]:
+    return [(name, ("no answer", reason)) for name, reason in found.items()]
 
 
 def _noted(each: InDoubt | Expired) -> list[Row]:

@@ -10,7 +10,7 @@ from typing import Any
 from recovery.audit import Deed
 from recovery.evidence import Evidence, Standing
 from recovery.sites import Sites
-from txpool.log.base import Heuristic
+from txpool.log.base import Heuristic, Life
 from txpool.resources.base import BranchRecord
 from txpool.xid import Xid, split_gtrid
 
@@ -34,7 +34,7 @@ class InDoubt:
     #: How its process stands.
     standing: str
     age: float | None
-    #: commit, rollback, or undecided.
+    #: commit, rollback, undecided, or forgotten where nothing tells it any more.
     decision: str
     #: Where that is kept; empty where it is not kept anywhere.
     kept: str
@@ -69,27 +69,27 @@ def show(
     expired, history = tuple(expired), tuple(history)
     if gtrid not in evidence.gtrids and not expired and not history:
         return None
-    found = _described(evidence, sites, gtrid)
-    heuristics = tuple(dict.fromkeys((*found.heuristics, *expired)))
-    return replace(found, heuristics=heuristics, history=history)
+    return replace(_described(evidence, sites, gtrid, expired), history=history)
 
 
 def _is_shown(evidence: Evidence, gtrid: str) -> bool:
     if evidence.listed(gtrid) or any(heuristic.gtrid == gtrid for heuristic in evidence.heuristics):
         return True
     # Those of a living process, or of another node, are its daily work.
-    theirs = evidence.standing(gtrid) in (Standing.ALIVE, Standing.FOREIGN)
-    return _decision(evidence, gtrid)[0] == "commit" and not theirs
+    return _decision(evidence, gtrid)[0] == "commit" and evidence.standing(gtrid) not in _THEIRS
 
 
-def _described(evidence: Evidence, sites: Sites, gtrid: str) -> InDoubt:
+def _described(evidence: Evidence, sites: Sites, gtrid: str, expired: Iterable[Heuristic] = ()) -> InDoubt:
     named = split_gtrid(gtrid)
     standing = evidence.standing(gtrid)
-    decision, kept = _decision(evidence, gtrid)
+    if standing is Standing.DEAD and _is_over(evidence, gtrid) and evidence.lives[named.incarnation] is Life.FENCED:
+        standing = Standing.FENCED  # a pass does not build a fence again that holds nothing back
+    here = (heuristic for heuristic in evidence.heuristics if heuristic.gtrid == gtrid)
+    noted = tuple(dict.fromkeys((*here, *expired)))
+    decision, kept = _decision(evidence, gtrid, noted)
     made = evidence.decisions[gtrid].made if gtrid in evidence.decisions else 0.0
     ages = [branch.age for branch in evidence.seen(gtrid) if branch.age is not None]
     ages += [max(0.0, time.time() - made)] if made else []
-    noted = tuple(heuristic for heuristic in evidence.heuristics if heuristic.gtrid == gtrid)
     return InDoubt(
         gtrid,
         named.node,
@@ -101,11 +101,16 @@ def _described(evidence: Evidence, sites: Sites, gtrid: str) -> InDoubt:
         tuple(_branches(evidence, sites, gtrid)),
         next_step(evidence, sites, gtrid),
         noted,
-        bool(noted) or standing not in (Standing.ALIVE, Standing.FOREIGN),
+        bool(noted) or not (standing in _THEIRS or _is_over(evidence, gtrid)),
     )
 
 
-def _decision(evidence: Evidence, gtrid: str) -> tuple[str, str]:
+def _is_over(evidence: Evidence, gtrid: str) -> bool:
+    """Whether nothing is left to be done, as far as the datasources have answered."""
+    return not (evidence.listed(gtrid) or _named(evidence, gtrid) or gtrid in evidence.pointers)
+
+
+def _decision(evidence: Evidence, gtrid: str, noted: Iterable[Heuristic] = ()) -> tuple[str, str]:
     row, marked = evidence.row(gtrid), evidence.marked_by(gtrid)
     if row is not None:
         return ("commit", f"the row in {marked}") if row.committed else ("rollback", f"the tombstone in {marked}")
@@ -113,7 +118,9 @@ def _decision(evidence: Evidence, gtrid: str) -> tuple[str, str]:
         return "commit", "the log"
     if gtrid in evidence.aborted:
         return "rollback", "the log"
-    return "undecided", ""
+    for heuristic in noted:
+        return heuristic.decided, "what is noted of its heuristic outcome"
+    return ("undecided" if gtrid in evidence.gtrids else "forgotten"), ""
 
 
 def _named(evidence: Evidence, gtrid: str) -> tuple[BranchRecord, ...]:
@@ -140,6 +147,8 @@ def _branches(evidence: Evidence, sites: Sites, gtrid: str) -> list[BranchState]
     return list(found.values())
 
 
+#: What these are in is not ours to end.
+_THEIRS = (Standing.ALIVE, Standing.FOREIGN)
 _LEFT = {
     Standing.FOREIGN: "leave it alone: it is another node's, and that node's recovery ends it",
     Standing.ALIVE: "leave it alone: its process lives, and ends it",
@@ -151,7 +160,7 @@ _LEFT = {
 def next_step(evidence: Evidence, sites: Sites, gtrid: str) -> str:
     """What the next scan will do with a transaction, and why, in words."""
     standing = evidence.standing(gtrid)
-    if not evidence.listed(gtrid) and not _named(evidence, gtrid) and gtrid not in evidence.pointers:
+    if _is_over(evidence, gtrid):
         return "nothing: no branch of it is prepared, as far as the datasources have answered"
     if standing in _LEFT:
         return _LEFT[standing]

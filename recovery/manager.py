@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -83,6 +83,8 @@ class RecoveryManager:
         self.watch = Watch(settings)
         self._thread: threading.Thread | None = None
         self._last: ScanReport | None = None
+        #: Which datasources have not answered the last `in_doubt` or `show`, and what came instead.
+        self.unanswered: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
         names = ", ".join(datasource.name for datasource in self._datasources)
@@ -186,15 +188,21 @@ class RecoveryManager:
         """What is in doubt, and what the next scan will do with it; nothing is written. Errors: LogError."""
         with self._opened() as log:
             sites = self._sites(log)
-            return listing.in_doubt(gather(log, sites, fence=False), sites)
+            evidence = self._look(log, sites)
+            return listing.in_doubt(evidence, sites)
 
     def show(self, gtrid: str) -> listing.InDoubt | None:
         """All that is known of one transaction; None where nothing is. Errors: LogError, ProgrammingError."""
         with self._opened() as log:
             sites = self._sites(log)
             noted = [each for found in expired(log) if found.name == gtrid for each in found.heuristics]
-            evidence = gather(log, sites, fence=False)
+            evidence = self._look(log, sites)
             return listing.show(evidence, sites, byhand.checked(gtrid), noted, deeds(log, gtrid))
+
+    def _look(self, log: DecisionLog, sites: Sites) -> Evidence:
+        evidence = gather(log, sites, fence=False)
+        self.unanswered = evidence.silent
+        return evidence
 
     def expired(self) -> list[Expired]:
         """What has expired, and waits for nobody but people. Errors: LogError."""

@@ -125,6 +125,7 @@ class Watch:
             name = (site.name,)
             if site.answered is not None:
                 yield Sample(catalogue.REACHABLE, name, int(site.answered))
+            if site.answered:  # else nobody knows, and 0 would say that it is over
                 yield Sample(catalogue.INDOUBT, name, site.prepared)
             if site.slots is not None:
                 yield Sample(catalogue.SLOTS, name, site.slots.maximum)

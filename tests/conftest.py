@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     PythonWithout = Callable[[str, str], str]
     SparkProcess = Callable[..., subprocess.Popen[str]]
     LocalCluster = Callable[..., str]
+    Browse = Callable[..., str]
 
 _DOCKER = os.environ.get("TXPOOL_TEST_DOCKER") == "1"
 _ALL = os.environ.get("TXPOOL_REQUIRE_ALL") == "1"
@@ -145,19 +147,21 @@ def postgres(require: Require) -> Iterator[EmbeddedPostgres]:
 
 
 class Databases:
-    """Two empty databases of one server, read and written on connections of their own."""
+    """Two empty databases, read and written on connections of their own: of one server, unless one is `elsewhere`."""
 
     one = "one"
     two = "two"
 
     def __init__(self, server: EmbeddedPostgres) -> None:
         self.server = server
+        #: By the name of a database, another server that it is on.
+        self.elsewhere: dict[str, EmbeddedPostgres] = {}
 
     def url(self, database: str) -> str:
-        return self.server.url(database)
+        return self.elsewhere.get(database, self.server).url(database)
 
     def dsn(self, database: str) -> str:
-        return self.server.dsn(database)
+        return self.elsewhere.get(database, self.server).dsn(database)
 
     def execute(self, database: str, statement: LiteralString) -> None:
         with psycopg.connect(self.dsn(database), autocommit=True) as connection:
@@ -168,8 +172,9 @@ class Databases:
             return connection.execute(query, parameters).fetchall()
 
     def prepared(self) -> list[str]:
-        """The names of all prepared transactions of the server."""
-        return [gid for (gid,) in self.rows(self.one, "SELECT gid FROM pg_prepared_xacts ORDER BY gid")]
+        """The names of all prepared transactions of the server, and of those elsewhere."""
+        query: LiteralString = "SELECT gid FROM pg_prepared_xacts"
+        return sorted(gid for name in (self.one, *self.elsewhere) for (gid,) in self.rows(name, query))
 
 
 @pytest.fixture
@@ -185,6 +190,27 @@ def databases(postgres: EmbeddedPostgres) -> Databases:
                 connection.execute(psycopg.sql.SQL("ROLLBACK PREPARED {}").format(gid))
             connection.execute(_EMPTY)
     return Databases(postgres)
+
+
+@pytest.fixture
+def browse(tmp_path: Path, require: Require) -> Browse:
+    """`browse(url, *options)`: what Chromium has made of a page; what its console said must be nothing."""
+    program = shutil.which("chromium")
+    require(program, "a browser: apt-get install chromium")
+    assert program is not None
+
+    def browse(url: str, *options: str) -> str:
+        command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        command += ["--enable-logging=stderr", "--window-size=1100,1500", "--hide-scrollbars"]
+        command += [f"--user-data-dir={tmp_path / 'browser'}"]
+        done = subprocess.run(
+            [*command, *options, "--dump-dom", url], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert ":CONSOLE" not in done.stderr, done.stderr
+        return done.stdout
+
+    return browse
 
 
 @pytest.fixture(scope="session")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
-from contextlib import closing
+import threading
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ from txpool.settings import RecoverySettings
 
 PASSWORD = "TXPOOL_TEST_RECOVERY_PASSWORD"  # the name of a variable
 ROOT = Path(__file__).parents[2]
+_PATIENCE = 240.0
 
 #: Writes one row into each datasource named, in one transaction.
 WRITER = """
@@ -101,11 +106,19 @@ class Site:
 
     def process(self, source: str, *arguments: str, failpoints: str = "", env: Mapping[str, str] | None = None) -> Any:
         """A child of the folder's; its stdout and stderr are pipes."""
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "TXPOOL_FAILPOINTS": failpoints} | dict(env or {})
+        return self._child(
+            "-c", textwrap.dedent(source), *arguments, env={"TXPOOL_FAILPOINTS": failpoints} | dict(env or {})
+        )
+
+    def daemon(self) -> Any:
+        """`txpool-recovery run` with this configuration, in the same way."""
+        return self._child("-m", "recovery", "run", "--conf", "recovery.properties", env={})
+
+    def _child(self, *arguments: str, env: Mapping[str, str]) -> Any:
         return subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(source), *arguments],
+            [sys.executable, *arguments],
             cwd=self.folder,
-            env=environment,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "TXPOOL_FAILPOINTS": ""} | dict(env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -144,3 +157,51 @@ class Site:
             timeout=120,
             check=False,
         )
+
+
+# -- the daemon and its page ----------------------------------------------------------------------------------------
+
+#: What the daemon says of its page.
+SERVED = r"the status page is at (\S+)"
+
+
+def extend(site: Site, *lines: str) -> None:
+    site.write("recovery", "\n".join([site.conf.read_text().strip(), *lines]))
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+def address_in(said: str) -> str:
+    found = re.search(SERVED, said)
+    assert found is not None
+    return found[1]
+
+
+def until(process: Any, pattern: str) -> str:
+    """What the daemon says until a line has the pattern, with that line."""
+    said = ""
+    while not re.search(pattern, said):
+        line = process.stderr.readline()
+        assert line, said
+        said += line
+    return said
+
+
+@contextmanager
+def daemon(site: Site) -> Iterator[tuple[Any, str]]:
+    """The daemon, once its first scan is through, and the address of its page. Whoever waits for it in vain ends it."""
+    process = site.daemon()
+    deadline = threading.Timer(_PATIENCE, process.kill)
+    deadline.start()
+    try:
+        url = address_in(until(process, SERVED))
+        while json.loads(get(f"{url}api/in-doubt"))["at"] is None:
+            assert process.poll() is None
+        yield process, url
+    finally:
+        deadline.cancel()
+        process.kill()
+        process.communicate()

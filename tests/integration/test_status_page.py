@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
-import shutil
 import signal
-import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from html import unescape
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -19,8 +16,8 @@ import pytest
 
 from recovery.cli import ExitCode
 from recovery.status import Answer, StatusServer
-from tests.integration.recovery_site import WRITER, Site
-from tests.integration.test_recovery import DAEMON, prepare
+from tests.integration.recovery_site import SERVED, WRITER, Site, address_in, daemon, extend, get, until
+from tests.integration.test_recovery import prepare
 from txpool import failpoints
 from txpool.address import Address
 from txpool.errors import TransactionInDoubt
@@ -31,79 +28,15 @@ from txpool.scope import transaction
 from txpool.xid import make_gtrid, make_xid, parse
 
 if TYPE_CHECKING:
-    from tests.conftest import Require
+    from tests.conftest import Browse
 
 STRANGER = make_xid(make_gtrid("etl-1", "strange00000", 1), 0, "one").joined
 TOKEN = "a token of the page"
-
-_SERVED = r"the status page is at (\S+)"
-
-Browse = Callable[..., str]
 
 
 @pytest.fixture
 def site(tmp_path: Path, databases: Any) -> Site:
     return Site(tmp_path, databases)
-
-
-@pytest.fixture
-def browse(tmp_path: Path, require: Require) -> Browse:
-    """`browse(url, *options)`: what Chromium has made of a page; what its console said must be nothing."""
-    program = shutil.which("chromium")
-    require(program, "a browser: apt-get install chromium")
-    assert program is not None
-
-    def browse(url: str, *options: str) -> str:
-        command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        command += ["--enable-logging=stderr", "--window-size=1100,1500", "--hide-scrollbars"]
-        command += [f"--user-data-dir={tmp_path / 'browser'}"]
-        done = subprocess.run(
-            [*command, *options, "--dump-dom", url], capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        assert ":CONSOLE" not in done.stderr, done.stderr
-        return done.stdout
-
-    return browse
-
-
-def extend(site: Site, *lines: str) -> None:
-    site.write("recovery", "\n".join([site.conf.read_text().strip(), *lines]))
-
-
-def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=30) as answer:
-        return str(answer.read().decode())
-
-
-def address_in(said: str) -> str:
-    found = re.search(_SERVED, said)
-    assert found is not None
-    return found[1]
-
-
-def until(process: Any, pattern: str) -> str:
-    """What the daemon says until a line has the pattern, with that line."""
-    said = ""
-    while not re.search(pattern, said):
-        line = process.stderr.readline()
-        assert line, said
-        said += line
-    return said
-
-
-@contextmanager
-def daemon(site: Site) -> Iterator[tuple[Any, str]]:
-    """The daemon, once its first scan is through, and the address of its page."""
-    process = site.process(DAEMON)
-    try:
-        url = address_in(until(process, _SERVED))
-        while json.loads(get(f"{url}api/in-doubt"))["at"] is None:
-            assert process.poll() is None
-        yield process, url
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_an_operator_sees_what_is_in_doubt_and_why(site: Site, browse: Browse, tmp_path: Path) -> None:
@@ -156,7 +89,7 @@ def test_a_reload_moves_the_page(site: Site) -> None:
     with daemon(site) as (process, url):
         site.write("recovery", site.conf.read_text().replace("127.0.0.1:0", "localhost:0").strip())
         process.send_signal(signal.SIGHUP)
-        moved = address_in(until(process, _SERVED))
+        moved = address_in(until(process, SERVED))
         assert moved != url
         assert "Recovery of node etl-1" in get(moved)
         with pytest.raises(OSError):
@@ -167,7 +100,7 @@ def test_a_page_that_cannot_be_served_does_not_keep_recovery_from_its_work(site:
     site.killed(WRITER, "one", "two", failpoints="coordinator.decided=kill")
     with closing(StatusServer(site.manager(), Address("127.0.0.1", 0))) as other:
         extend(site, f"status.address = {other.url.removeprefix('http://').rstrip('/')}")
-        process = site.process(DAEMON)
+        process = site.daemon()
         try:
             said = until(process, r"(?s)recovery goes on without it.*forgot|forgot.*recovery goes on without it")
         finally:

@@ -256,7 +256,7 @@ INDOUBT = Family(
     "txpool.recovery.indoubt",
     Kind.GAUGE,
     "{branch}",
-    "Prepared branches that the last scan has found, and left.",
+    "Prepared branches that the last scan has found, and left; absent where the datasource has not answered.",
     _DATASOURCE,
 )
 OLDEST = Family(

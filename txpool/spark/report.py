@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -12,6 +13,8 @@ from typing import Any
 from pyspark import Accumulator, AccumulatorParam
 
 from txpool.datasource import DataSource
+
+logger = logging.getLogger("txpool")
 
 _PERIOD = 1.0
 _RUNNING = """
@@ -110,7 +113,10 @@ class Watch:
         last = self._last
         self._last = Progress(self._partitions, len(finished), max(rows, last.rows), max(size, last.bytes))
         if self._last != last:
-            self._callback(self._last)
+            try:
+                self._callback(self._last)
+            except Exception:
+                logger.exception("%s: the progress callback failed; the write goes on", self._label)
 
 
 def _running(datasource: DataSource, label: str) -> tuple[int, int]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.integration.children import Child, children, finished, said, tell
 from txpool.log import Life, Settled, SqliteLog
 from txpool.xid import make_gtrid
 
@@ -29,13 +28,9 @@ def decide(number):
     gtrid = gtrid_of(number)
     log.record(gtrid, [])
     return gtrid
-def say(*words):
-    print(*words, flush=True)
-def heard():
-    return sys.stdin.readline().split()
 """
 
-Spawn = Callable[[str], "subprocess.Popen[str]"]
+Spawn = Callable[[str], Child]
 
 
 @pytest.fixture
@@ -53,41 +48,8 @@ def log(folder: Path) -> Iterator[SqliteLog]:
 @pytest.fixture
 def spawn(folder: Path) -> Iterator[Spawn]:
     """Start a process of the same node over the same log."""
-    started: list[subprocess.Popen[str]] = []
-
-    def spawning(source: str) -> subprocess.Popen[str]:
-        command = [
-            sys.executable,
-            "-W",
-            "error",
-            "-c",
-            PROLOGUE + textwrap.dedent(source) + "\nlog.close()\n",
-            str(folder),
-        ]
-        started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-        return started[-1]
-
-    yield spawning
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def said(process: subprocess.Popen[str]) -> list[str]:
-    assert process.stdout is not None
-    return process.stdout.readline().split()
-
-
-def tell(process: subprocess.Popen[str], *words: str) -> None:
-    assert process.stdin is not None
-    process.stdin.write(" ".join(words) + "\n")
-    process.stdin.flush()
-
-
-def finished(process: subprocess.Popen[str]) -> list[str]:
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
-    return output.split()
+    with children(PROLOGUE, "\nlog.close()\n") as start:
+        yield lambda source: start(source, str(folder))
 
 
 def test_a_killed_process_is_seen_dead_and_is_fenced(spawn: Spawn, log: SqliteLog) -> None:
@@ -164,7 +126,7 @@ say(decide(5))
 """
 
 
-def check_poison(process: subprocess.Popen[str], log: SqliteLog) -> None:
+def check_poison(process: Child, log: SqliteLog) -> None:
     """The log was read here before: an open connection keeps the child's from being the last, which cleans up."""
     first, *words, last = finished(process)
     assert words == ["unknown", "refused", "ABORTED", "False", "True", "refused"]

@@ -5,9 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +16,7 @@ import pytest
 
 import txpool
 from recovery import RecoveryManager
+from tests.integration.children import Child, children, said, tell
 from txpool.errors import ConfigurationError, LogError, LogUnknown
 from txpool.log import Life, Refused, Settled, SqlLog, adopt_log, open_log
 from txpool.log.lease import key_of
@@ -43,14 +41,10 @@ def decide(number):
     gtrid = make_gtrid(node, log.incarnation, number)
     log.record(gtrid, [])
     return gtrid
-def say(*words):
-    print(*words, flush=True)
-def heard():
-    return sys.stdin.readline().split()
 """
 
 Opener = Callable[..., SqlLog]
-Spawn = Callable[..., "subprocess.Popen[str]"]
+Spawn = Callable[..., Child]
 
 
 @pytest.fixture
@@ -90,29 +84,8 @@ def apart() -> Iterator[ThreadPoolExecutor]:
 def spawn(databases: Databases, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spawn]:
     """Start a process of a node over the log, as on a host of its own."""
     monkeypatch.setenv("LOG_PASSWORD", databases.server.password)
-    started: list[subprocess.Popen[str]] = []
-
-    def spawning(source: str, node: str = NODE) -> subprocess.Popen[str]:
-        text = PROLOGUE + textwrap.dedent(source) + "\nlog.close()\n"
-        command = [sys.executable, "-W", "error", "-c", text, node, databases.url("one")]
-        started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-        return started[-1]
-
-    yield spawning
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def said(process: subprocess.Popen[str]) -> list[str]:
-    assert process.stdout is not None
-    return process.stdout.readline().split()
-
-
-def tell(process: subprocess.Popen[str], *words: str) -> None:
-    assert process.stdin is not None
-    process.stdin.write(" ".join(words) + "\n")
-    process.stdin.flush()
+    with children(PROLOGUE, "\nlog.close()\n") as start:
+        yield lambda source, node=NODE: start(source, node, databases.url("one"))
 
 
 def gtrid_of(log: SqlLog, number: int = 1) -> str:

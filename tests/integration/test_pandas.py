@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -16,11 +15,10 @@ import sqlalchemy as sa
 from txpool.datasource import DataSource
 from txpool.engine import create_engine
 from txpool.manager import configure
-from txpool.resources.xids import Xids
 from txpool.scope import transaction
 
 if TYPE_CHECKING:
-    from tests.conftest import Databases
+    from tests.integration.conftest import Joining
 
 FARES = pd.DataFrame({"id": [1, 2, 3], "name": ["a", "b", "c"]})
 
@@ -47,19 +45,9 @@ class World:
         return found
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    options: dict[str, Any] = {"name": "fares", "managed_commit": "join"}
-    if request.param == "postgresql":
-        databases: Databases = request.getfixturevalue("databases")
-        options |= {"driver": "psycopg", "url": databases.url("one"), "password": databases.server.password}
-        with DataSource(**options) as datasource:
-            yield World(datasource, lambda: psycopg.connect(databases.dsn("one"), autocommit=True))
-    else:
-        options |= {"driver": "sqlite3", "mode": "cmr", "url": f"sqlite:///{tmp_path}/one.db"}
-        with DataSource(**options) as datasource:
-            Xids("fares", datasource.driver_adapter).create()
-            yield World(datasource, lambda: sqlite3.connect(tmp_path / "one.db", isolation_level=None))
+@pytest.fixture
+def world(joining: Joining) -> World:
+    return World(*joining)
 
 
 def test_to_sql_and_read_sql(world: World) -> None:

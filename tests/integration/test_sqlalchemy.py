@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -17,11 +14,10 @@ from txpool.datasource import DataSource
 from txpool.engine import create_engine
 from txpool.errors import ProgrammingError, TransactionRolledBack
 from txpool.manager import configure
-from txpool.resources.xids import Xids
 from txpool.scope import transaction
 
 if TYPE_CHECKING:
-    from tests.conftest import Databases
+    from tests.integration.conftest import Joining
 
     Read = Callable[[], list[tuple[int, str]]]
 
@@ -60,19 +56,9 @@ def coordinator() -> Iterator[None]:
     manager.close()
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    options: dict[str, Any] = {"name": "fares", "managed_commit": "join"}
-    if request.param == "postgresql":
-        databases: Databases = request.getfixturevalue("databases")
-        options |= {"driver": "psycopg", "url": databases.url("one"), "password": databases.server.password}
-        with DataSource(**options) as datasource:
-            yield World(datasource, lambda: psycopg.connect(databases.dsn("one"), autocommit=True))
-    else:
-        options |= {"driver": "sqlite3", "mode": "cmr", "url": f"sqlite:///{tmp_path}/one.db"}
-        with DataSource(**options) as datasource:
-            Xids("fares", datasource.driver_adapter).create()
-            yield World(datasource, lambda: sqlite3.connect(tmp_path / "one.db", isolation_level=None))
+@pytest.fixture
+def world(joining: Joining) -> World:
+    return World(*joining)
 
 
 def test_core(world: World) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from recovery import expiry
 from recovery.evidence import Evidence, Standing, gather
-from recovery.modules import clean, end, tombstone
+from recovery.modules import Met, clean, end, tombstone
 from recovery.report import Account
 from recovery.sites import Sites
 from recovery.work import Work
@@ -39,12 +39,16 @@ def commit(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> None
     if evidence.standing(gtrid) is Standing.ALIVE:
         raise ProgrammingError(f"{gtrid} is decided, and its own living process commits it: nothing was done")
     if marked is not None:
-        met = end(work, marked, _asked(work, marked, gtrid))
+        row = _asked(work, marked, gtrid)
+        met = end(work, marked, row) if row.committed else Met(marked, row, answered=True)
         if _is_over(evidence, gtrid):
             clean(work, [met])
+        if not row.committed:
+            raise _gone(marked, gtrid)
         return
     # It meets the decision, and makes that durable: what a dead process wrote can be read, and may vanish.
-    log.abort(gtrid)
+    if log.abort(gtrid) is not Settled.COMMITTED:
+        raise _gone("the log", gtrid)
     answered = work.settle(gtrid, evidence.decisions[gtrid].branches, "decided in the log, by hand")
     if answered and _is_over(evidence, gtrid) and evidence.standing(gtrid) is not Standing.FINISHED:
         log.purge([gtrid])
@@ -75,11 +79,17 @@ def rollback(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> No
 def forget(log: DecisionLog, sites: Sites, gtrid: str) -> int:
     """Dismiss the heuristic outcomes of a transaction that is over, expired ones too; how many there were."""
     evidence = gather(log, sites, fence=False)
+    _require_ours(evidence, gtrid)
     count = sum(heuristic.gtrid == gtrid for heuristic in evidence.heuristics)
     if count and (evidence.listed(gtrid) or gtrid in evidence.decisions or evidence.row(gtrid) is not None):
         raise ProgrammingError(
             f"{gtrid} is not over, so a pass would find its heuristic outcome again: nothing was done. Forget it once "
             "every branch has ended, as `txpool-recovery show` tells"
+        )
+    if count and evidence.silent:
+        raise OperationalError(
+            f"{', '.join(evidence.silent)} did not answer, so nobody can tell whether {gtrid} is over: nothing was "
+            "done. Its heuristic outcome is kept: forget it once every datasource answers"
         )
     if count:
         log.dismiss(gtrid)
@@ -118,7 +128,7 @@ def _asked(work: Work, marked: str, gtrid: str) -> MarkedRow:
         ) from error
 
 
-def _require_known(evidence: Evidence, gtrid: str) -> None:
+def _require_ours(evidence: Evidence, gtrid: str) -> None:
     if evidence.standing(gtrid) is Standing.FOREIGN:
         node = split_gtrid(gtrid).node
         ours = ", ".join(sorted(evidence.nodes))
@@ -126,6 +136,10 @@ def _require_known(evidence: Evidence, gtrid: str) -> None:
             f"{gtrid} belongs to node {node}, and this recovers {ours}: nothing was done. Its own recovery ends it, or "
             f"one whose recovery.nodes names it"
         )
+
+
+def _require_known(evidence: Evidence, gtrid: str) -> None:
+    _require_ours(evidence, gtrid)
     if gtrid not in evidence.gtrids:
         silent = f" ({', '.join(evidence.silent)} did not answer)" if evidence.silent else ""
         raise ProgrammingError(f"nothing is known of {gtrid}{silent}: nothing was done")
@@ -141,3 +155,10 @@ def _require_open(evidence: Evidence, gtrid: str) -> None:
 
 def _decided(gtrid: str) -> ProgrammingError:
     return ProgrammingError(f"{gtrid} is decided to commit, so it cannot be rolled back: nothing was done")
+
+
+def _gone(where: str, gtrid: str) -> ProgrammingError:
+    return ProgrammingError(
+        f"{where} had its decision, and has it no more: somebody else has ended {gtrid} meanwhile, and nothing was "
+        f"done. `txpool-recovery show {gtrid}` tells what is left of it"
+    )

@@ -103,13 +103,15 @@ class Evidence:
         pointer = self.pointers.get(gtrid)
         if pointer is not None:
             return split_pointer(pointer)[0]
-        for name, rows in self.rows.items():
-            if gtrid in rows:
+        kept = {name: rows[gtrid] for name, rows in self.rows.items() if gtrid in rows}
+        for name, row in kept.items():
+            if row.committed:
                 return name
         for branch in self.seen(gtrid):
             if branch.xid.decider is not None:
                 return self.tags.get(branch.xid.decider, branch.xid.decider)
-        return None
+        # A tombstone refuses a commit in its own database: who decides in another, or in the log, it does not bind.
+        return None if gtrid in self.decisions else next(iter(kept), None)
 
     def identity_of(self, gtrid: str) -> str:
         """The identity of the table of marks that decides it, as its pointer or its branches say it; or empty."""
@@ -118,8 +120,8 @@ class Evidence:
         return next((branch.xid.identity for branch in self.seen(gtrid) if branch.xid.identity), "")
 
     def row(self, gtrid: str) -> MarkedRow | None:
-        """Its row or tombstone, as it was read: nothing is resolved by that."""
-        return next((rows[gtrid] for rows in self.rows.values() if gtrid in rows), None)
+        """Its row or tombstone in the datasource that decides it, as it was read: nothing is resolved by that."""
+        return self.rows.get(self.marked_by(gtrid) or "", {}).get(gtrid)
 
 
 def gather(log: DecisionLog, sites: Sites, *, fence: bool = True) -> Evidence:

@@ -5,8 +5,8 @@ A scanner only chooses. What it may choose from is `expirable`, whoever wrote it
 - an incarnation that is fenced, and that nothing kept or listed names. The log remembers it: what it would decide is
   refused as before, and a branch of it that appears late brings it back, fenced;
 - a heuristic outcome of a transaction of which nothing else is kept or listed: a note for people, by then;
-- an abort record of an incarnation that the registry does not have, as an adopted log has them: the registry refuses
-  its decisions, with the record or without.
+- an abort record of an incarnation that the registry does not have, asked again behind the record, as an adopted log
+  has them: the registry refuses its decisions, with the record or without.
 
 So no decision, pointer, finished mark, marked row or tombstone ever expires, and no vote, decision or answer depends on
 what has. Ages are for politeness only: a clock that jumps does no harm.
@@ -102,7 +102,7 @@ class Expiry:
         if self._interval is None or work.evidence.silent or time.monotonic() < self._begins:
             return
         now = time.time()
-        since = _since(work.log, expirable(work.evidence), now)
+        since = _since(work.log, _unregistered(work.log, expirable(work.evidence)), now)
         chosen = [
             entry
             for entry, first in since.items()
@@ -155,6 +155,13 @@ def dismiss(log: DecisionLog, gtrid: str) -> int:
     if names:
         log.drop(_MOVED, names)
     return count
+
+
+def _unregistered(log: DecisionLog, entries: list[Entry]) -> list[Entry]:
+    """Without the abort records of processes that have registered since the pass looked who lives. LogError."""
+    records = {entry for entry in entries if entry.kind is Kind.ASSUMED_COMPLETE}
+    known = log.incarnations() if records else {}
+    return [entry for entry in entries if entry not in records or split_gtrid(entry.name).incarnation not in known]
 
 
 def _since(log: DecisionLog, entries: Iterable[Entry], now: float) -> dict[Entry, float]:

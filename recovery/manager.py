@@ -220,7 +220,8 @@ class RecoveryManager:
     def forget(self, gtrid: str, reason: str = "") -> int:
         """Dismiss the heuristic outcomes of a transaction that is over; how many there were.
 
-        Errors: LogError, ProgrammingError where there is none, or where it is not over.
+        Errors: LogError, ProgrammingError where there is none, or where it is not over or another node's,
+        OperationalError where a datasource does not answer.
         """
         with self._scanning, self._opened() as log, audited(log, "forget", byhand.checked(gtrid), reason):
             return byhand.forget(log, self._sites(log), gtrid)

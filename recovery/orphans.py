@@ -102,7 +102,7 @@ FILTERS: Mapping[str, Callable[[], OrphanFilter]] = {
 
 def voters(further: Iterable[OrphanFilter]) -> tuple[OrphanFilter, ...]:
     """All that vote: who says most comes first, and the two that nobody can leave out are there."""
-    named = [voter for voter in further if not isinstance(voter, TransactionLogFilter | IncarnationFilter)]
+    named = [voter for voter in further if type(voter) not in (TransactionLogFilter, IncarnationFilter)]
     return TransactionLogFilter(), *named, IncarnationFilter()
 
 

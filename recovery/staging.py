@@ -1,13 +1,15 @@
 """Staging tables that dead drivers have left: dropped once nobody can move their rows any more.
 
-That is after the fence of their process, which refuses its decision, and where a marked database decides after the
-tombstone too, which refuses its commit. A driver that lives on all the same then finds no rows, and counts them.
+That is after the fence of their process, which refuses its decision, and where a marked database decides, or still
+might, after the tombstone too, which refuses its commit. A driver that lives on all the same then finds no rows, and
+counts them.
 """
 
 from __future__ import annotations
 
 import logging
 
+from recovery.evidence import Evidence, Standing
 from recovery.modules import tombstone
 from recovery.report import told
 from recovery.work import Work
@@ -31,10 +33,16 @@ class StagingModule:
                         work.account.fail(f"staging table {table.name} in {datasource}", told(error))
 
     def _drop(self, work: Work, datasource: str, table: StagingTable) -> None:
-        if datasource in work.sites.tables:
+        if datasource in work.sites.tables and _may_commit(work.evidence, datasource, table.gtrid):
             tombstone(work, datasource, table.gtrid)
         work.sites.stagings[datasource].drop(table)
         logger.info("%s: its staging table in %s was dropped", table.gtrid, datasource)
+
+
+def _may_commit(evidence: Evidence, datasource: str, gtrid: str) -> bool:
+    """Whether a commit that decides it may still land there: never beside a decision, or for who has let go of it."""
+    undecided = gtrid not in evidence.decisions and evidence.marked_by(gtrid) in (None, datasource)
+    return undecided and evidence.standing(gtrid) is Standing.FENCED
 
 
 def _is_held(work: Work, datasource: str, gtrid: str) -> bool:

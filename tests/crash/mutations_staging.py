@@ -25,6 +25,21 @@ MUTATIONS = (
         test=(
             "tests/spark/test_write_table_lost.py::test_a_marked_databases_staging_table_is_swept_behind_its_tombstone"
         ),
-        real=(Edit("recovery.staging:StagingModule._drop", "if datasource in work.sites.tables:", "if False:"),),
+        real=(Edit("recovery.staging:StagingModule._drop", "if datasource in work.sites.tables and", "if False and"),),
+    ),
+    Mutation(
+        "29 decider",
+        "recovery lays a tombstone into every marked database that has the staging table, whoever decides",
+        test="tests/unit/test_recovery_staging.py::test_the_sweep_lays_no_tombstone_beside_a_decision[logged-silent]",
+        real=(Edit("recovery.staging:_may_commit", "return undecided and", "return True or"),),
+    ),
+    Mutation(
+        "9 decider",
+        "a tombstone in one marked database is taken for the word of who decides in another",
+        test=(
+            "tests/unit/test_recovery_staging.py::"
+            "test_a_commit_that_lands_beside_anothers_tombstone_is_what_decides[is down]"
+        ),
+        real=(Edit("recovery.evidence:Evidence.marked_by", "if row.committed:", "if True:"),),
     ),
 )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.recovery_model import NODE, World, logged, marked, pointed, world_after
-from txpool.errors import ProgrammingError
-from txpool.log.base import Life
+from recovery import RecoveryManager
+from tests.unit.recovery_model import NODE, WatchedLog, World, logged, marked, pointed, world_after
+from txpool.errors import OperationalError, ProgrammingError
+from txpool.log.base import Heuristic, Life
+from txpool.resources.base import Answer
 from txpool.xid import make_gtrid, make_xid
 
 
@@ -67,11 +69,66 @@ def test_a_text_that_is_no_gtrid_is_refused(act: str) -> None:
         getattr(World().recovery, act)("txp1:nobody")
 
 
+class EndedMeanwhile(WatchedLog):
+    """A log whose last reading is behind the evidence of a commit by hand: another recoverer goes first."""
+
+    beside: World | None = None
+
+    def heuristics(self) -> list[Heuristic]:
+        world, self.beside = self.beside, None
+        if world is not None:
+            world.scan()
+        return super().heuristics()
+
+
+@pytest.mark.parametrize(("steps", "where"), [(logged, "the log"), (marked, "ledger"), (pointed, "ledger")])
+def test_a_commit_by_hand_that_finds_its_decision_gone_says_so(steps: object, where: str) -> None:
+    world = world_after(steps, "decided")
+    log = EndedMeanwhile(world.disk, world.calls)
+    log.beside = world
+    manager = RecoveryManager(log=log, datasources=[world.a, world.b, world.ledger], backoff=0)
+    with pytest.raises(ProgrammingError, match=f"{where} had its decision, and has it no more: .* nothing was done"):
+        manager.commit(world.gtrid)
+    assert [*world.a.ended.values(), *world.b.ended.values()] == [Answer.COMMITTED, Answer.COMMITTED]
+    world.scan()
+    assert world.is_clean()
+
+
 @pytest.mark.parametrize("act", ["commit", "rollback"])
 @pytest.mark.parametrize("node", [NODE, "other"])
 def test_what_is_not_known_or_not_ours_is_refused_by_hand(act: str, node: str) -> None:
     with pytest.raises(ProgrammingError, match="nothing was done"):
         getattr(World().recovery, act)(make_gtrid(node, "strange00000", 1))
+
+
+# -- forget -------------------------------------------------------------------------------------------------------
+
+
+def noted(world: World, node: str) -> str:
+    """The gtrid of an outcome that people are to look at, of a transaction that is over."""
+    gtrid = make_gtrid(node, world.incarnation, 2)
+    world.log.note(Heuristic(gtrid, "0:a:L", "a", "commit", "rolled back"))
+    return gtrid
+
+
+def test_another_nodes_outcome_is_not_forgotten() -> None:
+    world = World()
+    gtrid = noted(world, "other")
+    with pytest.raises(ProgrammingError, match="belongs to node other"):
+        world.recovery.forget(gtrid)
+    assert [each.gtrid for each in world.log.heuristics()] == [gtrid]
+
+
+@pytest.mark.parametrize("name", ["a", "b", "ledger"])
+def test_nothing_is_forgotten_while_a_datasource_does_not_answer(name: str) -> None:
+    world = World()
+    gtrid = noted(world, NODE)
+    getattr(world, name).reachable = False
+    with pytest.raises(OperationalError, match=f"{name} did not answer.*nothing was done"):
+        world.recovery.forget(gtrid)
+    assert len(world.log.heuristics()) == 1
+    getattr(world, name).reachable = True
+    assert world.recovery.forget(gtrid) == 1
 
 
 # -- the listing --------------------------------------------------------------------------------------------------

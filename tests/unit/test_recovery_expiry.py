@@ -238,6 +238,24 @@ def test_an_abort_record_of_an_unknown_incarnation_is_assumed_complete() -> None
     assert (found.kind, found.name) == ("assumed-complete", gtrid)
 
 
+def test_12_the_abort_record_of_a_process_that_began_during_the_pass_stays() -> None:
+    world = World()
+    gtrid = make_gtrid(NODE, "newcomer0000", 1)
+
+    def begin(number: int) -> None:
+        """It registers behind the look at who lives, and aborts ahead of the look at abort records."""
+        if world.calls.names[number] == "decisions":
+            world.calls.before = lambda _: None
+            world.disk.lives["newcomer0000"] = Life.ALIVE
+            world.log.abort(gtrid)
+
+    world.calls.before = begin
+    manager = greedy(world)
+    for _ in range(3):
+        assert manager.scan().expired == ()
+    assert world.log.aborted() == {gtrid}
+
+
 @pytest.mark.parametrize("kept", ["a branch", "a mark", "a pointer", "a living process"])
 def test_an_abort_record_stays_while_anything_else_is_there(kept: str) -> None:
     world = World()

@@ -107,6 +107,16 @@ def test_the_two_vote_once_whether_they_are_named_or_not() -> None:
         assert len(kinds) == len(set(kinds))
 
 
+@pytest.mark.parametrize("kind", [TransactionLogFilter, IncarnationFilter])
+def test_one_that_extends_one_of_the_two_has_its_say_besides(kind: type) -> None:
+    class Careful(kind):  # type: ignore[misc]
+        def vote(self, evidence: object, xid: Xid) -> Ballot:
+            return Ballot(Vote.LEAVE_ALONE, "not at night")
+
+    xid = spark_xid()
+    assert poll(voters([Careful()]), evidence_of(xid, Life.FENCED), xid).reason == "not at night"
+
+
 # -- subordinate --------------------------------------------------------------------------------------------------
 
 

@@ -117,10 +117,10 @@ class Coordinator:
         self._last_answer: Answer | None = None
         #: What was decided, as every branch should end.
         self._wanted = Answer.COMMITTED
-        #: The branches that take part in phase two.
-        self._voted: list[Branch] = []
+        self._voted: list[Branch] = []  #: Those that take part in phase two.
         #: How each branch of phase two ended; UNKNOWN until it has answered.
         self._ended: dict[Branch | MarkedBranch, Answer] = {}
+        self._begun = False  #: Phase two has: outcome and `_ended` are its own.
         self._result = Result(Outcome.COMMITTED, unit.gtrid)
 
     def commit(self) -> Result:
@@ -138,18 +138,26 @@ class Coordinator:
     def _run(self, phase: Phase) -> Result:
         self.phase = phase
         while self.phase not in (Phase.IN_DOUBT, Phase.ENDED):
-            if self._watch is not None:
-                self._watch(self.phase)
             try:
+                self._observe()
                 _STEPS[self.phase](self)
             except BaseException as error:
                 self._note(error)
+                if self.phase in (Phase.COMMIT, Phase.ROLLBACK) and not self._begun:
+                    continue  # an interrupt came before all that: nobody was told, and nobody is forgotten
                 self.phase = _AFTER_FAILURE[self.phase]
         if self.phase is Phase.IN_DOUBT:
             self._result.outcome = Outcome.IN_DOUBT
-        if self._watch is not None:
-            self._watch(self.phase)
+        self._observe()
         return self._result
+
+    def _observe(self) -> None:
+        """Tell `watch` of the phase: whatever comes out of that changes nothing of the protocol."""
+        try:
+            if self._watch is not None:
+                self._watch(self.phase)
+        except BaseException as error:
+            self._go_on(error)
 
     def _note(self, error: BaseException) -> None:
         if self._result.cause is None:
@@ -255,6 +263,7 @@ class Coordinator:
         self._result.outcome = Outcome.COMMITTED
         branches = [*self._unit.adopted, *self._voted]
         self._ended = dict.fromkeys(branches, Answer.UNKNOWN)
+        self._begun = True
         if failpoints.armed:
             failpoints.hit("coordinator.decided")
         started = [branch for branch in branches if self._start(branch.start_commit)]
@@ -280,6 +289,7 @@ class Coordinator:
         self._ended = dict.fromkeys(branches, Answer.UNKNOWN)
         if self._last is not None and self._last_answer is not None:
             self._ended[self._last] = self._last_answer
+        self._begun = True
         if failpoints.armed:
             failpoints.hit("coordinator.rolling-back")
         if self._marked is not None:
@@ -330,7 +340,7 @@ class Coordinator:
         try:
             step()
         except BaseException as error:
-            self._unreached(error)
+            self._go_on(error)
             return False
         return True
 
@@ -338,10 +348,10 @@ class Coordinator:
         try:
             return step()
         except BaseException as error:
-            self._unreached(error)
+            self._go_on(error)
             return Answer.UNKNOWN
 
-    def _unreached(self, error: BaseException) -> None:
+    def _go_on(self, error: BaseException) -> None:
         if not isinstance(error, Exception):
             self._result.interrupt = error
         logger.warning("%s: %s: %s", self._unit.gtrid, self.phase.value, error)

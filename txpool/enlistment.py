@@ -32,8 +32,8 @@ class Enlistment:
 
     __slots__ = (
         "_branch",
-        "_cancelled",
         "_datasource",
+        "_doomed",
         "_driver",
         "_fresh",
         "_pooled",
@@ -57,7 +57,7 @@ class Enlistment:
         self.raw = pooled.raw
         self.lock = RLock()
         self.ended = False
-        self._cancelled = False
+        self._doomed = False
         #: Within a pipeline the connection's state is not known before its end.
         self.in_pipeline = False
         self.wardrobe = Wardrobe(pooled.raw)
@@ -80,15 +80,17 @@ class Enlistment:
         with self.lock:
             return self._branch
 
+    def doom(self) -> None:
+        """A cancel is on its way, and may come late: its connection is for nobody else. Before `release`, no I/O."""
+        self._doomed = True
+
     def cancel(self) -> None:
         """Stop what is executing on it; from any thread, never raises, and may take seconds."""
-        # The server may hear of it late: nobody else works on this connection any more.
-        self._cancelled = True
         self._driver.cancel(self.raw)
 
     def release(self, *, reusable: bool) -> None:
         """The transaction has ended: back to the pool, or destroyed where its state is not certain."""
-        reusable = reusable and not self._cancelled and self._driver.is_open(self.raw)
+        reusable = reusable and not self._doomed and self._driver.is_open(self.raw)
         with self.lock:
             self.ended = True
             try:

@@ -53,7 +53,11 @@ class Subordinate(Transaction):
         if self.doom is not None:
             raise self.doom
         self.status = Status.COMMITTING
-        working = [cast(Branch, e.branch) for e in self._enlistments() if not e.branch.idle]
+        try:
+            working = [cast(Branch, e.branch) for e in self._enlistments() if not e.branch.idle]
+        except BaseException:  # it was interrupted while it waited for another thread's statement
+            self._reopen()
+            raise
         voted: list[Branch] = []
         try:
             for number, branch in enumerate(working):

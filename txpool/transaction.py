@@ -72,6 +72,9 @@ class Enlistment(Protocol):
     def mode(self) -> str:
         """The datasource's: xa, cmr, last-resource or local."""
 
+    def doom(self) -> None:
+        """A cancel is on its way, and may come late: its connection is for nobody else. Before `release`, no I/O."""
+
     def cancel(self) -> None:
         """Stop what is executing on it; from any thread, never raises, and may take seconds."""
 
@@ -227,10 +230,14 @@ class Transaction:
             gtrid=self.gtrid,
         )
         self.set_rollback_only(error)
-        if self._sealed or self.status not in (Status.MARKED_ROLLBACK, Status.COMMITTING):
-            return
+        with self._lock:  # as what releases them takes it: one is doomed before that, or not cancelled at all
+            if self._sealed or self.status not in (Status.MARKED_ROLLBACK, Status.COMMITTING):
+                return
+            doomed = self._enlistments()
+            for enlistment in doomed:
+                enlistment.doom()
         # It can only roll back now: a cancel that comes late never meets the decision, nor what follows from it.
-        for enlistment in self._enlistments():
+        for enlistment in doomed:
             threading.Thread(target=enlistment.cancel, name="txpool-cancel", daemon=True).start()
         for cancel in self._cancels:
             _quietly(cancel)
@@ -297,8 +304,14 @@ class Transaction:
         with self._lock:
             self._require_open()
             self.status = Status.COMMITTING if committing else Status.ROLLING_BACK
-        watch = tally.Stopwatch() if instruments.armed else None
-        coordinator = Coordinator(self._unit(), self._log, watch)
+        try:
+            unit = self._unit()
+        except BaseException:  # it was interrupted while it waited for another thread's statement
+            self._reopen()
+            if committing:
+                self._end(committing=False)
+            raise
+        coordinator = Coordinator(unit, self._log, tally.Stopwatch() if instruments.armed else None)
         result = coordinator.commit() if committing else coordinator.rollback()
         tally.ended(result.outcome)
         self.status = _STATUS.get(result.outcome, Status.HEURISTIC)
@@ -307,6 +320,11 @@ class Transaction:
         self._release(result)
         self._call_after()
         return result
+
+    def _reopen(self) -> None:
+        """Its end had begun, and nothing of that was sent: it can be rolled back."""
+        with self._lock:
+            self.status = Status.ACTIVE if self._doom is None else Status.MARKED_ROLLBACK
 
     def _enlistments(self) -> list[Enlistment]:
         # Other threads may enlist, and end it, meanwhile.
@@ -326,7 +344,8 @@ class Transaction:
 
     def _release(self, result: Result) -> None:
         # Enlistments refer to their transaction: if it kept them, both would wait for the garbage collector.
-        slots, self._slots = self._slots, {}
+        with self._lock:
+            slots, self._slots = self._slots, {}
         for name, slot in slots.items():
             if slot.enlistment is not None:
                 certain = result.outcome is not Outcome.IN_DOUBT and result.answers.get(name) is not Answer.UNKNOWN

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +124,16 @@ def test_psycopg_cancel_stops_a_statement_and_never_raises(pg: Any, raw: Any, da
     assert len(failures) == 1
     raw.close()
     pg.cancel(raw)
+
+
+@pytest.mark.parametrize("own", [{}, {"driver_connect_timeout": "-1"}], ids=["none of its own", "unlimited"])
+def test_psycopg_connects_not_for_ever_where_no_time_is_left(own: dict[str, Any]) -> None:
+    with ThreadPoolExecutor(1) as pool, socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://me@127.0.0.1:{silent.getsockname()[1]}/db"
+        driver = make_driver(DataSourceSettings.load(name="silent", driver="psycopg", url=url, **own))
+        connecting = pool.submit(driver.connect, -0.2)
+        with pytest.raises(OperationalError, match="timeout"):
+            connecting.result(20)
 
 
 def test_psycopg_identity_is_the_servers_own(pg: Any, raw: Any, databases: Databases) -> None:

@@ -18,6 +18,7 @@ import pytest
 from txpool import failpoints
 from txpool.drivers import make_driver
 from txpool.errors import ConfigurationError, Error, ProgrammingError, TransactionRolledBack
+from txpool.log.base import decode
 from txpool.resources.base import Answer, BranchRecord, Refused, Settled
 from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.dialects import IDENTITY
@@ -677,3 +678,19 @@ def test_search_path_and_temporary_tables_hide_no_mark(ledger: Ledger) -> None:
     branch.mark(gtrid, others(gtrid))
     branch.record(gtrid, others(gtrid))
     assert gtrid in {row.gtrid for row in ledger.xids.read()}
+
+
+def test_a_row_is_sealed_in_the_table_that_it_was_written_into(pg: Ledger) -> None:
+    """Whatever another transaction has found meanwhile: that the datasource leads elsewhere now."""
+    branch, gtrid = pg.marked()
+    pg.write("create schema elsewhere")
+    pg.write("create table elsewhere.xids (like public.xids including all)")
+    pg.write("alter database one set search_path = elsewhere, public")
+    pg.write(f"update public.xids set action_uid = 'another00000' where xid = '{IDENTITY}'")
+    stray, other = pg.branch(), new_gtrid()
+    with pytest.raises(Refused, match="not the one"):
+        stray.mark(other, others(other))
+    voted = [replace(record, evidence={"xid": "77"}) for record in others(gtrid)]
+    branch.record(gtrid, voted)
+    [(kept,)] = pg.look(f"select branches from public.xids where xid = '{gtrid}'")
+    assert list(decode(gtrid, kept)) == voted

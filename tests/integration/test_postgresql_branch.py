@@ -627,6 +627,15 @@ def test_a_server_that_hangs_is_waited_for_once_whatever_it_holds(world: World) 
     assert world.rows() == [0, 1, 2]
 
 
+def test_adopted_branches_do_not_wait_for_ever_for_a_connection() -> None:
+    with ThreadPoolExecutor(1) as pool, socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://me@127.0.0.1:{silent.getsockname()[1]}/db"
+        driver = make_driver(DataSourceSettings.load(name="one", driver="psycopg", url=url))
+        branch = AdoptedBranch(BranchRecord(new_xid(), "one", ""), Channel(driver, Patience(None, 0.2)))
+        pool.submit(branch.start_commit).result(20)
+        assert branch.await_commit() is Answer.UNKNOWN
+
+
 def test_adopted_branches_outlive_a_lost_connection(world: World) -> None:
     branches = adopted(world, 4)
     for branch in branches:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -148,3 +151,35 @@ def test_what_cannot_prepare_is_refused(databases: Databases, pair: tuple[DataSo
         with pytest.raises(ProgrammingError, match=r"ledger \(mode=cmr\) cannot be used inside a task"):
             ledger.connect()
         subordinate.rollback()
+
+
+def test_an_interrupt_while_prepare_waits_for_another_threads_statement_leaves_it_to_roll_back(
+    databases: Databases, pair: tuple[DataSource, DataSource]
+) -> None:
+    one, _ = pair
+
+    def interrupt() -> None:
+        while subordinate.active:
+            time.sleep(0.01)
+        time.sleep(0.2)  # it has come to wait by then
+        os.kill(os.getpid(), signal.SIGINT)
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with task() as subordinate:
+            insert(one, 1)
+            executing = threading.Thread(target=one.connect().cursor().execute, args=("select pg_sleep(2)",))
+            executing.start()
+            while not databases.rows("one", "select 1 from pg_stat_activity where query = 'select pg_sleep(2)'"):
+                time.sleep(0.01)
+            threading.Thread(target=interrupt).start()
+            with pytest.raises(KeyboardInterrupt):
+                subordinate.prepare()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert not subordinate.ended
+    subordinate.rollback()
+    executing.join()
+    assert one.statistics().taken == 0
+    assert databases.prepared() == []
+    assert databases.rows("one", "select * from landed") == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
 import threading
@@ -38,6 +39,13 @@ class World:
         for datasource in datasources:
             with closing(datasource.connect()) as connection:
                 connection.cursor().execute(f"insert into t values ({value})")
+
+    def backend(self, datasource: txpool.DataSource) -> int:
+        """The server process of its connection in the ambient transaction."""
+        with closing(datasource.connect()) as connection:
+            cursor = connection.cursor()
+            cursor.execute("select pg_backend_pid()")
+            return int(cursor.fetchone()[0])
 
     @property
     def held(self) -> tuple[int, int, int]:
@@ -236,6 +244,53 @@ def test_a_timeout_cancels_what_is_executing(world: World) -> None:
     assert isinstance(raised.value.__cause__, psycopg.errors.QueryCanceled)
     assert world.held == (0, 0, 0)
     world.insert(world.one)
+
+
+def test_a_cancel_that_comes_late_never_meets_the_next_transaction(world: World) -> None:
+    """Its thread is held back until the connection would have gone to somebody else."""
+    late = threading.Event()
+
+    def hold(*_: object) -> None:
+        if threading.current_thread().name == "txpool-cancel":
+            late.wait()
+
+    threading.setprofile(hold)
+    try:
+        with pytest.raises(txpool.TransactionTimeout), txpool.transaction() as tx:
+            cancelled = world.backend(world.one)
+            tx.expire(1.0)
+    finally:
+        threading.setprofile(None)
+    (cancel,) = (thread for thread in threading.enumerate() if thread.name == "txpool-cancel")
+    with txpool.transaction():
+        assert world.backend(world.one) != cancelled
+        late.set()
+        cancel.join()
+
+
+def test_an_interrupt_while_the_end_waits_for_another_threads_statement_rolls_back(world: World) -> None:
+    def interrupt() -> None:
+        while tx.active:
+            time.sleep(0.01)
+        time.sleep(0.2)  # it has come to wait by then
+        os.kill(os.getpid(), signal.SIGINT)
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), txpool.transaction() as tx:
+            world.insert(world.one)
+            executing = threading.Thread(target=world.one.connect().cursor().execute, args=("select pg_sleep(2)",))
+            executing.start()
+            asleep = "select 1 from pg_stat_activity where query = 'select pg_sleep(2)'"
+            while not world.databases.rows("one", asleep):
+                time.sleep(0.01)
+            threading.Thread(target=interrupt).start()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    executing.join()
+    assert tx.status is txpool.Status.ROLLED_BACK
+    assert world.one.statistics().taken == 0
+    assert world.held == (0, 0, 0)
 
 
 def test_work_after_the_timeout_is_refused_and_never_autocommitted(world: World) -> None:

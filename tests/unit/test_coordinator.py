@@ -8,14 +8,16 @@ is never reported where a branch commits; in doubt is reported as in doubt; what
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import pytest
 
-from txpool.coordinator import Coordinator, Outcome, Result, Unit
+from txpool.coordinator import Coordinator, Outcome, Phase, Result, Unit
 from txpool.log.base import Life
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.resources.base import Answer, BranchRecord, Refused, Settled, Vote
@@ -193,7 +195,13 @@ class World:
     adopted: int = 0
     votes: dict[int, Vote | None] = field(default_factory=dict)
 
-    def run(self, plan: dict[int, tuple[str, type[BaseException]]], *, fenced_at: str = "") -> None:
+    def run(
+        self,
+        plan: dict[int, tuple[str, type[BaseException]]],
+        *,
+        fenced_at: str = "",
+        watch: Callable[[Phase], object] | None = None,
+    ) -> None:
         self.faults = Faults(plan, before={fenced_at: self.fence})
         self.disk = MemoryDisk("node")
         log = MemoryLog(self.disk, node="node")
@@ -206,7 +214,7 @@ class World:
             branch.state = "prepared"
         self.ledger = ModelMarked(self.faults) if self.marked else None
         unit = Unit(self.gtrid, branches=self.new, adopted=self.old, marked=self.ledger)
-        self.coordinator = Coordinator(unit, FaultyLog(log, self.faults))  # type: ignore[arg-type]
+        self.coordinator = Coordinator(unit, FaultyLog(log, self.faults), watch)  # type: ignore[arg-type]
         self.result: Result = self.coordinator.commit()
 
     def fence(self) -> None:
@@ -408,6 +416,43 @@ def test_a_log_that_could_not_be_told_of_the_end_is_told_later(when: str) -> Non
     assert world.coordinator.settle().outcome is Outcome.COMMITTED
     assert world.result.settled
     assert world.disk.finished == {world.gtrid}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+@pytest.mark.parametrize("at", ["PREPARE", "DECIDE", "COMMIT", "COMPLETE", "LET_GO", "ENDED"])
+def test_what_watches_the_phases_changes_nothing_of_them(at: str, error: type[BaseException]) -> None:
+    def watch(phase: Phase) -> None:
+        if phase is Phase[at]:
+            raise error
+
+    world = World(2)
+    world.run({}, watch=watch)
+    assert (world.result.outcome, world.result.cause) == (Outcome.COMMITTED, None)
+    assert {branch.state for branch in world.new} == {"committed"}
+    assert not world.decided, "the decision was not forgotten"
+    assert isinstance(world.result.interrupt, KeyboardInterrupt) == (error is KeyboardInterrupt)
+
+
+@pytest.mark.parametrize("step", ["_prepare", "_decide", "_commit", "_roll_back", "_complete", "_let_go"])
+def test_an_interrupt_before_the_first_line_of_a_phase(step: str) -> None:
+    """Where Python looks for signals: at the start of each function."""
+    struck: list[str] = []
+
+    def strike(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name == step and not struck:
+            struck.append(step)
+            raise KeyboardInterrupt
+
+    world, profiled = World(2, votes={1: None} if step == "_roll_back" else {}), sys.getprofile()
+    sys.setprofile(strike)
+    try:
+        world.run({})
+    finally:
+        sys.setprofile(profiled)
+    assert struck
+    assert isinstance(world.result.interrupt, KeyboardInterrupt)
+    states = {branch.state for branch in world.new}
+    assert states == {"committed" if world.result.outcome is Outcome.COMMITTED else "rolled back"}
 
 
 def test_the_settler_tells_the_log_what_could_not_be_told() -> None:

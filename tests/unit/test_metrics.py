@@ -103,6 +103,13 @@ def test_a_histogram_has_its_observations_in_the_right_buckets() -> None:
     assert heard[-1] == (("b",), 1.0)
 
 
+def test_a_listener_that_fails_harms_neither_the_others_nor_whoever_measures() -> None:
+    histogram, heard = Histogram(), []
+    histogram.listeners += [lambda labels, seconds: 1 / 0, lambda labels, seconds: heard.append(seconds)]
+    histogram.observe(1.0, "a")
+    assert heard == [1.0]
+
+
 def test_every_name_is_of_its_kind_and_no_two_are_the_same() -> None:
     for names in ([each.name for each in FAMILIES], [each.bridged for each in FAMILIES]):
         assert len(set(names)) == len(names)

@@ -67,8 +67,9 @@ class PsycopgDriver:
         if "prepare_threshold" in options:
             options["prepare_threshold"] = _threshold(self._settings.name, str(options["prepare_threshold"]))
         if timeout is not None:
-            own = int(options.get("connect_timeout", 0)) or timeout
-            options["connect_timeout"] = ceil(min(own, max(timeout, 1.0)))
+            least = max(timeout, 1.0)  # none left would be a zero, and that is for ever to libpq
+            own = int(options.get("connect_timeout", 0))
+            options["connect_timeout"] = ceil(min(own, least) if own > 0 else least)
         with translated():
             raw = Connection.connect(self._settings.url, **options)
             try:

@@ -7,11 +7,14 @@ a clock and a lock, so on a busy path it is fed only while `armed`: once somebod
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+
+logger = logging.getLogger("txpool")
 
 #: Upper bounds of the buckets, in seconds.
 BOUNDS = (
@@ -61,7 +64,7 @@ class Histogram:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._found: dict[Labels, tuple[list[int], list[float]]] = {}
-        #: Called with each observation, too (a bridge to histograms of another make is).
+        #: Called with each observation, too (a bridge to histograms of another make is); their errors are logged.
         self.listeners: list[Listener] = []
 
     def observe(self, seconds: float, *labels: str) -> None:
@@ -73,7 +76,10 @@ class Histogram:
             found[0][bisect_left(BOUNDS, seconds)] += 1
             found[1][0] += seconds
         for listener in self.listeners:
-            listener(labels, seconds)
+            try:
+                listener(labels, seconds)
+            except Exception:
+                logger.exception("a listener of a histogram failed; what is measured goes on")
 
     def read(self) -> Iterator[tuple[Labels, Distribution]]:
         """Every distribution, by its labels."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from time import monotonic
 
 from txpool.drivers.base import Driver
 from txpool.drivers.libpq import IDLE, Session
@@ -80,7 +81,8 @@ class Channel:
             self.driver.close(self._session.raw)
             self._session = None
         if self._session is None:
-            self._session = Session(self.driver.connect())
+            until = self._patience.end()
+            self._session = Session(self.driver.connect(None if until is None else until - monotonic()))
         return self._session
 
 

@@ -100,7 +100,7 @@ class PostgreSQL:
         session.send(message)
         results = session.receive()
         error = failure(results)
-        if error is not None and ends_session(error):
+        if error is not None and ends_session(error) and error.sqlstate != _IDLE_TOO_LONG:
             raise error
         if error is not None:
             raise Refused(f"the database refused to commit: {error}") from error
@@ -297,6 +297,10 @@ def why_not_open(status: int) -> str:
 IDENTITY = f"{PREFIX}:identity"
 
 _COMMITTED = "current_setting('transaction_isolation') = 'read committed'"
+
+# idle_in_transaction_session_timeout: the server looks at it for the last time before it reads a command, so what is
+# answered this way was never executed. Of all that ends a session this alone is certain.
+_IDLE_TOO_LONG = "25P03"
 
 DIALECTS: dict[str, Dialect] = {"psycopg": PostgreSQL(), "sqlite3": SQLite()}
 

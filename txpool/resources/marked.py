@@ -12,7 +12,7 @@ from txpool.patience import FOREVER, Patience
 from txpool.resources.base import Answer, BranchRecord, Refused, Settled
 from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.local import LocalTransaction
-from txpool.resources.xids import Xids
+from txpool.resources.xids import NOWHERE, Xids
 
 
 class MarkedBranch(LocalTransaction):
@@ -37,7 +37,7 @@ class MarkedBranch(LocalTransaction):
         self._xids = xids
         self._cleanup = cleanup
         self._identity: str | None = None
-        self._where = ""
+        self._where = NOWHERE
         #: Finished rows whose deletion is part of this local transaction.
         self._riding: list[str] = []
 

@@ -18,7 +18,7 @@ import secrets
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -30,6 +30,16 @@ from txpool.resources.dialects import DIALECTS, IDENTITY, Strayed
 from txpool.xid import PREFIX, split_gtrid
 
 _CHUNK = 500
+
+
+class Where(NamedTuple):
+    """The place of a row: the table that it was written into, and what its dialect finds it by there."""
+
+    table: str
+    row: str
+
+
+NOWHERE = Where("", "")
 
 
 class Xids:
@@ -112,25 +122,29 @@ class Xids:
         *,
         identity: str = "",
         until: float | None = None,
-    ) -> tuple[str, list[str]]:
+    ) -> tuple[Where, list[str]]:
         """Write a transaction's row into its own open local transaction.
 
         Returns where the row is, and the rides that were deleted. `Refused` where the connection leads to another
         table than the one of this identity.
         """
         row = _row(gtrid, "commit", encode(branches))
+        known = self._known
         try:
             with translated():
-                if identity and self._known and self._dialect.place(raw) != self._known[1]:
+                if identity and known and self._dialect.place(raw) != known[1]:
                     raise Strayed
-                return self._dialect.mark(raw, self.table, row, rides, identity=identity, until=until)
+                table = self.table
+                where, deleted = self._dialect.mark(raw, table, row, rides, identity=identity, until=until)
+                return Where(table, where), deleted
         except Strayed:
             self._found = self._known = None
             raise
 
-    def seal(self, raw: Any, where: str, branches: Iterable[BranchRecord]) -> None:
+    def seal(self, raw: Any, where: Where, branches: Iterable[BranchRecord]) -> None:
         """Commit, with the branches as they have voted in the row: three ends, as those of a dialect's commit."""
-        self._dialect.seal(raw, self.table, where, encode(branches))
+        # Another thread may have found meanwhile that the datasource leads elsewhere now: this row does not move.
+        self._dialect.seal(raw, where.table, where.row, encode(branches))
 
     def read(self) -> list[MarkedRow]:
         """Every row and tombstone of ours, read without resolving anything."""

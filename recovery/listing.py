@@ -157,11 +157,15 @@ _LEFT = {
 }
 
 
+#: The next step of what is over.
+OVER = "nothing: no branch of it is prepared, as far as the datasources have answered"
+
+
 def next_step(evidence: Evidence, sites: Sites, gtrid: str) -> str:
     """What the next scan will do with a transaction, and why, in words."""
     standing = evidence.standing(gtrid)
     if _is_over(evidence, gtrid):
-        return "nothing: no branch of it is prepared, as far as the datasources have answered"
+        return OVER
     if standing in _LEFT:
         return _LEFT[standing]
     deed = _deed(evidence, sites, gtrid)

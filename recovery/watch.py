@@ -9,7 +9,7 @@ from typing import Any
 
 from recovery.alarms import Alarms
 from recovery.evidence import Evidence
-from recovery.listing import InDoubt, in_doubt
+from recovery.listing import OVER, InDoubt, in_doubt
 from recovery.report import AlarmKind, ScanReport, told
 from recovery.sites import Recoverable, Sites
 from recovery.slots import slots
@@ -149,8 +149,8 @@ def _left(found: Iterable[InDoubt], report: ScanReport) -> tuple[InDoubt, ...]:
         )
         heuristics = tuple(dict.fromkeys((*each.heuristics, *noted)))
         if heuristics or (branches and each.gtrid not in report.forgotten):
-            attention = each.attention or bool(heuristics)
-            left.append(replace(each, branches=branches, heuristics=heuristics, attention=attention))
+            now = replace(each, branches=branches, heuristics=heuristics, attention=each.attention or bool(heuristics))
+            left.append(now if now.unresolved else replace(now, next=OVER))
     return tuple(sorted(left, key=lambda each: -(each.age or 0.0)))
 
 

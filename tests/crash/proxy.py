@@ -12,6 +12,7 @@ from enum import Enum
 
 _SSL, _GSS = 80877103, 80877104
 _SO_ATTACH_FILTER = 26
+_EXTENDED = frozenset({b"P", b"B", b"D", b"E", b"C"})
 
 
 class Strike(Enum):
@@ -35,6 +36,8 @@ class Proxy:
         self._armed: tuple[bytes, Strike] | None = None
         #: Set once a message was struck at, and executed where its strike says so.
         self.struck = threading.Event()
+        #: Whether a client learns of the end of the server's session before it sends again.
+        self.tells_the_end = True
         self._dark = False
         self._healing = threading.Event()
         self._delivery = threading.Event()
@@ -51,7 +54,8 @@ class Proxy:
         """Let the server have the messages that are LATE; returns once it has executed them."""
         self._delivery.set()
         for link in list(self._links):
-            link.thread.join()
+            if link.late:
+                link.thread.join()
 
     def heal(self) -> None:
         """The network is whole again: connections that were in the dark are gone, new ones go through."""
@@ -98,11 +102,13 @@ class _Link:
         self._server = socket.create_connection(("127.0.0.1", server))
         for side in (self._client, self._server):
             side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.dark = False
+        self.dark = self.late = False
         self.thread = threading.Thread(target=self._forth, name="proxy-link", daemon=True)
         #: Where the server's answers go; None where they are lost.
         self._listening: Callable[[bytes], object] | None = client.sendall
         self._ready = threading.Event()
+        self._asked = False  # the client waits for an answer
+        self._over = False  # the server has closed it
 
     def _forth(self) -> None:
         """From the client to the server, message by message."""
@@ -130,6 +136,13 @@ class _Link:
     def _pass_on(self, kind: bytes) -> None:
         head = self._read(4)
         message = kind + head + self._read(struct.unpack("!i", head)[0] - 4)
+        while kind in _EXTENDED:
+            # The extended protocol's are answered as one, at their Sync.
+            kind, head = self._read(1), self._read(4)
+            message += kind + head + self._read(struct.unpack("!i", head)[0] - 4)
+        self._asked = True
+        if self._over:
+            raise EOFError
         how = self._proxy.aim(message)
         if how is None:
             self._server.sendall(message)
@@ -137,6 +150,7 @@ class _Link:
         if how in (Strike.CUT_AFTER, Strike.DEAF, Strike.LATE):
             self._listening = None
         if how is Strike.LATE:
+            self.late = True
             self._client.close()
             self._proxy.struck.set()
             self._proxy._delivery.wait()
@@ -169,9 +183,11 @@ class _Link:
                 if self._listening is not None and not self.dark:
                     self._listening(head + body)
                 if head[:1] == b"Z":
+                    self._asked = False
                     self._ready.set()
         self._ready.set()
-        if not self.dark:
+        self._over = True
+        if not self.dark and (self._proxy.tells_the_end or self._asked):
             self.close()
 
     def _read(self, count: int) -> bytes:

@@ -1,4 +1,8 @@
-"""The network fails at each statement that ends a transaction, before and after the server has executed it."""
+"""The network fails at each statement that ends a transaction, before and after the server has executed it.
+
+All of it over a log in a folder; over one on a server, past the fault, a sample, and all with TXPOOL_CRASH_FULL=1.
+A log that is behind the fault itself is test_log_server's.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from tests.crash.world import World
 from txpool import failpoints
 from txpool.manager import TransactionManager
 
+SAMPLE = 5
 #: A dead network is noticed within seconds.
 _IMPATIENT = "\n".join(
     f"driver.{key}"
@@ -72,6 +77,11 @@ CASES = [
     for (name, statement), outcomes in EXPECTED.items()
     for how, expected in outcomes.items()
 ]
+
+
+@pytest.fixture(params=["sqlite", "sql"])
+def store(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture

@@ -1,4 +1,8 @@
-"""Servers crash at every step, run out of slots and patience, change their passwords, and are meddled with by hand."""
+"""Servers crash at every step, run out of slots and patience, change their passwords, and are meddled with by hand.
+
+All of it over a log in a folder; over one on a server of its own a sample, and all with TXPOOL_CRASH_FULL=1. What
+happens to that server itself is test_log_server's.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,26 @@ import pytest
 from recovery import RecoveryManager
 from tests.crash.evidence import Count, Evidence
 from tests.crash.nursery import Nursery
+from tests.crash.proxy import Proxy
 from tests.crash.world import PASSWORD, World
 from txpool import failpoints
+from txpool.demo.server import EmbeddedPostgres
 
+SAMPLE = 6
 DONE, UNDONE = "committed", "rolled back"
 PLAIN = ("one", "two")
 LEDGER = ("one", "two", "ledger")
 BOOK = ("one", "two", "book")
+
+
+@pytest.fixture(params=["sqlite", "sql"])
+def store(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def log_server(keeper: EmbeddedPostgres) -> EmbeddedPostgres:
+    return keeper
 
 
 @pytest.fixture
@@ -182,17 +199,33 @@ def test_a_lock_timeout_strikes_in_one_of_three(world: World) -> None:
     world.assert_settled(1, ("two", "ledger", "one"), UNDONE)
 
 
+# Wait until the session of the transaction has ended.
+_ENDED = (
+    "do $$ begin while exists (select from pg_stat_activity where application_name = 'txpool-under-attack' and "
+    "datname = '{}') loop perform pg_sleep(0.005); perform pg_stat_clear_snapshot(); end loop; end $$"
+)
+
+
 @pytest.mark.parametrize(("names", "idle"), [(PLAIN, "one"), (LEDGER, "two"), (BOOK, "book"), (("one",), "one")])
 def test_a_session_that_is_idle_too_long_is_ended(world: World, names: tuple[str, ...], idle: str) -> None:
     world.describe(idle, more="driver.options = -c idle_in_transaction_session_timeout=50")
-    ended = (
-        "do $$ begin while exists (select from pg_stat_activity where application_name = 'txpool-under-attack' and "
-        f"datname = '{idle}') loop perform pg_sleep(0.005); perform pg_stat_clear_snapshot(); end loop; end $$"
-    )
     with world.coordinator():
-        assert world.attempt(1, *names, doing=lambda: world.eye("one").execute(ended)) == UNDONE
+        assert world.attempt(1, *names, doing=lambda: world.eye("one").execute(_ENDED.format(idle))) == UNDONE
     world.scan()
     world.assert_settled(1, names, UNDONE)
+
+
+def test_a_session_has_ended_and_its_connection_still_looks_open(world: World) -> None:
+    """COMMIT is sent, and answered by a farewell that is older: nothing is committed, and nothing is unknown."""
+    proxy = Proxy(world.server.port)
+    proxy.tells_the_end = False
+    world.describe("one", port=proxy.port, more="driver.options = -c idle_in_transaction_session_timeout=50")
+    try:
+        with world.coordinator():
+            assert world.attempt(1, "one", doing=lambda: world.eye("one").execute(_ENDED.format("one"))) == UNDONE
+    finally:
+        proxy.close()
+    world.assert_settled(1, ("one",), UNDONE)
 
 
 # -- people -------------------------------------------------------------------------------------------------------
@@ -333,4 +366,4 @@ def test_a_datasource_is_missing_from_the_configuration(
 def test_the_password_stands_in_no_file(world: World) -> None:
     texts = [path.read_text() for path in world.folder.rglob("*.properties")]
     assert all(PASSWORD in text for text in texts if "postgresql" in text)
-    assert not any(world.server.password in text for text in texts)
+    assert not any(server.password in text for text in texts for server in (world.server, world.keeper))

@@ -25,8 +25,10 @@ PREPARING = ("one", "two", "three")
 #: `book` is marked in PostgreSQL, `ledger` in SQLite.
 SERVED = (*PREPARING, "book")
 EVERYONE = (*SERVED, "ledger")
-LOG = "log"  # the database of a decision log on the server
-PASSWORD = "TXPOOL_TEST_CRASH_PASSWORD"  # the name of a variable
+LOG = "log"  # the database of a decision log on a server
+#: Names of variables; the second is for the decision log's server, which may be another.
+PASSWORD = "TXPOOL_TEST_CRASH_PASSWORD"
+LOG_PASSWORD = f"{PASSWORD}_LOG"
 #: By this name the server knows the sessions of transactions from those of recovery and of the tests.
 APPLICATION = "txpool-under-attack"
 
@@ -42,17 +44,26 @@ _QUIET = f"""
 class World:
     """Its files in a folder, its databases on a server; read on connections of its own, past txpool.
 
-    The decision log is in the folder (`store` sqlite) or a database of the server (sql).
+    The decision log is in the folder (`store` sqlite) or a database (sql) of the server, or of `keeper` where one is
+    given.
     """
 
     def __init__(
-        self, folder: Path, server: EmbeddedPostgres, *, store: str = "sqlite", immediate_cleanup: bool = True
+        self,
+        folder: Path,
+        server: EmbeddedPostgres,
+        *,
+        store: str = "sqlite",
+        keeper: EmbeddedPostgres | None = None,
+        immediate_cleanup: bool = True,
     ) -> None:
         self.folder = folder
         self.server = server
+        self.keeper = keeper or server
         self._store = store
         self._eyes: dict[str, psycopg.Connection[Any]] = {}
         os.environ[PASSWORD] = server.password
+        os.environ[LOG_PASSWORD] = self.keeper.password
         self.empty()
         (folder / "recovery").mkdir()
         eager = "\ncmr.immediate-cleanup = true" if immediate_cleanup else ""
@@ -61,10 +72,7 @@ class World:
         ledger = f"driver = sqlite3\nmode = cmr\nurl = sqlite:///{folder}/ledger.db"
         self.write("ledger", ledger + eager)
         self.write("recovery/ledger", ledger)
-        served = f"log.url = {server.url(LOG)}\nlog.password = ${{env:{PASSWORD}}}"
-        log = f"log.url = sqlite:///{folder}/txlog" if store == "sqlite" else served
-        self._common = f"node.name = etl-1\n{log}\n"
-        self.write("txpool", self._common)
+        self.describe_log()
         self.write_recovery(EVERYONE)
         with closing(sqlite3.connect(folder / "ledger.db")) as file:
             file.execute("pragma journal_mode = wal")
@@ -82,10 +90,23 @@ class World:
         """Recovery's configuration, over these datasources."""
         self.write(
             "recovery/recovery",
-            f"{self._common}recovery.backoff = 0\n"
+            f"{self._common(self._log)}recovery.backoff = 0\n"
             f"datasources = {', '.join(f'{name}.properties' for name in names)}\n"
             "recovery.lock-timeout = 100ms\nrecovery.period = 100ms",
         )
+
+    def describe_log(self, *, port: int | None = None, options: str = "") -> None:
+        """The decision log for transactions, through another port if one is given; recovery's own way is direct."""
+        through = self._log.replace(f":{self.keeper.port}/", f":{port}/") if port else self._log
+        self.write("txpool", self._common(f"{through}{options}"))
+
+    @property
+    def _log(self) -> str:
+        return f"sqlite:///{self.folder}/txlog" if self._store == "sqlite" else self.keeper.url(LOG)
+
+    def _common(self, log: str) -> str:
+        password = "" if self._store == "sqlite" else f"log.password = ${{env:{LOG_PASSWORD}}}\n"
+        return f"node.name = etl-1\nlog.url = {log}\n{password}"
 
     def describe(self, name: str, *, port: int | None = None, user: str | None = None, more: str = "") -> None:
         """A datasource's file for transactions, through another port if one is given, and recovery's own, direct."""
@@ -135,7 +156,8 @@ class World:
 
     def quiet(self) -> None:
         """Wait until no transaction's session is left: what was on its way in them has been executed."""
-        self.eye("one").execute(_QUIET)
+        for name in ("one", LOG):
+            self.eye(name).execute(_QUIET)
 
     # -- what the databases say ---------------------------------------------------------------------------------
 
@@ -147,7 +169,8 @@ class World:
                 known.execute("")
                 return known
             known.close()
-        self._eyes[name] = psycopg.connect(self.server.dsn(name), autocommit=True)
+        server = self.keeper if name == LOG else self.server
+        self._eyes[name] = psycopg.connect(server.dsn(name), autocommit=True)
         return self._eyes[name]
 
     def numbers(self) -> dict[str, list[int]]:

@@ -298,8 +298,8 @@ IDENTITY = f"{PREFIX}:identity"
 
 _COMMITTED = "current_setting('transaction_isolation') = 'read committed'"
 
-# idle_in_transaction_session_timeout: the server looks at it for the last time before it reads a command, so what is
-# answered this way was never executed. Of all that ends a session this alone is certain.
+# idle_in_transaction_session_timeout: the server looks at it for the last time before it executes a command: what
+# is answered this way was never executed. Of all that ends a session this alone is certain.
 _IDLE_TOO_LONG = "25P03"
 
 DIALECTS: dict[str, Dialect] = {"psycopg": PostgreSQL(), "sqlite3": SQLite()}

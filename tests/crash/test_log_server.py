@@ -1,0 +1,246 @@
+"""The decision log's own server crashes, stays away, or is behind a network that fails as the decision is written.
+
+It keeps nothing but the log (apart), or the databases of the transaction as well (together). A sample, and all with
+TXPOOL_CRASH_FULL=1.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from tests.crash.evidence import Count, Evidence
+from tests.crash.proxy import Proxy, Strike
+from tests.crash.world import LOG, World
+from txpool import failpoints
+from txpool.demo.server import EmbeddedPostgres
+from txpool.errors import LogError
+from txpool.manager import TransactionManager
+from txpool.xid import PREFIX
+
+SAMPLE = 6
+DONE, UNDONE, UNKNOWN = "committed", "rolled back", "in doubt"
+PLAIN = ("one", "two")
+LEDGER = ("one", "two", "ledger")
+_PATIENCE = 60.0
+#: A dead network is noticed within seconds.
+_IMPATIENT = "?connect_timeout=2&tcp_user_timeout=500&keepalives_idle=1&keepalives_interval=1&keepalives_count=1"
+
+
+@pytest.fixture(params=["sql"])
+def store(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def where() -> str:
+    """Whether the log is `apart` from the databases or `together` with them."""
+    return "together"
+
+
+@pytest.fixture
+def log_server(victim: EmbeddedPostgres, keeper: EmbeddedPostgres, where: str) -> EmbeddedPostgres:
+    return keeper if where == "apart" else victim
+
+
+@pytest.fixture
+def proxy(world: World) -> Iterator[Proxy]:
+    """Between the transactions and their log."""
+    proxy = Proxy(world.keeper.port)
+    world.describe_log(port=proxy.port, options=_IMPATIENT)
+    yield proxy
+    proxy.close()
+
+
+def settle(manager: TransactionManager) -> None:
+    """Wait until nothing is in doubt in this process."""
+    deadline = time.monotonic() + _PATIENCE
+    while manager.in_doubt:
+        assert time.monotonic() < deadline, "still in doubt"
+        time.sleep(0.05)
+
+
+# -- the network --------------------------------------------------------------------------------------------------
+
+#: What happens to the decision on its way; what the caller is told, and how it ends in truth. An abort record meets
+#: the decision, or takes its place, as soon as the log can be asked again: until then it is in doubt.
+ON_ITS_WAY = {
+    Strike.CUT_BEFORE: (UNDONE, False),
+    Strike.CUT_AFTER: (DONE, True),
+    Strike.DELAYED: (DONE, True),
+    Strike.BLACK_HOLE: (UNKNOWN, False),
+    Strike.DEAF: (UNKNOWN, True),
+    Strike.LATE: (UNDONE, False),
+}
+STRIKES = [pytest.param(how, *expected, id=how.name) for how, expected in ON_ITS_WAY.items()]
+
+
+def struck(world: World, proxy: Proxy, how: Strike) -> str:
+    """A transaction whose decision is struck at; what its caller is told. The one before it warms everything up."""
+    assert world.attempt(0, *PLAIN) == DONE
+    proxy.strike(PREFIX.encode(), how)
+    said = world.attempt(1, *PLAIN)
+    assert proxy.struck.is_set()
+    return said
+
+
+def repair(proxy: Proxy, how: Strike) -> None:
+    """The network is whole, and whatever was on its way has arrived."""
+    if how is Strike.LATE:
+        proxy.deliver()
+    proxy.heal()
+
+
+@pytest.mark.parametrize(("how", "said", "committed"), STRIKES)
+def test_the_network_fails_under_the_decision(
+    world: World, proxy: Proxy, how: Strike, said: str, committed: bool, evidence: Evidence
+) -> None:
+    with world.coordinator() as manager:
+        assert struck(world, proxy, how) == said
+        assert len(world.prepared()) == (len(PLAIN) if said == UNKNOWN else 0)
+        repair(proxy, how)
+        settle(manager)
+        # Nothing waits for recovery, nor for the end of the process.
+        assert world.prepared() == []
+        assert world.holders(1) == (set(PLAIN) if committed else set())
+    world.quiet()
+    assert not world.scan().errors
+    assert world.assert_settled(1, PLAIN, said) is committed
+    evidence.add(Count.NETWORK_FAULTS)
+
+
+@pytest.mark.parametrize(("how", "said", "committed"), STRIKES)
+def test_a_process_dies_before_its_log_is_reached_again(
+    world: World, proxy: Proxy, how: Strike, said: str, committed: bool, evidence: Evidence
+) -> None:
+    """Recovery has a way of its own to the log; a decision that arrives behind its fence decides nothing."""
+    with world.coordinator():
+        assert struck(world, proxy, how) == said
+    assert not world.scan().errors
+    assert world.prepared() == []
+    assert world.holders(1) == (set(PLAIN) if committed else set())
+    repair(proxy, how)
+    world.quiet()
+    world.scan()
+    assert world.assert_settled(1, PLAIN, said) is committed
+    evidence.add(Count.NETWORK_FAULTS)
+
+
+# -- the server ---------------------------------------------------------------------------------------------------
+
+#: Where it goes away, and what the caller is told. A log that cannot be reached has certainly written nothing; a
+#: mark decides without it.
+AWAY = {
+    PLAIN: {
+        "coordinator.begin": UNDONE,
+        "coordinator.prepared": UNDONE,
+        "log.record": UNDONE,
+        "log.recorded": DONE,
+        "coordinator.decided": DONE,
+        "branch.commit-sent": DONE,
+    },
+    LEDGER: {"coordinator.prepared": DONE, "marked.commit": DONE, "marked.committed": DONE},
+}
+
+
+@pytest.mark.parametrize("where", ["apart"])
+@pytest.mark.parametrize(
+    ("names", "point", "said"),
+    [
+        pytest.param(names, point, said, id=f"{names[-1]}-{point}")
+        for names, points in AWAY.items()
+        for point, said in points.items()
+    ],
+)
+def test_it_stays_away(world: World, names: tuple[str, ...], point: str, said: str, evidence: Evidence) -> None:
+    """The databases end as they were told, and wait for no log; recovery without one does nothing."""
+    with world.coordinator() as manager:
+        world.attempt(0, *names)
+        failpoints.arm(point, lambda: world.keeper.stop("immediate"))
+        assert world.attempt(1, *names) == said
+        failpoints.disarm()
+        assert world.prepared() == []
+        assert world.holders(1) == (set(names) if said == DONE else set())
+        with pytest.raises(LogError):
+            world.scan()
+        assert world.attempt(2, *PLAIN) == UNDONE
+        world.keeper.start()
+        settle(manager)
+        assert world.attempt(3, *names) == DONE
+    assert not world.scan().errors
+    world.assert_settled(1, names, said)
+    world.assert_settled(3, names, DONE)
+    evidence.hit([point])
+    evidence.add(Count.KILLS)
+
+
+#: As above, where its server has the databases, too: whether it comes back at once, and what the caller is told.
+TOGETHER = {
+    "coordinator.begin": (UNDONE, UNDONE),
+    "coordinator.prepared": (UNDONE, DONE),
+    "log.record": (UNDONE, DONE),
+    "log.recorded": (DONE, DONE),
+    "coordinator.decided": (DONE, DONE),
+    "branch.commit-sent": (DONE, DONE),
+}
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["away", "back"])
+@pytest.mark.parametrize("point", TOGETHER)
+def test_it_crashes_with_the_databases(world: World, point: str, back: bool, evidence: Evidence) -> None:
+    said = TOGETHER[point][back]
+    crash = world.server.restart if back else world.server.stop
+    with world.coordinator():
+        world.attempt(0, *PLAIN)
+        failpoints.arm(point, lambda: crash("immediate"))
+        assert world.attempt(1, *PLAIN) == said
+        failpoints.disarm()
+    world.server.start()
+    world.quiet()
+    assert not world.scan().errors
+    assert world.assert_settled(1, PLAIN, said) is (said == DONE)
+    evidence.hit([point])
+    evidence.add(Count.KILLS)
+
+
+@pytest.mark.parametrize("where", ["apart", "together"])
+def test_it_crashes_under_the_decision(world: World, where: str, evidence: Evidence) -> None:
+    """The decision was on its way, and cannot be asked for: in doubt, and rolled back once the server is there."""
+    with world.coordinator() as manager:
+        world.attempt(0, *PLAIN)
+        crash = threading.Thread(target=_crash_under_a_decision, args=(world, held := threading.Event()))
+
+        def wait_for_the_lock() -> None:
+            crash.start()
+            held.wait()
+
+        failpoints.arm("log.record", wait_for_the_lock)
+        assert world.attempt(1, *PLAIN) == UNKNOWN
+        failpoints.disarm()
+        crash.join()
+        if where == "apart":
+            assert len(world.prepared()) == len(PLAIN)
+        world.keeper.start()
+        settle(manager)
+        assert world.prepared() == []
+    assert not world.scan().errors
+    assert world.assert_settled(1, PLAIN, UNKNOWN) is False
+    evidence.hit(["log.record"])
+    evidence.add(Count.KILLS)
+
+
+def _crash_under_a_decision(world: World, held: threading.Event) -> None:
+    """Hold the decisions, and crash their server as soon as one waits for that."""
+    with closing(psycopg.connect(world.keeper.dsn(LOG))) as other:
+        other.execute("lock table txpool_decisions in share mode")
+        held.set()
+        other.execute(
+            "do $$ begin while not exists (select from pg_locks where not granted) "
+            "loop perform pg_sleep(0.005); end loop; end $$"
+        )
+        world.keeper.stop("immediate")

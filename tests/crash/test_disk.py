@@ -136,7 +136,7 @@ def _grown(life: Life, position: int) -> int:
 
 def made(life: Life) -> int:
     """The position at which the log was there."""
-    return next(c.returned for c in life.history.calls if c.name == "create" and c.returned is not None)
+    return next(c.returned or 0 for c in life.history.calls if c.name == "create" and c.outcome == "yes")
 
 
 def struck(bench: Bench, kind: str, count: int, random: Random, *, short: bool = False) -> Iterator[Life]:

@@ -62,6 +62,7 @@ class History:
             call.why = str(error)
         except (LogError, Refused) as error:
             call.refused, call.why = True, str(error)
+            call.returned = len(self.tape.operations)
         except Exception as error:
             call.why = repr(error)
             self.problems.append(f"{name}: an error that is none of ours: {error!r}")
@@ -75,21 +76,21 @@ class History:
         """What may be found of a fact after a crash at this position."""
         values = set(self.start.get(fact, {False}))
         for call in self.calls:
-            if fact in call.wants and call.asked < position and not call.refused:
-                if call.returned is not None and call.returned <= position:
-                    values = {call.wants[fact]}
-                else:
+            if fact in call.wants and call.asked < position:
+                if call.returned is None or call.returned > position:
                     values.add(call.wants[fact])
+                elif not call.refused:
+                    values = {call.wants[fact]}
         return values
 
     def done(self, name: str, position: int) -> bool:
         """Whether a call of this name had returned by then."""
-        return any(c.name == name and c.returned is not None and c.returned <= position for c in self.calls)
+        return any(c.name == name and c.outcome == "yes" and (c.returned or 0) <= position for c in self.calls)
 
     def unsettled(self, position: int) -> bool:
         """Whether a new incarnation may have been registered whose name nobody was told."""
         births = [call for call in self.calls if call.name == "register" and call.asked < position]
-        return any(not c.refused and (c.returned is None or c.returned > position) for c in births)
+        return any(c.returned is None or c.returned > position for c in births)
 
 
 class Life:

@@ -64,6 +64,12 @@ class Proxy:
             if link.dark:
                 link.close()
 
+    def repair(self, how: Strike) -> None:
+        """The network is whole after such a strike, and whatever was on its way has arrived."""
+        if how is Strike.LATE:
+            self.deliver()
+        self.heal()
+
     def close(self) -> None:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)

@@ -7,7 +7,6 @@ TXPOOL_CRASH_FULL=1.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -20,14 +19,12 @@ from tests.crash.world import LOG, World
 from txpool import failpoints
 from txpool.demo.server import EmbeddedPostgres
 from txpool.errors import LogError
-from txpool.manager import TransactionManager
 from txpool.xid import PREFIX
 
 SAMPLE = 6
 DONE, UNDONE, UNKNOWN = "committed", "rolled back", "in doubt"
 PLAIN = ("one", "two")
 LEDGER = ("one", "two", "ledger")
-_PATIENCE = 60.0
 #: A dead network is noticed within seconds.
 _IMPATIENT = "?connect_timeout=2&tcp_user_timeout=500&keepalives_idle=1&keepalives_interval=1&keepalives_count=1"
 
@@ -57,14 +54,6 @@ def proxy(world: World) -> Iterator[Proxy]:
     proxy.close()
 
 
-def settle(manager: TransactionManager) -> None:
-    """Wait until nothing is in doubt in this process."""
-    deadline = time.monotonic() + _PATIENCE
-    while manager.in_doubt:
-        assert time.monotonic() < deadline, "still in doubt"
-        time.sleep(0.05)
-
-
 # -- the network --------------------------------------------------------------------------------------------------
 
 #: What happens to the decision on its way; what the caller is told, and how it ends in truth. An abort record meets
@@ -89,13 +78,6 @@ def struck(world: World, proxy: Proxy, how: Strike) -> str:
     return said
 
 
-def repair(proxy: Proxy, how: Strike) -> None:
-    """The network is whole, and whatever was on its way has arrived."""
-    if how is Strike.LATE:
-        proxy.deliver()
-    proxy.heal()
-
-
 @pytest.mark.parametrize(("how", "said", "committed"), STRIKES)
 def test_the_network_fails_under_the_decision(
     world: World, proxy: Proxy, how: Strike, said: str, committed: bool, evidence: Evidence
@@ -103,8 +85,8 @@ def test_the_network_fails_under_the_decision(
     with world.coordinator() as manager:
         assert struck(world, proxy, how) == said
         assert len(world.prepared()) == (len(PLAIN) if said == UNKNOWN else 0)
-        repair(proxy, how)
-        settle(manager)
+        proxy.repair(how)
+        world.settle(manager)
         # Nothing waits for recovery, nor for the end of the process.
         assert world.prepared() == []
         assert world.holders(1) == (set(PLAIN) if committed else set())
@@ -124,7 +106,7 @@ def test_a_process_dies_before_its_log_is_reached_again(
     assert not world.scan().errors
     assert world.prepared() == []
     assert world.holders(1) == (set(PLAIN) if committed else set())
-    repair(proxy, how)
+    proxy.repair(how)
     world.quiet()
     world.scan()
     assert world.assert_settled(1, PLAIN, said) is committed
@@ -170,7 +152,7 @@ def test_it_stays_away(world: World, names: tuple[str, ...], point: str, said: s
             world.scan()
         assert world.attempt(2, *PLAIN) == UNDONE
         world.keeper.start()
-        settle(manager)
+        world.settle(manager)
         assert world.attempt(3, *names) == DONE
     assert not world.scan().errors
     world.assert_settled(1, names, said)
@@ -226,7 +208,7 @@ def test_it_crashes_under_the_decision(world: World, where: str, evidence: Evide
         if where == "apart":
             assert len(world.prepared()) == len(PLAIN)
         world.keeper.start()
-        settle(manager)
+        world.settle(manager)
         assert world.prepared() == []
     assert not world.scan().errors
     assert world.assert_settled(1, PLAIN, UNKNOWN) is False

@@ -6,7 +6,6 @@ A log that is behind the fault itself is test_log_server's.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,7 +15,6 @@ from tests.crash.evidence import Count, Evidence
 from tests.crash.proxy import Proxy, Strike
 from tests.crash.world import World
 from txpool import failpoints
-from txpool.manager import TransactionManager
 
 SAMPLE = 5
 #: A dead network is noticed within seconds.
@@ -24,7 +22,6 @@ _IMPATIENT = "\n".join(
     f"driver.{key}"
     for key in ("tcp_user_timeout = 500", "keepalives_idle = 1", "keepalives_interval = 1", "keepalives_count = 1")
 )
-_PATIENCE = 60.0
 
 
 @dataclass(frozen=True)
@@ -103,21 +100,6 @@ def strike(world: World, proxy: Proxy, statement: Statement, how: Strike) -> str
     return said
 
 
-def repair(proxy: Proxy, how: Strike) -> None:
-    """The network is whole, and whatever was on its way has arrived."""
-    if how is Strike.LATE:
-        proxy.deliver()
-    proxy.heal()
-
-
-def settle(manager: TransactionManager) -> None:
-    """Wait until nothing is in doubt in this process."""
-    deadline = time.monotonic() + _PATIENCE
-    while manager.in_doubt:
-        assert time.monotonic() < deadline, "still in doubt"
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize(("statement", "how", "said", "committed"), CASES)
 def test_a_fault_at_a_statement(
     world: World,
@@ -132,8 +114,8 @@ def test_a_fault_at_a_statement(
     world.describe(statement.names[0], port=proxy.port, more=_IMPATIENT + cleanup)
     with world.coordinator() as manager:
         assert strike(world, proxy, statement, how) == said
-        repair(proxy, how)
-        settle(manager)
+        proxy.repair(how)
+        world.settle(manager)
         world.scan()
         # Nothing waits for the end of the process.
         assert world.prepared() == []
@@ -155,7 +137,7 @@ def test_a_process_dies_before_the_network_is_repaired(
         said = strike(world, proxy, MARKED_COMMIT, how)
     assert world.scan().rolled_back == () or how is Strike.CUT_BEFORE
     before = world.holders(1)
-    repair(proxy, how)
+    proxy.repair(how)
     world.quiet()
     world.scan()
     committed = world.assert_settled(1, names, said)

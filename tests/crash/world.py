@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -39,6 +40,9 @@ _QUIET = f"""
         while ({_IN_USE}) > 0 loop perform pg_sleep(0.005); perform pg_stat_clear_snapshot(); end loop;
     end $$
 """
+
+#: How long this process may take to settle what is in doubt, in seconds.
+_PATIENCE = 60.0
 
 
 class World:
@@ -130,6 +134,13 @@ class World:
         finally:
             self.close_datasources()
             manager.close()
+
+    def settle(self, manager: TransactionManager) -> None:
+        """Wait until nothing is in doubt in this process."""
+        deadline = time.monotonic() + _PATIENCE
+        while manager.in_doubt:
+            assert time.monotonic() < deadline, "still in doubt"
+            time.sleep(0.05)
 
     def close_datasources(self) -> None:
         for name in EVERYONE:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, LiteralString
 
 import psycopg
@@ -31,6 +31,16 @@ _TABLE: LiteralString = """
     from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(%(table)s)
 """
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "p": "partitioned", "S": "a sequence"}
+
+
+def incomplete(table: str, lacking: Iterable[str], missing: str) -> Finding:
+    """It has not all columns; `missing` is what is to be done where there is no table."""
+    return wrong(
+        "table",
+        f"{table} has no column {', '.join(lacking)}",
+        "it was made by something else, or by hand",
+        f"if nothing of another product is in it, DROP TABLE {table}; then {missing}",
+    )
 
 
 def findings(raw: Any, settings: DataSourceSettings) -> Iterator[Finding]:
@@ -97,12 +107,7 @@ def table(raw: Any, name: str, key: Collection[str], columns: Collection[str], *
         )
     lacking = [column for column in columns if column not in has]
     if lacking:
-        yield wrong(
-            "table",
-            f"{whole} has no column {', '.join(lacking)}",
-            "it was made by something else, or by hand",
-            f"if nothing of another product is in it, DROP TABLE {whole}; then {missing}",
-        )
+        yield incomplete(whole, lacking, missing)
     elif not keyed:
         yield wrong(
             "table",

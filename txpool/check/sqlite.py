@@ -11,7 +11,7 @@ from typing import Any
 from txpool.check import storage
 from txpool.check.connecting import NotConnected, connected
 from txpool.check.finding import Finding, fine, warning, wrong
-from txpool.check.marks import COLUMNS, CREATE, OURS, waiting
+from txpool.check.marks import COLUMNS, CREATE, OURS, incomplete, waiting
 from txpool.settings import DataSourceSettings
 
 _LEVELS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
@@ -124,12 +124,7 @@ def _table(raw: Any, name: str) -> Iterator[Finding]:
             return
         lacking = [column for column in COLUMNS if column not in columns]
         if lacking:
-            yield wrong(
-                "table",
-                f"{name} has no column {', '.join(lacking)}",
-                "it was made by something else, or by hand",
-                f"if nothing of another product is in it, DROP TABLE {name}; then {CREATE}",
-            )
+            yield incomplete(name, lacking, CREATE)
             return
         if not _keyed(cursor, prefix, relation, columns):
             yield wrong(

@@ -82,6 +82,13 @@ class Strayed(Refused):
         )
 
 
+class Superseded(Refused):
+    """An abort record stands under the key."""
+
+    def __init__(self) -> None:
+        super().__init__("recovery's abort record stands where the row would: it has ended this process's work")
+
+
 class PostgreSQL:
     """PostgreSQL over psycopg."""
 
@@ -167,9 +174,7 @@ class PostgreSQL:
         try:
             results = session.run("; ".join(statements), until)
         except psycopg.errors.UniqueViolation as met:
-            raise Refused(
-                "recovery's abort record stands where the row would: it has ended this process's work"
-            ) from met
+            raise Superseded from met
         if not results[1].ntuples:
             raise Strayed
         if results[1].get_value(0, 1) == b"t":
@@ -266,9 +271,7 @@ class SQLite:
                 raise Strayed
             raw.marks = identity
         except sqlite3.IntegrityError as met:
-            raise Refused(
-                "recovery's abort record stands where the row would: it has ended this process's work"
-            ) from met
+            raise Superseded from met
         cursor.execute(f"delete from {table} where xid in ({_marks(rides)})", [*rides])  # noqa: S608
         return row["xid"], [*rides]
 

@@ -8,7 +8,6 @@ and another one runs for the same partition.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Sequence
 from time import monotonic
 
@@ -16,6 +15,7 @@ from pyspark import InheritableThread
 
 from txpool.datasource import DataSource
 from txpool.spark.attempts import Candidates
+from txpool.spark.beside import Beside
 from txpool.spark.listing import list_attempts, roll_back
 from txpool.spark.status import TaggedJob
 from txpool.transaction import Transaction
@@ -28,7 +28,7 @@ _LONGEST = 8.0
 GRACE = 20.0
 
 
-class Monitor:
+class Monitor(Beside):
     """One thread for the length of a block. Its candidates are the driver's own again once the block has ended."""
 
     def __init__(
@@ -39,6 +39,7 @@ class Monitor:
         candidates: Candidates,
         datasources: Sequence[DataSource],
     ) -> None:
+        super().__init__("txpool-spark-monitor", InheritableThread)
         self._job = job
         self._transaction = transaction
         self._write = write
@@ -46,16 +47,6 @@ class Monitor:
         self._datasources = datasources
         #: Since when a running attempt is known to run.
         self._since: dict[int, float] = {}
-        self._stopped = threading.Event()
-        self._thread = InheritableThread(target=self._run, name="txpool-spark-monitor", daemon=True)
-
-    def __enter__(self) -> Monitor:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stopped.set()
-        self._thread.join()
 
     def _run(self) -> None:
         pause = _PERIOD

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from contextvars import Context
@@ -13,6 +12,7 @@ from typing import Any
 from pyspark import Accumulator, AccumulatorParam
 
 from txpool.datasource import DataSource
+from txpool.spark.beside import Beside
 
 logger = logging.getLogger("txpool")
 
@@ -68,7 +68,7 @@ class Finished(AccumulatorParam[dict[int, tuple[int, int]]]):
         return value1
 
 
-class Watch:
+class Watch(Beside):
     """Calls back once a second while a block runs, and once at its end, in a thread of its own.
 
     Rows that are on their way are the server's own numbers (pg_stat_progress_copy); where it cannot be asked, only
@@ -83,22 +83,13 @@ class Watch:
         partitions: int,
         done: Accumulator[dict[int, tuple[int, int]]],
     ) -> None:
+        super().__init__("txpool-spark-progress")
         self._callback = callback
         self._datasource = datasource
         self._label = label
         self._partitions = partitions
         self._done = done
         self._last = Progress(partitions, 0, 0, 0)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="txpool-spark-progress", daemon=True)
-
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stopped.set()
-        self._thread.join()
 
     def _run(self) -> None:
         while not self._stopped.wait(_PERIOD):

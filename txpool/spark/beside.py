@@ -1,0 +1,26 @@
+"""A thread that works beside a block, and is gone when the block has ended."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from typing import Self
+
+
+class Beside(ABC):
+    """Runs `_run` in a thread for the length of a block; it returns soon after `_stopped` was set."""
+
+    def __init__(self, name: str, kind: type[threading.Thread] = threading.Thread) -> None:
+        self._stopped = threading.Event()
+        self._thread = kind(target=self._run, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    @abstractmethod
+    def _run(self) -> None: ...

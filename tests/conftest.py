@@ -36,6 +36,8 @@ _DOCKER = os.environ.get("TXPOOL_TEST_DOCKER") == "1"
 _ALL = os.environ.get("TXPOOL_REQUIRE_ALL") == "1"
 _PATIENCE = 240.0
 
+pytest_plugins = ["tests.crash.evidence"]
+
 # A suite that is started in the background of a shell ignores SIGINT, and so would every process it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -51,6 +53,12 @@ _EMPTY: LiteralString = """
         CREATE SCHEMA public;
     END $$
 """
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two processes for whole folders, since many a test waits for a server; tests that are named stay in this one."""
+    return 2 if all(Path(each).is_dir() for each in config.args) else 0
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

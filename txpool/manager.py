@@ -11,7 +11,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from time import monotonic
 from typing import Any
 
@@ -35,9 +35,28 @@ _ambient: ContextVar[Transaction | None] = ContextVar("txpool.transaction", defa
 ambient: Callable[[], Transaction | None] = _ambient.get
 
 
+#: Told in the thread itself what its ambient transaction is now, or None (Spark's jobs carry it to their tasks).
+ambient_listeners: list[Callable[[Transaction | None], object]] = []
+
+
 def current() -> Transaction | None:
     """The ambient transaction of this thread or task, or None."""
     return _ambient.get()
+
+
+def make_ambient(transaction: Transaction | None) -> Token[Transaction | None]:
+    """Make it the ambient transaction of this thread or task; the token is for `restore_ambient`."""
+    token = _ambient.set(transaction)
+    for tell in ambient_listeners:
+        tell(transaction)
+    return token
+
+
+def restore_ambient(token: Token[Transaction | None]) -> None:
+    """Make the ambient transaction what it was before."""
+    _ambient.reset(token)
+    for tell in ambient_listeners:
+        tell(_ambient.get())
 
 
 class TransactionManager:
@@ -79,16 +98,20 @@ class TransactionManager:
         """How many of this process's transactions are in doubt, and still being asked for."""
         return self._settler.pending
 
-    def new_transaction(self, timeout: float | None = None) -> Transaction:
-        """A transaction that is nobody's ambient one yet; `timeout` in seconds, or the configured one."""
+    def new_gtrid(self) -> str:
+        """The name of a transaction that may begin later."""
         log = self.log
         incarnation = self._unlogged if log is None else log.incarnation
-        gtrid = make_gtrid(self.settings.node_name or "unnamed", incarnation, next(self._numbers))
+        return make_gtrid(self.settings.node_name or "unnamed", incarnation, next(self._numbers))
+
+    def new_transaction(self, timeout: float | None = None, gtrid: str | None = None) -> Transaction:
+        """A transaction that is nobody's ambient one yet; `timeout` in seconds, or the configured one."""
+        gtrid = gtrid or self.new_gtrid()
         seconds = self.settings.transaction_timeout if timeout is None else timeout
         patience = self._patience
         if seconds is not None:
             patience = Patience(monotonic() + seconds, self.settings.transaction_phase_two_wait)
-        transaction = Transaction(gtrid, log, self._settle_later, patience)
+        transaction = Transaction(gtrid, self.log, self._settle_later, patience)
         if seconds is not None:
             timer = self._timers.after(seconds, lambda: transaction.expire(seconds))
             transaction.after_completion(lambda _: timer.cancel())
@@ -155,7 +178,7 @@ def begin(timeout: float | None = None) -> Transaction:
             f"{active.gtrid} is active here: end it first, suspend() it, or nest by `with transaction()`"
         )
     transaction = get_manager().new_transaction(timeout)
-    _ambient.set(transaction)
+    make_ambient(transaction)
     return transaction
 
 
@@ -165,7 +188,7 @@ def commit() -> None:
     try:
         transaction.commit()
     finally:
-        _ambient.set(None)
+        make_ambient(None)
 
 
 def rollback() -> None:
@@ -174,13 +197,13 @@ def rollback() -> None:
     try:
         transaction.rollback()
     finally:
-        _ambient.set(None)
+        make_ambient(None)
 
 
 def suspend() -> Transaction | None:
     """Leave the ambient transaction, which stays active; give it to resume() to go on in it."""
     transaction = current()
-    _ambient.set(None)
+    make_ambient(None)
     return transaction
 
 
@@ -191,7 +214,7 @@ def resume(transaction: Transaction | None) -> None:
         raise ProgrammingError(f"{active.gtrid} is active here: end or suspend it before another is resumed")
     if transaction is not None and transaction.ended:
         transaction.require_active()
-    _ambient.set(transaction)
+    make_ambient(transaction)
 
 
 def status() -> Status | None:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Generic, Literal, ParamSpec, TypeVar
 
 from txpool.errors import ProgrammingError, TransactionTimeout
-from txpool.manager import _ambient, current, get_manager
+from txpool.manager import current, get_manager, make_ambient, restore_ambient
 from txpool.transaction import Status, Transaction
 
 P = ParamSpec("P")
@@ -41,7 +41,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         else:
             self._transaction = get_manager().new_transaction(self._timeout)
             self._transaction.scoped = True
-            self._token: Token[Transaction | None] = _ambient.set(self._transaction)
+            self._token: Token[Transaction | None] = make_ambient(self._transaction)
         return self._transaction
 
     def __exit__(
@@ -55,7 +55,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         try:
             self._end(error)
         finally:
-            _ambient.reset(self._token)
+            restore_ambient(self._token)
 
     def _end(self, error: BaseException | None) -> None:
         if error is None:
@@ -94,14 +94,14 @@ def transactional(
             if propagation in ("never", "supports"):
                 return function(*args, **kwargs)
             outside = propagation in ("requires_new", "not_supported")
-            token = _ambient.set(None) if outside else None
+            token = make_ambient(None) if outside else None
             try:
                 if propagation == "not_supported":
                     return function(*args, **kwargs)
                 return _within(functools.partial(function, *args, **kwargs))
             finally:
                 if token is not None:
-                    _ambient.reset(token)
+                    restore_ambient(token)
 
         return call
 

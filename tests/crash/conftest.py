@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
-import secrets
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.crash.evidence import Evidence
+from tests.crash.evidence import SEED, evidence_of
 from tests.crash.world import LOG, SERVED, World
 from txpool import failpoints
 from txpool.demo.server import EmbeddedPostgres
@@ -22,10 +21,7 @@ from txpool.demo.server import EmbeddedPostgres
 if TYPE_CHECKING:
     from tests.conftest import Require
 
-_EVIDENCE = pytest.StashKey[Evidence]()
-_SAMPLED = pytest.StashKey[bool]()
 FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
-SEED = os.environ.get("TXPOOL_CRASH_SEED") or secrets.token_hex(4)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -43,7 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left = {*found} - {*random.Random(SEED).sample(found, count)}
         config.hook.pytest_deselected(items=[*left])
         items[:] = [item for item in items if item not in left]
-        config.stash[_SAMPLED] = True
+        evidence_of(config).sampled = True
 
 
 @pytest.fixture(scope="session")
@@ -83,18 +79,3 @@ def world(victim: EmbeddedPostgres, log_server: EmbeddedPostgres, tmp_path: Path
     yield world
     failpoints.disarm()
     world.close()
-
-
-@pytest.fixture(scope="session")
-def evidence(pytestconfig: pytest.Config) -> Evidence:
-    """Where a test counts what it has done, for the block that ends the run."""
-    return pytestconfig.stash.setdefault(_EVIDENCE, Evidence())
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Tell what the crash tests have done."""
-    evidence = config.stash.get(_EVIDENCE, None)
-    if evidence is not None:
-        terminalreporter.line(f"crash evidence: {evidence}")
-    if _SAMPLED in config.stash:
-        terminalreporter.line(f"crash tests over a sql log: sampled by TXPOOL_CRASH_SEED={SEED}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import secrets
 import signal
 import subprocess
 import sys
@@ -20,13 +19,12 @@ from pathlib import Path
 import pytest
 
 from tests.crash.bank import Bank
-from tests.crash.evidence import Count, Evidence
+from tests.crash.evidence import SEED, Count, Evidence
 from tests.crash.world import World
 from txpool.demo.server import EmbeddedPostgres
 from txpool.xid import PREFIX
 
 SECONDS = float(os.environ.get("TXPOOL_CRASH_SECONDS", "20"))
-SEED = os.environ.get("TXPOOL_CRASH_SEED") or secrets.token_hex(4)
 PROCESSES, THREADS = 2, 4
 #: Who is killed, and how often beside the others.
 VICTIMS = {"process": 6, "daemon": 2, "server": 2}

@@ -7,7 +7,6 @@ that is printed: `TXPOOL_CRASH_SEED` chooses the same again.
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator
@@ -22,14 +21,13 @@ from tests.crash.disk.judge import Bench
 from tests.crash.disk.tape import KINDS, Entries, Fault, Sync, SyncDirectory, Write
 from tests.crash.disk.vfs import file_system
 from tests.crash.disk.work import Life
-from tests.crash.evidence import Count, Evidence
+from tests.crash.evidence import SEED, Count, Evidence
 from tests.crash.mutating import Edit, applied
 
 if TYPE_CHECKING:
     from tests.conftest import Require
 
 FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
-SEED = os.environ.get("TXPOOL_CRASH_SEED") or secrets.token_hex(4)
 SOME = tuple(Loss("some is lost, some torn", seed=str(n)) for n in range(8 if FULL else 2))
 
 

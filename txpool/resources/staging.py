@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,9 @@ _LIST = (
     "select relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace "  # noqa: S608
     f"where n.nspname = '{SCHEMA}' and c.relkind = 'r' order by c.oid"
 )
+
+# What CREATE meets of another's, by how far that had come: the table, its row type, or their names in the catalogue.
+_MADE_MEANWHILE = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,11 @@ class Staging:
         with self._session() as raw:
             create_schema(raw)
             raw.execute(f"create unlogged table {table.name} ({', '.join(columns)}) with (autovacuum_enabled = off)")
+
+    def ensure(self, table: StagingTable, columns: Sequence[str]) -> None:
+        """Create it, unless another has meanwhile."""
+        with suppress(*_MADE_MEANWHILE):
+            self.create(table, columns)
 
     def tables(self) -> list[StagingTable]:
         """All that are there."""

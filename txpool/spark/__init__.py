@@ -9,8 +9,18 @@ if importlib.util.find_spec("pyspark") is None:
         "txpool.spark needs Spark, which is not installed: pip install 'txpool[spark]'", name="pyspark"
     )
 
+from txpool.spark.format import register
 from txpool.spark.partitions import PartitionsReport, foreach_partition
 from txpool.spark.report import Progress, WriteReport
+from txpool.spark.streaming import once_per_batch
 from txpool.spark.table import write_table
 
-__all__ = ["PartitionsReport", "Progress", "WriteReport", "foreach_partition", "write_table"]
+__all__ = [
+    "PartitionsReport",
+    "Progress",
+    "WriteReport",
+    "foreach_partition",
+    "once_per_batch",
+    "register",
+    "write_table",
+]

@@ -101,16 +101,10 @@ class Candidates:
         return [attempt for attempt in listed.values() if attempt.number in self.struck]
 
     def choose(
-        self, gtrid: str, results: Sequence[PartitionResult], partitions: int, listed: Mapping[int, Attempt]
+        self, gtrid: str, results: Iterable[PartitionResult], listed: Mapping[int, Attempt]
     ) -> list[BranchRecord]:
         """The branches of the winners; OperationalError where a partition's winner does not stand prepared."""
         winners: list[BranchRecord] = []
-        missing = sorted(set(range(partitions)) - {result.partition for result in results})
-        if missing or len(results) != partitions:
-            raise OperationalError(
-                f"{gtrid}: Spark returned {len(results)} results for {partitions} partitions (none for {missing}); "
-                "it rolls back, nothing of it stays"
-            )
         for result in results:
             there = listed[result.attempt].records if result.attempt in listed else ()
             gone = {record.xid for record in result.records} - {record.xid for record in there}
@@ -124,6 +118,16 @@ class Candidates:
                 )
             winners += result.records
         return winners
+
+
+def require_all(gtrid: str, results: Sequence[PartitionResult], partitions: int) -> None:
+    """One result for each partition; OperationalError otherwise."""
+    missing = sorted(set(range(partitions)) - {result.partition for result in results})
+    if missing or len(results) != partitions:
+        raise OperationalError(
+            f"{gtrid}: Spark returned {len(results)} results for {partitions} partitions (none for {missing}); "
+            "it rolls back, nothing of it stays"
+        )
 
 
 def earlier_attempt(listed: Mapping[int, Attempt], partition: int) -> Attempt | None:

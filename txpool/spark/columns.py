@@ -109,12 +109,20 @@ class Layout:
 
 
 def match(df: DataFrame, columns: Sequence[Column], table: str) -> tuple[DataFrame, Layout]:
-    """The DataFrame's columns as the table wants them. ProgrammingError, which names the column, where one does not
-    fit: an unknown name, a type that would lose something, or a column of the table that is left without a value.
+    """The DataFrame's columns as the table wants them. Errors: as `pair`."""
+    chosen, layout = pair(df.schema.fields, columns, table)
+    return df.select(*(_converted(df, field, column) for field, column in chosen)), layout
+
+
+def pair(
+    fields: Iterable[StructField], columns: Sequence[Column], table: str
+) -> tuple[list[tuple[StructField, Column]], Layout]:
+    """Each field with its column. ProgrammingError, which names the column, where one does not fit: an unknown name, a
+    type that would lose something, or a column of the table that is left without a value.
     """
     known = {column.name: column for column in columns}
     chosen: dict[str, tuple[StructField, Column]] = {}
-    for field in df.schema.fields:
+    for field in fields:
         column = _named(field.name, known, table)
         if column.name in chosen:
             raise _wrong(f"columns {chosen[column.name][0].name} and {field.name}", f"are both {table}.{column.name}")
@@ -124,13 +132,9 @@ def match(df: DataFrame, columns: Sequence[Column], table: str) -> tuple[DataFra
     missing = [column.name for column in columns if column.required and column.name not in chosen]
     if missing:
         raise _wrong(f"column {missing[0]}", f"of {table} must have a value, and the DataFrame has no such column")
-    selected = []
-    wires = []
-    for field, column in chosen.values():
-        wires.append(_wire(field, column, table))
-        selected.append(_converted(df, field, column))
-    names = tuple(chosen)
-    return df.select(*selected), Layout(names, tuple(wires), tuple(column.declared for _, column in chosen.values()))
+    pairs = [*chosen.values()]
+    wires = tuple(_wire(field, column, table) for field, column in pairs)
+    return pairs, Layout(tuple(chosen), wires, tuple(column.declared for _, column in pairs))
 
 
 def definitions(fields: Iterable[StructField]) -> list[tuple[str, str]]:

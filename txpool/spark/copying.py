@@ -7,10 +7,12 @@ and are nobody's before the driver has moved them.
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -111,8 +113,20 @@ class InArrow:
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - Spark runs this
         partition = context.partitionId()
+        settle()
         way = self.ways[context.getLocalProperty(PLACE) or DIRECT]
         for packed in way(partition, batches):
             if self.done is not None:
                 self.done.add({partition: tuple(packed["size"])})
             yield pa.RecordBatch.from_pydict({"packed": [json.dumps(packed)]})
+
+
+@cache
+def settle() -> None:
+    """Once in a worker: set apart what it keeps from task to task, which is its modules most of all.
+
+    Spark has each worker collect garbage when a task has ended, and the next task waits for that: to look at all that
+    pandas and others consist of takes longer than a small partition does.
+    """
+    gc.collect()
+    gc.freeze()

@@ -24,7 +24,8 @@ from txpool.resources.staging import SCHEMA
 from txpool.spark.attempts import PartitionResult
 from txpool.spark.columns import match
 from txpool.spark.copying import PLACE, RESULT, Copy, InArrow
-from txpool.spark.replay import Replay, fingerprint
+from txpool.spark.privileges import require_privileges
+from txpool.spark.replay import Replay, fingerprint, must_count
 from txpool.spark.report import Finished, Progress, Watch, WriteReport
 from txpool.spark.status import TaggedJob
 from txpool.spark.target import Target, listed
@@ -91,6 +92,7 @@ def write_each(
             "around it, since each partition is one of its own. Nothing was done."
         )
     selected, layout = match(df, target.columns, target.name)
+    require_privileges(source, target, layout.names, strategy=EACH)
     context = df.sparkSession.sparkContext
     label = f"{context.applicationId}/{transaction_id}"[:_LABEL]
     replay = Replay(source, transaction_id, target.name, label, mode, fingerprint(df))
@@ -100,7 +102,8 @@ def write_each(
         connection.commit()
     report = WriteReport(label, 0, target.name, mode)
     if earlier is not None and earlier.rows is not None:
-        replay.require_rows(earlier, df)
+        if must_count(df):
+            replay.require_rows(earlier, df.count())
         return replace(report, partitions=earlier.partitions or 0, rows=earlier.rows)
     names = listed(layout.names)
     copy = Copy(source.name, f"copy {target.name} ({names}) from stdin (format binary)", layout.wires, label)

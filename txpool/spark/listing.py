@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from txpool.datasource import DataSource
+from txpool.errors import ConfigurationError
 from txpool.resources.base import Answer, BranchRecord
 from txpool.spark.attempts import Attempt, attempts_of
 from txpool.xid import tag_of
@@ -42,6 +43,16 @@ def list_attempts(datasources: Iterable[DataSource], *, gtrid: str, write: int) 
         # Two names may stand for one database: each lists its own branches only.
         records += [BranchRecord(xid, datasource.name, identity) for xid in xids if xid.tag == tag]
     return Listing(attempts_of(records, gtrid=gtrid, write=write), identities, unreached)
+
+
+def require_same_server(record: BranchRecord, listing: Listing) -> None:
+    """ConfigurationError where a task has prepared a branch in another server than the driver asks."""
+    here = listing.identities[record.datasource]
+    if record.identity and here and record.identity != here:  # a server may hide its identity from a role
+        raise ConfigurationError(
+            f"{record.xid.gtrid}: datasource {record.datasource} is one server for the tasks ({record.identity}) and "
+            f"another for the driver ({here}): give both the same url. The transaction rolls back, nothing of it stays"
+        )
 
 
 def roll_back(attempts: Iterable[Attempt], datasources: Iterable[DataSource]) -> None:

@@ -34,10 +34,10 @@ class Move:
     def run(self, cursor: Any, winners: Sequence[PartitionResult]) -> None:
         """Move the winners' rows. OperationalError where some are lost, DataError where keys are no keys."""
         rows = {result.attempt: result.size[0] for result in winners if result.size[0]}
-        there = self._counted(cursor, rows)
+        there = self._counted(cursor, rows) if rows else set()
         # Rows of attempts that have lost are there only where some were started twice.
         chosen = f" where {ATTEMPT} in ({', '.join(map(str, rows))})" if there - rows.keys() else ""
-        if self.mode == "upsert":
+        if rows and self.mode == "upsert":
             self._require_keys(cursor, chosen)
         if not self.target.exists:
             cursor.execute(create_statement(self.target.name, self.created, self.keys))

@@ -12,7 +12,7 @@ from pyspark import RDD
 from txpool.datasource import DataSource, find
 from txpool.errors import ProgrammingError
 from txpool.manager import current
-from txpool.spark.session import context_of, warn_of_local_log
+from txpool.spark.session import context_of, guard
 from txpool.spark.slots import reserve
 from txpool.spark.status import TaggedJob
 from txpool.spark.task import PartitionTask
@@ -60,7 +60,7 @@ def foreach_partition(
     transaction.require_active()
     transaction.adopt((), loose_ends=False)  # which needs a decision log: better said before the job than after it
     context = context_of(df_or_rdd, "foreach_partition()")
-    warn_of_local_log(context)
+    guard(context, df_or_rdd)
     passed = [find(target) for target in datasources or ()]
     everything = gather(passed, write)
     luggage = Luggage.pack(passed, everything)

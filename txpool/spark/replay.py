@@ -30,13 +30,24 @@ _TABLE = f"{SCHEMA}.writes"
 _CREATE = f"""
     create table if not exists {_TABLE} (transaction_id text, target text, gtrid text not null, mode text not null,
         plan text not null, partitions integer, row_count bigint, made_at timestamptz not null default now(),
-        primary key (transaction_id, target))
+        primary key (transaction_id, target));
+    alter table {_TABLE} add column if not exists batch bigint
 """
-_CLAIM = (
-    f"insert into {_TABLE} (transaction_id, target, gtrid, mode, plan) values (%s, %s, %s, %s, %s) "  # noqa: S608
-    "on conflict do nothing returning transaction_id"
+_IS_THERE = f"select count(*) from pg_attribute where attrelid = to_regclass('{_TABLE}') and attname = 'batch'"  # noqa: S608
+_INSERT = (
+    f"insert into {_TABLE} as it (transaction_id, target, gtrid, mode, plan, batch) values (%s, %s, %s, %s, %s, %s) "  # noqa: S608
 )
-_READ = f"select gtrid, mode, plan, partitions, row_count from {_TABLE} where transaction_id = %s and target = %s"  # noqa: S608
+_CLAIM = f"{_INSERT} on conflict do nothing returning transaction_id"
+# A stream has one row, which moves on with it.
+_MOVE_ON = f"""
+    {_INSERT} on conflict (transaction_id, target) do update set gtrid = excluded.gtrid, mode = excluded.mode,
+        plan = excluded.plan, batch = excluded.batch, partitions = null, row_count = null, made_at = now()
+    where it.batch < excluded.batch returning transaction_id
+"""
+_READ = (
+    f"select gtrid, mode, plan, partitions, row_count, batch from {_TABLE} "  # noqa: S608
+    "where transaction_id = %s and target = %s"
+)
 _FINISH = f"update {_TABLE} set partitions = %s, row_count = %s where transaction_id = %s and target = %s"  # noqa: S608
 _KEEP = (
     f"update {_TABLE} set partitions = coalesce(partitions, %s) where transaction_id = %s and target = %s "  # noqa: S608
@@ -58,11 +69,12 @@ class Earlier:
     #: None while it has not ended (where each partition is a transaction of its own).
     partitions: int | None
     rows: int | None
+    batch: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A write's name, and the table that it is for."""
+    """A write's name, and the table that it is for; or a stream's, and one of its batches."""
 
     source: DataSource
     transaction_id: str
@@ -70,12 +82,14 @@ class Replay:
     gtrid: str
     mode: str
     plan: str
+    #: Batches count upwards: the record of one takes the place of that of the batch before.
+    batch: int | None = None
 
     def claim(self, connection: Any) -> Earlier | None:
         """Take the name within the connection's transaction; the run that had it before, once that has ended.
 
         One that is in doubt is settled by recovery first. Errors: OperationalError where another run has the name and
-        does not end; ProgrammingError where that was of other data.
+        does not end; ProgrammingError where that was of other data, or of a later batch.
         """
         Context().run(self._create)
         cursor = connection.cursor()
@@ -93,8 +107,11 @@ class Replay:
         if claimed:
             return None
         earlier = Earlier(*cursor.execute(_READ, [self.transaction_id, self.target]).fetchone())
+        if earlier.batch != self.batch:
+            raise self._other(earlier, f"this is {'no batch' if self.batch is None else f'batch {self.batch}'}")
         if (earlier.plan, earlier.mode) != (self.plan, self.mode):
-            raise self._other(earlier, "its plan was another")
+            what = "its plan was another" if self.batch is None else "its schema or its offsets were others"
+            raise self._other(earlier, what)
         return earlier
 
     def finish(self, connection: Any, partitions: int, rows: int) -> None:
@@ -111,14 +128,18 @@ class Replay:
                 f"now there are {partitions}: whoever goes on needs the same ones. Nothing was written."
             )
 
-    def require_rows(self, earlier: Earlier, df: DataFrame) -> None:
-        """Where no file tells by its path which data they are, their number must be the same. ProgrammingError."""
-        if earlier.rows is not None and not df.inputFiles():
-            rows = df.count()
-            if rows != earlier.rows:
-                raise self._other(earlier, f"there are {rows} rows now")
+    def require_rows(self, earlier: Earlier, rows: int) -> None:
+        """Their number must be the same, where the plan may not tell data apart. ProgrammingError."""
+        if earlier.rows is not None and rows != earlier.rows:
+            raise self._other(earlier, f"there are {rows} rows now")
 
     def _other(self, earlier: Earlier, why: str) -> ProgrammingError:
+        if earlier.batch is not None:
+            return ProgrammingError(
+                f"batch {earlier.batch} of stream {self.transaction_id!r} has gone to {self.target} already, as "
+                f"{earlier.gtrid}: {why}. Go on with the checkpoint and the code that it had, or give a "
+                "stream of other data a name of its own. Nothing was written."
+            )
         return ProgrammingError(
             f"transaction_id={self.transaction_id!r} has written {earlier.rows} rows into {self.target} already, as "
             f"{earlier.gtrid} (mode {earlier.mode}), of other data: {why}. Give this write a name of its own. Nothing "
@@ -127,12 +148,12 @@ class Replay:
 
     def _insert(self, cursor: Any, patience: int) -> bool | None:
         """Whether the name was free; None where somebody has it and has not ended."""
-        named = [self.transaction_id, self.target, self.gtrid, self.mode, self.plan]
+        named = [self.transaction_id, self.target, self.gtrid, self.mode, self.plan, self.batch]
         (former,) = cursor.execute("select current_setting('lock_timeout')").fetchone()
         cursor.execute("savepoint txpool_claim")
         try:
             cursor.execute("select set_config('lock_timeout', %s, true)", [str(patience)])
-            free = cursor.execute(_CLAIM, named).fetchone() is not None
+            free = cursor.execute(_CLAIM if self.batch is None else _MOVE_ON, named).fetchone() is not None
         except psycopg.errors.LockNotAvailable:
             cursor.execute("rollback to savepoint txpool_claim")
             return None
@@ -142,11 +163,16 @@ class Replay:
 
     def _create(self) -> None:
         with closing(self.source.connect()) as connection:
-            (there,) = connection.cursor().execute(f"select to_regclass('{_TABLE}') is not null").fetchone()
+            (there,) = connection.cursor().execute(_IS_THERE).fetchone()
             if not there:
                 create_schema(connection)
                 connection.cursor().execute(_CREATE)
                 connection.commit()
+
+
+def must_count(df: DataFrame) -> bool:
+    """Whether its rows have to be counted, since no file tells by its path which data they are."""
+    return not df.inputFiles()
 
 
 def fingerprint(df: DataFrame) -> str:

@@ -18,10 +18,11 @@ _TAKE: LiteralString = """
         where pg_try_advisory_lock(%s, slot) limit %s
     ) taken
 """
-# What Spark's tasks have prepared is counted once, by the locks of their jobs.
+# What Spark's tasks have prepared is counted once: by the locks of their jobs, or where a write of the "txpool" format
+# has prepared it (from number 100000), by itself.
 _TAKEN: LiteralString = r"""
     select current_setting('max_prepared_transactions')::int,
-        (select count(*) from pg_prepared_xacts where gid !~ '^txp1:.*:[0-9]+[.][0-9]+[.][0-9]+[.][0-9]+$')
+        (select count(*) from pg_prepared_xacts where gid !~ '^txp1:.*:[0-9]{1,5}[.][0-9]+[.][0-9]+[.][0-9]+$')
         + (select count(*) from pg_locks where locktype = 'advisory' and classid = %s and objsubid = 2) - %s
 """
 _REMEDY = (

@@ -19,10 +19,11 @@ from txpool.spark.columns import definitions, match
 from txpool.spark.each import write_each
 from txpool.spark.job import TableJob
 from txpool.spark.moving import Move
-from txpool.spark.replay import Replay, fingerprint
+from txpool.spark.privileges import require_privileges
+from txpool.spark.replay import Replay, fingerprint, must_count
 from txpool.spark.report import Progress, WriteReport
-from txpool.spark.session import context_of, warn_of_local_log
-from txpool.spark.target import Target, is_written_by, look
+from txpool.spark.session import context_of, guard
+from txpool.spark.target import Target, is_written_by, look, require_unique
 from txpool.spark.write import next_number
 from txpool.transaction import Transaction
 
@@ -74,6 +75,7 @@ def write_table(
             f"{source.name} (driver={source.driver}) is a file with one writer, which tasks cannot share: read the "
             "rows on the driver (df.toLocalIterator()), and insert them in the same transaction. Nothing was done."
         )
+    guard(context, df, atomicity=atomicity)
     new = definitions(df.schema.fields) if create or mode in ("error", "ignore") else None
     order = _Order(df, source, table, mode, tuple(keys), new, strategy, transaction_id, progress)
     begun = monotonic()
@@ -84,7 +86,6 @@ def write_table(
     else:
         with transaction() as ambient:
             ambient.adopt((), loose_ends=False)  # which needs a decision log: better said before the job than after
-            warn_of_local_log(context)
             report = order.fulfil(ambient)
     return replace(report, seconds=monotonic() - begun)
 
@@ -115,7 +116,8 @@ class _Order:
         with closing(self.source.connect()) as connection:
             earlier = replay.claim(connection)
             if earlier is not None:
-                replay.require_rows(earlier, self.df)
+                if earlier.rows is not None and must_count(self.df):
+                    replay.require_rows(earlier, self.df.count())
                 return replace(report, partitions=earlier.partitions or 0, rows=earlier.rows or 0)
             report = self._write(ambient, target, report)
             replay.finish(connection, report.partitions, report.rows)
@@ -130,10 +132,13 @@ class _Order:
                 "done."
             )
         df, layout = match(self.df, target.columns, target.name)
-        _require_unique(target, self.keys, layout.names)
+        require_unique(target, self.keys, layout.names)
         staging = StagingTable(ambient.gtrid, report.write).name
         move = Move(ambient.gtrid, target, layout, self.mode, self.keys, staging, self.new or ())
         strategy = _chosen(self.strategy, ambient, self.source, move)
+        require_privileges(
+            self.source, target, layout.names, mode=self.mode, keys=self.keys, strategy=strategy, stacklevel=6
+        )
         return TableJob(ambient, self.source, move, strategy, self.progress, report).run(df)
 
 
@@ -152,17 +157,6 @@ def _check(mode: str, keys: Sequence[str], strategy: str, atomicity: str) -> Non
         )
 
 
-def _require_unique(target: Target, keys: Sequence[str], names: Sequence[str]) -> None:
-    for key in keys:
-        if key not in names:
-            raise ProgrammingError(f"key {key!r} is none of the columns that are written: {', '.join(names)}.")
-    if keys and frozenset(keys) not in target.keys:
-        raise ProgrammingError(
-            f"upsert into {target.name} needs a unique index on ({', '.join(keys)}), and there is none: create one, or "
-            "name the columns of one that is. Nothing was done."
-        )
-
-
 def _chosen(strategy: Strategy, ambient: Transaction, source: DataSource, move: Move) -> str:
     """Staged where direct cannot be, which is an error for whoever insists on it."""
     why = None
@@ -170,6 +164,8 @@ def _chosen(strategy: Strategy, ambient: Transaction, source: DataSource, move: 
         why = f"{source.name} (mode={source.mode}) prepares nothing"
     elif move.mode in ("overwrite", "upsert"):
         why = f"{move.mode} is one statement over all rows"
+    elif move.target.row_security:
+        why = f"{move.target.name} has policies for rows, past which no COPY goes"
     elif not move.target.exists:
         why = f"{move.target.name} is created in the driver's branch, where no task sees it"
     elif source.name in ambient._slots:

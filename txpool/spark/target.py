@@ -8,12 +8,15 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
+import psycopg
+
 from txpool.datasource import DataSource
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.spark.columns import Column
 
 _TABLE: LiteralString = """
-    select c.oid, format('%%I.%%I', n.nspname, c.relname), c.relkind::text, has_table_privilege(c.oid, 'insert')
+    select c.oid, format('%%I.%%I', n.nspname, c.relname), c.relkind::text, has_any_column_privilege(c.oid, 'insert'),
+        row_security_active(c.oid)
     from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(%s)
 """
 # Domains are looked through; a numeric's typmod has its scale in eleven bits, with a sign.
@@ -52,6 +55,8 @@ class Target:
     #: The columns of each unique index.
     keys: tuple[frozenset[str], ...] = ()
     exists: bool = True
+    #: Policies say which rows this user may write.
+    row_security: bool = False
 
 
 def look(
@@ -61,7 +66,13 @@ def look(
 
     Errors: ProgrammingError where it is missing, or may not be written; NotSupportedError for what is no table.
     """
-    return Context().run(_look, datasource, table, new, keys)
+    try:
+        return Context().run(_look, datasource, table, new, keys)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise ProgrammingError(
+            f"{datasource.name}: {str(error).splitlines()[0]}, for {table}: grant usage on its schema to that user, "
+            "and create where the table is to be made. Nothing was done."
+        ) from error
 
 
 def _look(datasource: DataSource, table: str, new: Sequence[tuple[str, str]] | None, keys: Sequence[str]) -> Target:
@@ -79,14 +90,14 @@ def _look(datasource: DataSource, table: str, new: Sequence[tuple[str, str]] | N
                 )
             cursor.execute(create_statement(name, new, keys))
             found = cursor.execute(_TABLE, [name]).fetchone()
-        oid, name, kind, allowed = found
+        oid, name, kind, allowed, row_security = found
         if kind not in ("r", "p"):
             raise NotSupportedError(f"{name} in {datasource.name} is {_KINDS.get(kind, 'no table')}: name its table")
         if not allowed:
             raise ProgrammingError(f"the user of {datasource.name} may not write to {name}: grant insert on {name}")
         columns = [Column(*row) for row in cursor.execute(_COLUMNS, {"table": oid}).fetchall()]
         unique = [frozenset(names) for (names,) in cursor.execute(_KEYS, [oid]).fetchall()]
-        return Target(name, tuple(columns), tuple(unique), exists)
+        return Target(name, tuple(columns), tuple(unique), exists, row_security)
 
 
 def _parsed(cursor: Any, table: str) -> str:
@@ -107,6 +118,18 @@ def is_written_by(connection: Any, name: str) -> bool:
     )
     (found,) = connection.cursor().execute(query, [name]).fetchone()
     return bool(found)
+
+
+def require_unique(target: Target, keys: Sequence[str], names: Sequence[str]) -> None:
+    """ProgrammingError where an upsert into `names` cannot tell rows apart by `keys`."""
+    for key in keys:
+        if key not in names:
+            raise ProgrammingError(f"key {key!r} is none of the columns that are written: {', '.join(names)}.")
+    if keys and frozenset(keys) not in target.keys:
+        raise ProgrammingError(
+            f"upsert into {target.name} needs a unique index on ({', '.join(keys)}), and there is none: create one, or "
+            "name the columns of one that is. Nothing was done."
+        )
 
 
 def quoted(name: str) -> str:

@@ -11,9 +11,8 @@ from typing import Any
 from txpool.datasource import DataSource, arrive
 from txpool.errors import ConfigurationError, OperationalError
 from txpool.outcome import rolled_back
-from txpool.resources.base import BranchRecord
-from txpool.spark.attempts import Candidates, PartitionResult
-from txpool.spark.listing import Listing, list_attempts, roll_back
+from txpool.spark.attempts import Candidates, PartitionResult, require_all
+from txpool.spark.listing import Listing, list_attempts, require_same_server, roll_back
 from txpool.spark.monitor import Monitor
 from txpool.spark.status import TaggedJob
 from txpool.transaction import Transaction
@@ -77,6 +76,7 @@ class Write:
 
     def _take_over(self, partitions: int, results: list[PartitionResult]) -> Done:
         """One attempt for each partition becomes the transaction's; the others can never win, and roll back."""
+        require_all(self._gtrid, results, partitions)
         used = {record.datasource: result for result in results for record in result.records}
         for name, result in used.items():
             self._load(name, result)
@@ -91,8 +91,8 @@ class Write:
                 ) from listing.unreached[name]
         for result in results:
             for record in result.records:
-                self._require_same_server(record, listing)
-        winners = self._candidates.choose(self._gtrid, results, partitions, listing.attempts)
+                require_same_server(record, listing)
+        winners = self._candidates.choose(self._gtrid, results, listing.attempts)
         winning = {result.attempt for result in results}
         roll_back((a for a in listing.attempts.values() if a.number not in winning), self._datasources.values())
         branches = [
@@ -123,15 +123,6 @@ class Write:
 
     def _list(self, names: Iterable[str]) -> Listing:
         return list_attempts([self._datasources[n] for n in names], gtrid=self._gtrid, write=self._number)
-
-    def _require_same_server(self, record: BranchRecord, listing: Listing) -> None:
-        here = listing.identities[record.datasource]
-        if record.identity and here and record.identity != here:  # a server may hide its identity from a role
-            raise ConfigurationError(
-                f"{self._gtrid}: datasource {record.datasource} is one server for the tasks ({record.identity}) and "
-                f"another for the driver ({here}): give both the same url. The transaction rolls back, nothing of it "
-                "stays"
-            )
 
     def _take_back(self) -> None:
         """Free what the tasks have prepared; none of it can win any more, whatever appears later."""

@@ -1,0 +1,165 @@
+"""The "txpool" format of Spark's own readers and writers, by its Python Data Source API.
+
+Spark runs the parts of it in processes of its own: the planner's, the tasks', the commit's. What they need of the
+driver's process they ask of its desk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from txpool.spark.ambient import Announcer
+from txpool.spark.deposit import Deposit, deposit
+from txpool.spark.desk import Desk, ask
+from txpool.spark.plan import WritePlan, plan_write
+from txpool.spark.reading import Reader, ReadPlan, plan_reading
+from txpool.spark.session import require_classic
+from txpool.spark.teller import Teller
+
+
+@dataclass(frozen=True, slots=True)
+class _PlanWrite:
+    options: dict[str, str]
+    schema: StructType
+    overwrite: bool
+    streaming: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _PlanReading:
+    options: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    plan: WritePlan
+    deposits: Sequence[Deposit]
+
+
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    plan: WritePlan
+    deposits: Sequence[Deposit | None]
+
+
+class Format(DataSource):
+    """`format("txpool")` of `df.write`, `df.writeStream` and `spark.read`, once it is registered."""
+
+    #: Where the driver's desk is.
+    address: str
+
+    @classmethod
+    def name(cls) -> str:
+        return "txpool"
+
+    def schema(self) -> StructType:
+        plan: ReadPlan = ask(self.address, _PlanReading({**self.options}))
+        return plan.schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return Reader(ask(self.address, _PlanReading({**self.options})), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        return BatchWriter(self.address, self._plan(schema, overwrite, streaming=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - the name is Spark's
+        return StreamWriter(self.address, self._plan(schema, overwrite, streaming=True))
+
+    def _plan(self, schema: StructType, overwrite: bool, *, streaming: bool) -> Any:
+        return ask(self.address, _PlanWrite({**self.options}, schema, overwrite, streaming))
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One write: planned in one process, done in many, committed in another."""
+
+    def __init__(self, address: str, plan: WritePlan) -> None:
+        self._address = address
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return deposit(self._plan, iterator)
+
+    def commit(self, messages: list[Any]) -> None:
+        ask(self._address, _Commit(self._plan, messages))
+
+    def abort(self, messages: list[Any]) -> None:
+        ask(self._address, _Abort(self._plan, messages))
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """One batch of a stream: planned for its tasks, and once more for its commit."""
+
+    def __init__(self, address: str, plan: WritePlan) -> None:
+        self._address = address
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return deposit(self._plan, iterator, streaming=True)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - the name is Spark's
+        ask(self._address, _Commit(self._plan, messages))
+
+    def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
+        ask(self._address, _Abort(self._plan, messages))
+
+
+class _Office:
+    """What the desk answers with: this process's datasources, and its transactions."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self.pid = os.getpid()
+        self.context = session.sparkContext
+        self._announcer = Announcer(self.context)
+        self._teller = Teller(session, self._announcer)
+        self.desk = Desk(self._answer)
+
+    def _answer(self, request: object) -> Any:
+        match request:
+            case _PlanWrite(options, schema, overwrite, streaming):
+                return plan_write(options, schema, overwrite, () if streaming else self._announcer.open())
+            case _PlanReading(options):
+                return plan_reading(options)
+            case _Commit(plan, deposits):
+                self._teller.commit(plan, deposits)
+            case _Abort(plan, deposits):
+                self._teller.abort(plan, deposits)
+        return None
+
+
+_office: _Office | None = None
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("txpool")` known to a session; may be called again. Call it before transactions begin.
+
+    From then on each thread's Spark jobs carry the name of its ambient transaction, and a write by the format is a
+    part of that; where there is none, it is a transaction of its own. NotSupportedError for Spark Connect.
+    """
+    global _office
+    require_classic(spark, "register()")
+    if _office is None or _office.pid != os.getpid() or _office.context is not spark.sparkContext:
+        _office = _Office(spark)
+    spark.dataSource.register(_found_at(_office.desk.address))
+
+
+def _found_at(where: str) -> type[Format]:
+    """A class that Spark pickles whole, and with it the address."""
+
+    class Registered(Format):
+        address = where
+
+    return Registered

@@ -1,0 +1,208 @@
+"""The plan of a write by the "txpool" format: made in the driver's process, plain data for those that plan, write and
+commit.
+
+When it is made, nobody can tell which transaction the write will be a part of: its tasks are told by their job. So the
+names of what they leave in the database are made there, with this write's own number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from contextvars import Context
+from dataclasses import asdict, dataclass
+from typing import Any, LiteralString
+
+from pyspark.sql import types as T  # noqa: N812 - as every user of Spark knows it
+
+from txpool.datasource import DataSource, find
+from txpool.errors import NotSupportedError, ProgrammingError
+from txpool.manager import get_manager
+from txpool.properties import nearest
+from txpool.resources.staging import StagingTable
+from txpool.spark.columns import Column, Layout, definitions, pair
+from txpool.spark.copying import ATTEMPT, Copy
+from txpool.spark.encoding import Wire
+from txpool.spark.moving import Move
+from txpool.spark.target import Target, listed, look, quoted, require_unique
+from txpool.spark.travel import Luggage
+from txpool.transaction import Transaction
+
+OPTIONS = ("datasource", "dbtable", "upsertKeys", "transactionId", "strategy", "createTable")
+#: What Spark itself is told among a stream's options.
+_OF_SPARK = ("checkpointlocation", "queryname")
+_STRATEGIES = ("auto", "direct", "staged")
+#: The format's writes are counted from here for the whole process, above those that a transaction counts itself.
+FIRST = 100_000
+_numbers = itertools.count(FIRST)
+# Where neither a unique value nor a trigger (a foreign key is one) can make one task wait for another, or the driver.
+_INDEPENDENT: LiteralString = """
+    select relkind = 'r' and not relhastriggers
+        and not exists (select from pg_index where indrelid = c.oid and (indisunique or indisexclusion))
+    from pg_class c where oid = to_regclass(%s)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of the DataFrame that is written."""
+
+    index: int
+    #: An instant that the table keeps as the session's clock shows it.
+    as_local: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WritePlan:
+    """How a DataFrame's rows get into a table."""
+
+    #: The transaction of its own that it has where there is no other.
+    gtrid: str
+    number: int
+    #: What the user calls it, and its name.
+    datasource: str
+    source: str
+    luggage: Luggage
+    target: Target
+    fields: tuple[Field, ...]
+    layout: Layout
+    mode: str
+    keys: tuple[str, ...]
+    #: Of a table that is to be created: its columns.
+    created: tuple[tuple[str, str], ...]
+    #: direct, where a slot is free for it, or staged.
+    strategy: str
+    #: Whoever asked for `direct` does not want it staged.
+    insists: bool
+    transaction_id: str | None
+    #: What it is a plan of; the same for two plans of the same write.
+    digest: str
+    #: Transactions that were open in the driver's process.
+    open: tuple[str, ...]
+
+    def staging(self, gtrid: str) -> StagingTable:
+        return StagingTable(gtrid, self.number)
+
+    @property
+    def staged_columns(self) -> list[str]:
+        """The staging table's, as SQL declares them."""
+        declared = zip(self.layout.names, self.layout.declared, strict=True)
+        return [*(f"{quoted(name)} {kind}" for name, kind in declared), f"{ATTEMPT} bigint not null"]
+
+    def copy(self, gtrid: str, *, staged: bool) -> Copy:
+        """What a task does."""
+        names, wires = listed(self.layout.names), self.layout.wires
+        into = f"{self.target.name} ({names})"
+        if staged:
+            into, wires = f"{self.staging(gtrid).name} ({names}, {ATTEMPT})", (*wires, Wire(ATTEMPT, "bigint"))
+        return Copy(self.source, f"copy {into} from stdin (format binary)", wires, f"{gtrid}/{self.number}")
+
+    def move(self, gtrid: str) -> Move:
+        """What the driver does with staged rows."""
+        staging = self.staging(gtrid).name
+        return Move(gtrid, self.target, self.layout, self.mode, self.keys, staging, self.created)
+
+
+def plan_write(
+    options: Mapping[str, str], schema: T.StructType, overwrite: bool, open_transactions: Sequence[Transaction]
+) -> WritePlan:
+    """In the driver's process. ProgrammingError where options, table, columns or types do not fit."""
+    given = _checked(options)
+    source = find(given["datasource"])
+    if source.driver != "psycopg":
+        raise NotSupportedError(
+            f'{source.name} (driver={source.driver}) is a file with one writer, which tasks cannot share: the "txpool" '
+            "format writes to PostgreSQL. Nothing was done"
+        )
+    keys = tuple(key.strip() for key in given.get("upsertKeys", "").split(",") if key.strip())
+    mode = "overwrite" if overwrite else "upsert" if keys else "append"
+    if overwrite and keys:
+        raise ProgrammingError('upsertKeys go with mode("append"), which then updates the rows that are there')
+    new = definitions(schema.fields) if given.get("createTable", "false").lower() == "true" else None
+    target = look(source, given["dbtable"], new, keys)
+    pairs, layout = pair(schema.fields, target.columns, target.name)
+    require_unique(target, keys, layout.names)
+    strategy = _strategy(given.get("strategy", "auto"), source, target, mode, open_transactions)
+    told = {name: value for name, value in given.items() if name != "strategy"}
+    return WritePlan(
+        get_manager().new_gtrid(),
+        next(_numbers),
+        given["datasource"],
+        source.name,
+        Luggage.pack([source], {source.name: source}),
+        target,
+        tuple(_field(schema, field, column, target.name) for field, column in pairs),
+        layout,
+        mode,
+        keys,
+        tuple(new or ()),
+        strategy,
+        given.get("strategy") == "direct",
+        given.get("transactionId"),
+        hashlib.sha256(json.dumps([told, mode, schema.json(), asdict(layout)]).encode()).hexdigest(),
+        tuple(each.gtrid for each in open_transactions),
+    )
+
+
+def _checked(options: Mapping[str, str]) -> dict[str, str]:
+    """The options by the names that we give them. Spark does not tell capitals apart."""
+    known = {name.lower(): name for name in OPTIONS}
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        if name.lower() in _OF_SPARK:
+            continue
+        if name.lower() not in known:
+            raise ProgrammingError(f'the "txpool" format has no option {name}: {nearest(name, OPTIONS)}')
+        given[known[name.lower()]] = value
+    for name in ("datasource", "dbtable"):
+        if not given.get(name):
+            raise ProgrammingError(f'the "txpool" format needs .option("{name}", …). Nothing was done')
+    if given.get("strategy", "auto") not in _STRATEGIES:
+        raise ProgrammingError(f"strategy is {given['strategy']!r}: it is one of {', '.join(_STRATEGIES)}")
+    return given
+
+
+def _strategy(
+    wanted: str, source: DataSource, target: Target, mode: str, open_transactions: Sequence[Transaction]
+) -> str:
+    """Direct only where a late or lost attempt can keep nobody waiting: the format sees nothing of its job."""
+    why = None
+    if source.mode != "xa":
+        why = f"{source.name} (mode={source.mode}) prepares nothing"
+    elif mode != "append":
+        why = f"{mode} is one statement over all rows"
+    elif not target.exists:
+        why = f"{target.name} is created in the driver's branch, where no task sees it"
+    elif any(source.name in each._slots for each in open_transactions):
+        why = f"a transaction works in {source.name} on the driver, and tasks might wait for its locks"
+    elif not Context().run(_is_independent, source, target):
+        why = f"{target.name} has a unique index, a foreign key or a trigger, at which a retry might wait for ever"
+    if why is not None and wanted == "direct":
+        raise ProgrammingError(
+            f"strategy=direct cannot be: {why}. Leave it out, or use write_table(). Nothing was done"
+        )
+    return "staged" if why is not None or wanted == "staged" else "direct"
+
+
+def _is_independent(source: DataSource, target: Target) -> bool:
+    with closing(source.connect()) as connection:
+        (found,) = connection.cursor().execute(_INDEPENDENT, [target.name]).fetchone()
+        return bool(found)
+
+
+def _field(schema: T.StructType, field: T.StructField, column: Column, table: str) -> Field:
+    kind: Any = field.dataType
+    local = column.type == "timestamp" and isinstance(kind, T.TimestampType)
+    if column.array and column.type == "timestamp" and isinstance(kind.elementType, T.TimestampType):
+        remedy = "cast it to array<timestamp_ntz>"
+    elif column.type in ("json", "jsonb") and isinstance(kind, T.StructType | T.MapType | T.ArrayType | T.VariantType):
+        remedy = f'make it text by to_json("{field.name}")'
+    else:
+        return Field(schema.names.index(field.name), local)
+    raise ProgrammingError(
+        f'column {field.name} is {kind.simpleString()}, which the "txpool" format does not convert for '
+        f"{table}.{column.name}: {remedy}, or use write_table(). Nothing was done"
+    )

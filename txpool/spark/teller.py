@@ -1,0 +1,268 @@
+"""The driver's end of the "txpool" format's writes: what tasks have deposited becomes a part of the transaction.
+
+All of a write's partitions, or none. The transaction is the one that the write's job tells of, or the write's own,
+which begins and ends here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import closing
+from contextvars import Context
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import SparkSession
+
+from txpool.datasource import DataSource, find
+from txpool.errors import OperationalError
+from txpool.manager import _ambient, get_manager
+from txpool.outcome import rolled_back
+from txpool.resources.staging import Staging
+from txpool.spark.ambient import Announcer
+from txpool.spark.attempts import Candidates, PartitionResult, require_all
+from txpool.spark.copying import STAGED
+from txpool.spark.deposit import Batch, Deposit
+from txpool.spark.listing import list_attempts, require_same_server, roll_back
+from txpool.spark.plan import WritePlan
+from txpool.spark.replay import Replay
+from txpool.spark.report import WriteReport
+from txpool.spark.streaming import offsets
+from txpool.transaction import Status, Transaction
+
+logger = logging.getLogger("txpool")
+
+#: How many ended writes are remembered, since an abort may follow a commit that has failed.
+_REMEMBERED = 1000
+
+
+@dataclass(slots=True)
+class _Ending:
+    """A write is ended once; whoever comes meanwhile waits for that."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    ended: bool = False
+    transaction: Transaction | None = None
+
+
+class Teller:
+    """Takes in what the tasks of writes have deposited. Thread-safe."""
+
+    def __init__(self, session: SparkSession, announcer: Announcer) -> None:
+        self._session = session
+        self._announcer = announcer
+        self._lock = threading.Lock()
+        self._endings: OrderedDict[tuple[str, int], _Ending] = OrderedDict()
+
+    def commit(self, plan: WritePlan, deposits: Sequence[Deposit]) -> WriteReport:
+        """Make them a part of the transaction, and commit it where it is the write's own.
+
+        Errors: as write_table(); after one the transaction can only roll back.
+        """
+        plan = _as_worked_by(plan, deposits)
+        ending = self._ending(plan)
+        with ending.lock:
+            if ending.ended:
+                raise OperationalError(f"{plan.gtrid}: write {plan.number} has ended already: Spark had aborted it")
+            ending.ended = True
+            told = {deposit.ambient for deposit in deposits}
+            if len(told) != 1 or {deposit.digest for deposit in deposits} != {plan.digest}:
+                raise OperationalError(
+                    f"{plan.gtrid}: the tasks of write {plan.number} do not agree on what they were to do: the table "
+                    f"{plan.target.name} was changed meanwhile. Nothing of it stays: do it again"
+                )
+            ending.transaction = transaction = self._transaction(plan, *told)
+            name = self._name(plan, deposits[0].batch)
+            report = Context().run(_Taking(transaction, plan, name, deposits).run, own=not deposits[0].ambient)
+        logger.info("%s: %d rows are written into %s: %s", report.gtrid, report.rows, report.table, report)
+        return report
+
+    def abort(self, plan: WritePlan, deposits: Sequence[Deposit | None]) -> None:
+        """Nothing of the write shall stay. Comes after a commit, too, that has failed for Spark."""
+        there = [deposit for deposit in deposits if deposit is not None]
+        plan = _as_worked_by(plan, there)
+        ending = self._ending(plan)
+        with ending.lock:
+            if ending.ended:
+                _after_commit(ending.transaction, plan)
+                return
+            ending.ended = True
+            # Where no task has come to an end, any open transaction may have been the write's.
+            told = {deposit.ambient for deposit in there} or {"", *(each.gtrid for each in self._announcer.open())}
+            for ambient in told:
+                try:
+                    transaction = self._transaction(plan, ambient)
+                    Context().run(_give_up, transaction, plan)
+                    if not ambient:
+                        transaction.rollback()
+                    elif there:
+                        transaction.set_rollback_only(_doom(transaction, plan))
+                except Exception as error:
+                    whose = ambient or plan.gtrid
+                    logger.warning("%s: what is left of write %d waits for recovery: %s", whose, plan.number, error)
+
+    def _name(self, plan: WritePlan, batch: Batch | None) -> _Name | None:
+        if batch is None:
+            return None if plan.transaction_id is None else _Name(plan.transaction_id, plan.digest, None)
+        read = offsets(self._session, batch.query, batch.number)
+        digest = hashlib.sha256(f"{plan.digest}\n{read}".encode()).hexdigest()
+        return _Name(plan.transaction_id or batch.query, digest, batch.number)
+
+    def _transaction(self, plan: WritePlan, ambient: str) -> Transaction:
+        return self._announcer.find(ambient) if ambient else get_manager().new_transaction(gtrid=plan.gtrid)
+
+    def _ending(self, plan: WritePlan) -> _Ending:
+        with self._lock:
+            ending = self._endings.setdefault((plan.gtrid, plan.number), _Ending())
+            while len(self._endings) > _REMEMBERED:
+                self._endings.popitem(last=False)
+            return ending
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """What a write is known by when it comes again, and what tells its data from others."""
+
+    name: str
+    digest: str
+    batch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Taking:
+    """One write becomes a part of one transaction, in a context of its own."""
+
+    transaction: Transaction
+    plan: WritePlan
+    name: _Name | None
+    deposits: Sequence[Deposit]
+
+    def run(self, *, own: bool) -> WriteReport:
+        _ambient.set(self.transaction)
+        try:
+            report = self._join()
+            if own:
+                self.transaction.commit()
+        except BaseException as error:
+            what = f"Spark write {self.plan.number} of {self.transaction.gtrid} has failed"
+            if not own:
+                self.transaction.set_rollback_only(_doom(self.transaction, self.plan, error))
+                error.add_note(f"{what}: the transaction can only roll back, and nothing of it stays.")
+            elif not self.transaction.ended:  # else the error is what became of its commit
+                self.transaction.rollback()
+                error.add_note(f"{what}: nothing of it stays.")
+            raise
+        return report
+
+    def _join(self) -> WriteReport:
+        plan, gtrid = self.plan, self.transaction.gtrid
+        source = find(plan.datasource)
+        _leave_nothing(self.transaction, source, plan)
+        results = [PartitionResult.unpack(gtrid, deposit.packed) for deposit in self.deposits]
+        rows, size = (sum(sizes) for sizes in zip(*(result.size for result in results), strict=True))
+        report = WriteReport(gtrid, plan.number, plan.target.name, plan.mode, partitions=len(results), rows=rows)
+        try:
+            require_all(gtrid, results, len(self.deposits))
+            new = self._write(source, results, rows)
+        except BaseException:
+            _free(source, gtrid, plan)
+            raise
+        if not new:
+            _free(source, gtrid, plan)
+            return report
+        self._adopt(source, [result for result in results if result.records])
+        ways = " and ".join(sorted({deposit.way for deposit in self.deposits}))
+        return replace(report, strategy=ways, attempts=len(results), bytes=size)
+
+    def _write(self, source: DataSource, results: Sequence[PartitionResult], rows: int) -> bool:
+        """The driver's part: move what is staged, record a write that has a name. False where it was done before."""
+        way = {deposit.packed["partition"]: deposit.way for deposit in self.deposits}
+        staged = [result for result in results if way[result.partition] == STAGED]
+        plan, gtrid, name = self.plan, self.transaction.gtrid, self.name
+        if name is None and not staged:
+            return True
+        with closing(source.connect()) as connection:
+            if name is not None:
+                replay = Replay(source, name.name, plan.target.name, gtrid, plan.mode, name.digest, name.batch)
+                earlier = replay.claim(connection)
+                if earlier is not None:
+                    replay.require_rows(earlier, rows)
+                    return False
+                replay.finish(connection, len(results), rows)
+            if staged:
+                plan.move(gtrid).run(connection.cursor(), staged)
+        return True
+
+    def _adopt(self, source: DataSource, results: Sequence[PartitionResult]) -> None:
+        """The branches of the winners become the transaction's; those of other attempts roll back."""
+        if not results:
+            return
+        gtrid, patience = self.transaction.gtrid, self.transaction.patience
+        listing = list_attempts([source], gtrid=gtrid, write=self.plan.number)
+        if listing.unreached:
+            raise OperationalError(
+                f"{gtrid}: datasource {source.name} cannot be asked what tasks have prepared in it; the transaction "
+                "rolls back, nothing of it stays"
+            ) from listing.unreached[source.name]
+        for result in results:
+            for record in result.records:
+                require_same_server(record, listing)
+        winners = Candidates().choose(gtrid, results, listing.attempts)
+        winning = {result.attempt for result in results}
+        roll_back((each for each in listing.attempts.values() if each.number not in winning), [source])
+        self.transaction.adopt([source.prepared_branch(record, patience) for record in winners], loose_ends=True)
+
+
+def _as_worked_by(plan: WritePlan, deposits: Sequence[Deposit]) -> WritePlan:
+    """Under the names that tasks had: the commit of a stream's batch comes with a plan made anew."""
+    return replace(plan, gtrid=deposits[0].gtrid, number=deposits[0].number) if deposits else plan
+
+
+def _give_up(transaction: Transaction, plan: WritePlan) -> None:
+    source = find(plan.datasource)
+    _leave_nothing(transaction, source, plan)
+    _free(source, transaction.gtrid, plan)
+
+
+def _free(source: DataSource, gtrid: str, plan: WritePlan) -> None:
+    """Roll back what tasks have prepared: none of it can win any more."""
+    if source.mode == "xa":
+        roll_back(list_attempts([source], gtrid=gtrid, write=plan.number).attempts.values(), [source])
+
+
+def _leave_nothing(transaction: Transaction, source: DataSource, plan: WritePlan) -> None:
+    """Tasks that nobody has heard of may come late: recovery sweeps what appears once the transaction has ended."""
+    transaction.adopt((), loose_ends=True)
+    table = plan.staging(transaction.gtrid)
+
+    def drop(_: Status) -> None:
+        try:
+            Staging(source.name, source.driver_adapter).drop(table)
+        except Exception as error:
+            logger.warning("%s: the staging table %s is left to recovery: %s", transaction.gtrid, table.name, error)
+
+    transaction.after_completion(drop)
+
+
+def _after_commit(transaction: Transaction | None, plan: WritePlan) -> None:
+    """Spark reports a failure. Where the write is a part of a larger whole, that can only roll back."""
+    if transaction is None:
+        return
+    if not transaction.ended:
+        transaction.set_rollback_only(_doom(transaction, plan))
+    elif transaction.status in (Status.COMMITTED, Status.IN_DOUBT):
+        logger.error(
+            "%s is %s, though Spark reports its write as failed: do not do it again without a transactionId",
+            transaction.gtrid,
+            transaction.status.value,
+        )
+
+
+def _doom(transaction: Transaction, plan: WritePlan, error: BaseException | None = None) -> BaseException:
+    why = "" if error is None else f": {type(error).__name__}: {error}"
+    doom = rolled_back(transaction.gtrid, f"its Spark write {plan.number} has failed{why}")
+    doom.__cause__ = error
+    return doom

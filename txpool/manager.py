@@ -105,8 +105,12 @@ class TransactionManager:
         return make_gtrid(self.settings.node_name or "unnamed", incarnation, next(self._numbers))
 
     def new_transaction(self, timeout: float | None = None, gtrid: str | None = None) -> Transaction:
-        """A transaction that is nobody's ambient one yet; `timeout` in seconds, or the configured one."""
-        gtrid = gtrid or self.new_gtrid()
+        """A transaction that is nobody's ambient one yet; `timeout` in seconds, or the configured one.
+
+        `gtrid` is one of `new_gtrid`: its record is refused where its process was taken for dead meanwhile.
+        """
+        if gtrid is None:
+            gtrid = self.new_gtrid()
         seconds = self.settings.transaction_timeout if timeout is None else timeout
         patience = self._patience
         if seconds is not None:

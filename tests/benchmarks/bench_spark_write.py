@@ -1,25 +1,30 @@
-"""A million rows out of Spark into PostgreSQL: write_table(), Spark's own JDBC writer, and the server's COPY of a file.
+"""Rows out of Spark into PostgreSQL: write_table(), Spark's own JDBC writer, and the server's COPY of a file.
 
-python tests/benchmarks/bench_spark_write.py [ROUNDS]           the contest
-python tests/benchmarks/bench_spark_write.py [ROUNDS] --sweep   and time per row by partitions and rows, and memory
+python tests/benchmarks/bench_spark_write.py [ROUNDS]            the ways of writing a million rows, in turn
+python tests/benchmarks/bench_spark_write.py [ROUNDS] --sweep    time for a row, by partitions and by rows
+python tests/benchmarks/bench_spark_write.py --memory            what a task needs, by the rows of its partition
 
 Spark's writer needs PostgreSQL's JDBC jar: Debian's libpostgresql-jdbc-java, or the path in POSTGRESQL_JAR.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from rich.console import Console
+from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -34,9 +39,13 @@ if TYPE_CHECKING:
 
 ROWS = 1_000_000
 PARTITIONS = 4
+#: Rows and partitions of the sweep. The largest is measured once.
+BY_PARTITIONS = [(ROWS, partitions) for partitions in (1, 4, 20, 50, 200)]
+BY_ROWS = [(rows, PARTITIONS) for rows in (ROWS // 10, ROWS, ROWS * 10)]
 JAR = os.environ.get("POSTGRESQL_JAR", "/usr/share/java/postgresql.jar")
 SLOTS = {"max_prepared_transactions": "300", "max_wal_size": "8GB"}
-_TABLE = "(id bigint, n integer, x double precision, name text, seen timestamp)"
+_COLUMNS = "id bigint, n integer, x double precision, name text, seen timestamp"
+_TICK = 1_000_000 / os.sysconf("SC_CLK_TCK")
 
 
 def frame(spark: SparkSession, rows: int, partitions: int) -> DataFrame:
@@ -57,7 +66,24 @@ class Bench:
         self._server = server
         self._source = source
         self._connection = psycopg.connect(server.dsn("one"), autocommit=True)
-        self._connection.execute(f"create table landed {_TABLE}")  # type: ignore[arg-type]
+        self._connection.execute(f"create table landed ({_COLUMNS})")
+        #: How a DataFrame may get into the table `landed`; the first is what the others are compared with.
+        self.ways: dict[str, Callable[[DataFrame], object]] = {
+            "write_table": self._ours,
+            "write_table, staged": partial(self._ours, strategy="staged"),
+            "JDBC": self._jdbc,
+            "JDBC, reWriteBatchedInserts": partial(self._jdbc, parameters="?reWriteBatchedInserts=true"),
+        }
+
+    def _ours(self, df: DataFrame, strategy: Any = "direct") -> object:
+        from txpool.spark import write_table
+
+        return write_table(df, self._source, "landed", strategy=strategy)
+
+    def _jdbc(self, df: DataFrame, parameters: str = "") -> None:
+        url = f"jdbc:postgresql://127.0.0.1:{self._server.port}/one{parameters}"
+        properties = {"user": self._server.user, "password": self._server.password, "driver": "org.postgresql.Driver"}
+        df.write.jdbc(url, "landed", mode="append", properties=properties)
 
     def timed(self, write: Callable[[], object], rows: int) -> float:
         """Seconds for one write into the empty table, whose rows are counted."""
@@ -70,64 +96,84 @@ class Bench:
         assert found == (rows,), found
         return seconds
 
-    def ours(self, df: DataFrame, strategy: Any = "direct") -> Callable[[], object]:
-        from txpool.spark import write_table
-
-        return lambda: write_table(df, self._source, "landed", strategy=strategy)
-
-    def jdbc(self, df: DataFrame, parameters: str = "") -> Callable[[], object]:
-        url = f"jdbc:postgresql://127.0.0.1:{self._server.port}/one{parameters}"
-        properties = {"user": self._server.user, "password": self._server.password, "driver": "org.postgresql.Driver"}
-        return lambda: df.write.jdbc(url, "landed", mode="append", properties=properties)
-
-    def copy(self, df: DataFrame) -> Callable[[], object]:
-        self.timed(self.ours(df), ROWS)
-        file = self._server.folder / "rows.copy"  # type: ignore[operator]
-        self._connection.execute(f"copy landed to '{file}'")  # type: ignore[arg-type]
-        return lambda: self._connection.execute(f"copy landed from '{file}'")  # type: ignore[arg-type]
-
     def contest(self, rounds: int) -> None:
+        """Every way, and the server's COPY of a file that has the same rows."""
         df = frame(self._spark, ROWS, PARTITIONS).cache()
         df.count()
-        writes = {
-            "write_table": self.ours(df),
-            "write_table, staged": self.ours(df, "staged"),
-            "JDBC": self.jdbc(df),
-            "JDBC, reWriteBatchedInserts": self.jdbc(df, "?reWriteBatchedInserts=true"),
-            "COPY FROM a file": self.copy(df),
-        }
+        self.timed(partial(self._ours, df), ROWS)
+        file = self._server.folder / "rows.copy"  # type: ignore[operator]
+        self._connection.execute(f"copy landed to '{file}'")
+        writes: dict[str, Callable[[], object]] = {name: partial(way, df) for name, way in self.ways.items()}
+        writes["COPY FROM a file"] = partial(self._connection.execute, f"copy landed from '{file}'")
         compare(
             f"{ROWS:,} rows of five columns, {PARTITIONS} cached partitions, local[2]",
-            {name: lambda write=write: self.timed(write, ROWS) for name, write in writes.items()},  # type: ignore[misc]
+            {name: partial(self.timed, write, ROWS) for name, write in writes.items()},
             rounds=rounds,
             unit="s",
             bound="JDBC 2.5 and more, rewritten 1.4 and more, COPY 0.71 and more",
         )
         df.unpersist()
 
-    def sweep(self, rounds: int) -> None:
-        """Time per row, and the largest Python worker meanwhile."""
-        print(f"{machine()}; load {os.getloadavg()[0]:.1f}; medians of {rounds}, (min to max)")
-        print(f"{'strategy':10}{'rows':>12}{'partitions':>12}{'µs a row':>24}{'largest worker':>16}")
-        shapes = [(ROWS, 1), (ROWS, 4), (ROWS, 50), (ROWS, 200), (ROWS // 10, 4), (ROWS * 10, 4)]
-        shapes += [(ROWS // 10, 1), (ROWS * 10, 1)]
-        for strategy in ("direct", "staged"):
-            for rows, partitions in shapes:
-                write = self.ours(frame(self._spark, rows, partitions), strategy)
+    def sweep(self, rounds: int, names: list[str]) -> None:
+        """Time for a row, on the clock and of processors; the shapes are measured in turn, round by round."""
+        table = Table(title=f"Time for a row in µs: medians of {rounds} rounds, of the largest one's single round")
+        for heading in ("", "rows", "partitions", "µs a row", "min", "max", "ratio", "CPU: JVM", "Python", "server"):
+            table.add_column(heading, justify="right" if heading else "left")
+        shapes = list(dict.fromkeys([*BY_PARTITIONS, *BY_ROWS]))
+        for name in names:
+            found: dict[tuple[int, int], list[dict[str, float]]] = {shape: [] for shape in shapes}
+            for turn in range(rounds + 1):  # the first warms up
+                for rows, partitions in shapes:
+                    if rows <= ROWS or turn == rounds:
+                        spent = self._spent(self.ways[name], rows, partitions)
+                        found[rows, partitions] += [spent] * bool(turn)
+            for label, part in (("partitions", BY_PARTITIONS), ("rows", BY_ROWS)):
+                base = statistics.median(spent["clock"] for spent in found[part[0]])
+                for rows, partitions in part:
+                    spents = found[rows, partitions]
+                    clocks = [spent["clock"] for spent in spents]
+                    cells = [statistics.median(clocks), min(clocks), max(clocks), statistics.median(clocks) / base]
+                    cells += [statistics.median(spent[who] for spent in spents) for who in ("JVM", "Python", "server")]
+                    table.add_row(f"{name}, by {label}", f"{rows:,}", str(partitions), *[f"{x:.2f}" for x in cells])
+        _show(table, self._spark)
+
+    def _spent(self, way: Callable[[DataFrame], object], rows: int, partitions: int) -> dict[str, float]:
+        """Microseconds for a row: on the clock, and of processors by process."""
+        before = _used()
+        seconds = self.timed(partial(way, frame(self._spark, rows, partitions)), rows)
+        spent = {who: (used - before[who]) / rows for who, used in _used().items()}
+        return {"clock": seconds * 1e6 / rows, **spent}
+
+    def memory(self) -> None:
+        """The largest Python worker while one partition of so many rows is written."""
+        table = Table(title="Memory of a task: the largest Python worker, all rows in one partition")
+        for heading in ("", "rows", "before MB", "peak MB"):
+            table.add_column(heading, justify="right" if heading else "left")
+        for name in ("write_table", "write_table, staged"):
+            for rows in (ROWS // 10, ROWS, ROWS * 10):
                 with Workers() as workers:
-                    times = sorted(self.timed(write, rows) / rows * 1e6 for _ in range(rounds))
-                spread = f"{statistics.median(times):.2f} ({times[0]:.2f} to {times[-1]:.2f})"
-                print(f"{strategy:10}{rows:12,}{partitions:12}{spread:>24}{workers.peak / 1024:>13.0f} MB", flush=True)
+                    self.timed(partial(self.ways[name], frame(self._spark, rows, 1)), rows)
+                table.add_row(name, f"{rows:,}", f"{workers.before / 1024:.0f}", f"{workers.peak / 1024:.0f}")
+        _show(table, self._spark)
+
+
+def _show(table: Table, spark: SparkSession) -> None:
+    runtime: Any = spark.sparkContext._jvm
+    versions = f"Spark {spark.version}, Java {runtime.System.getProperty('java.version')}, {spark.sparkContext.master}"
+    console = Console(width=140)
+    console.print(f"{machine()}, {versions}; load {os.getloadavg()[0]:.1f}", style="dim", highlight=False)
+    console.print(table)
 
 
 class Workers:
-    """The peak of memory of any Python worker of this process's Spark, in kB, sampled while a block runs."""
+    """The memory of the largest Python worker of this process's Spark, in kB: as a block begins, and its peak in it."""
 
-    peak = 0
+    before = peak = 0
 
     def __enter__(self) -> Workers:
-        for pid in _workers():
-            Path("/proc", pid, "clear_refs").write_text("5")  # its peak is what it has now
+        for worker in _workers():
+            Path("/proc", str(worker), "clear_refs").write_text("5")  # its peak is what it has now
+        self.before = max(map(_peak, _workers()), default=0)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -136,29 +182,72 @@ class Workers:
     def __exit__(self, *error: object) -> None:
         self._stopped.set()
         self._thread.join()
+        self._look()
 
     def _run(self) -> None:
         while not self._stopped.wait(0.2):
-            self.peak = max([self.peak, *map(_peak, _workers())])
+            self._look()
+
+    def _look(self) -> None:
+        self.peak = max([self.peak, *map(_peak, _workers())])
 
 
-def _workers() -> list[str]:
-    listed = subprocess.run(
-        ["ps", "-s", str(os.getsid(0)), "-o", "pid,args"], capture_output=True, text=True, check=False
-    )
-    return [line.split()[0] for line in listed.stdout.splitlines() if "pyspark.daemon" in line]
+def _workers() -> list[int]:
+    return [pid for pid, process in _below().items() if process.name.startswith("python")]
 
 
-def _peak(pid: str) -> int:
+def _peak(pid: int) -> int:
     try:
-        status = Path("/proc", pid, "status").read_text()
+        status = Path("/proc", str(pid), "status").read_text()
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0)
 
 
-def main(*arguments: str) -> None:
-    rounds = next((int(each) for each in arguments if each.isdigit()), 5)
+@dataclass(frozen=True)
+class Process:
+    parent: int
+    name: str
+    #: Microseconds of processors, with those of its children that have ended.
+    used: float
+
+
+def _used() -> dict[str, float]:
+    """Microseconds of processors so far: of the JVM, of Spark's Python processes, of the server's."""
+    mine = _below().values()
+    names = {"JVM": "java", "Python": "python", "server": "postgres"}
+    return {who: sum(each.used for each in mine if each.name.startswith(name)) for who, name in names.items()}
+
+
+def _below() -> dict[int, Process]:
+    """The processes that this one has started, and those that they have."""
+    everyone = dict(_processes())
+    found: dict[int, Process] = {}
+    generation = {os.getpid()}
+    while generation:
+        generation = {child for child, process in everyone.items() if process.parent in generation}
+        found |= {child: everyone[child] for child in generation}
+    return found
+
+
+def _processes() -> Iterator[tuple[int, Process]]:
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            name, _, rest = (folder / "stat").read_text().rpartition(")")
+        except OSError:  # it has ended
+            continue
+        fields = rest.split()
+        yield int(folder.name), Process(int(fields[1]), name.partition("(")[2], sum(map(int, fields[11:15])) * _TICK)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("rounds", nargs="?", type=int, default=3)
+    parser.add_argument("--sweep", action="store_true", help="time for a row, by partitions and by rows")
+    parser.add_argument("--memory", action="store_true", help="the memory of a task, by the rows of its partition")
+    parser.add_argument("--way", action="append", help="what to sweep, by its name in the contest; may be repeated")
+    wanted = parser.parse_args()
+    began = time.monotonic()
     settings = {"spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC"}
     settings["spark.ui.showConsoleProgress"] = "false"
     settings["spark.driver.extraJavaOptions"] = "-Duser.timezone=UTC"
@@ -177,11 +266,15 @@ def main(*arguments: str) -> None:
         configure(node_name="bench", log_url=f"sqlite:///{folder}/txlog", log_create=True)
         with DataSource.from_properties(file) as source:
             bench = Bench(spark, server, source)
-            bench.contest(rounds)
-            if "--sweep" in arguments:
-                bench.sweep(min(rounds, 3))
+            if wanted.sweep:
+                bench.sweep(wanted.rounds, wanted.way or ["write_table"])
+            if wanted.memory:
+                bench.memory()
+            if not (wanted.sweep or wanted.memory):
+                bench.contest(wanted.rounds)
         spark.stop()
+    print(f"{time.monotonic() - began:.0f} s in all")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

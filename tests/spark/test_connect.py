@@ -21,13 +21,17 @@ _SCRIPT = """
     from txpool.errors import NotSupportedError
     from txpool.manager import configure
     from txpool.scope import transaction
-    from txpool.spark import foreach_partition, write_table
+    from txpool.spark import foreach_partition, once_per_batch, write_table
 
     spark = SparkSession.builder.remote("local[2]").getOrCreate()
     configure(node_name="driver", log_url="sqlite:///txlog", log_create=True)
     frame = spark.range(4)
     said = [type(frame).__module__]
-    for write in (lambda: foreach_partition(frame, print), lambda: write_table(frame, "one.properties", "landed")):
+    for write in (
+        lambda: foreach_partition(frame, print),
+        lambda: write_table(frame, "one.properties", "landed"),
+        lambda: once_per_batch(print, "one.properties"),
+    ):
         try:
             with transaction():
                 write()
@@ -43,7 +47,6 @@ def test_spark_connect_is_refused_by_name(local_cluster: Callable[..., str], req
     output = local_cluster(_SCRIPT, master="local[2]")
     module, *said = json.loads(output.splitlines()[-1])
     assert module == "pyspark.sql.connect.dataframe"
-    assert len(said) == 2
-    for text, name in zip(said, ("foreach_partition()", "write_table()"), strict=True):
-        assert text.startswith(f"{name} needs a driver of its own, and a Spark Connect DataFrame has none here")
+    for text, name in zip(said, ("foreach_partition()", "write_table()", "once_per_batch()"), strict=True):
+        assert text.startswith(f"{name} needs a driver of its own, and Spark Connect has none here")
         assert text.endswith("Nothing was done")

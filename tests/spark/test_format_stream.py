@@ -104,7 +104,7 @@ def test_upserts_and_whole_results(spark: SparkSession, databases: Databases, ar
     end(start(totals, "keyed", checkpoint="complete", output="complete"))
     assert rows(databases, "keyed") == [(1, 1), (12, 2), (23, 1)]
     with pytest.raises(Exception, match="txpool does not support Update mode"):  # Spark's own word for Python sources
-        start(totals, "keyed", checkpoint="update", output="update")
+        end(start(totals, "keyed", checkpoint="update", output="update"))
 
 
 def test_a_stream_belongs_to_no_transaction(

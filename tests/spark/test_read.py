@@ -139,7 +139,7 @@ KINDS: dict[str, Kind] = {
     "price": Kind("numeric(12, 3)", digits(12, 3)),
     "widest": Kind("numeric(38, 17)", digits(38, 17)),
     "free": Kind("numeric", digits(38, 18)),
-    "rounded": Kind("numeric(5, -2)", digits(7, 0)),
+    "rounded": Kind("numeric(5, -2)", digits(6, 0)),
     "small": Kind("numeric(2, 5)", digits(2, 5)),
     "name": Kind("text", text),
     "code": Kind("varchar(20)", lambda r: text(r)[:20]),

@@ -138,10 +138,10 @@ def test_each_partition_lands_exactly_once(spark: SparkSession, databases: Datab
         if TaskContext.get().partitionId() == 3 and os.path.exists(path):  # type: ignore[union-attr]
             raise LookupError
 
-    def write(partitions: int = 4) -> Any:
+    def write(partitions: int = 4, atomicity: Any = "partition") -> Any:
         spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
         df = spark.range(40).repartition("id").mapInArrow(fail_once, "id bigint")
-        return write_table(df, "ledger.properties", "landed", atomicity="partition", transaction_id=_NIGHT)
+        return write_table(df, "ledger.properties", "landed", atomicity=atomicity, transaction_id=_NIGHT)
 
     with pytest.raises(Exception, match="LookupError"):
         write()
@@ -152,6 +152,8 @@ def test_each_partition_lands_exactly_once(spark: SparkSession, databases: Datab
     databases.execute("one", "update txpool_spark.writes set row_count = null")
     with pytest.raises(ProgrammingError, match=r"begun to write .* in 4 partitions, and now there are 5"):
         write(5)
+    with pytest.raises(ProgrammingError, match=r"written a part of public.landed, with atomicity='partition'"):
+        write(atomicity="job")
     with pytest.raises(ProgrammingError, match="wants a transaction_id"), transaction():
         write()
     assert count(databases) == (40, 40)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 JAR = os.environ.get("POSTGRESQL_JAR", "/usr/share/java/postgresql.jar")
-ROUNDS = int(os.environ.get("TXPOOL_JDBC_ROUNDS", "6"))
+ROUNDS = int(os.environ.get("TXPOOL_JDBC_ROUNDS", "4"))
 SEED = os.environ.get("TXPOOL_JDBC_SEED") or secrets.token_hex(4)
 _ROWS = 60
 _WIDE = 120
@@ -70,7 +70,7 @@ _WORDS = ("", " ", "\\N", "null", 'a"b', "{a,b}", "a,b\tc\nd\re", "ü€😀", "
 _MICROSECONDS = "(extract(epoch from {}) * 1000000)::bigint::text"
 # Where arithmetic with times would go by the clock of the session's zone.
 _LASTED = """cast(cast(extract(day from {0}) * 86400000000 + extract(hour from {0}) * 3600000000
-    + extract(minute from {0}) * 60000000 + extract(second from {0}) * 1000000 as bigint) as string)"""
+    + extract(minute from {0}) * 60000000L + extract(second from {0}) * 1000000 as bigint) as string)"""
 #: The same of every element of an array.
 _MANY = """case when {{0}} is not null then coalesce(
     (select json_agg({} order by place) from unnest({{0}}) with ordinality each(e, place)), '[]')::text end"""
@@ -340,7 +340,7 @@ def _within_the_gap(declared: str, value: Any) -> bool:
         return -141_437 <= int(value) < -141_427
     if declared.startswith("timestamptz"):
         return -12_220_156_800 <= int(value) // 10**6 < -12_219_292_800
-    return "1582-10-05" <= value < "1582-10-15"
+    return "1582-10-05" <= str(value) < "1582-10-15"
 
 
 _SCRIPT = """

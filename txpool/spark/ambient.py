@@ -43,6 +43,7 @@ class Announcer:
         self._context = context
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._here = threading.local()
         self._told: WeakValueDictionary[str, Transaction] = WeakValueDictionary()
         ambient_listeners.append(self._tell)
         self._tell(current())
@@ -77,5 +78,16 @@ class Announcer:
                 told = _OF_A_TASK + told
         try:
             self._context.setLocalProperty(_AMBIENT, told)
+            self._tag(transaction if told else None)
         except Exception as error:
             logger.warning("Spark cannot be told of the transaction %s: %s", told or "that has ended", error)
+
+    def _tag(self, transaction: Transaction | None) -> None:
+        """What the thread has Spark do within a transaction that has a timeout is cancelled by that."""
+        former, self._here.tag = getattr(self._here, "tag", None), None
+        if former is not None:
+            self._context.removeJobTag(former)
+        if transaction is not None and transaction.patience.vote() is not None:
+            self._here.tag = tag = transaction.gtrid
+            self._context.addJobTag(tag)
+            transaction.on_cancel(lambda: self._context.cancelJobsWithTag(tag))

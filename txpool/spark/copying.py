@@ -7,12 +7,10 @@ and are nobody's before the driver has moved them.
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -24,6 +22,7 @@ from txpool.datasource import connect
 from txpool.spark.attempts import PartitionResult
 from txpool.spark.encoding import HEADER, TRAILER, Wire, encode
 from txpool.spark.travel import Luggage
+from txpool.spark.worker import quicken
 
 #: The local property of the job that says where its tasks write.
 PLACE = "txpool.write.place"
@@ -113,20 +112,9 @@ class InArrow:
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - Spark runs this
         partition = context.partitionId()
-        settle()
+        quicken()
         way = self.ways[context.getLocalProperty(PLACE) or DIRECT]
         for packed in way(partition, batches):
             if self.done is not None:
                 self.done.add({partition: tuple(packed["size"])})
             yield pa.RecordBatch.from_pydict({"packed": [json.dumps(packed)]})
-
-
-@cache
-def settle() -> None:
-    """Once in a worker: set apart what it keeps from task to task, which is its modules most of all.
-
-    Spark has each worker collect garbage when a task has ended, and the next task waits for that: to look at all that
-    pandas and others consist of takes longer than a small partition does.
-    """
-    gc.collect()
-    gc.freeze()

@@ -160,22 +160,19 @@ def decode(rows: Iterable[bytes], columns: Sequence[ReadColumn], schema: pa.Sche
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _slices(rows: Iterable[bytes]) -> Iterator[bytes]:
+def _slices(rows: Iterable[bytes]) -> Iterator[bytearray]:
     """Whole rows, however wide one is."""
-    pending: list[bytes] = []
-    size = 0
+    pending = bytearray()  # a list of so many would keep the garbage collector busy
     for row in rows:
-        pending.append(row)
-        size += len(row)
-        if size >= _SLICE:
-            yield b"".join(pending)
-            pending.clear()
-            size = 0
+        pending += row
+        if len(pending) >= _SLICE:
+            yield pending
+            pending = bytearray()
     if pending:
-        yield b"".join(pending)
+        yield pending
 
 
-def _parsed(text: bytes, wires: Sequence[tuple[str, pa.DataType]]) -> list[pa.Array]:
+def _parsed(text: bytes | bytearray, wires: Sequence[tuple[str, pa.DataType]]) -> list[pa.Array]:
     """The columns of a CSV file, each with the name that an error says, and a type. DataError."""
     if not text:
         return [pa.array([], kind) for _, kind in wires]

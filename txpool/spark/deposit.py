@@ -20,10 +20,11 @@ from txpool.datasource import DataSource, find
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.resources.staging import Staging, StagingTable
 from txpool.spark.ambient import told_by
-from txpool.spark.copying import DIRECT, STAGED, Copy, Stage, measure, settle
+from txpool.spark.copying import DIRECT, STAGED, Copy, Stage, measure
 from txpool.spark.plan import Field, WritePlan
 from txpool.spark.slots import NO_SLOT, Reservation
 from txpool.spark.task import PartitionTask
+from txpool.spark.worker import quicken
 
 #: Slots that tasks leave free, for the driver's own branch.
 _SPARE = 1
@@ -59,7 +60,7 @@ def deposit(plan: WritePlan, batches: Iterator[pa.RecordBatch], *, streaming: bo
     """Write one partition, for the transaction that the job tells of, or the plan's own."""
     context = TaskContext.get()
     assert context is not None  # noqa: S101 - Spark runs this
-    settle()
+    quicken()
     ambient = told_by(context)
     batch = None
     if streaming:

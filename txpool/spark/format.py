@@ -27,7 +27,7 @@ from txpool.spark.deposit import Deposit, deposit
 from txpool.spark.desk import Desk, ask
 from txpool.spark.plan import WritePlan, plan_write
 from txpool.spark.reading import Reader, ReadPlan, plan_reading
-from txpool.spark.session import require_classic
+from txpool.spark.session import guard, require_classic
 from txpool.spark.teller import Teller
 
 
@@ -130,6 +130,7 @@ class _Office:
     def _answer(self, request: object) -> Any:
         match request:
             case _PlanWrite(options, schema, overwrite, streaming):
+                guard(self.context)
                 return plan_write(options, schema, overwrite, () if streaming else self._announcer.open())
             case _PlanReading(options):
                 return plan_reading(options)

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from contextvars import Context
 from dataclasses import asdict, dataclass
 from typing import Any, LiteralString
@@ -27,6 +27,7 @@ from txpool.spark.columns import Column, Layout, definitions, pair
 from txpool.spark.copying import ATTEMPT, Copy
 from txpool.spark.encoding import Wire
 from txpool.spark.moving import Move
+from txpool.spark.privileges import require_privileges
 from txpool.spark.target import Target, listed, look, quoted, require_unique
 from txpool.spark.travel import Luggage
 from txpool.transaction import Transaction
@@ -111,6 +112,8 @@ def plan_write(
 ) -> WritePlan:
     """In the driver's process. ProgrammingError where options, table, columns or types do not fit."""
     given = _checked(options)
+    if get_manager().log is None:
+        get_manager().new_transaction().adopt((), loose_ends=False)  # which is an error, and shows the lines to write
     source = find(given["datasource"])
     if source.driver != "psycopg":
         raise NotSupportedError(
@@ -125,7 +128,12 @@ def plan_write(
     target = look(source, given["dbtable"], new, keys)
     pairs, layout = pair(schema.fields, target.columns, target.name)
     require_unique(target, keys, layout.names)
+    require_privileges(source, target, layout.names, mode=mode, keys=keys, strategy=given.get("strategy", "auto"))
     strategy = _strategy(given.get("strategy", "auto"), source, target, mode, open_transactions)
+    for each in open_transactions:
+        # It may be the write's. Who interrupts that ends it before Spark has said what became of the tasks.
+        with suppress(ProgrammingError):
+            each.adopt((), loose_ends=True)
     told = {name: value for name, value in given.items() if name != "strategy"}
     return WritePlan(
         get_manager().new_gtrid(),

@@ -26,8 +26,9 @@ _SEQUENCES: LiteralString = """
     select s.oid::regclass::text from pg_attrdef f
         join pg_attribute a on (a.attrelid, a.attnum) = (f.adrelid, f.adnum)
         join pg_depend d on (d.classid, d.objid, d.refclassid) = ('pg_attrdef'::regclass, f.oid, 'pg_class'::regclass)
-        join pg_class s on s.oid = d.refobjid and s.relkind = 'S'
-    where f.adrelid = to_regclass(%s) and a.attname <> all (%s) and not has_sequence_privilege(s.oid, 'usage, update')
+        join pg_class s on s.oid = d.refobjid
+    where f.adrelid = to_regclass(%s) and a.attname <> all (%s)
+        and case s.relkind when 'S' then not has_sequence_privilege(s.oid, 'usage, update') else false end
 """
 _STAGING: LiteralString = """
     select case when to_regnamespace(%(schema)s) is null then has_database_privilege(current_database(), 'create')

@@ -128,6 +128,14 @@ class Replay:
                 f"now there are {partitions}: whoever goes on needs the same ones. Nothing was written."
             )
 
+    def require_whole(self, earlier: Earlier) -> None:
+        """It was one transaction; ProgrammingError where partitions have committed by themselves, and not all have."""
+        if earlier.rows is None:
+            raise ProgrammingError(
+                f"transaction_id={self.transaction_id!r} has written a part of {self.target}, with "
+                "atomicity='partition': end it the same way. Nothing was written."
+            )
+
     def require_rows(self, earlier: Earlier, rows: int) -> None:
         """Their number must be the same, where the plan may not tell data apart. ProgrammingError."""
         if earlier.rows is not None and rows != earlier.rows:

@@ -80,7 +80,7 @@ def _of_chance(df: DataFrame, atomicity: str) -> str | None:
     """Rows that may move from one partition to another when some of them are computed again."""
     each = atomicity == "partition"
     # By its checksums Spark itself finds out that a shuffle has come out otherwise, and starts again or fails the job.
-    if not each and all(df.sparkSession.conf.get(key, "false") == "true" for key in _CHECKED):
+    if not each and all(df.sparkSession.conf.get(key) == "true" for key in _CHECKED):
         return None
     found = unsteady(df, rerun=each)
     if not found:
@@ -88,8 +88,8 @@ def _of_chance(df: DataFrame, atomicity: str) -> str | None:
     when = (
         "a later attempt, or a rerun, may put rows twice or leave some out, since partitions that have committed stay"
         if each
-        else f"where a lost part of a shuffle is computed again, rows may land twice or be left out, as {_CHECKED[-1]} "
-        "is false"
+        else "where a lost part of a shuffle is computed again, rows may land twice or be left out, since Spark's own "
+        f"check is off ({' or '.join(_CHECKED)} is false)"
     )
     return (
         f"{'; '.join(found)}: {when}. Deal rows out by columns of the data that stay the same (df.repartition(n, "

@@ -51,8 +51,8 @@ def once_per_batch(
     """
     if is_remote():
         raise NotSupportedError(
-            "once_per_batch() needs a driver of its own, and with Spark Connect the batches are written elsewhere: use "
-            "a classic session (SparkSession.builder.master(…), or spark-submit). Nothing was done"
+            "once_per_batch() needs a driver of its own, and Spark Connect has none here: use a classic session "
+            "(SparkSession.builder.master(…), or spark-submit). Nothing was done"
         )
     source = find(datasource)
     if source.driver != "psycopg":

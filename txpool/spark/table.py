@@ -116,7 +116,8 @@ class _Order:
         with closing(self.source.connect()) as connection:
             earlier = replay.claim(connection)
             if earlier is not None:
-                if earlier.rows is not None and must_count(self.df):
+                replay.require_whole(earlier)
+                if must_count(self.df):
                     replay.require_rows(earlier, self.df.count())
                 return replace(report, partitions=earlier.partitions or 0, rows=earlier.rows or 0)
             report = self._write(ambient, target, report)

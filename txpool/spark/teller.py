@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import SparkSession
 
 from txpool.datasource import DataSource, find
-from txpool.errors import OperationalError
+from txpool.errors import OperationalError, ProgrammingError
 from txpool.manager import _ambient, get_manager
 from txpool.outcome import rolled_back
 from txpool.resources.staging import Staging
@@ -94,15 +94,26 @@ class Teller:
             told = {deposit.ambient for deposit in there} or {"", *(each.gtrid for each in self._announcer.open())}
             for ambient in told:
                 try:
-                    transaction = self._transaction(plan, ambient)
-                    Context().run(_give_up, transaction, plan)
-                    if not ambient:
-                        transaction.rollback()
-                    elif there:
-                        transaction.set_rollback_only(_doom(transaction, plan))
+                    Context().run(self._give_up, plan, ambient, doomed=bool(there))
                 except Exception as error:
                     whose = ambient or plan.gtrid
                     logger.warning("%s: what is left of write %d waits for recovery: %s", whose, plan.number, error)
+
+    def _give_up(self, plan: WritePlan, ambient: str, *, doomed: bool) -> None:
+        """None of what tasks have left can win any more, whatever appears later."""
+        source = find(plan.datasource)
+        try:
+            transaction = self._transaction(plan, ambient)
+        except ProgrammingError:  # whoever began it has ended it meanwhile, without this write
+            _free(source, ambient, plan)
+            _drop(source, ambient, plan)
+            return
+        _leave_nothing(transaction, source, plan)
+        _free(source, transaction.gtrid, plan)
+        if not ambient:
+            transaction.rollback()
+        elif doomed:
+            transaction.set_rollback_only(_doom(transaction, plan))
 
     def _name(self, plan: WritePlan, batch: Batch | None) -> _Name | None:
         if batch is None:
@@ -112,7 +123,10 @@ class Teller:
         return _Name(plan.transaction_id or batch.query, digest, batch.number)
 
     def _transaction(self, plan: WritePlan, ambient: str) -> Transaction:
-        return self._announcer.find(ambient) if ambient else get_manager().new_transaction(gtrid=plan.gtrid)
+        """The one that the write is a part of. Errors: as `Announcer.find`."""
+        if ambient:
+            return self._announcer.find(ambient)
+        return get_manager().new_transaction(gtrid=plan.gtrid)
 
     def _ending(self, plan: WritePlan) -> _Ending:
         with self._lock:
@@ -221,12 +235,6 @@ def _as_worked_by(plan: WritePlan, deposits: Sequence[Deposit]) -> WritePlan:
     return replace(plan, gtrid=deposits[0].gtrid, number=deposits[0].number) if deposits else plan
 
 
-def _give_up(transaction: Transaction, plan: WritePlan) -> None:
-    source = find(plan.datasource)
-    _leave_nothing(transaction, source, plan)
-    _free(source, transaction.gtrid, plan)
-
-
 def _free(source: DataSource, gtrid: str, plan: WritePlan) -> None:
     """Roll back what tasks have prepared: none of it can win any more."""
     if source.mode == "xa":
@@ -236,15 +244,15 @@ def _free(source: DataSource, gtrid: str, plan: WritePlan) -> None:
 def _leave_nothing(transaction: Transaction, source: DataSource, plan: WritePlan) -> None:
     """Tasks that nobody has heard of may come late: recovery sweeps what appears once the transaction has ended."""
     transaction.adopt((), loose_ends=True)
-    table = plan.staging(transaction.gtrid)
+    transaction.after_completion(lambda _: _drop(source, transaction.gtrid, plan))
 
-    def drop(_: Status) -> None:
-        try:
-            Staging(source.name, source.driver_adapter).drop(table)
-        except Exception as error:
-            logger.warning("%s: the staging table %s is left to recovery: %s", transaction.gtrid, table.name, error)
 
-    transaction.after_completion(drop)
+def _drop(source: DataSource, gtrid: str, plan: WritePlan) -> None:
+    table = plan.staging(gtrid)
+    try:
+        Staging(source.name, source.driver_adapter).drop(table)
+    except Exception as error:
+        logger.warning("%s: the staging table %s is left to recovery: %s", gtrid, table.name, error)
 
 
 def _after_commit(transaction: Transaction | None, plan: WritePlan) -> None:

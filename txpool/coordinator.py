@@ -222,7 +222,7 @@ class Coordinator:
             if answer in (Answer.UNKNOWN, Answer.LOST):
                 self.phase = Phase.IN_DOUBT
                 return
-        self.phase = Phase.ENDED
+        self._end_undecided()
 
     def _decide(self) -> None:
         voted = [*self._unit.adopted, *self._voted]
@@ -230,7 +230,7 @@ class Coordinator:
             self.phase = Phase.ROLLBACK
             return
         if self._marked is None and not voted:
-            self.phase = Phase.ENDED
+            self._end_undecided()
             return
         try:
             self._decider.record(self._unit.gtrid, [b.record for b in voted])
@@ -239,6 +239,11 @@ class Coordinator:
             self.phase = Phase.ROLLBACK
             return
         self.phase = Phase.COMMIT
+
+    def _end_undecided(self) -> None:
+        """The log has no word of it, and yet what may appear late is nobody's before it has the finished mark."""
+        self._result.untold = self._unit.loose_ends
+        self.phase = Phase.LET_GO if self._result.untold else Phase.ENDED
 
     def _commit_last(self, last: Branch) -> bool:
         """Whether the last resource has committed. Where nobody can say, the others roll back and it is a hazard."""

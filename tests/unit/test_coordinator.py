@@ -193,6 +193,7 @@ class World:
     branches: int
     marked: bool = False
     adopted: int = 0
+    loose_ends: bool = False
     votes: dict[int, Vote | None] = field(default_factory=dict)
 
     def run(
@@ -213,7 +214,7 @@ class World:
             branch.name(make_xid(self.gtrid, 0, branch.datasource, task=TaskName(0, number, number, 1)))
             branch.state = "prepared"
         self.ledger = ModelMarked(self.faults) if self.marked else None
-        unit = Unit(self.gtrid, branches=self.new, adopted=self.old, marked=self.ledger)
+        unit = Unit(self.gtrid, branches=self.new, adopted=self.old, marked=self.ledger, loose_ends=self.loose_ends)
         self.coordinator = Coordinator(unit, FaultyLog(log, self.faults), watch)  # type: ignore[arg-type]
         self.result: Result = self.coordinator.commit()
 
@@ -416,6 +417,20 @@ def test_a_log_that_could_not_be_told_of_the_end_is_told_later(when: str) -> Non
     assert world.coordinator.settle().outcome is Outcome.COMMITTED
     assert world.result.settled
     assert world.disk.finished == {world.gtrid}
+
+
+@pytest.mark.parametrize("when", [None, "before", "after"])
+@pytest.mark.parametrize("branches", [0, 1, 2])
+def test_loose_ends_have_their_mark_however_it_was_committed(branches: int, when: str | None) -> None:
+    """In one phase, or with nothing to commit, as well: what a Spark task leaves late waits for it."""
+    world = World(branches, loose_ends=True)
+    world.run({})
+    assert world.disk.finished == {world.gtrid}
+    if when is not None:
+        world.run({world.faults.calls.index("log.finish"): (when, Lost)})
+        assert (world.result.outcome, world.result.settled) == (Outcome.COMMITTED, False)
+        assert world.coordinator.settle().settled
+        assert world.disk.finished == {world.gtrid}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])

@@ -87,7 +87,7 @@ def test_a_batch_that_comes_again_is_skipped(
         end(start(stream(spark), checkpoint="named", transactionId="orders"))
         forget("named", 2)
     assert len(rows(databases)) == 10
-    with pytest.raises(Exception, match="batch 2 of stream 'orders' has gone to public.plain already"):
+    with pytest.raises(Exception, match=r"batch 2 of stream 'orders' has gone to public.plain already"):
         end(start(stream(spark), checkpoint="another", transactionId="orders"))
     assert len(rows(databases)) == 10
     assert databases.prepared() == []
@@ -111,7 +111,7 @@ def test_a_stream_belongs_to_no_transaction(
     spark: SparkSession, databases: Databases, arrive: Callable[..., None]
 ) -> None:
     arrive("a", 1)
-    with pytest.raises(Exception, match="this query was started within txp1:.*Start it outside of any"), transaction():
+    with pytest.raises(Exception, match=r"this query was started within txp1:.*Start it outside of any"), transaction():
         end(start(stream(spark)))
     end(start(stream(spark)))
     assert rows(databases) == [(1, "new")]

@@ -71,6 +71,8 @@ class Bench:
         self.ways: dict[str, Callable[[DataFrame], object]] = {
             "write_table": self._ours,
             "write_table, staged": partial(self._ours, strategy="staged"),
+            'format("txpool")': self._format,
+            'format("txpool"), staged': partial(self._format, strategy="staged"),
             "JDBC": self._jdbc,
             "JDBC, reWriteBatchedInserts": partial(self._jdbc, parameters="?reWriteBatchedInserts=true"),
         }
@@ -79,6 +81,10 @@ class Bench:
         from txpool.spark import write_table
 
         return write_table(df, self._source, "landed", strategy=strategy)
+
+    def _format(self, df: DataFrame, strategy: str = "direct") -> None:
+        options = {"datasource": str(self._source.settings.properties.path), "dbtable": "landed", "strategy": strategy}
+        df.write.format("txpool").options(**options).mode("append").save()
 
     def _jdbc(self, df: DataFrame, parameters: str = "") -> None:
         url = f"jdbc:postgresql://127.0.0.1:{self._server.port}/one{parameters}"
@@ -258,8 +264,11 @@ def main() -> None:
         os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
         from pyspark.sql import SparkSession
 
+        from txpool.spark import register
+
         spark = SparkSession.builder.getOrCreate()
         spark.sparkContext.setLogLevel("ERROR")
+        register(spark)
         (Path(folder) / "secret").write_text(server.password)
         file = Path(folder) / "one.properties"
         file.write_text(f"driver = psycopg\nurl = {server.url('one')}\npassword = ${{file:secret}}\n")

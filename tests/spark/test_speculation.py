@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.spark.conftest import SPECULATION
+
 if TYPE_CHECKING:
     from conftest import Databases
 
 pytestmark = pytest.mark.spark
-
-# Java that starts quickly, rather than to run for long.
-_QUICK = "-XX:+UseSerialGC"
-
-_SPECULATION = {
-    "spark.speculation": "true",
-    "spark.speculation.interval": "100ms",
-    "spark.speculation.minTaskRuntime": "500ms",
-    "spark.speculation.multiplier": "1.1",
-    "spark.speculation.quantile": "0.5",
-    "spark.cores.max": "4",
-    "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": _QUICK,
-    "spark.driver.extraJavaOptions": _QUICK,
-    # All executors are there before the first task.
-    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-}
 
 # The copy of partition 1 begins before the first attempt prepares, so it adopts nothing; and neither of the two
 # reports before the other is prepared, too. In the second job the copy is through while the first attempt sleeps.
@@ -100,62 +81,6 @@ _SCRIPT = """
 """
 
 
-@pytest.fixture
-def cluster(spark_environ: dict[str, str], tmp_path: Path) -> Iterator[str]:
-    """The url of a standalone cluster of real processes: a master, and workers on two addresses of this machine."""
-    environment = (
-        os.environ
-        | spark_environ
-        | {
-            "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": f"{_QUICK} -XX:TieredStopAtLevel=1",
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
-    )
-    started: list[subprocess.Popen[str]] = []
-
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [f"{spark_environ['SPARK_HOME']}/bin/spark-class", *arguments, "--webui-port", "0"],
-            cwd=tmp_path,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(process)
-        return process
-
-    def said(process: subprocess.Popen[str], what: str) -> str:
-        assert process.stderr is not None
-        line = ""
-        while what not in line:
-            line = process.stderr.readline()
-            assert line, f"{process.args} ended"
-        return line
-
-    try:
-        master = start("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0")
-        url = f"spark://{said(master, 'spark://').rpartition('spark://')[2].split()[0].rstrip('/')}"
-        workers = [
-            start(
-                "org.apache.spark.deploy.worker.Worker",
-                *("--host", host, "--cores", "2", "--memory", "1g", "--work-dir", str(tmp_path / host), url),
-            )
-            for host in ("127.0.0.1", "127.0.0.2")
-        ]
-        for worker in workers:
-            said(worker, "Successfully registered with master")
-        yield url
-    finally:
-        for process in started:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-
-
 def test_both_attempts_prepare_and_one_wins(
     local_cluster: Callable[..., str], cluster: str, databases: Databases, tmp_path: Path
 ) -> None:
@@ -164,7 +89,7 @@ def test_both_attempts_prepare_and_one_wins(
         f"name = one\ndriver = psycopg\nurl = {databases.url('one')}\npassword = ${{file:secret}}\n"
     )
     databases.execute("one", "create table landed (id bigint, job int, attempt bigint)")
-    output = local_cluster(_SCRIPT, str(tmp_path), master=cluster, conf=_SPECULATION)
+    output = local_cluster(_SCRIPT, str(tmp_path), master=cluster, conf=SPECULATION)
     said: list[Any] = json.loads(output.splitlines()[-1])
     (both, slow), warned = said
     # Three attempts for two partitions, of which two win; as the third may come late, recovery is told of it.

@@ -167,6 +167,7 @@ def test_what_does_not_fit_is_said_before_any_task_runs(spark: SparkSession, dat
         r"key 'x' is none of the columns": (good, {"mode": "upsert", "keys": ["x"]}),
         r"upsert wants keys": (good, {"mode": "upsert"}),
         r"mode is 'replace': it is one of append": (good, {"mode": "replace"}),
+        r"max_partitions is 0: it is a number from 1": (good, {"max_partitions": 0}),
         r"strategy='direct' cannot be: overwrite": (good, {"mode": "overwrite", "strategy": "direct"}),
     }
     last = max(spark.sparkContext.statusTracker().getJobIdsForGroup(None), default=-1)
@@ -264,16 +265,20 @@ def few(small: EmbeddedPostgres, sources: Path) -> DataSource:
 
 def test_many_partitions_need_few_slots(spark: SparkSession, few: DataSource, small: EmbeddedPostgres) -> None:
     with pytest.raises(OperationalError, match=r"200 partitions need 200 .* and 5 are free"):
-        write_table(frame(spark, 400, partitions=200), few, "landed", strategy="direct")
+        write_table(frame(spark, 400, partitions=200), few, "landed", strategy="direct", max_partitions=200)
     kept = Reservation(few, 2)  # another job's
     assert kept.enough
     assert write_table(frame(spark, 3, partitions=2), few, "landed").strategy == "direct"
     assert write_table(frame(spark, 3, 6, partitions=3), few, "landed").strategy == "staged"
     kept.release()
     assert write_table(frame(spark, 6, 9, partitions=3), few, "landed").strategy == "direct"
-    report = write_table(frame(spark, 10, 410, partitions=200), few, "landed")
+    report = write_table(frame(spark, 10, 410, partitions=200), few, "landed", max_partitions=200)
     assert (report.strategy, report.partitions, report.rows) == ("staged", 200, 400)
-    assert in_small(small, "select count(*), count(distinct id) from landed") == [(409, 409)]
+    report = write_table(frame(spark, 410, 810, partitions=200), few, "landed")  # four for each core
+    assert (report.strategy, report.partitions, report.rows) == ("staged", 8, 400)
+    report = write_table(frame(spark, 810, 1210, partitions=200), few, "landed", max_partitions=3)
+    assert (report.strategy, report.partitions, report.rows) == ("direct", 3, 400)
+    assert in_small(small, "select count(*), count(distinct id) from landed") == [(1209, 1209)]
 
 
 def test_a_stranger_who_takes_the_slots_costs_a_retry(

@@ -41,3 +41,10 @@ def test_it_names_nothing_that_is_not_there() -> None:
 def test_it_has_every_exit_code() -> None:
     for code in ExitCode:
         assert re.search(rf"\b{code.value} [a-z ]*{code.name.lower().split('_')[-1]}", README), code
+
+
+def test_it_has_every_option_of_the_format() -> None:
+    from txpool.spark import plan, reading
+
+    missing = {option for option in (*plan.OPTIONS, *reading.OPTIONS) if f"`{option}`" not in README}
+    assert missing == set()

@@ -12,12 +12,14 @@ if importlib.util.find_spec("pyspark") is None:
 from txpool.spark.format import register
 from txpool.spark.partitions import PartitionsReport, foreach_partition
 from txpool.spark.report import Progress, WriteReport
+from txpool.spark.session import SparkWriteWarning
 from txpool.spark.streaming import once_per_batch
 from txpool.spark.table import write_table
 
 __all__ = [
     "PartitionsReport",
     "Progress",
+    "SparkWriteWarning",
     "WriteReport",
     "foreach_partition",
     "once_per_batch",

@@ -12,6 +12,8 @@ from txpool.errors import NotSupportedError
 from txpool.manager import get_manager
 from txpool.spark.determinism import unsteady
 
+#: So that cores which are done sooner have something left to do.
+_TASKS_FOR_A_CORE = 4
 _CHECKSUM = "spark.sql.shuffle.orderIndependentChecksum"
 _CHECKED = (f"{_CHECKSUM}.enabled", f"{_CHECKSUM}.enableFullRetryOnMismatch")
 
@@ -32,6 +34,13 @@ def context_of(df_or_rdd: Any, who: str) -> SparkContext:
     require_classic(df_or_rdd, who)
     context: SparkContext = df_or_rdd.sparkSession.sparkContext
     return context
+
+
+def most_partitions(context: SparkContext) -> int | None:
+    """How many tasks a write is worth; None where Spark may have other cores by and by."""
+    if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
+        return None
+    return _TASKS_FOR_A_CORE * context.defaultParallelism
 
 
 class SparkWriteWarning(UserWarning):

@@ -22,7 +22,7 @@ from txpool.spark.moving import Move
 from txpool.spark.privileges import require_privileges
 from txpool.spark.replay import Replay, fingerprint, must_count
 from txpool.spark.report import Progress, WriteReport
-from txpool.spark.session import context_of, guard
+from txpool.spark.session import context_of, guard, most_partitions
 from txpool.spark.target import Target, is_written_by, look, require_unique
 from txpool.spark.write import next_number
 from txpool.transaction import Transaction
@@ -43,6 +43,7 @@ def write_table(
     strategy: Strategy = "auto",
     atomicity: Atomicity = "job",
     transaction_id: str | None = None,
+    max_partitions: int | None = None,
     progress: Callable[[Progress], object] | None = None,
 ) -> WriteReport:
     """Write a DataFrame into a table of PostgreSQL as a part of the ambient transaction, or of one of its own.
@@ -54,8 +55,10 @@ def write_table(
 
     Strategy `direct` has each task COPY into the table, on a branch that stays prepared until the end: one slot of
     max_prepared_transactions for each partition. `staged` has them COPY into an unlogged table in the schema
-    txpool_spark, from which the driver moves the rows in its own branch. `auto` is direct where it can be. `progress`
-    is called about once a second, in a thread of its own.
+    txpool_spark, from which the driver moves the rows in its own branch. `auto` is direct where it can be. More
+    partitions than `max_partitions` are joined without a shuffle, as Spark's JDBC writer does by its numPartitions:
+    default four for each core, since a task costs Spark more than many rows do; with dynamic allocation, no limit.
+    `progress` is called about once a second, in a thread of its own.
 
     With a `transaction_id`, such as "nightly-2026-11-20", a rerun of a write that has committed writes nothing and
     reports strategy `skipped`, one that a crash has left in doubt is settled first, and one of other data is refused.
@@ -67,7 +70,7 @@ def write_table(
     not fit, and nothing has run; Spark's own where a task failed for good; DataError for keys that are none;
     OperationalError where too few slots are free, or staged rows are lost. After an error the transaction rolls back.
     """
-    _check(mode, keys, strategy, atomicity)
+    _check(mode, keys, strategy, atomicity, max_partitions)
     context = context_of(df, "write_table()")
     source = find(datasource)
     if source.driver != "psycopg":
@@ -77,7 +80,8 @@ def write_table(
         )
     guard(context, df, atomicity=atomicity)
     new = definitions(df.schema.fields) if create or mode in ("error", "ignore") else None
-    order = _Order(df, source, table, mode, tuple(keys), new, strategy, transaction_id, progress)
+    most = max_partitions or most_partitions(context)
+    order = _Order(df, source, table, mode, tuple(keys), new, strategy, transaction_id, most, progress)
     begun = monotonic()
     if atomicity == "partition":
         report = write_each(
@@ -103,6 +107,8 @@ class _Order:
     new: list[tuple[str, str]] | None
     strategy: Strategy
     transaction_id: str | None
+    #: More partitions are joined.
+    most: int | None
     progress: Callable[[Progress], object] | None
 
     def fulfil(self, ambient: Transaction) -> WriteReport:
@@ -133,6 +139,8 @@ class _Order:
                 "done."
             )
         df, layout = match(self.df, target.columns, target.name)
+        if self.most is not None:
+            df = df.coalesce(self.most)
         require_unique(target, self.keys, layout.names)
         staging = StagingTable(ambient.gtrid, report.write).name
         move = Move(ambient.gtrid, target, layout, self.mode, self.keys, staging, self.new or ())
@@ -143,7 +151,7 @@ class _Order:
         return TableJob(ambient, self.source, move, strategy, self.progress, report).run(df)
 
 
-def _check(mode: str, keys: Sequence[str], strategy: str, atomicity: str) -> None:
+def _check(mode: str, keys: Sequence[str], strategy: str, atomicity: str, most: int | None) -> None:
     for name, value, known in (
         ("mode", mode, get_args(Mode)),
         ("strategy", strategy, get_args(Strategy)),
@@ -151,6 +159,11 @@ def _check(mode: str, keys: Sequence[str], strategy: str, atomicity: str) -> Non
     ):
         if value not in known:
             raise ProgrammingError(f"{name} is {value!r}: it is one of {', '.join(known)}. Nothing was done.")
+    if most is not None and (most < 1 or atomicity == "partition"):
+        raise ProgrammingError(
+            f"max_partitions is {most!r}: it is a number from 1, for atomicity='job', since a rerun might "
+            "join partitions otherwise. Nothing was done."
+        )
     if isinstance(keys, str) or bool(keys) != (mode == "upsert"):
         raise ProgrammingError(
             f"mode is {mode!r}, and keys are {keys!r}: upsert wants keys=[…], the columns that tell rows apart, and no "

@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import chdir, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, LiteralString
 
@@ -252,7 +252,8 @@ def spark(spark_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactor
             patch.setenv(name, value)
         patch.setenv("PYSPARK_SUBMIT_ARGS", _submit_arguments("local[2]", {}))
         session = SparkSession.builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        spark = session.getOrCreate()
+        with chdir(tmp_path_factory.mktemp("nowhere")):  # where Spark's processes are: no test's folder
+            spark = session.getOrCreate()
         spark.sparkContext.setLogLevel("ERROR")
         yield spark
         spark.stop()

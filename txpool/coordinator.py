@@ -222,6 +222,7 @@ class Coordinator:
             if answer in (Answer.UNKNOWN, Answer.LOST):
                 self.phase = Phase.IN_DOUBT
                 return
+            self._result.knowable = True
         self._end_undecided()
 
     def _decide(self) -> None:

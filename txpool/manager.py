@@ -47,8 +47,13 @@ def current() -> Transaction | None:
 def make_ambient(transaction: Transaction | None) -> Token[Transaction | None]:
     """Make it the ambient transaction of this thread or task; the token is for `restore_ambient`."""
     token = _ambient.set(transaction)
-    for tell in ambient_listeners:
-        tell(transaction)
+    if ambient_listeners:
+        try:
+            for tell in ambient_listeners:
+                tell(transaction)
+        except BaseException:  # an interrupt: nobody has the token, and so nobody would end what is ambient
+            _ambient.reset(token)
+            raise
     return token
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any, ParamSpec, Protocol, cast
 
@@ -107,6 +108,7 @@ class Transaction:
         #: How long it waits for its databases.
         self.patience = patience
         self._loose_ends = False
+        self._growing = 0
         self._doom: BaseException | None = None
         #: Nothing can doom it any more: it is being decided.
         self._sealed = False
@@ -208,6 +210,18 @@ class Transaction:
             self._adopted.extend(branches)
             self._loose_ends = self._loose_ends or loose_ends
 
+    @contextmanager
+    def growing(self) -> Iterator[None]:
+        """While another thread makes something of several steps a part of it: it does not commit a half of that."""
+        with self._lock:
+            self.require_active()
+            self._growing += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._growing -= 1
+
     def set_rollback_only(self, reason: BaseException | None = None) -> None:
         """From now on it can only roll back. After the decision this changes nothing."""
         with self._lock:
@@ -220,6 +234,8 @@ class Transaction:
     def _seal(self) -> BaseException | None:
         """Why it can only roll back; where there is nothing, it is too late for that from now on."""
         with self._lock:
+            if self._growing and self._doom is None:
+                self._doom = rolled_back(self.gtrid, "another thread was making something a part of it")
             self._sealed = self._doom is None
             return self._doom
 

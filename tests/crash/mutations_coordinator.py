@@ -168,7 +168,7 @@ MUTATIONS = (
         (
             Edit(
                 _C + "_decide",
-                "    if self._marked is None and not voted:\n        self.phase = Phase.ENDED\n",
+                "    if self._marked is None and not voted:\n        self._end_undecided()\n",
                 "    if self._marked is None and len(voted) < 2:\n        self.phase = Phase.COMMIT\n",
             ),
         ),

@@ -71,6 +71,19 @@ def test_all_partitions_land_with_what_else_is_in_the_transaction(
     assert databases.prepared() == staging(databases) == []
 
 
+@pytest.mark.parametrize("strategy", ["direct", "staged"])
+def test_no_partitions_are_no_rows(spark: SparkSession, databases: Databases, strategy: Any) -> None:
+    nothing = spark.range(0)
+    assert nothing.rdd.getNumPartitions() == 0
+    told: list[Progress] = []
+    report = write_table(nothing, "one.properties", "landed", strategy=strategy, progress=told.append)
+    assert (report.strategy, report.partitions, report.rows) == (strategy, 0, 0)
+    assert [(each.partitions, each.rows) for each in told] == [(0, 0)] * len(told)
+    databases.execute("one", "insert into landed values (-5, 'old')")
+    write_table(nothing, "one.properties", "landed", "overwrite")
+    assert rows(databases) == databases.prepared() == staging(databases) == []
+
+
 def test_outside_of_a_transaction_it_is_one(spark: SparkSession, databases: Databases) -> None:
     assert write_table(frame(spark, 10), DataSource.from_properties("one.properties"), "landed").strategy == "direct"
     with pytest.raises(Exception, match=r"(?s)duplicate key.*This was partition [01]"):
@@ -118,6 +131,29 @@ def test_upsert_updates_what_has_the_same_keys(spark: SparkSession, databases: D
     with pytest.raises(DataError, match="key n = 5, id = 20, who = None: a key must have a value"):
         write_table(nobody, "one.properties", "landed", "upsert", keys=["n", "id", "who"])
     assert rows(databases) == [(-5, "old"), *new(10)]
+
+
+@pytest.mark.parametrize(("mode", "keys"), [("overwrite", []), ("upsert", ["id"])])
+def test_what_went_direct_is_neither_overwritten_nor_updated(
+    spark: SparkSession, databases: Databases, mode: Any, keys: list[str]
+) -> None:
+    databases.execute("one", "insert into landed values (-5, 'old')")
+    refused = rf"txp1:driver:.*: {mode} of public.landed in one: .* direct, .* strategy='staged'.* Nothing was done"
+    with pytest.raises(TransactionRolledBack), transaction():
+        write_table(frame(spark, 10), "one.properties", "landed", strategy="direct")
+        last = max(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+        with pytest.raises(ProgrammingError, match=refused):
+            write_table(frame(spark, 10, 20), "one.properties", "public.landed", mode, keys=keys)
+        assert max(spark.sparkContext.statusTracker().getJobIdsForGroup(None)) == last
+    assert rows(databases) == [(-5, "old")]
+    with transaction():
+        write_table(frame(spark, 0), "one.properties", "landed", strategy="direct")
+        write_table(frame(spark, 10), "two.properties", "landed", strategy="direct")
+        write_table(frame(spark, 10), "one.properties", "landed", strategy="staged")
+        write_table(frame(spark, 5, 15, who="again"), "one.properties", "landed", mode, keys=keys)
+    kept = [(-5, "old"), *new(5)] if mode == "upsert" else []
+    assert rows(databases) == [*kept, *((number, "again") for number in range(5, 15))]
+    assert databases.prepared() == staging(databases) == []
 
 
 def test_a_table_is_made_when_asked_for(spark: SparkSession, databases: Databases) -> None:

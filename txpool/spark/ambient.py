@@ -1,6 +1,7 @@
 """The ambient transaction of a driver's thread, as a local property of the Spark jobs that the thread starts.
 
-The "txpool" format works in processes of Spark's own, which see nothing of the driver's transaction but that.
+The "txpool" format works in processes of Spark's own, which see nothing of the driver's transaction but that. A
+property belongs to a thread, and the ambient transaction to a context: where the two may part, the property says so.
 """
 
 from __future__ import annotations
@@ -21,17 +22,25 @@ logger = logging.getLogger("txpool")
 
 #: The local property: a gtrid.
 _AMBIENT = "txpool.transaction"
-#: Before the gtrid of a transaction that belongs to an asyncio task, where others share its thread.
-_OF_A_TASK = "asyncio "
+#: Before the gtrid of a transaction that another thread has begun, or an asyncio task, whose thread others share.
+_UNSURE = "unsure "
+#: By these, a transaction's `values` have the thread that it belongs to, and whether Spark is told of its timeout.
+_HOME, _TAGGED = "txpool.spark.home", "txpool.spark.tagged"
+
+#: All that have been ambient since a session was registered.
+_known: WeakValueDictionary[str, Transaction] = WeakValueDictionary()
+_lock = threading.Lock()
+_thread = threading.local()
 
 
 def told_by(context: TaskContext) -> str:
     """The gtrid that a task's job tells of, or nothing. ProgrammingError where that may be another's."""
     told = context.getLocalProperty(_AMBIENT) or ""
-    if told.startswith(_OF_A_TASK):
+    if told.startswith(_UNSURE):
         raise ProgrammingError(
-            f"{told.removeprefix(_OF_A_TASK)} was begun in an asyncio task, and whether this write is a part of it "
-            "cannot be told: use write_table(), which knows. Nothing was written"
+            f"{told.removeprefix(_UNSURE)} was begun in an asyncio task (a notebook's cell is one) or in another "
+            "thread, and whether this write is a part of it cannot be told: use write_table(), which knows. Nothing "
+            "was written"
         )
     return told
 
@@ -42,21 +51,27 @@ class Announcer:
     def __init__(self, context: SparkContext) -> None:
         self._context = context
         self._pid = os.getpid()
-        self._lock = threading.Lock()
         self._here = threading.local()
-        self._told: WeakValueDictionary[str, Transaction] = WeakValueDictionary()
         ambient_listeners.append(self._tell)
         self._tell(current())
 
+    def close(self) -> None:
+        """Tell no more."""
+        ambient_listeners.remove(self._tell)
+
     def open(self) -> list[Transaction]:
         """The transactions that threads have been in, and that have not ended."""
-        with self._lock:
-            return [each for each in self._told.values() if not each.ended]
+        with _lock:
+            return [each for each in _known.values() if not each.ended]
+
+    def get(self, told: str) -> Transaction | None:
+        """The transaction that a job has told of; None where it ended long ago."""
+        with _lock:
+            return _known.get(told)
 
     def find(self, told: str) -> Transaction:
-        """The transaction that a job has told of. ProgrammingError where it cannot be worked in."""
-        with self._lock:
-            transaction = self._told.get(told)
+        """The same, to be worked in. Errors: ProgrammingError, TransactionTimeout."""
+        transaction = self.get(told)
         if transaction is None or transaction.ended:
             raise ProgrammingError(f"{told}, which this write was a part of, has ended meanwhile. Nothing was written")
         transaction.require_active()
@@ -71,16 +86,30 @@ class Announcer:
             return
         told = ""
         if transaction is not None and not transaction.ended:
-            told = transaction.gtrid
-            with self._lock:
-                self._told[told] = transaction
-            if asyncio._get_running_loop() is not None:
-                told = _OF_A_TASK + told
+            told = self._name(transaction)
+        if told == getattr(self._here, "told", None):
+            return
         try:
             self._context.setLocalProperty(_AMBIENT, told)
+            self._here.told = told
             self._tag(transaction if told else None)
         except Exception as error:
             logger.warning("Spark cannot be told of the transaction %s: %s", told or "that has ended", error)
+
+    def _name(self, transaction: Transaction) -> str:
+        if not hasattr(_thread, "token"):
+            _thread.token = object()
+        if _HOME not in transaction.values:
+            transaction.values[_HOME] = _thread.token if asyncio._get_running_loop() is None else None
+            # Its own commit() ends it, and leaves it ambient.
+            transaction.after_completion(lambda _: self._forget(transaction.gtrid))
+            with _lock:
+                _known[transaction.gtrid] = transaction
+        return transaction.gtrid if transaction.values[_HOME] is _thread.token else _UNSURE + transaction.gtrid
+
+    def _forget(self, gtrid: str) -> None:
+        if getattr(self._here, "told", "").endswith(gtrid):
+            self._tell(None)
 
     def _tag(self, transaction: Transaction | None) -> None:
         """What the thread has Spark do within a transaction that has a timeout is cancelled by that."""
@@ -90,4 +119,6 @@ class Announcer:
         if transaction is not None and transaction.patience.vote() is not None:
             self._here.tag = tag = transaction.gtrid
             self._context.addJobTag(tag)
-            transaction.on_cancel(lambda: self._context.cancelJobsWithTag(tag))
+            if not transaction.values.setdefault(_TAGGED, False):
+                transaction.values[_TAGGED] = True
+                transaction.on_cancel(lambda: self._context.cancelJobsWithTag(tag))

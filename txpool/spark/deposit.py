@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from txpool.datasource import DataSource, find
-from txpool.errors import OperationalError, ProgrammingError
+from txpool.errors import DataError, OperationalError, ProgrammingError
 from txpool.resources.staging import Staging, StagingTable
 from txpool.spark.ambient import told_by
 from txpool.spark.copying import DIRECT, STAGED, Copy, Stage, measure
@@ -51,6 +51,8 @@ class Deposit(WriterCommitMessage):
     ambient: str
     #: Of a stream.
     batch: Batch | None
+    #: Of Spark's: the one whose tasks write.
+    stage: int
     way: str
     #: A packed PartitionResult.
     packed: dict[str, Any]
@@ -79,6 +81,11 @@ def deposit(plan: WritePlan, batches: Iterator[pa.RecordBatch], *, streaming: bo
             "write is a part of it cannot be told. Begin the transaction in the thread that writes, or use "
             "write_table(), which knows. Nothing was written"
         )
+    elif ambient and ambient not in plan.open:
+        raise ProgrammingError(
+            f"{ambient}, which the jobs of this thread tell of, has ended: begin another one, or leave it by "
+            "txpool.suspend(). Nothing was written"
+        )
     gtrid = ambient or plan.gtrid
     here, _ = plan.luggage.unpack()
     source = here.get(plan.source) or find(plan.source)
@@ -98,7 +105,7 @@ def deposit(plan: WritePlan, batches: Iterator[pa.RecordBatch], *, streaming: bo
             )
             way, task = STAGED, Stage(staged, plan.luggage)
         (packed,) = task(partition, rows)
-    return Deposit(plan.digest, plan.gtrid, plan.number, ambient, batch, way, packed)
+    return Deposit(plan.digest, plan.gtrid, plan.number, ambient, batch, context.stageId(), way, packed)
 
 
 class _Slot:
@@ -107,9 +114,13 @@ class _Slot:
     def __init__(self, source: DataSource | None) -> None:
         self._kept = None if source is None else Reservation(source, 1)
 
+        if self._kept is not None and self._kept.maximum - self._kept.taken <= _SPARE:
+            self._kept.release()
+            self._kept = None
+
     @property
     def held(self) -> bool:
-        return self._kept is not None and self._kept.enough and self._kept.maximum - self._kept.taken > _SPARE
+        return self._kept is not None and self._kept.enough
 
     def close(self) -> None:
         if self._kept is not None:
@@ -138,4 +149,12 @@ def _as_table_has_them(batch: pa.RecordBatch, fields: tuple[Field, ...]) -> pa.R
 
 
 def _column(array: Any, field: Field) -> Any:
-    return pc.local_timestamp(array) if field.as_local else array
+    if not field.as_local:
+        return array
+    try:
+        return pc.local_timestamp(array)
+    except pa.ArrowInvalid as error:
+        raise DataError(
+            f"the session's time zone {array.type.tz} is none that Arrow knows: set spark.sql.session.timeZone to one "
+            f"such as Europe/Paris or +01:00, or use write_table() ({error}). Nothing was written"
+        ) from error

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 from txpool.errors import OperationalError
@@ -25,7 +26,9 @@ logger = logging.getLogger("txpool")
 
 _FAMILY = "AF_UNIX"
 #: What the system allows for a socket's path, with room for the file's name.
-_LONGEST = 90
+_LONGEST = 80
+#: Seconds, after the system has refused something.
+_PAUSE = 0.2
 
 
 class Desk:
@@ -34,30 +37,35 @@ class Desk:
     def __init__(self, answer: Callable[[Any], Any]) -> None:
         self._answer = answer
         self._pid = os.getpid()
+        self._closed = False
         where = tempfile.gettempdir()
         self._folder = tempfile.mkdtemp(prefix="txpool-", dir=where if len(where.encode()) < _LONGEST else "/tmp")  # noqa: S108
         #: What processes of Spark's give to `ask`.
         self.address = str(Path(self._folder, "desk"))
         self._listener = Listener(self.address, _FAMILY, backlog=64)
         threading.Thread(target=self._serve, name="txpool-desk", daemon=True).start()
-        atexit.register(self._close)
+        atexit.register(self.close)
 
     def _serve(self) -> None:
         while True:
             try:
                 line = self._listener.accept()
-            except OSError:  # it is closed
-                return
-            threading.Thread(target=self._attend, args=[line], name="txpool-desk", daemon=True).start()
+                threading.Thread(target=self._attend, args=[line], name="txpool-desk", daemon=True).start()
+            except Exception as error:
+                if self._closed:
+                    return
+                # Who asks must not wait for ever: there are too many files or threads just now.
+                logger.warning("a process of Spark's cannot be answered: %s", error)
+                sleep(_PAUSE)
 
     def _attend(self, line: Connection) -> None:
         with line:
+            request = None
             try:
                 request = line.recv()
-            except (OSError, EOFError):  # who asked is gone
-                return
-            try:
                 reply = True, self._answer(request)
+            except EOFError:  # who asked is gone
+                return
             except Exception as error:
                 reply = False, (_portable(error), getattr(error, "__notes__", []))
             try:
@@ -65,8 +73,10 @@ class Desk:
             except OSError as error:
                 logger.warning("the process that asked for %s is gone: %s", type(request).__name__, error)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Answer no more; the folder is gone."""
         if os.getpid() == self._pid:
+            self._closed = True
             self._listener.close()
             shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -7,6 +7,7 @@ driver's process they ask of its desk.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from txpool.errors import NotSupportedError
 from txpool.spark.ambient import Announcer
 from txpool.spark.deposit import Deposit, deposit
 from txpool.spark.desk import Desk, ask
@@ -127,11 +129,17 @@ class _Office:
         self._teller = Teller(session, self._announcer)
         self.desk = Desk(self._answer)
 
+    def close(self) -> None:
+        """Another session takes its place."""
+        self._announcer.close()
+        self.desk.close()
+
     def _answer(self, request: object) -> Any:
         match request:
             case _PlanWrite(options, schema, overwrite, streaming):
                 guard(self.context)
-                return plan_write(options, schema, overwrite, () if streaming else self._announcer.open())
+                others = () if streaming else self._announcer.open()
+                return self._teller.planned(plan_write(options, schema, overwrite, others, streaming=streaming))
             case _PlanReading(options):
                 return plan_reading(options)
             case _Commit(plan, deposits):
@@ -142,6 +150,7 @@ class _Office:
 
 
 _office: _Office | None = None
+_registering = threading.Lock()
 
 
 def register(spark: SparkSession) -> None:
@@ -152,8 +161,16 @@ def register(spark: SparkSession) -> None:
     """
     global _office
     require_classic(spark, "register()")
-    if _office is None or _office.pid != os.getpid() or _office.context is not spark.sparkContext:
-        _office = _Office(spark)
+    if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
+        raise NotSupportedError(
+            'format("txpool") needs each thread of Python to be one of Spark\'s: leave PYSPARK_PIN_THREAD as it is. '
+            "Nothing was done"
+        )
+    with _registering:
+        if _office is None or _office.pid != os.getpid() or _office.context is not spark.sparkContext:
+            if _office is not None:
+                _office.close()
+            _office = _Office(spark)
     spark.dataSource.register(_found_at(_office.desk.address))
 
 

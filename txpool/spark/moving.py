@@ -34,9 +34,10 @@ class Move:
     def run(self, cursor: Any, winners: Sequence[PartitionResult]) -> None:
         """Move the winners' rows. OperationalError where some are lost, DataError where keys are no keys."""
         rows = {result.attempt: result.size[0] for result in winners if result.size[0]}
-        there = self._counted(cursor, rows) if rows else set()
-        # Rows of attempts that have lost are there only where some were started twice.
-        chosen = f" where {ATTEMPT} in ({', '.join(map(str, rows))})" if there - rows.keys() else ""
+        # Each statement has a snapshot of its own: attempts that have lost may commit their rows between any two.
+        chosen = f"where {ATTEMPT} = any ('{{{', '.join(map(str, rows))}}}'::bigint[])"
+        if rows:
+            self._require_rows(cursor, chosen, rows)
         if rows and self.mode == "upsert":
             self._require_keys(cursor, chosen)
         if not self.target.exists:
@@ -46,15 +47,18 @@ class Move:
         if rows:
             cursor.execute(self._insert(chosen))
 
-    def _counted(self, cursor: Any, rows: Mapping[int, int]) -> set[int]:
-        """The attempts that have rows; every winner has as many as it has reported."""
+    def _require_rows(self, cursor: Any, chosen: str, rows: Mapping[int, int]) -> None:
+        """Every winner has as many rows as it has reported.
+
+        Nothing counts what the INSERT does with them: a trigger or a rule of the table's may leave some out.
+        """
         (isolation,) = cursor.execute("select current_setting('transaction_isolation')").fetchone()
         if isolation != "read committed":
             raise NotSupportedError(
                 f"{self.gtrid}: in a transaction that is {isolation} the rows that tasks have staged cannot be seen: "
                 "leave the connection's isolation_level as it is, or write with strategy='direct'. All of it rolls back"
             )
-        query = f"select {ATTEMPT}, count(*) from {self.staging} group by 1"  # noqa: S608
+        query = f"select {ATTEMPT}, count(*) from {self.staging} {chosen} group by 1"  # noqa: S608
         there: dict[int, int] = dict(cursor.execute(query).fetchall())
         for attempt, reported in rows.items():
             if there.get(attempt, 0) != reported:
@@ -63,14 +67,13 @@ class Move:
                     f"{there.get(attempt, 0)} are there: the server has crashed meanwhile, which empties unlogged "
                     "tables. The transaction rolls back, and the table is as it was: do it again"
                 )
-        return set(there)
 
     def _require_keys(self, cursor: Any, chosen: str) -> None:
         """Each row has a key, and no two the same: which of them should win, nobody could say."""
         keys = listed(self.keys)
         null = " or ".join(f"{quoted(key)} is null" for key in self.keys)
         query = (
-            f"select {keys}, count(*) from {self.staging}{chosen} group by {keys} "  # noqa: S608
+            f"select {keys}, count(*) from {self.staging} {chosen} group by {keys} "  # noqa: S608
             f"having count(*) > 1 or {null} limit 1"
         )
         found = cursor.execute(query).fetchone()
@@ -87,7 +90,7 @@ class Move:
         names = listed(self.layout.names)
         statement = (
             f"insert into {self.target.name} ({names}) overriding system value "  # noqa: S608
-            f"select {names} from {self.staging}{chosen}"
+            f"select {names} from {self.staging} {chosen}"
         )
         if self.mode == "upsert":
             sets = [f"{quoted(n)} = excluded.{quoted(n)}" for n in self.layout.names if n not in self.keys]

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from contextvars import Context
 from dataclasses import asdict, dataclass
 from typing import Any, LiteralString
@@ -83,6 +83,8 @@ class WritePlan:
     digest: str
     #: Transactions that were open in the driver's process.
     open: tuple[str, ...]
+    #: What all plans of one stream have in common, and no others; empty for a batch.
+    stream: str
 
     def staging(self, gtrid: str) -> StagingTable:
         return StagingTable(gtrid, self.number)
@@ -108,7 +110,12 @@ class WritePlan:
 
 
 def plan_write(
-    options: Mapping[str, str], schema: T.StructType, overwrite: bool, open_transactions: Sequence[Transaction]
+    options: Mapping[str, str],
+    schema: T.StructType,
+    overwrite: bool,
+    open_transactions: Sequence[Transaction],
+    *,
+    streaming: bool,
 ) -> WritePlan:
     """In the driver's process. ProgrammingError where options, table, columns or types do not fit."""
     given = _checked(options)
@@ -130,10 +137,6 @@ def plan_write(
     require_unique(target, keys, layout.names)
     require_privileges(source, target, layout.names, mode=mode, keys=keys, strategy=given.get("strategy", "auto"))
     strategy = _strategy(given.get("strategy", "auto"), source, target, mode, open_transactions)
-    for each in open_transactions:
-        # It may be the write's. Who interrupts that ends it before Spark has said what became of the tasks.
-        with suppress(ProgrammingError):
-            each.adopt((), loose_ends=True)
     told = {name: value for name, value in given.items() if name != "strategy"}
     return WritePlan(
         get_manager().new_gtrid(),
@@ -150,9 +153,14 @@ def plan_write(
         strategy,
         given.get("strategy") == "direct",
         given.get("transactionId"),
-        hashlib.sha256(json.dumps([told, mode, schema.json(), asdict(layout)]).encode()).hexdigest(),
+        _digest([told, mode, schema.json(), asdict(layout)]),
         tuple(each.gtrid for each in open_transactions),
+        _digest([sorted(options.items()), schema.json()]) if streaming else "",
     )
+
+
+def _digest(told: object) -> str:
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
 def _checked(options: Mapping[str, str]) -> dict[str, str]:
@@ -184,6 +192,8 @@ def _strategy(
         why = f"{mode} is one statement over all rows"
     elif not target.exists:
         why = f"{target.name} is created in the driver's branch, where no task sees it"
+    elif target.row_security:
+        why = f"COPY into {target.name} is not what its row policies allow"
     elif any(source.name in each._slots for each in open_transactions):
         why = f"a transaction works in {source.name} on the driver, and tasks might wait for its locks"
     elif not Context().run(_is_independent, source, target):
@@ -206,7 +216,11 @@ def _field(schema: T.StructType, field: T.StructField, column: Column, table: st
     local = column.type == "timestamp" and isinstance(kind, T.TimestampType)
     if column.array and column.type == "timestamp" and isinstance(kind.elementType, T.TimestampType):
         remedy = "cast it to array<timestamp_ntz>"
-    elif column.type in ("json", "jsonb") and isinstance(kind, T.StructType | T.MapType | T.ArrayType | T.VariantType):
+    elif (
+        column.type in ("json", "jsonb")
+        and not column.array
+        and isinstance(kind, T.StructType | T.MapType | T.ArrayType | T.VariantType)
+    ):
         remedy = f'make it text by to_json("{field.name}")'
     else:
         return Field(schema.names.index(field.name), local)

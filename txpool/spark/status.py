@@ -78,16 +78,12 @@ class TaggedJob:
         with suppress(Py4JJavaError):  # where the events are late, the numbers say so
             self._bus.waitUntilEmpty(_PATIENCE)
         job = self._job()
-        if job is None:
-            return 0, False
-        number = self._writing(job)
-        last = self._store.lastStageAttempt(number)
-        started = sum(self._store.taskList(number, n, _ALL).size() for n in range(last.attemptId() + 1))
-        return started, started == last.numCompleteTasks()
+        return (0, False) if job is None else _attempts(self._store, self._writing(job))
 
     def _job(self) -> Any:
         jobs = self._tracker.getJobIdsForTag(self._tag)
-        return self._store.job(max(jobs)) if len(jobs) else None
+        job = self._store.job(max(jobs)) if len(jobs) else None
+        return job if job is not None and job.stageIds().size() else None  # one over no partitions has no stages
 
     def _writing(self, job: Any) -> int:
         stages = job.stageIds()
@@ -98,6 +94,22 @@ class TaggedJob:
             tasks = self._store.taskList(stage, attempt, 0, _ALL, self._by_id, statuses)
             for task in map(tasks.apply, range(tasks.size())):
                 yield task.taskId(), task.partitionId()
+
+
+def attempts_of_stage(context: SparkContext, stage: int) -> tuple[int, bool]:
+    """The same of a stage that has ended, of whatever job."""
+    scala: Any = context._jsc.sc()
+    try:
+        scala.listenerBus().waitUntilEmpty(_PATIENCE)
+        return _attempts(scala.statusStore(), stage)
+    except Py4JJavaError:  # Spark has forgotten it, or is late
+        return 0, False
+
+
+def _attempts(store: Any, stage: int) -> tuple[int, bool]:
+    last = store.lastStageAttempt(stage)
+    started = sum(store.taskList(stage, n, _ALL).size() for n in range(last.attemptId() + 1))
+    return started, started == last.numCompleteTasks()
 
 
 def _list(java: Any, *members: Any) -> Any:

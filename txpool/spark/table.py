@@ -16,6 +16,7 @@ from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.resources.staging import StagingTable
 from txpool.scope import transaction
 from txpool.spark.columns import definitions, match
+from txpool.spark.copying import DIRECT
 from txpool.spark.each import write_each
 from txpool.spark.job import TableJob
 from txpool.spark.moving import Move
@@ -24,6 +25,7 @@ from txpool.spark.replay import Replay, fingerprint, must_count
 from txpool.spark.report import Progress, WriteReport
 from txpool.spark.session import context_of, guard, most_partitions
 from txpool.spark.target import Target, is_written_by, look, require_unique
+from txpool.spark.unseen import note_direct, require_seen
 from txpool.spark.write import next_number
 from txpool.transaction import Transaction
 
@@ -59,6 +61,9 @@ def write_table(
     partitions than `max_partitions` are joined without a shuffle, as Spark's JDBC writer does by its numPartitions:
     default four for each core, since a task costs Spark more than many rows do; with dynamic allocation, no limit.
     `progress` is called about once a second, in a thread of its own.
+
+    Until the commit the transaction itself does not see what went direct: overwrite and upsert of that table are
+    refused, and a later append of the same unique key waits for ever. So have the first one `staged` there.
 
     With a `transaction_id`, such as "nightly-2026-11-20", a rerun of a write that has committed writes nothing and
     reports strategy `skipped`, one that a crash has left in doubt is settled first, and one of other data is refused.
@@ -138,6 +143,7 @@ class _Order:
                 f"{target.name} is there already in {self.source.name}, and mode='error' wants a new one. Nothing was "
                 "done."
             )
+        require_seen(ambient, self.source, target.name, self.mode)
         df, layout = match(self.df, target.columns, target.name)
         if self.most is not None:
             df = df.coalesce(self.most)
@@ -148,7 +154,10 @@ class _Order:
         require_privileges(
             self.source, target, layout.names, mode=self.mode, keys=self.keys, strategy=strategy, stacklevel=6
         )
-        return TableJob(ambient, self.source, move, strategy, self.progress, report).run(df)
+        report = TableJob(ambient, self.source, move, strategy, self.progress, report).run(df)
+        if report.strategy == DIRECT and report.rows:
+            note_direct(ambient, self.source, target.name)
+        return report
 
 
 def _check(mode: str, keys: Sequence[str], strategy: str, atomicity: str, most: int | None) -> None:

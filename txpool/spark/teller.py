@@ -11,7 +11,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 
@@ -24,12 +24,13 @@ from txpool.outcome import rolled_back
 from txpool.resources.staging import Staging
 from txpool.spark.ambient import Announcer
 from txpool.spark.attempts import Candidates, PartitionResult, require_all
-from txpool.spark.copying import STAGED
+from txpool.spark.copying import DIRECT, STAGED
 from txpool.spark.deposit import Batch, Deposit
 from txpool.spark.listing import list_attempts, require_same_server, roll_back
 from txpool.spark.plan import WritePlan
 from txpool.spark.replay import Replay
 from txpool.spark.report import WriteReport
+from txpool.spark.status import attempts_of_stage
 from txpool.spark.streaming import offsets
 from txpool.transaction import Status, Transaction
 
@@ -56,64 +57,93 @@ class Teller:
         self._announcer = announcer
         self._lock = threading.Lock()
         self._endings: OrderedDict[tuple[str, int], _Ending] = OrderedDict()
+        #: By stream: what was planned, and is not ended.
+        self._streams: dict[str, list[WritePlan]] = {}
+
+    def planned(self, plan: WritePlan) -> WritePlan:
+        """Keep in mind what a stream's tasks may be at: its commit, and its abort, come with another plan."""
+        if plan.stream:
+            with self._lock:
+                self._streams.setdefault(plan.stream, []).append(plan)
+        return plan
 
     def commit(self, plan: WritePlan, deposits: Sequence[Deposit]) -> WriteReport:
         """Make them a part of the transaction, and commit it where it is the write's own.
 
         Errors: as write_table(); after one the transaction can only roll back.
         """
-        plan = _as_worked_by(plan, deposits)
-        ending = self._ending(plan)
+        own = _as_worked_by(plan, deposits)
+        self._unplanned(plan)
+        ending = self._ending(own)
         with ending.lock:
             if ending.ended:
-                raise OperationalError(f"{plan.gtrid}: write {plan.number} has ended already: Spark had aborted it")
+                raise OperationalError(f"{own.gtrid}: write {own.number} has ended already, and is not committed again")
             ending.ended = True
-            told = {deposit.ambient for deposit in deposits}
-            if len(told) != 1 or {deposit.digest for deposit in deposits} != {plan.digest}:
-                raise OperationalError(
-                    f"{plan.gtrid}: the tasks of write {plan.number} do not agree on what they were to do: the table "
-                    f"{plan.target.name} was changed meanwhile. Nothing of it stays: do it again"
-                )
-            ending.transaction = transaction = self._transaction(plan, *told)
-            name = self._name(plan, deposits[0].batch)
-            report = Context().run(_Taking(transaction, plan, name, deposits).run, own=not deposits[0].ambient)
+            ambient = deposits[0].ambient
+            try:
+                if {(each.ambient, each.digest) for each in deposits} != {(ambient, own.digest)}:
+                    raise OperationalError(
+                        f"{own.gtrid}: the tasks of write {own.number} do not agree on what they were to do: the table "
+                        f"{own.target.name} was changed meanwhile. Nothing of it stays: do it again"
+                    )
+                name = self._name(own, deposits[0].batch)
+                attempts = attempts_of_stage(self._session.sparkContext, deposits[0].stage)
+                transaction = self._announcer.find(ambient) if ambient else _own(own)
+                ending.transaction = transaction
+                report = Context().run(_Taking(transaction, own, name, deposits, *attempts).run, own=not ambient)
+            except BaseException as error:
+                self._clean_up(own, ambient, ending.transaction, error)
+                raise
         logger.info("%s: %d rows are written into %s: %s", report.gtrid, report.rows, report.table, report)
         return report
 
     def abort(self, plan: WritePlan, deposits: Sequence[Deposit | None]) -> None:
         """Nothing of the write shall stay. Comes after a commit, too, that has failed for Spark."""
         there = [deposit for deposit in deposits if deposit is not None]
-        plan = _as_worked_by(plan, there)
-        ending = self._ending(plan)
-        with ending.lock:
-            if ending.ended:
-                _after_commit(ending.transaction, plan)
-                return
-            ending.ended = True
-            # Where no task has come to an end, any open transaction may have been the write's.
-            told = {deposit.ambient for deposit in there} or {"", *(each.gtrid for each in self._announcer.open())}
-            for ambient in told:
-                try:
-                    Context().run(self._give_up, plan, ambient, doomed=bool(there))
-                except Exception as error:
-                    whose = ambient or plan.gtrid
-                    logger.warning("%s: what is left of write %d waits for recovery: %s", whose, plan.number, error)
+        planned = self._unplanned(plan)
+        for own in [_as_worked_by(plan, there)] if there or not planned else planned:
+            ending = self._ending(own)
+            with ending.lock:
+                if ending.ended:
+                    _after_commit(ending.transaction, own)
+                    continue
+                ending.ended = True
+                # Where no task has come to an end, the write may have been a part of any that was open.
+                for ambient in {each.ambient for each in there} or {"", *own.open}:
+                    doom = OperationalError("Spark has aborted it") if there else None
+                    self._clean_up(own, ambient, None, doom)
 
-    def _give_up(self, plan: WritePlan, ambient: str, *, doomed: bool) -> None:
-        """None of what tasks have left can win any more, whatever appears later."""
-        source = find(plan.datasource)
+    def _unplanned(self, plan: WritePlan) -> list[WritePlan]:
+        """All plans of a stream that its tasks may have been at; they are forgotten."""
+        with self._lock:
+            return self._streams.pop(plan.stream, []) if plan.stream else []
+
+    def _clean_up(self, plan: WritePlan, ambient: str, own: Transaction | None, error: BaseException | None) -> None:
+        """Nothing that tasks have left can win any more, whatever appears later. An `error` dooms what it was for."""
         try:
-            transaction = self._transaction(plan, ambient)
-        except ProgrammingError:  # whoever began it has ended it meanwhile, without this write
-            _free(source, ambient, plan)
-            _drop(source, ambient, plan)
-            return
-        _leave_nothing(transaction, source, plan)
-        _free(source, transaction.gtrid, plan)
-        if not ambient:
-            transaction.rollback()
-        elif doomed:
-            transaction.set_rollback_only(_doom(transaction, plan))
+            Context().run(self._give_up, plan, ambient, own, error)
+        except Exception as another:
+            whose = ambient or plan.gtrid
+            logger.warning("%s: what is left of write %d waits for recovery: %s", whose, plan.number, another)
+
+    def _give_up(self, plan: WritePlan, ambient: str, own: Transaction | None, error: BaseException | None) -> None:
+        source, gtrid = find(plan.datasource), ambient or plan.gtrid
+        transaction = self._announcer.get(ambient) if ambient else own or _own(plan)
+        if transaction is not None and not transaction.ended:
+            if ambient and error is not None:
+                transaction.set_rollback_only(_doom(transaction, plan, error))
+            with suppress(ProgrammingError):  # it cannot be a part of that, which its error says
+                _clean_up_after(transaction, source, plan, loose_ends=True)
+            _free(source, gtrid, plan)
+            if not ambient:
+                transaction.rollback()
+        elif transaction is None or transaction.status in (Status.ROLLED_BACK, Status.COMMITTED):
+            # Whoever began it has ended it without this write, or it has rolled back with it.
+            _free(source, gtrid, plan)
+            _drop(source, gtrid, plan)
+            log = get_manager().log
+            if log is not None:
+                log.finish(gtrid)
 
     def _name(self, plan: WritePlan, batch: Batch | None) -> _Name | None:
         if batch is None:
@@ -121,12 +151,6 @@ class Teller:
         read = offsets(self._session, batch.query, batch.number)
         digest = hashlib.sha256(f"{plan.digest}\n{read}".encode()).hexdigest()
         return _Name(plan.transaction_id or batch.query, digest, batch.number)
-
-    def _transaction(self, plan: WritePlan, ambient: str) -> Transaction:
-        """The one that the write is a part of. Errors: as `Announcer.find`."""
-        if ambient:
-            return self._announcer.find(ambient)
-        return get_manager().new_transaction(gtrid=plan.gtrid)
 
     def _ending(self, plan: WritePlan) -> _Ending:
         with self._lock:
@@ -153,43 +177,43 @@ class _Taking:
     plan: WritePlan
     name: _Name | None
     deposits: Sequence[Deposit]
+    #: Task attempts that Spark started, and whether each of them has succeeded.
+    attempts: int
+    all_succeeded: bool
 
     def run(self, *, own: bool) -> WriteReport:
         _ambient.set(self.transaction)
         try:
-            report = self._join()
-            if own:
-                self.transaction.commit()
+            with self.transaction.growing():
+                try:
+                    report = self._join()
+                except BaseException as error:  # before it may commit
+                    self.transaction.set_rollback_only(_doom(self.transaction, self.plan, error))
+                    raise
         except BaseException as error:
-            what = f"Spark write {self.plan.number} of {self.transaction.gtrid} has failed"
-            if not own:
-                self.transaction.set_rollback_only(_doom(self.transaction, self.plan, error))
-                error.add_note(f"{what}: the transaction can only roll back, and nothing of it stays.")
-            elif not self.transaction.ended:  # else the error is what became of its commit
-                self.transaction.rollback()
-                error.add_note(f"{what}: nothing of it stays.")
+            rest = "" if own else "the transaction can only roll back, and "
+            what = f"Spark write {self.plan.number} of {self.transaction.gtrid}"
+            error.add_note(f"{what} has failed: {rest}nothing of it stays.")
             raise
+        if own:
+            self.transaction.commit()
         return report
 
     def _join(self) -> WriteReport:
         plan, gtrid = self.plan, self.transaction.gtrid
         source = find(plan.datasource)
-        _leave_nothing(self.transaction, source, plan)
+        _clean_up_after(self.transaction, source, plan, loose_ends=not self.all_succeeded)
         results = [PartitionResult.unpack(gtrid, deposit.packed) for deposit in self.deposits]
         rows, size = (sum(sizes) for sizes in zip(*(result.size for result in results), strict=True))
         report = WriteReport(gtrid, plan.number, plan.target.name, plan.mode, partitions=len(results), rows=rows)
-        try:
-            require_all(gtrid, results, len(self.deposits))
-            new = self._write(source, results, rows)
-        except BaseException:
-            _free(source, gtrid, plan)
-            raise
-        if not new:
+        require_all(gtrid, results, len(self.deposits))
+        if not self._write(source, results, rows):
             _free(source, gtrid, plan)
             return report
-        self._adopt(source, [result for result in results if result.records])
+        if plan.strategy == DIRECT:
+            self._adopt(source, [result for result in results if result.records])
         ways = " and ".join(sorted({deposit.way for deposit in self.deposits}))
-        return replace(report, strategy=ways, attempts=len(results), bytes=size)
+        return replace(report, strategy=ways, attempts=self.attempts, bytes=size)
 
     def _write(self, source: DataSource, results: Sequence[PartitionResult], rows: int) -> bool:
         """The driver's part: move what is staged, record a write that has a name. False where it was done before."""
@@ -212,8 +236,6 @@ class _Taking:
 
     def _adopt(self, source: DataSource, results: Sequence[PartitionResult]) -> None:
         """The branches of the winners become the transaction's; those of other attempts roll back."""
-        if not results:
-            return
         gtrid, patience = self.transaction.gtrid, self.transaction.patience
         listing = list_attempts([source], gtrid=gtrid, write=self.plan.number)
         if listing.unreached:
@@ -227,12 +249,16 @@ class _Taking:
         winners = Candidates().choose(gtrid, results, listing.attempts)
         winning = {result.attempt for result in results}
         roll_back((each for each in listing.attempts.values() if each.number not in winning), [source])
-        self.transaction.adopt([source.prepared_branch(record, patience) for record in winners], loose_ends=True)
+        self.transaction.adopt([source.prepared_branch(record, patience) for record in winners], loose_ends=False)
 
 
 def _as_worked_by(plan: WritePlan, deposits: Sequence[Deposit]) -> WritePlan:
     """Under the names that tasks had: the commit of a stream's batch comes with a plan made anew."""
     return replace(plan, gtrid=deposits[0].gtrid, number=deposits[0].number) if deposits else plan
+
+
+def _own(plan: WritePlan) -> Transaction:
+    return get_manager().new_transaction(gtrid=plan.gtrid)
 
 
 def _free(source: DataSource, gtrid: str, plan: WritePlan) -> None:
@@ -241,9 +267,9 @@ def _free(source: DataSource, gtrid: str, plan: WritePlan) -> None:
         roll_back(list_attempts([source], gtrid=gtrid, write=plan.number).attempts.values(), [source])
 
 
-def _leave_nothing(transaction: Transaction, source: DataSource, plan: WritePlan) -> None:
-    """Tasks that nobody has heard of may come late: recovery sweeps what appears once the transaction has ended."""
-    transaction.adopt((), loose_ends=True)
+def _clean_up_after(transaction: Transaction, source: DataSource, plan: WritePlan, *, loose_ends: bool) -> None:
+    """With `loose_ends`, tasks that nobody has heard of may come late, and recovery sweeps what they leave."""
+    transaction.adopt((), loose_ends=loose_ends)
     transaction.after_completion(lambda _: _drop(source, transaction.gtrid, plan))
 
 

@@ -10,13 +10,16 @@ from random import Random
 
 from tests.crash.disk import calls
 from tests.crash.disk.image import KILLED, LOSSES, LOST, Disk, Loss
-from tests.crash.disk.tape import Fault, Tape, Write
+from tests.crash.disk.tape import Fault, Sync, Tape, Write
 from tests.crash.disk.vfs import FileSystem
 from tests.crash.disk.work import FOLDER, NODE, Fact, History, Life, branches_of, differences, facts_of
 from txpool.errors import LogError
 from txpool.log import Life as Alive
 from txpool.log import Settled, SqliteLog
 from txpool.xid import make_gtrid
+
+#: Bytes of a write-ahead log's header.
+_HEADER = 32
 
 
 @dataclass
@@ -194,9 +197,18 @@ def _at(life: Life, position: int) -> Disk:
 
 def _tore_a_header(life: Life, position: int) -> bool:
     """Whether half a header was written over a write-ahead log: none can tell that from damage, and a log refuses."""
-    struck = life.tape.struck
-    written = None if struck is None or struck >= position else life.tape.operations[struck]
-    return isinstance(written, Write) and written.offset == 0 and len(written.data) == 16
+    struck, operations = life.tape.struck, life.tape.operations
+    written = None if struck is None or struck >= position else operations[struck]
+    if isinstance(written, Write) and written.offset == 0 and len(written.data) == _HEADER // 2:
+        return True
+    # One that was not synced may be torn by the crash itself.
+    last: dict[int, Write | Sync] = {}
+    for operation in operations[:position]:
+        if isinstance(operation, Sync) or (
+            isinstance(operation, Write) and operation.offset == 0 and len(operation.data) == _HEADER
+        ):
+            last[operation.file] = operation
+    return any(isinstance(operation, Write) for operation in last.values())
 
 
 def _around(life: Life, position: int) -> list[str]:

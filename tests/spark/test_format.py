@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from txpool.datasource import DataSource, connect
-from txpool.errors import TransactionRolledBack
+from txpool.errors import TransactionRolledBack, TransactionTimeout
 from txpool.manager import begin, commit, resume, rollback, suspend
 from txpool.scope import transaction, transactional
 from txpool.spark import register, write_table
@@ -188,6 +190,43 @@ def test_what_cannot_be_told_is_refused(spark: SparkSession, databases: Database
     save(few, "plain")
     assert rows(databases, "plain") == [row for row in new(3) for _ in range(2)]
     assert rows(databases, "keyed") == new(3)
+
+
+def test_a_thread_tells_of_no_transaction_but_its_own(spark: SparkSession, databases: Databases) -> None:
+    few = frame(spark, 3)
+    ended = begin()
+    ended.commit()  # which leaves it ambient
+    save(few, "plain")
+    suspend()
+    assert rows(databases, "plain") == new(3)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: spark.createDataFrame([(1,)])).result()
+        with (
+            pytest.raises(Exception, match=r"begun in .* another thread, and whether .* cannot be told"),
+            transaction(),
+        ):
+            # A context that is lent to a thread, which is itself in none when it writes.
+            pool.submit(copy_context().run, transactional("requires_new")(lambda: None)).result()
+            pool.submit(save, few, "keyed").result()
+    assert rows(databases, "keyed") == databases.prepared() == []
+
+
+def test_row_policies_are_heeded(spark: SparkSession, databases: Databases) -> None:
+    databases.execute("one", "alter table plain enable row level security")
+    save(frame(spark, 3), "plain")
+    assert rows(databases, "plain") == new(3)
+
+
+def test_a_timeout_ends_the_job(spark: SparkSession, databases: Databases) -> None:
+    def sleep(batches: Iterator[Any]) -> Iterator[Any]:
+        import time
+
+        time.sleep(600)
+        yield from batches
+
+    with pytest.raises(TransactionTimeout), transaction(timeout=5):
+        save(frame(spark, 3).mapInArrow(sleep, "who string, id bigint"), "plain")
+    assert rows(databases, "plain") == databases.prepared() == staging(databases) == []
 
 
 def test_what_does_not_fit_is_said_before_any_task_runs(spark: SparkSession, databases: Databases) -> None:

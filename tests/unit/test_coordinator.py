@@ -428,7 +428,7 @@ def test_loose_ends_have_their_mark_however_it_was_committed(branches: int, when
     assert world.disk.finished == {world.gtrid}
     if when is not None:
         world.run({world.faults.calls.index("log.finish"): (when, Lost)})
-        assert (world.result.outcome, world.result.settled) == (Outcome.COMMITTED, False)
+        assert (world.result.outcome, world.result.settled, world.result.knowable) == (Outcome.COMMITTED, False, True)
         assert world.coordinator.settle().settled
         assert world.disk.finished == {world.gtrid}
 

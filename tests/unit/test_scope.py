@@ -12,6 +12,8 @@ from pyspark import cloudpickle
 
 import txpool
 from txpool import Status
+from txpool.manager import ambient_listeners
+from txpool.transaction import Transaction
 
 
 def test_a_block_commits() -> None:
@@ -338,3 +340,38 @@ def test_current_travels_with_a_function_that_names_it() -> None:
     namespace: dict[str, object] = {"__name__": "__main__"}
     exec(source, namespace)
     assert pickle.loads(cloudpickle.dumps(namespace["write"]))([]) is None
+
+
+def test_an_interrupted_begin_leaves_nothing_ambient() -> None:
+    def strike(transaction: Transaction | None) -> None:
+        if transaction is not None:
+            raise KeyboardInterrupt
+
+    ambient_listeners.append(strike)
+    try:
+        for start in (txpool.begin, txpool.transaction().__enter__):
+            with pytest.raises(KeyboardInterrupt):
+                start()
+            assert txpool.current() is None
+    finally:
+        ambient_listeners.remove(strike)
+
+
+def test_it_does_not_commit_while_another_thread_makes_something_a_part_of_it() -> None:
+    growing, ended = threading.Event(), threading.Event()
+
+    def grow(tx: Transaction) -> None:
+        with tx.growing():
+            growing.set()
+            ended.wait(30)
+
+    so = "another thread was making something a part of it"
+    with pytest.raises(txpool.TransactionRolledBack, match=so), txpool.transaction() as tx:
+        thread = threading.Thread(target=grow, args=[tx])
+        thread.start()
+        growing.wait(30)
+    ended.set()
+    thread.join()
+    with txpool.transaction() as tx:
+        grow(tx)
+    assert tx.status is Status.COMMITTED

@@ -74,6 +74,14 @@ def test_it_is_a_part_of_the_transaction_of_its_thread(spark: SparkSession, data
     assert databases.prepared() == staging(databases) == []
 
 
+def test_what_went_direct_is_not_overwritten_unseen(spark: SparkSession, databases: Databases) -> None:
+    for write in (save, lambda df, table, mode: write_table(df, "one.properties", table, mode)):
+        with pytest.raises(Exception, match=r"overwrite of public.plain in one: an earlier write"), transaction():
+            save(frame(spark, 4), "plain")
+            write(frame(spark, 2), "plain", "overwrite")
+    assert rows(databases, "plain") == databases.prepared() == []
+
+
 def test_a_rollback_takes_it_back(spark: SparkSession, databases: Databases) -> None:
     begin()
     save(frame(spark, 10), "plain")

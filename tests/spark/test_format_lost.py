@@ -105,7 +105,8 @@ def test_executors_that_die_while_they_copy_and_once_they_are_done(
 
 
 @pytest.mark.parametrize(
-    ("table", "point", "prepared", "rows"), [("plain", "coordinator.prepared", 3, 0), ("keyed", "log.finish", 0, 10)]
+    ("table", "point", "prepared", "rows"),
+    [("plain", "coordinator.prepared", 3, 0), ("keyed", "coordinator.begin", 0, 0)],
 )
 def test_a_rerun_ends_what_a_killed_driver_has_left(
     spark: SparkSession,

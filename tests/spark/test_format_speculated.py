@@ -19,14 +19,27 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("sources")]
 # A worker whose task was killed is let go on for so long.
 _ZOMBIES = SPECULATION | {"spark.python.task.killTimeout": "120s"}
 
-# In the first round both attempts of partition 1 are through at about the same time, and Spark lets one of them commit.
-# In the second the first attempt goes on only when its copy has won, and the write is committed.
+# The first attempt that brings the last row waits in the database for a flag, which the driver sets when the copy of
+# that attempt has won, and the write is committed. The other goes on at once.
+_SLOW = """
+    create table flags ();
+    create function hold(id bigint) returns boolean language plpgsql as $$ begin
+        if id = 3 and pg_try_advisory_xact_lock(42) then
+            while not exists (select from flags) loop
+                perform pg_sleep(0.05);
+            end loop;
+        end if;
+        return true;
+    end $$;
+    create domain held as bigint check (hold(value));
+    create table plain (id held);
+    create table keyed (id held primary key);
+"""
+
 _SCRIPT = """
     import json, os, sys, time, warnings
-    from pathlib import Path
 
     import psycopg
-    from pyspark import TaskContext
     from pyspark.sql import SparkSession
 
     from recovery import RecoveryManager
@@ -37,54 +50,36 @@ _SCRIPT = """
     folder, dsn = sys.argv[1:]
     os.chdir(folder)
     warnings.simplefilter("ignore")
-    deadline = time.monotonic() + 200
-    left = "select count(*) from pg_prepared_xacts where gid like 'txp1:driver:%'"
+    deadline = time.monotonic() + 120
+    prepared = "select count(*) from pg_prepared_xacts where gid like 'txp1:driver:%'"
     staged = "select count(*) from pg_class where relnamespace = to_regnamespace('txpool_spark') and relname ~ '^txp1'"
-
-
-    def wait_for(path):
-        while not path.exists():
-            time.sleep(0.05)
-
-
-    def held(flag):
-        def hold(batches):
-            here = TaskContext.get()
-            if here.partitionId() == 1:
-                if here.attemptNumber():
-                    Path(folder, "copied").touch()
-                else:
-                    wait_for(Path(folder, flag))
-            yield from batches
-
-        return hold
 
 
     def waiting(query):
         return connection.execute(query).fetchone()[0]
 
 
+    def until(done, text):
+        while not done():
+            assert time.monotonic() < deadline, text
+            time.sleep(0.1)
+
+
     spark = SparkSession.builder.getOrCreate()
     log = manager.configure(node_name="driver", log_url="sqlite:///txlog").log
     register(spark)
-    late = {}
     with psycopg.connect(dsn, autocommit=True) as connection:
-        for table, query in (("plain", left), ("keyed", staged)):
-            for flag in ("copied", "committed"):
-                Path(folder, "copied").unlink(missing_ok=True)
-                Path(folder, "committed").unlink(missing_ok=True)
-                rows = spark.range(4, numPartitions=2).selectExpr(f"id + {4 * (flag == 'committed')} as id")
-                writer = rows.mapInArrow(held(flag), "id bigint").write.format("txpool")
-                writer.options(datasource="one.properties", dbtable=table).mode("append").save()
-                Path(folder, "committed").touch()
-            while not waiting(query):
-                assert time.monotonic() < deadline, f"nothing came late into {table}"
-                time.sleep(0.1)
-            late[table] = waiting(query)
-            while waiting(left) or waiting(staged):
-                assert time.monotonic() < deadline, f"what came late into {table} is there still"
-                RecoveryManager(log=log, datasources=[find("one.properties")], backoff=0).scan()
-    print(json.dumps(late))
+        for table, query in (("plain", prepared), ("keyed", staged)):
+            connection.execute("delete from flags")
+            writer = spark.range(4, numPartitions=2).write.format("txpool")
+            writer.options(datasource="one.properties", dbtable=table).mode("append").save()
+            assert waiting(f"select count(*) from {table}") == 4
+            before = waiting(query)
+            connection.execute("insert into flags default values")
+            until(lambda: waiting(query) > before or table == "keyed" and before, f"nothing came late into {table}")
+            scan = RecoveryManager(log=log, datasources=[find("one.properties")], backoff=0).scan
+            until(lambda: scan() and not waiting(prepared) + waiting(staged), f"{table}: it is still there")
+    print(json.dumps("swept"))
     spark.stop()
 """
 
@@ -92,9 +87,9 @@ _SCRIPT = """
 def test_each_row_is_there_once_and_what_comes_late_is_swept(
     local_cluster: Callable[..., str], cluster: str, databases: Databases, sources: Path
 ) -> None:
-    databases.execute("one", "create table plain (id bigint); create table keyed (id bigint primary key)")
+    databases.execute("one", _SLOW)
     output = local_cluster(_SCRIPT, str(sources), databases.dsn("one"), master=cluster, conf=_ZOMBIES)
-    assert set(json.loads(output.splitlines()[-1])) == {"plain", "keyed"}
+    assert json.loads(output.splitlines()[-1]) == "swept"
     for table in ("plain", "keyed"):
-        assert databases.rows("one", f"select id from {table} order by id") == [(number,) for number in range(8)]
+        assert databases.rows("one", f"select id from {table} order by id") == [(number,) for number in range(4)]
     assert databases.prepared() == []

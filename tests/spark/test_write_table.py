@@ -331,11 +331,11 @@ def test_a_stranger_who_takes_the_slots_costs_a_retry(
                     connection.rollback()
         yield from batches
 
-    df = frame(spark, 1000, 1010).mapInArrow(take, "who string, id bigint")
+    df = frame(spark, 5000, 5010).mapInArrow(take, "who string, id bigint")
     try:
         report = write_table(df, few, "landed")
         assert report.strategy == "staged"
-        assert in_small(small, "select count(*) from landed where id >= 1000") == [(10,)]
+        assert in_small(small, "select count(*) from landed where id >= 5000") == [(10,)]
     finally:
         for (gid,) in in_small(small, "select gid from pg_prepared_xacts"):
             with psycopg.connect(dsn, autocommit=True) as connection:

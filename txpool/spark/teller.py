@@ -32,12 +32,13 @@ from txpool.spark.replay import Replay
 from txpool.spark.report import WriteReport
 from txpool.spark.status import attempts_of_stage
 from txpool.spark.streaming import offsets
+from txpool.spark.unseen import note_direct, require_seen
 from txpool.transaction import Status, Transaction
 
 logger = logging.getLogger("txpool")
 
 #: How many ended writes are remembered, since an abort may follow a commit that has failed.
-_REMEMBERED = 1000
+_REMEMBERED = 100
 
 
 @dataclass(slots=True)
@@ -217,6 +218,7 @@ class _Taking:
 
     def _write(self, source: DataSource, results: Sequence[PartitionResult], rows: int) -> bool:
         """The driver's part: move what is staged, record a write that has a name. False where it was done before."""
+        require_seen(self.transaction, source, self.plan.target.name, self.plan.mode)
         way = {deposit.packed["partition"]: deposit.way for deposit in self.deposits}
         staged = [result for result in results if way[result.partition] == STAGED]
         plan, gtrid, name = self.plan, self.transaction.gtrid, self.name
@@ -237,6 +239,8 @@ class _Taking:
     def _adopt(self, source: DataSource, results: Sequence[PartitionResult]) -> None:
         """The branches of the winners become the transaction's; those of other attempts roll back."""
         gtrid, patience = self.transaction.gtrid, self.transaction.patience
+        if results:
+            note_direct(self.transaction, source, self.plan.target.name)
         listing = list_attempts([source], gtrid=gtrid, write=self.plan.number)
         if listing.unreached:
             raise OperationalError(

@@ -39,6 +39,8 @@ logger = logging.getLogger("txpool")
 
 #: How many ended writes are remembered, since an abort may follow a commit that has failed.
 _REMEMBERED = 100
+#: How a transaction has ended without the write: its own, and another's, which may have committed all else.
+_LET_GO = (Status.ROLLED_BACK,), (Status.ROLLED_BACK, Status.COMMITTED)
 
 
 @dataclass(slots=True)
@@ -138,13 +140,14 @@ class Teller:
             _free(source, gtrid, plan)
             if not ambient:
                 transaction.rollback()
-        elif transaction is None or transaction.status in (Status.ROLLED_BACK, Status.COMMITTED):
-            # Whoever began it has ended it without this write, or it has rolled back with it.
+        elif transaction is None or transaction.status in _LET_GO[bool(ambient)]:
             _free(source, gtrid, plan)
             _drop(source, gtrid, plan)
             log = get_manager().log
             if log is not None:
                 log.finish(gtrid)
+        elif ambient and transaction.status in (Status.COMMITTING, Status.ROLLING_BACK):
+            transaction.after_completion(lambda _: self._clean_up(plan, ambient, own, error))
 
     def _name(self, plan: WritePlan, batch: Batch | None) -> _Name | None:
         if batch is None:

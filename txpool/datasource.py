@@ -53,6 +53,8 @@ class DataSource:
         #: How it takes part in transactions: xa, cmr, last-resource or local.
         self.mode = settings.mode
         self.driver = settings.driver
+        #: Without a password.
+        self.url = settings.url
         self.driver_adapter = make_driver(settings)
         self.pool: Pool[Any] = Pool(
             self.driver_adapter,

@@ -58,6 +58,10 @@ class Enlistable(Protocol):
     @property
     def mode(self) -> str: ...
 
+    @property
+    def url(self) -> str:
+        """Where it is, without a password."""
+
     def open_enlistment(self, transaction: Transaction, timeout: float | None = None) -> Enlistment:
         """Take a physical connection for the whole transaction, and make its branch; wait so many seconds for it."""
 
@@ -151,7 +155,17 @@ class Transaction:
                     slot = self._slots[datasource.name] = _Slot(datasource)
         elif self.status is not Status.ACTIVE:
             self.require_active()
+        elif slot.datasource is not datasource:
+            self._require_same(slot.datasource, datasource)
         return slot.enlistment or slot.open(self, timeout)
+
+    def _require_same(self, here: Enlistable, other: Enlistable) -> None:
+        """Two of one name may be one file that was read twice, and no more."""
+        if here.url != other.url:
+            raise ProgrammingError(
+                f"{self.gtrid}: two datasources are called {here.name}, {here.url} and {other.url}, and a transaction "
+                "knows them by their names: give each a name of its own. The transaction is as it was."
+            )
 
     def _admit(self, datasource: Enlistable) -> None:
         """Refuse a part that could not be kept atomic; the transaction is as it was then."""

@@ -11,7 +11,7 @@ MUTATIONS = (
         "29",
         "staged rows are moved without being counted",
         test=_TESTS + "test_rows_that_a_server_crash_has_emptied_are_missed",
-        real=(Edit("txpool.spark.moving:Move._counted", "if there.get(attempt, 0) != reported:", "if False:"),),
+        real=(Edit("txpool.spark.moving:Move._require_rows", "if there.get(attempt, 0) != reported:", "if False:"),),
     ),
     Mutation(
         "29 fence",

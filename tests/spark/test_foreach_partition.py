@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import txpool
 import txpool.datasource
 from recovery import RecoveryManager
 from txpool.datasource import DataSource
@@ -248,6 +249,22 @@ def test_what_the_driver_cannot_load_is_not_decided(spark: SparkSession, databas
         RecoveryManager(log=get_manager().log, datasources=[elsewhere], backoff=0).scan()
     assert databases.prepared() == []
     assert landed(databases, "two") == []
+
+
+def test_a_namesake_is_not_mistaken_for_it(spark: SparkSession, databases: Databases, folder: Path) -> None:
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    text = (folder / "two.properties").read_text()
+    (elsewhere / "one.properties").write_text(text.replace("name = two", "name = one"))
+    (elsewhere / "secret").write_text(databases.server.password)
+    txpool.datasource.find(elsewhere / "one.properties")
+    with transaction():
+        foreach_partition(spark.range(4), writer("one.properties"))
+    assert landed(databases, "one") == [0, 1, 2, 3]
+    with pytest.raises(ProgrammingError, match="two datasources are called one, postgresql://"), transaction():
+        txpool.connect("one.properties").cursor().execute("insert into landed values (9)")
+        txpool.connect(elsewhere / "one.properties").cursor().execute("insert into landed values (9)")
+    assert (landed(databases, "one"), landed(databases, "two")) == ([0, 1, 2, 3], [])
 
 
 def test_a_registered_datasource_is_found_by_its_name(spark: SparkSession, databases: Databases, folder: Path) -> None:

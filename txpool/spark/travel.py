@@ -33,18 +33,20 @@ class Luggage:
 
     @classmethod
     def pack(cls, explicit: Iterable[DataSource], implicit: Mapping[str, DataSource]) -> Luggage:
-        """Errors: ConfigurationError where one of the `explicit` cannot travel."""
+        """`implicit` has each by its name, at least. Errors: ConfigurationError where one passed cannot travel."""
         settings: dict[str, Mapping[str, Any]] = {}
         left_behind: dict[str, str] = {}
         for datasource in explicit:
             settings[datasource.name] = datasource.settings.travel()
-        for datasource in implicit.values():
+        # Of two that have the same name, it is the one that goes by it.
+        meant = {key: datasource for key, datasource in implicit.items() if implicit[datasource.name] is datasource}
+        for datasource in meant.values():
             if datasource.name not in settings:
                 try:
                     settings[datasource.name] = datasource.settings.travel()
                 except ConfigurationError as error:
                     left_behind[datasource.name] = str(error)
-        names = {key: datasource.name for key, datasource in implicit.items() if datasource.name in settings}
+        names = {key: datasource.name for key, datasource in meant.items() if datasource.name in settings}
         return cls(os.getcwd(), settings, names, left_behind)
 
     def unpack(self) -> tuple[dict[str, DataSource], dict[str, str]]:

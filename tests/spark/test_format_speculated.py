@@ -20,14 +20,19 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("sources")]
 _ZOMBIES = SPECULATION | {"spark.python.task.killTimeout": "120s"}
 
 # The first attempt that brings the last row waits in the database for a flag, which the driver sets when the copy of
-# that attempt has won, and the write is committed. The other goes on at once.
+# that attempt has won, and the write is committed; the other goes on at once. Or where they are to meet, both go on
+# when both are there, and Spark lets one of them commit.
 _SLOW = """
     create table flags ();
+    create table meetings ();
     create function hold(id bigint) returns boolean language plpgsql as $$ begin
         if id = 3 and pg_try_advisory_xact_lock(42) then
-            while not exists (select from flags) loop
-                perform pg_sleep(0.05);
+            while not exists (select from flags)
+            and not exists (select from pg_locks where locktype = 'advisory' and objid = 43) loop
+                perform pg_sleep(0.01);
             end loop;
+        elsif id = 3 and exists (select from meetings) then
+            perform pg_try_advisory_xact_lock(43), pg_sleep(0.1);
         end if;
         return true;
     end $$;
@@ -69,6 +74,14 @@ _SCRIPT = """
     log = manager.configure(node_name="driver", log_url="sqlite:///txlog").log
     register(spark)
     with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("insert into meetings default values")
+        for table in ("plain", "keyed"):
+            writer = spark.range(4, numPartitions=2).write.format("txpool")
+            writer.options(datasource="one.properties", dbtable=table).mode("append").save()
+            scan = RecoveryManager(log=log, datasources=[find("one.properties")], backoff=0).scan
+            until(lambda: scan() and not waiting(prepared) + waiting(staged), f"{table}: the loser is still there")
+            assert waiting(f"select count(*) from {table}") == 4
+        connection.execute("delete from meetings; delete from keyed; delete from plain")
         for table, query in (("plain", prepared), ("keyed", staged)):
             connection.execute("delete from flags")
             writer = spark.range(4, numPartitions=2).write.format("txpool")

@@ -11,8 +11,9 @@ from typing import cast
 from txpool import tally
 from txpool.coordinator import Coordinator
 from txpool.errors import ProgrammingError
+from txpool.participants import Enlistable
 from txpool.resources.base import Branch, BranchRecord, Vote
-from txpool.transaction import Enlistable, Status, Transaction, _quietly
+from txpool.transaction import Status, Transaction, _quietly
 from txpool.xid import TaskName, make_xid
 
 

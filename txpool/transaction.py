@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from typing import Any, ParamSpec, Protocol, cast
+from typing import Any, ParamSpec, cast
 
 from txpool import tally
 from txpool.coordinator import Coordinator, Outcome, Result, Unit
@@ -20,6 +20,7 @@ from txpool.errors import ProgrammingError, TransactionRolledBack, TransactionTi
 from txpool.log.base import DecisionLog
 from txpool.metrics import instruments
 from txpool.outcome import raise_outcome, rolled_back
+from txpool.participants import Enlistable, Enlistment
 from txpool.patience import FOREVER, Patience
 from txpool.resources.base import Answer, Branch, MarkedBranch
 
@@ -47,44 +48,6 @@ class Status(Enum):
     PREPARED = "prepared"  #: a subordinate's end: somebody else decides
     IN_DOUBT = "in doubt"
     HEURISTIC = "heuristic"  #: some of it committed and some not, or nobody can say
-
-
-class Enlistable(Protocol):
-    """What a transaction needs of a datasource."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def mode(self) -> str: ...
-
-    @property
-    def url(self) -> str:
-        """Where it is, without a password."""
-
-    def open_enlistment(self, transaction: Transaction, timeout: float | None = None) -> Enlistment:
-        """Take a physical connection for the whole transaction, and make its branch; wait so many seconds for it."""
-
-
-class Enlistment(Protocol):
-    """One datasource's part in one transaction: its physical connection until the end, and its branch."""
-
-    @property
-    def branch(self) -> Branch | MarkedBranch:
-        """Its branch; waits for the statement that another thread executes on it."""
-
-    @property
-    def mode(self) -> str:
-        """The datasource's: xa, cmr, last-resource or local."""
-
-    def doom(self) -> None:
-        """A cancel is on its way, and may come late: its connection is for nobody else. Before `release`, no I/O."""
-
-    def cancel(self) -> None:
-        """Stop what is executing on it; from any thread, never raises, and may take seconds."""
-
-    def release(self, *, reusable: bool) -> None:
-        """The transaction has ended: back to the pool, or destroyed where its state is not certain."""
 
 
 class Transaction:

@@ -119,6 +119,6 @@ class Announcer:
         if transaction is not None and transaction.patience.vote() is not None:
             self._here.tag = tag = transaction.gtrid
             self._context.addJobTag(tag)
-            if not transaction.values.setdefault(_TAGGED, False):
+            if _TAGGED not in transaction.values:
                 transaction.values[_TAGGED] = True
                 transaction.on_cancel(lambda: self._context.cancelJobsWithTag(tag))

@@ -20,7 +20,9 @@ from pyspark import Accumulator, TaskContext
 
 from txpool.datasource import connect
 from txpool.spark.attempts import PartitionResult
+from txpool.spark.columns import Layout
 from txpool.spark.encoding import HEADER, TRAILER, Wire, encode
+from txpool.spark.target import listed, quoted
 from txpool.spark.travel import Luggage
 from txpool.spark.worker import quicken
 
@@ -65,6 +67,24 @@ class Copy:
         return rows, size
 
 
+def copy_into(datasource: str, table: str, layout: Layout, label: str) -> Copy:
+    """COPY into the table itself."""
+    statement = f"copy {table} ({listed(layout.names)}) from stdin (format binary)"
+    return Copy(datasource, statement, layout.wires, label)
+
+
+def copy_staged(datasource: str, staging: str, layout: Layout, label: str) -> Copy:
+    """COPY into a staging table, whose columns are `staged_columns`."""
+    statement = f"copy {staging} ({listed(layout.names)}, {ATTEMPT}) from stdin (format binary)"
+    return Copy(datasource, statement, (*layout.wires, Wire(ATTEMPT, "bigint")), label)
+
+
+def staged_columns(layout: Layout) -> list[str]:
+    """A staging table's columns, as SQL declares them."""
+    declared = zip(layout.names, layout.declared, strict=True)
+    return [*(f"{quoted(name)} {kind}" for name, kind in declared), f"{ATTEMPT} bigint not null"]
+
+
 def measure(batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
     """The size of a partition that an earlier attempt has written: its rows, and what they take in Arrow."""
     rows = size = 0
@@ -80,6 +100,8 @@ class Stage:
 
     copy: Copy
     luggage: Luggage
+    #: Called with the connection before there are rows on it: where tasks create the table themselves.
+    prepare: Callable[[Any], object] | None = None
 
     def __call__(self, partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         context = TaskContext.get()
@@ -90,6 +112,8 @@ class Stage:
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is not None:
             with closing(connect(self.copy.datasource)) as connection:
+                if self.prepare is not None:
+                    self.prepare(connection)
                 size = self.copy.into(connection, (_under(attempt, batch) for batch in chain([first], batches)))
                 connection.commit()
         return iter([PartitionResult(partition, attempt, (), {}, size).pack()])

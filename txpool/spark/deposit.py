@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,11 +17,11 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from txpool.datasource import DataSource, find
+from txpool.datasource import find
 from txpool.errors import DataError, OperationalError, ProgrammingError
 from txpool.resources.staging import Staging, StagingTable
 from txpool.spark.ambient import told_by
-from txpool.spark.copying import DIRECT, STAGED, Copy, Stage, measure
+from txpool.spark.copying import DIRECT, STAGED, Stage, measure, staged_columns
 from txpool.spark.plan import Field, WritePlan
 from txpool.spark.slots import NO_SLOT, Reservation
 from txpool.spark.task import PartitionTask
@@ -58,14 +59,14 @@ class Deposit(WriterCommitMessage):
     packed: dict[str, Any]
 
 
-def deposit(plan: WritePlan, batches: Iterator[pa.RecordBatch], *, streaming: bool = False) -> Deposit:
+def deposit(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> Deposit:
     """Write one partition, for the transaction that the job tells of, or the plan's own."""
     context = TaskContext.get()
     assert context is not None  # noqa: S101 - Spark runs this
     quicken()
     ambient = told_by(context)
     batch = None
-    if streaming:
+    if plan.stream:
         if ambient:
             raise ProgrammingError(
                 f"this query was started within {ambient}, which it cannot be a part of: each of its batches is a "
@@ -87,36 +88,31 @@ def deposit(plan: WritePlan, batches: Iterator[pa.RecordBatch], *, streaming: bo
             "txpool.suspend(). Nothing was written"
         )
     gtrid = ambient or plan.gtrid
-    here, _ = plan.luggage.unpack()
-    source = here.get(plan.source) or find(plan.source)
-    partition = context.partitionId()
     rows = (_as_table_has_them(batch, plan.fields) for batch in batches)
     task: PartitionTask | Stage
-    with closing(_Slot(source if plan.strategy == DIRECT else None)) as slot:
+    with closing(_Slot(plan)) as slot:
         if slot.held:
-            direct = plan.copy(gtrid, staged=False)
-            way, task = DIRECT, PartitionTask(gtrid, plan.number, None, direct, plan.luggage, measure)
+            way, task = DIRECT, PartitionTask(gtrid, plan.number, None, plan.direct(gtrid), plan.luggage, measure)
         elif plan.insists:
-            raise OperationalError(f"{gtrid}: {NO_SLOT} in {source.name}, and strategy=direct wants one for each task")
+            raise OperationalError(f"{gtrid}: {NO_SLOT} in {plan.source}, and strategy=direct wants one for each task")
         else:
-            copy = plan.copy(gtrid, staged=True)
-            staged = _Staged(
-                copy.datasource, copy.statement, copy.wires, copy.label, plan.staging(gtrid), plan.staged_columns
-            )
-            way, task = STAGED, Stage(staged, plan.luggage)
-        (packed,) = task(partition, rows)
+            way, task = STAGED, Stage(plan.staged(gtrid), plan.luggage, partial(_ensure, plan, plan.staging(gtrid)))
+        (packed,) = task(context.partitionId(), rows)
     return Deposit(plan.digest, plan.gtrid, plan.number, ambient, batch, context.stageId(), way, packed)
 
 
 class _Slot:
     """A prepared transaction's slot, kept for this task until its branch has it."""
 
-    def __init__(self, source: DataSource | None) -> None:
-        self._kept = None if source is None else Reservation(source, 1)
-
-        if self._kept is not None and self._kept.maximum - self._kept.taken <= _SPARE:
-            self._kept.release()
-            self._kept = None
+    def __init__(self, plan: WritePlan) -> None:
+        self._kept: Reservation | None = None
+        if plan.strategy == DIRECT:
+            here, _ = plan.luggage.unpack()
+            kept = Reservation(here.get(plan.source) or find(plan.source), 1)
+            if kept.maximum - kept.taken > _SPARE:
+                self._kept = kept
+            else:
+                kept.release()
 
     @property
     def held(self) -> bool:
@@ -127,19 +123,12 @@ class _Slot:
             self._kept.release()
 
 
-@dataclass(frozen=True, slots=True)
-class _Staged(Copy):
-    """COPY into a staging table, which the first of the tasks creates."""
-
-    table: StagingTable
-    columns: list[str]
-
-    def into(self, connection: Any, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
-        (there,) = connection.cursor().execute("select to_regclass(%s) is not null", [self.table.name]).fetchone()
-        if not there:
-            source = find(self.datasource)
-            Staging(source.name, source.driver_adapter).ensure(self.table, self.columns)
-        return Copy.into(self, connection, batches)
+def _ensure(plan: WritePlan, table: StagingTable, connection: Any) -> None:
+    """The first of the tasks creates the staging table."""
+    (there,) = connection.cursor().execute("select to_regclass(%s) is not null", [table.name]).fetchone()
+    if not there:
+        source = find(plan.source)
+        Staging(source.name, source.driver_adapter).ensure(table, staged_columns(plan.layout))
 
 
 def _as_table_has_them(batch: pa.RecordBatch, fields: tuple[Field, ...]) -> pa.RecordBatch:

@@ -23,12 +23,12 @@ from txpool.manager import current
 from txpool.resources.staging import SCHEMA
 from txpool.spark.attempts import PartitionResult
 from txpool.spark.columns import match
-from txpool.spark.copying import PLACE, RESULT, Copy, InArrow
+from txpool.spark.copying import PLACE, RESULT, Copy, InArrow, copy_into
 from txpool.spark.privileges import require_privileges
 from txpool.spark.replay import Replay, fingerprint, must_count
 from txpool.spark.report import Finished, Progress, Watch, WriteReport
 from txpool.spark.status import TaggedJob
-from txpool.spark.target import Target, listed
+from txpool.spark.target import Target
 from txpool.spark.travel import Luggage
 
 EACH = "each"
@@ -105,8 +105,7 @@ def write_each(
         if must_count(df):
             replay.require_rows(earlier, df.count())
         return replace(report, partitions=earlier.partitions or 0, rows=earlier.rows)
-    names = listed(layout.names)
-    copy = Copy(source.name, f"copy {target.name} ({names}) from stdin (format binary)", layout.wires, label)
+    copy = copy_into(source.name, target.name, layout, label)
     luggage = Luggage.pack([source], {source.name: source})
     done = context.accumulator({}, Finished()) if progress is not None else None
     with TaggedJob(context, f"{label}/{replay.plan}") as job, ExitStack() as stack:

@@ -75,18 +75,18 @@ class Format(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return Reader(ask(self.address, _PlanReading({**self.options})), schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        return BatchWriter(self.address, self._plan(schema, overwrite, streaming=False))
+    def writer(self, schema: StructType, overwrite: bool) -> Writer:
+        return self._writer(schema, overwrite, streaming=False)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - the name is Spark's
-        return StreamWriter(self.address, self._plan(schema, overwrite, streaming=True))
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Writer:  # noqa: N802 - the name is Spark's
+        return self._writer(schema, overwrite, streaming=True)
 
-    def _plan(self, schema: StructType, overwrite: bool, *, streaming: bool) -> Any:
-        return ask(self.address, _PlanWrite({**self.options}, schema, overwrite, streaming))
+    def _writer(self, schema: StructType, overwrite: bool, *, streaming: bool) -> Writer:
+        return Writer(self.address, ask(self.address, _PlanWrite({**self.options}, schema, overwrite, streaming)))
 
 
-class BatchWriter(DataSourceArrowWriter):
-    """One write: planned in one process, done in many, committed in another."""
+class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
+    """One write: planned in one process, done in many, committed in another. A stream's batch is planned for each."""
 
     def __init__(self, address: str, plan: WritePlan) -> None:
         self._address = address
@@ -95,27 +95,10 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return deposit(self._plan, iterator)
 
-    def commit(self, messages: list[Any]) -> None:
+    def commit(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803 - the name is Spark's
         ask(self._address, _Commit(self._plan, messages))
 
-    def abort(self, messages: list[Any]) -> None:
-        ask(self._address, _Abort(self._plan, messages))
-
-
-class StreamWriter(DataSourceStreamArrowWriter):
-    """One batch of a stream: planned for its tasks, and once more for its commit."""
-
-    def __init__(self, address: str, plan: WritePlan) -> None:
-        self._address = address
-        self._plan = plan
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return deposit(self._plan, iterator, streaming=True)
-
-    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - the name is Spark's
-        ask(self._address, _Commit(self._plan, messages))
-
-    def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803
         ask(self._address, _Abort(self._plan, messages))
 
 

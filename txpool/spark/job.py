@@ -6,24 +6,30 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
-from contextvars import Context
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame
 
 from txpool.datasource import DataSource
-from txpool.errors import OperationalError
 from txpool.resources.staging import Staging, StagingTable
-from txpool.spark.attempts import PartitionResult
-from txpool.spark.copying import ATTEMPT, DIRECT, PLACE, RESULT, STAGED, Copy, InArrow, Stage, measure
-from txpool.spark.encoding import Wire
-from txpool.spark.moving import Move
+from txpool.spark.attempts import PartitionResult, require_all
+from txpool.spark.copying import (
+    DIRECT,
+    PLACE,
+    RESULT,
+    STAGED,
+    InArrow,
+    Stage,
+    copy_into,
+    copy_staged,
+    measure,
+    staged_columns,
+)
+from txpool.spark.moving import Move, drop_staged
 from txpool.spark.report import Finished, Progress, Watch, WriteReport
 from txpool.spark.slots import NO_SLOT, Reservation, reserve
 from txpool.spark.status import TaggedJob
-from txpool.spark.target import listed, quoted
 from txpool.spark.task import PartitionTask
 from txpool.spark.travel import Luggage
 from txpool.spark.write import TakenBack, Write
@@ -87,11 +93,8 @@ class TableJob:
         """What a task does, by the place it writes to."""
         luggage = Luggage.pack([self.source], {self.source.name: self.source})
         layout = self.move.layout
-        names = listed(layout.names)
-        into = f"copy {self.move.target.name} ({names}) from stdin (format binary)"
-        direct = Copy(self.source.name, into, layout.wires, self._label)
-        into = f"copy {self._table.name} ({names}, {ATTEMPT}) from stdin (format binary)"
-        staged = replace(direct, statement=into, wires=(*layout.wires, Wire(ATTEMPT, "bigint")))
+        direct = copy_into(self.source.name, self.move.target.name, layout, self._label)
+        staged = copy_staged(self.source.name, self._table.name, layout, self._label)
         return {
             DIRECT: PartitionTask(self.transaction.gtrid, self.report.write, None, direct, luggage, measure),
             STAGED: Stage(staged, luggage),
@@ -117,20 +120,14 @@ class TableJob:
 
     def _staged(self, job: TaggedJob, partitions: int, collect: Callable[[], list[dict[str, Any]]]) -> WriteReport:
         """Each task commits its rows into the staging table, and the driver moves those of one attempt for each."""
-        layout = self.move.layout
-        columns = [f"{quoted(name)} {kind}" for name, kind in zip(layout.names, layout.declared, strict=True)]
         staging = Staging(self.source.name, self.source.driver_adapter)
-        staging.create(self._table, [*columns, f"{ATTEMPT} bigint not null"])
-        self.transaction.after_completion(lambda _: self._drop(staging))
+        staging.create(self._table, staged_columns(self.move.layout))
+        self.transaction.after_completion(lambda _: drop_staged(self.source, self._table))
         try:
             gtrid = self.transaction.gtrid
             results = [PartitionResult.unpack(gtrid, packed) for packed in collect()]
             attempts, all_succeeded = job.attempts()
-            if {result.partition for result in results} != {*range(partitions)} or len(results) != partitions:
-                raise OperationalError(
-                    f"{gtrid}: Spark returned {len(results)} results for {partitions} partitions; it rolls back, "
-                    "nothing of it stays"
-                )
+            require_all(gtrid, results, partitions)
             with closing(self.source.connect()) as connection:
                 self.move.run(connection.cursor(), results)
         except BaseException:
@@ -140,12 +137,6 @@ class TableJob:
             raise
         self.transaction.adopt((), loose_ends=not all_succeeded)
         return self._done(STAGED, attempts, results)
-
-    def _drop(self, staging: Staging) -> None:
-        try:
-            Context().run(partial(staging.drop, self._table))
-        except Exception as error:
-            logger.warning("%s: the staging table %s is left to recovery: %s", self._label, self._table.name, error)
 
     def _done(self, strategy: str, attempts: int, results: Sequence[PartitionResult]) -> WriteReport:
         rows, size = (sum(numbers) for numbers in zip((0, 0), *(result.size for result in results), strict=True))

@@ -6,15 +6,28 @@ him, as TRUNCATE would not.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from txpool.datasource import DataSource
 from txpool.errors import DataError, NotSupportedError, OperationalError
+from txpool.resources.staging import Staging, StagingTable
 from txpool.spark.attempts import PartitionResult
 from txpool.spark.columns import Layout
 from txpool.spark.copying import ATTEMPT
 from txpool.spark.target import Target, create_statement, listed, quoted
+
+logger = logging.getLogger("txpool")
+
+
+def drop_staged(source: DataSource, table: StagingTable) -> None:
+    """Drop a staging table that nobody needs any more; what cannot be dropped now is left to recovery."""
+    try:
+        Staging(source.name, source.driver_adapter).drop(table)
+    except Exception as error:
+        logger.warning("%s: the staging table %s is left to recovery: %s", table.gtrid, table.name, error)
 
 
 @dataclass(frozen=True, slots=True)

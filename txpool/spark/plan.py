@@ -24,11 +24,10 @@ from txpool.manager import get_manager
 from txpool.properties import nearest
 from txpool.resources.staging import StagingTable
 from txpool.spark.columns import Column, Layout, definitions, pair
-from txpool.spark.copying import ATTEMPT, Copy
-from txpool.spark.encoding import Wire
+from txpool.spark.copying import Copy, copy_into, copy_staged
 from txpool.spark.moving import Move
 from txpool.spark.privileges import require_privileges
-from txpool.spark.target import Target, listed, look, quoted, require_unique
+from txpool.spark.target import Target, look, require_unique, why_staged
 from txpool.spark.travel import Luggage
 from txpool.transaction import Transaction
 
@@ -89,19 +88,13 @@ class WritePlan:
     def staging(self, gtrid: str) -> StagingTable:
         return StagingTable(gtrid, self.number)
 
-    @property
-    def staged_columns(self) -> list[str]:
-        """The staging table's, as SQL declares them."""
-        declared = zip(self.layout.names, self.layout.declared, strict=True)
-        return [*(f"{quoted(name)} {kind}" for name, kind in declared), f"{ATTEMPT} bigint not null"]
+    def direct(self, gtrid: str) -> Copy:
+        """What a task does that has a slot."""
+        return copy_into(self.source, self.target.name, self.layout, f"{gtrid}/{self.number}")
 
-    def copy(self, gtrid: str, *, staged: bool) -> Copy:
-        """What a task does."""
-        names, wires = listed(self.layout.names), self.layout.wires
-        into = f"{self.target.name} ({names})"
-        if staged:
-            into, wires = f"{self.staging(gtrid).name} ({names}, {ATTEMPT})", (*wires, Wire(ATTEMPT, "bigint"))
-        return Copy(self.source, f"copy {into} from stdin (format binary)", wires, f"{gtrid}/{self.number}")
+    def staged(self, gtrid: str) -> Copy:
+        """What a task does that has none."""
+        return copy_staged(self.source, self.staging(gtrid).name, self.layout, f"{gtrid}/{self.number}")
 
     def move(self, gtrid: str) -> Move:
         """What the driver does with staged rows."""
@@ -185,18 +178,10 @@ def _strategy(
     wanted: str, source: DataSource, target: Target, mode: str, open_transactions: Sequence[Transaction]
 ) -> str:
     """Direct only where a late or lost attempt can keep nobody waiting: the format sees nothing of its job."""
-    why = None
-    if source.mode != "xa":
-        why = f"{source.name} (mode={source.mode}) prepares nothing"
-    elif mode != "append":
-        why = f"{mode} is one statement over all rows"
-    elif not target.exists:
-        why = f"{target.name} is created in the driver's branch, where no task sees it"
-    elif target.row_security:
-        why = f"COPY into {target.name} is not what its row policies allow"
-    elif any(source.name in each._slots for each in open_transactions):
+    why = why_staged(source, target, mode)
+    if why is None and any(source.name in each._slots for each in open_transactions):
         why = f"a transaction works in {source.name} on the driver, and tasks might wait for its locks"
-    elif not Context().run(_is_independent, source, target):
+    if why is None and not Context().run(_is_independent, source, target):
         why = f"{target.name} has a unique index, a foreign key or a trigger, at which a retry might wait for ever"
     if why is not None and wanted == "direct":
         raise ProgrammingError(

@@ -24,7 +24,7 @@ from txpool.spark.privileges import require_privileges
 from txpool.spark.replay import Replay, fingerprint, must_count
 from txpool.spark.report import Progress, WriteReport
 from txpool.spark.session import context_of, guard, most_partitions
-from txpool.spark.target import Target, is_written_by, look, require_unique
+from txpool.spark.target import Target, is_written_by, look, require_unique, why_staged
 from txpool.spark.unseen import note_direct, require_seen
 from txpool.spark.write import next_number
 from txpool.transaction import Transaction
@@ -182,16 +182,8 @@ def _check(mode: str, keys: Sequence[str], strategy: str, atomicity: str, most: 
 
 def _chosen(strategy: Strategy, ambient: Transaction, source: DataSource, move: Move) -> str:
     """Staged where direct cannot be, which is an error for whoever insists on it."""
-    why = None
-    if source.mode != "xa":
-        why = f"{source.name} (mode={source.mode}) prepares nothing"
-    elif move.mode in ("overwrite", "upsert"):
-        why = f"{move.mode} is one statement over all rows"
-    elif move.target.row_security:
-        why = f"{move.target.name} has policies for rows, past which no COPY goes"
-    elif not move.target.exists:
-        why = f"{move.target.name} is created in the driver's branch, where no task sees it"
-    elif source.name in ambient._slots:
+    why = why_staged(source, move.target, move.mode)
+    if why is None and source.name in ambient._slots:
         with closing(source.connect()) as connection:
             if is_written_by(connection, move.target.name):
                 why = f"this transaction has locked {move.target.name} on the driver, and tasks would wait for that"

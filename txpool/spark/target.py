@@ -120,6 +120,19 @@ def is_written_by(connection: Any, name: str) -> bool:
     return bool(found)
 
 
+def why_staged(datasource: DataSource, target: Target, mode: str) -> str | None:
+    """Why tasks cannot write into the table itself, whatever job it is."""
+    if datasource.mode != "xa":
+        return f"{datasource.name} (mode={datasource.mode}) prepares nothing"
+    if mode in ("overwrite", "upsert"):
+        return f"{mode} is one statement over all rows"
+    if target.row_security:
+        return f"{target.name} has policies for rows, past which no COPY goes"
+    if not target.exists:
+        return f"{target.name} is created in the driver's branch, where no task sees it"
+    return None
+
+
 def require_unique(target: Target, keys: Sequence[str], names: Sequence[str]) -> None:
     """ProgrammingError where an upsert into `names` cannot tell rows apart by `keys`."""
     for key in keys:

@@ -21,18 +21,19 @@ from txpool.datasource import DataSource, find
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.manager import _ambient, get_manager
 from txpool.outcome import rolled_back
-from txpool.resources.staging import Staging
 from txpool.spark.ambient import Announcer
 from txpool.spark.attempts import Candidates, PartitionResult, require_all
 from txpool.spark.copying import DIRECT, STAGED
 from txpool.spark.deposit import Batch, Deposit
-from txpool.spark.listing import list_attempts, require_same_server, roll_back
+from txpool.spark.listing import list_attempts, roll_back
+from txpool.spark.moving import drop_staged
 from txpool.spark.plan import WritePlan
 from txpool.spark.replay import Replay
 from txpool.spark.report import WriteReport
 from txpool.spark.status import attempts_of_stage
 from txpool.spark.streaming import offsets
 from txpool.spark.unseen import note_direct, require_seen
+from txpool.spark.write import take_over
 from txpool.transaction import Status, Transaction
 
 logger = logging.getLogger("txpool")
@@ -75,27 +76,29 @@ class Teller:
 
         Errors: as write_table(); after one the transaction can only roll back.
         """
-        own = _as_worked_by(plan, deposits)
         self._unplanned(plan)
-        ending = self._ending(own)
+        plan = _as_worked_by(plan, deposits)
+        ending = self._ending(plan)
         with ending.lock:
             if ending.ended:
-                raise OperationalError(f"{own.gtrid}: write {own.number} has ended already, and is not committed again")
+                raise OperationalError(
+                    f"{plan.gtrid}: write {plan.number} has ended already, and does not commit again"
+                )
             ending.ended = True
             ambient = deposits[0].ambient
             try:
-                if {(each.ambient, each.digest) for each in deposits} != {(ambient, own.digest)}:
+                if {(each.ambient, each.digest) for each in deposits} != {(ambient, plan.digest)}:
                     raise OperationalError(
-                        f"{own.gtrid}: the tasks of write {own.number} do not agree on what they were to do: the table "
-                        f"{own.target.name} was changed meanwhile. Nothing of it stays: do it again"
+                        f"{plan.gtrid}: the tasks of write {plan.number} do not agree on what they were to do: the "
+                        f"table {plan.target.name} was changed meanwhile. Nothing of it stays: do it again"
                     )
-                name = self._name(own, deposits[0].batch)
+                name = self._name(plan, deposits[0].batch)
                 attempts = attempts_of_stage(self._session.sparkContext, deposits[0].stage)
-                transaction = self._announcer.find(ambient) if ambient else _own(own)
+                transaction = self._announcer.find(ambient) if ambient else _own(plan)
                 ending.transaction = transaction
-                report = Context().run(_Taking(transaction, own, name, deposits, *attempts).run, own=not ambient)
+                report = Context().run(_Taking(transaction, plan, name, deposits, *attempts).run, own=not ambient)
             except BaseException as error:
-                self._clean_up(own, ambient, ending.transaction, error)
+                self._clean_up(plan, ambient, ending.transaction, error)
                 raise
         logger.info("%s: %d rows are written into %s: %s", report.gtrid, report.rows, report.table, report)
         return report
@@ -104,17 +107,17 @@ class Teller:
         """Nothing of the write shall stay. Comes after a commit, too, that has failed for Spark."""
         there = [deposit for deposit in deposits if deposit is not None]
         planned = self._unplanned(plan)
-        for own in [_as_worked_by(plan, there)] if there or not planned else planned:
-            ending = self._ending(own)
+        for worked in [_as_worked_by(plan, there)] if there or not planned else planned:
+            ending = self._ending(worked)
             with ending.lock:
                 if ending.ended:
-                    _after_commit(ending.transaction, own)
+                    _after_commit(ending.transaction, worked)
                     continue
                 ending.ended = True
                 # Where no task has come to an end, the write may have been a part of any that was open.
-                for ambient in {each.ambient for each in there} or {"", *own.open}:
+                for ambient in {each.ambient for each in there} or {"", *worked.open}:
                     doom = OperationalError("Spark has aborted it") if there else None
-                    self._clean_up(own, ambient, None, doom)
+                    self._clean_up(worked, ambient, None, doom)
 
     def _unplanned(self, plan: WritePlan) -> list[WritePlan]:
         """All plans of a stream that its tasks may have been at; they are forgotten."""
@@ -142,7 +145,7 @@ class Teller:
                 transaction.rollback()
         elif transaction is None or transaction.status in _LET_GO[bool(ambient)]:
             _free(source, gtrid, plan)
-            _drop(source, gtrid, plan)
+            drop_staged(source, plan.staging(gtrid))
             log = get_manager().log
             if log is not None:
                 log.finish(gtrid)
@@ -222,8 +225,7 @@ class _Taking:
     def _write(self, source: DataSource, results: Sequence[PartitionResult], rows: int) -> bool:
         """The driver's part: move what is staged, record a write that has a name. False where it was done before."""
         require_seen(self.transaction, source, self.plan.target.name, self.plan.mode)
-        way = {deposit.packed["partition"]: deposit.way for deposit in self.deposits}
-        staged = [result for result in results if way[result.partition] == STAGED]
+        staged = [result for result, each in zip(results, self.deposits, strict=True) if each.way == STAGED]
         plan, gtrid, name = self.plan, self.transaction.gtrid, self.name
         if name is None and not staged:
             return True
@@ -241,22 +243,11 @@ class _Taking:
 
     def _adopt(self, source: DataSource, results: Sequence[PartitionResult]) -> None:
         """The branches of the winners become the transaction's; those of other attempts roll back."""
-        gtrid, patience = self.transaction.gtrid, self.transaction.patience
         if results:
             note_direct(self.transaction, source, self.plan.target.name)
-        listing = list_attempts([source], gtrid=gtrid, write=self.plan.number)
-        if listing.unreached:
-            raise OperationalError(
-                f"{gtrid}: datasource {source.name} cannot be asked what tasks have prepared in it; the transaction "
-                "rolls back, nothing of it stays"
-            ) from listing.unreached[source.name]
-        for result in results:
-            for record in result.records:
-                require_same_server(record, listing)
-        winners = Candidates().choose(gtrid, results, listing.attempts)
-        winning = {result.attempt for result in results}
-        roll_back((each for each in listing.attempts.values() if each.number not in winning), [source])
-        self.transaction.adopt([source.prepared_branch(record, patience) for record in winners], loose_ends=False)
+        listing = list_attempts([source], gtrid=self.transaction.gtrid, write=self.plan.number)
+        needed, known = [source.name], {source.name: source}
+        take_over(self.transaction, results, listing, needed, candidates=Candidates(), datasources=known)
 
 
 def _as_worked_by(plan: WritePlan, deposits: Sequence[Deposit]) -> WritePlan:
@@ -277,15 +268,7 @@ def _free(source: DataSource, gtrid: str, plan: WritePlan) -> None:
 def _clean_up_after(transaction: Transaction, source: DataSource, plan: WritePlan, *, loose_ends: bool) -> None:
     """With `loose_ends`, tasks that nobody has heard of may come late, and recovery sweeps what they leave."""
     transaction.adopt((), loose_ends=loose_ends)
-    transaction.after_completion(lambda _: _drop(source, transaction.gtrid, plan))
-
-
-def _drop(source: DataSource, gtrid: str, plan: WritePlan) -> None:
-    table = plan.staging(gtrid)
-    try:
-        Staging(source.name, source.driver_adapter).drop(table)
-    except Exception as error:
-        logger.warning("%s: the staging table %s is left to recovery: %s", gtrid, table.name, error)
+    transaction.after_completion(lambda _: drop_staged(source, plan.staging(transaction.gtrid)))
 
 
 def _after_commit(transaction: Transaction | None, plan: WritePlan) -> None:

@@ -18,14 +18,9 @@ def note_direct(transaction: Transaction, source: DataSource, table: str) -> Non
     transaction.values.setdefault(_DIRECT, set()).add((source.name, table))
 
 
-def is_direct(transaction: Transaction, source: DataSource, table: str) -> bool:
-    """Whether an earlier write of the transaction has."""
-    return (source.name, table) in transaction.values.get(_DIRECT, ())
-
-
 def require_seen(transaction: Transaction, source: DataSource, table: str, mode: str) -> None:
     """ProgrammingError where the mode is about rows that are there, and the transaction's driver misses some."""
-    if mode in ("overwrite", "upsert") and is_direct(transaction, source, table):
+    if mode in ("overwrite", "upsert") and (source.name, table) in transaction.values.get(_DIRECT, ()):
         harm = "would leave them there" if mode == "overwrite" else "might wait for them for ever"
         raise ProgrammingError(
             f"{transaction.gtrid}: {mode} of {table} in {source.name}: an earlier write of this transaction has gone "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,25 +82,16 @@ class Write:
             self._load(name, result)
         attempts, all_succeeded = self._job.attempts()
         asked = used if all_succeeded else self._datasources
-        listing = self._list(asked)
-        for name in used:
-            if name in listing.unreached:
-                raise OperationalError(
-                    f"{self._gtrid}: datasource {name} was used by a task and cannot be asked by the driver what is "
-                    "prepared in it; the transaction rolls back, nothing of it stays"
-                ) from listing.unreached[name]
-        for result in results:
-            for record in result.records:
-                require_same_server(record, listing)
-        winners = self._candidates.choose(self._gtrid, results, listing.attempts)
-        winning = {result.attempt for result in results}
-        roll_back((a for a in listing.attempts.values() if a.number not in winning), self._datasources.values())
-        branches = [
-            self._datasources[record.datasource].prepared_branch(record, self._transaction.patience)
-            for record in winners
-        ]
-        self._transaction.adopt(branches, loose_ends=not all_succeeded)
-        return Done(results, attempts, len(branches))
+        branches = take_over(
+            self._transaction,
+            results,
+            self._list(asked),
+            used,
+            candidates=self._candidates,
+            datasources=self._datasources,
+        )
+        self._transaction.adopt((), loose_ends=not all_succeeded)
+        return Done(results, attempts, branches)
 
     def _load(self, name: str, result: PartitionResult) -> None:
         """A datasource that a task found by itself must be one that this process, and so recovery, can reach."""
@@ -150,6 +141,37 @@ class Write:
         except Exception as another:
             logger.warning("%s: what its tasks have prepared is left to recovery: %s", what, another)
         error.add_note(f"{what} has failed: the transaction can only roll back, and nothing of it stays.")
+
+
+def take_over(
+    transaction: Transaction,
+    results: Sequence[PartitionResult],
+    listing: Listing,
+    needed: Iterable[str],
+    *,
+    candidates: Candidates,
+    datasources: Mapping[str, DataSource],
+) -> int:
+    """The winners' branches become the transaction's, and their number is returned; other attempts can never win, and
+    roll back. OperationalError where one of the `needed` datasources did not answer, or a winner is not prepared.
+    """
+    for name in needed:
+        if name in listing.unreached:
+            raise OperationalError(
+                f"{transaction.gtrid}: datasource {name} was used by a task and cannot be asked by the driver what is "
+                "prepared in it; the transaction rolls back, nothing of it stays"
+            ) from listing.unreached[name]
+    for result in results:
+        for record in result.records:
+            require_same_server(record, listing)
+    winners = candidates.choose(transaction.gtrid, results, listing.attempts)
+    winning = {result.attempt for result in results}
+    roll_back((each for each in listing.attempts.values() if each.number not in winning), datasources.values())
+    patience = transaction.patience
+    transaction.adopt(
+        [datasources[record.datasource].prepared_branch(record, patience) for record in winners], loose_ends=False
+    )
+    return len(winners)
 
 
 def _first_line(error: BaseException) -> str:

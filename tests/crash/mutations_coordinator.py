@@ -61,7 +61,7 @@ MUTATIONS = (
         "a decision looks for the fence in a snapshot",
         flaw="snapshot",
         scenario=TWO,
-        test="tests/integration/test_log_sql.py::test_10_a_decision_waits_for_the_fence_in_flight_and_is_refused",
+        test="tests/integration/log_sql/test_locks.py::test_10_a_decision_waits_for_the_fence_in_flight_and_is_refused",
         real=(Edit("txpool.log.sql:_RECORD", " FOR SHARE", ""),),
     ),
     Mutation(
@@ -152,7 +152,7 @@ MUTATIONS = (
         flaw="unsealed",
         scenario=replace(MARKED, name="one+marked, a person meddles", meddles=True, leases=0),
         found="UNTOLD",
-        test="tests/integration/test_marked.py::"
+        test="tests/integration/marked/test_row.py::"
         "test_the_row_has_the_evidence_of_the_votes_though_it_was_written_before_them[postgresql]",
         real=(
             Edit(
@@ -255,7 +255,7 @@ MUTATIONS = (
         "PREPARE that is answered by ROLLBACK is believed",
         flaw="false yes",
         scenario=replace(TWO, name="two, votes and cuts", noes=True, cuts=1, leases=0),
-        test="tests/integration/test_postgresql_branch.py::test_failed_transaction_votes_no_where_psycopg_says_yes",
+        test="tests/integration/postgresql_branch/test_two_phases.py::test_failed_transaction_votes_no_where_psycopg_says_yes",
         real=(
             Edit("txpool.resources.postgresql:PostgreSQLBranch.start_prepare", "session.status != INTRANS", "False"),
             Edit(

@@ -70,7 +70,7 @@ MUTATIONS = (
             ),
         ),
         scenario=MARKED,
-        test="tests/integration/test_marked.py::test_tombstone_meets_the_row_and_makes_it_durable",
+        test="tests/integration/marked/test_tombstone.py::test_tombstone_meets_the_row_and_makes_it_durable",
         real=(
             Edit(
                 "txpool.resources.xids:Xids.tombstone", '_row(gtrid, "abort", "[]")', '_row(gtrid + "0", "abort", "[]")'
@@ -108,7 +108,7 @@ MUTATIONS = (
             ),
         ),
         scenario=replace(MARKED, name="one+marked, two recoverers", recoverers=2, fates=0),
-        test="tests/integration/test_marked.py::test_tombstone_meets_anothers_tombstone",
+        test="tests/integration/marked/test_tombstone.py::test_tombstone_meets_anothers_tombstone",
         real=(
             Edit(
                 "txpool.resources.xids:Xids.tombstone",
@@ -122,7 +122,7 @@ MUTATIONS = (
         "who meets a row does not make it durable",
         flaw="unsynced tombstone",
         scenario=replace(MARKED, name="one+marked, disk", disk=True, leases=0),
-        test="tests/integration/test_marked.py::test_meeting_a_row_writes_to_the_disk",
+        test="tests/integration/marked/test_durability.py::test_meeting_a_row_writes_to_the_disk",
         real=(
             Edit("txpool.resources.xids:Xids.tombstone", "do update set confirmed = met.confirmed + 1", "do nothing"),
         ),

@@ -1,0 +1,88 @@
+"""A decision log that is missing, another's, a copy, or kept nowhere."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from recovery.setup import initialise
+from tests.integration.check_place import PASSWORD, Place, checked
+from txpool.cli import ExitCode
+from txpool.log import open_log
+from txpool.settings import RecoverySettings
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    """A coordinator's file whose log is right."""
+    path = tmp_path / "txpool.properties"
+    path.write_text("node.name = etl-1\nlog.url = sqlite:///txlog\n")
+    open_log(f"sqlite:///{tmp_path}/txlog", node="etl-1", create=True).close()
+    assert checked(path).bad == []
+    return path
+
+
+def test_a_log_that_is_missing_is_not_made(conf: Path) -> None:
+    shutil.rmtree(conf.parent / "txlog")
+    answer = checked(conf)
+    assert (answer.code, answer.bad) == (ExitCode.WRONG, ["log"])
+    assert "log.db is missing" in answer.about("log")[0]["found"]
+    assert not (conf.parent / "txlog").exists()
+
+
+def test_a_log_that_others_may_enter(conf: Path) -> None:
+    (conf.parent / "txlog").chmod(0o755)
+    (finding,) = checked(conf).about("permissions")
+    assert finding["found"].endswith("has mode 0755")
+    assert finding["do"] == f"chmod 700 {conf.parent}/txlog"
+
+
+def test_a_log_of_another_node(conf: Path) -> None:
+    conf.write_text("node.name = etl-2\nlog.url = sqlite:///txlog\n")
+    (finding,) = checked(conf).about("log")
+    assert "belongs to node 'etl-1', and node.name is 'etl-2'" in finding["found"]
+
+
+def test_a_log_that_is_a_copy(conf: Path) -> None:
+    shutil.copytree(conf.parent / "txlog", conf.parent / "copy")
+    (conf.parent / "copy").chmod(0o700)
+    conf.write_text("node.name = etl-1\nlog.url = sqlite:///copy\n")
+    (finding,) = checked(conf).about("log")
+    assert finding["severity"] == "wrong"
+    assert "init --adopt" in finding["found"]
+
+
+def test_a_log_that_would_be_made_again(conf: Path) -> None:
+    conf.write_text("node.name = etl-1\nlog.url = sqlite:///txlog\nlog.create = true\n")
+    answer = checked(conf)
+    assert (answer.code, answer.bad) == (ExitCode.WARNING, ["log"])
+    assert answer.about("log", "warning")[0]["do"] == "write log.create = false"
+
+
+def test_a_log_that_keeps_nothing(conf: Path) -> None:
+    conf.write_text("node.name = etl-1\nlog.url = memory:\n")
+    assert checked(conf).about("log", "wrong")[0]["found"] == "log.url = memory: keeps nothing"
+    conf.write_text("transaction.timeout = 10m\n")
+    assert checked(conf).about("log", "warning")[0]["found"] == "log.url is not configured"
+
+
+def test_a_log_on_a_server(place: Place) -> None:
+    text = f"node.name = etl-1\nlog.url = {place.url}\nlog.password = ${{env:{PASSWORD}}}\n"
+    conf = place.write("txpool", text)
+    answer = checked(conf)
+    assert (answer.code, answer.bad) == (ExitCode.WRONG, ["log"])
+    assert "its tables are not on the search path there" in answer.about("log")[0]["found"]
+
+    place.write("orders", "driver = sqlite3\nurl = sqlite:///orders.db\nmode = local")
+    initialise(RecoverySettings.load(conf))
+    assert checked(conf).bad == []
+    place.admin("ALTER TABLE txpool_decisions SET UNLOGGED", f"ALTER ROLE {place.user} SET synchronous_commit = off")
+    place.admin("ALTER TABLE txpool_finished OWNER TO txpool", f"GRANT SELECT ON txpool_finished TO {place.user}")
+    answer = checked(conf)
+    assert answer.bad == ["table", "privileges"]
+    for finding in answer.findings:
+        if finding["severity"] == "wrong":
+            place.heal(finding["do"])
+    assert checked(conf).bad == []

@@ -1,0 +1,244 @@
+"""A transaction over a model of branches and of the log, in which any call may fail; and the invariants of its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from txpool.coordinator import Coordinator, Outcome, Phase, Result, Unit
+from txpool.log.base import Life
+from txpool.log.memory import MemoryDisk, MemoryLog
+from txpool.resources.base import Answer, BranchRecord, Refused, Settled, Vote
+from txpool.xid import TaskName, Xid, make_gtrid, make_xid
+
+
+class Lost(Exception):
+    """What a cut connection looks like."""
+
+
+@dataclass
+class Faults:
+    """Which calls fail, by their number; counts the calls, so that a sweep knows where it ends."""
+
+    plan: dict[int, tuple[str, type[BaseException]]] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+    struck: list[type[BaseException]] = field(default_factory=list)
+    before: dict[str, Callable[[], None]] = field(default_factory=dict)
+
+    def around(self, name: str, effect: Callable[[], Any]) -> Any:
+        self.before.get(name, lambda: None)()
+        number = len(self.calls)
+        self.calls.append(name)
+        when, error = self.plan.get(number, ("", Lost))
+        if when == "before":
+            self._strike(error, f"before {name}")
+        result = effect()
+        if when == "after":
+            self._strike(error, f"after {name}")
+        return result
+
+    def _strike(self, error: type[BaseException], where: str) -> None:
+        self.struck.append(error)
+        raise error(where)
+
+
+class ModelBranch:
+    """A branch in a database that keeps its word, over a connection that may not."""
+
+    idle = False
+
+    def __init__(self, faults: Faults, datasource: str, vote: Vote | None = Vote.COMMIT) -> None:
+        self.faults = faults
+        self.datasource = datasource
+        self.vote = vote
+        self.state = "open"
+        self.reachable = True
+        self.record = BranchRecord(Xid("", ""), datasource)
+
+    def _call(self, name: str, effect: Callable[[], Any]) -> Any:
+        return self.faults.around(f"{self.datasource}.{name}", effect)
+
+    def name(self, xid: Xid) -> None:
+        self.record = BranchRecord(xid, self.datasource)
+
+    def disturb(self, command: str) -> None:
+        raise AssertionError("nobody disturbs a model")
+
+    def start_prepare(self) -> None:
+        self._call("start_prepare", lambda: None)
+
+    def await_prepare(self) -> Vote:
+        def effect() -> Vote:
+            if self.vote is None:
+                self.state = "rolled back"
+                raise Lost("a vote to roll back")
+            if self.vote is Vote.COMMIT:
+                self.state = "prepared"
+            return self.vote
+
+        return self._call("await_prepare", effect)  # type: ignore[no-any-return]
+
+    def start_commit(self) -> None:
+        self._call("start_commit", lambda: None)
+
+    def await_commit(self) -> Answer:
+        return self._call("await_commit", lambda: self._end("committed", Answer.COMMITTED))  # type: ignore[no-any-return]
+
+    def start_rollback(self) -> None:
+        self._call("start_rollback", lambda: None)
+
+    def await_rollback(self) -> Answer:
+        return self._call("await_rollback", lambda: self._end("rolled back", Answer.ROLLED_BACK))  # type: ignore[no-any-return]
+
+    def commit_one_phase(self) -> Answer:
+        return self._call("commit_one_phase", lambda: self._end("committed", Answer.COMMITTED))  # type: ignore[no-any-return]
+
+    def _end(self, state: str, answer: Answer) -> Answer:
+        self.state = state
+        return answer
+
+
+class ModelMarked:
+    """A marked branch: its row is written in its own local transaction, whose commit is the decision."""
+
+    idle = False
+
+    def __init__(self, faults: Faults) -> None:
+        self.faults = faults
+        self.datasource = "ledger"
+        self.row: str | None = None  # None, "open", "committed", "tombstone"
+        self.state = "open"
+
+    def _call(self, name: str, effect: Callable[[], Any]) -> Any:
+        return self.faults.around(f"ledger.{name}", effect)
+
+    def disturb(self, command: str) -> None:
+        raise AssertionError("nobody disturbs a model")
+
+    def identity(self) -> str:
+        return "1" * 12
+
+    def mark(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
+        def effect() -> None:
+            self.row = "open"
+
+        self._call("mark", effect)
+
+    def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
+        def effect() -> None:
+            if self.row == "tombstone":
+                raise Refused("the tombstone was first")
+            self.row, self.state = "committed", "committed"
+
+        self._call("record", effect)
+
+    def abort(self, gtrid: str) -> Settled:
+        def effect() -> Settled:
+            if self.row == "committed":
+                return Settled.COMMITTED
+            self.row, self.state = "tombstone", "rolled back"
+            return Settled.ABORTED
+
+        return self._call("abort", effect)  # type: ignore[no-any-return]
+
+    def forget(self, gtrid: str) -> None:
+        self.row = None
+
+    def rollback(self) -> Answer:
+        def effect() -> Answer:
+            self.state = "rolled back"
+            return Answer.ROLLED_BACK
+
+        return self._call("rollback", effect)  # type: ignore[no-any-return]
+
+    def commit_one_phase(self) -> Answer:
+        def effect() -> Answer:
+            self.state = "committed"
+            return Answer.COMMITTED
+
+        return self._call("commit_one_phase", effect)  # type: ignore[no-any-return]
+
+
+class FaultyLog:
+    """The memory store, reached over something that may fail."""
+
+    def __init__(self, log: MemoryLog, faults: Faults) -> None:
+        self._log = log
+        self._faults = faults
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._log, name)
+        if name not in {"record", "abort", "point", "finish", "is_fenced"}:
+            return found
+        return lambda *arguments: self._faults.around(f"log.{name}", lambda: found(*arguments))
+
+
+@dataclass
+class World:
+    """One transaction over some branches, and what became of it."""
+
+    branches: int
+    marked: bool = False
+    adopted: int = 0
+    loose_ends: bool = False
+    votes: dict[int, Vote | None] = field(default_factory=dict)
+
+    def run(
+        self,
+        plan: dict[int, tuple[str, type[BaseException]]],
+        *,
+        fenced_at: str = "",
+        watch: Callable[[Phase], object] | None = None,
+    ) -> None:
+        self.faults = Faults(plan, before={fenced_at: self.fence})
+        self.disk = MemoryDisk("node")
+        log = MemoryLog(self.disk, node="node")
+        self.gtrid = make_gtrid("node", log.incarnation, 1)
+        votes = [self.votes.get(number, Vote.COMMIT) for number in range(self.branches)]
+        self.new = [ModelBranch(self.faults, f"db{number}", vote) for number, vote in enumerate(votes)]
+        self.old = [ModelBranch(self.faults, f"task{number}") for number in range(self.adopted)]
+        for number, branch in enumerate(self.old):
+            branch.name(make_xid(self.gtrid, 0, branch.datasource, task=TaskName(0, number, number, 1)))
+            branch.state = "prepared"
+        self.ledger = ModelMarked(self.faults) if self.marked else None
+        unit = Unit(self.gtrid, branches=self.new, adopted=self.old, marked=self.ledger, loose_ends=self.loose_ends)  # type: ignore[arg-type]
+        self.coordinator = Coordinator(unit, FaultyLog(log, self.faults), watch)
+        self.result: Result = self.coordinator.commit()
+
+    def fence(self) -> None:
+        """What recovery does to an incarnation that it takes for dead."""
+        for incarnation in self.disk.lives:
+            self.disk.lives[incarnation] = Life.FENCED
+
+    @property
+    def decided(self) -> bool:
+        if self.ledger is not None:
+            return self.ledger.row == "committed"
+        return self.disk.outcomes.get(self.gtrid) is not None
+
+    def check(self) -> None:
+        everyone = [*self.new, *self.old]
+        states = [branch.state for branch in everyone] + ([self.ledger.state] if self.ledger else [])
+        outcome = self.result.outcome
+        assert not {"committed", "rolled back"} <= set(states) or None in self.votes.values(), "a mix of outcomes"
+        if outcome is Outcome.COMMITTED:
+            assert "rolled back" not in states
+            left = [branch for branch in everyone if branch.state == "prepared"]
+            assert not left or self.decided, "success was reported and nothing stands for it"
+            assert not left or self.gtrid in self.disk.finished or self._struck("log.finish")
+        elif outcome is Outcome.ROLLED_BACK:
+            assert "committed" not in states
+            assert not self.decided, "rollback was reported and the decision stands"
+            left = [branch for branch in everyone if branch.state == "prepared"]
+            assert not left or self.gtrid in self.disk.finished or self._struck("log.finish")
+        else:
+            assert outcome is Outcome.IN_DOUBT
+            if self.result.knowable:
+                assert not {"committed", "rolled back"} & {branch.state for branch in everyone}
+                assert self.gtrid not in self.disk.finished, "in doubt, and marked finished"
+        interrupted = KeyboardInterrupt in self.faults.struck
+        assert (self.result.interrupt is not None) == interrupted, "an interrupt was swallowed, or made up"
+
+    def _struck(self, call: str) -> bool:
+        return any(n < len(self.faults.calls) and self.faults.calls[n] == call for n in self.faults.plan)

@@ -1,0 +1,92 @@
+"""The coordinator against a model: every call of the protocol fails once, and every pair of them, in each way there is.
+
+A fault strikes before a call has its effect, or after it (the reply is lost), as an error or as a KeyboardInterrupt.
+Whatever strikes where, the invariants hold: no mix of outcomes; success only after the decision is durable; rollback
+is never reported where a branch commits; in doubt is reported as in doubt; what is unaccounted for has a finished mark.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.coordinator_model import Lost, World
+from txpool.coordinator import Outcome
+from txpool.resources.base import Vote
+
+KINDS = [(when, error) for when in ("before", "after") for error in (Lost, KeyboardInterrupt)]
+SHAPES = [
+    pytest.param(World(1), id="one"),
+    pytest.param(World(2), id="two"),
+    pytest.param(World(3), id="three"),
+    pytest.param(World(1, marked=True), id="one and marked"),
+    pytest.param(World(2, marked=True), id="two and marked"),
+    pytest.param(World(0, marked=True), id="marked alone"),
+    pytest.param(World(0, adopted=1), id="one task"),
+    pytest.param(World(0, adopted=2), id="two tasks"),
+    pytest.param(World(1, adopted=2), id="one and two tasks"),
+    pytest.param(World(1, marked=True, adopted=1), id="one, a task and marked"),
+    pytest.param(World(2, votes={0: Vote.READ_ONLY}), id="one of two read-only"),
+    pytest.param(World(2, votes={0: Vote.READ_ONLY, 1: Vote.READ_ONLY}), id="both read-only"),
+    pytest.param(World(2, votes={1: None}), id="the second votes to roll back"),
+]
+
+
+def singles(world: World) -> Iterator[dict[int, tuple[str, type[BaseException]]]]:
+    """One fault at each call, until a plan is no longer reached."""
+    for number in itertools.count():
+        for kind in KINDS:
+            world.run({number: kind})
+            if number >= len(world.faults.calls):
+                return
+            yield {number: kind}
+
+
+@pytest.mark.parametrize("world", SHAPES)
+def test_any_one_fault(world: World) -> None:
+    runs = 0
+    for _ in singles(world):
+        world.check()
+        runs += 1
+    assert runs >= 4
+
+
+@pytest.mark.parametrize("world", SHAPES)
+def test_any_two_faults(world: World) -> None:
+    for first in list(singles(world)):
+        start = next(iter(first)) + 1
+        for number in itertools.count(start):
+            world.run(first | {number: KINDS[0]})
+            if number >= len(world.faults.calls):
+                break
+            for kind in KINDS:
+                world.run(first | {number: kind})
+                world.check()
+
+
+@pytest.mark.parametrize("world", SHAPES)
+def test_what_is_in_doubt_is_settled_later_and_rightly(world: World) -> None:
+    for first in list(singles(world)):
+        for number in range(next(iter(first)) + 1, next(iter(first)) + 4):
+            world.run(first | {number: ("before", Lost)})
+            if world.result.outcome is not Outcome.IN_DOUBT or not world.result.knowable:
+                continue
+            decided = world.decided
+            world.faults.plan.clear()
+            settled = world.coordinator.settle()
+            assert settled.outcome is (Outcome.COMMITTED if decided else Outcome.ROLLED_BACK)
+            wanted = "committed" if decided else "rolled back"
+            voted = [branch for branch in (*world.new, *world.old) if branch.vote is not Vote.READ_ONLY]
+            assert {branch.state for branch in voted} == {wanted}
+
+
+def test_nothing_goes_wrong() -> None:
+    for shape in SHAPES:
+        world: World = shape.values[0]  # type: ignore[assignment]
+        world.run({})
+        bad = None in world.votes.values()
+        assert world.result.outcome is (Outcome.ROLLED_BACK if bad else Outcome.COMMITTED)
+        assert not world.decided, "the decision was not forgotten"
+        assert not world.disk.finished, "a mark was left though everybody has answered"

@@ -1,0 +1,164 @@
+"""The coordinator's steps against a model: their order, what is written when, and what is said of one cut short."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import FrameType
+
+import pytest
+
+from tests.unit.coordinator_model import Lost, World
+from txpool.coordinator import Outcome, Phase
+from txpool.resources.base import Vote
+from txpool.settler import Settler
+
+
+def test_the_decision_is_written_after_the_last_vote_and_before_the_first_commit() -> None:
+    world = World(2)
+    world.run({})
+    calls = world.faults.calls
+    assert calls.index("log.record") > max(calls.index("db0.await_prepare"), calls.index("db1.await_prepare"))
+    assert calls.index("log.record") < min(calls.index("db0.start_commit"), calls.index("db1.start_commit"))
+
+
+def test_prepares_and_commits_overlap() -> None:
+    world = World(2)
+    world.run({})
+    calls = world.faults.calls
+    assert calls.index("db1.start_prepare") < calls.index("db0.await_prepare")
+    assert calls.index("db1.start_commit") < calls.index("db0.await_commit")
+
+
+def test_the_marked_row_is_answered_before_any_prepare_and_its_commit_follows_the_last_vote() -> None:
+    world = World(2, marked=True)
+    world.run({})
+    calls = world.faults.calls
+    assert calls.index("ledger.mark") < calls.index("db0.start_prepare")
+    assert calls.index("db1.await_prepare") < calls.index("ledger.record") < calls.index("db0.start_commit")
+    assert "log.record" not in calls
+
+
+def test_a_task_named_for_the_log_gets_a_pointer_before_the_row_and_the_fence_is_read_after_it() -> None:
+    world = World(0, marked=True, adopted=1)
+    world.run({})
+    calls = world.faults.calls
+    assert calls.index("log.point") < calls.index("ledger.mark") < calls.index("log.is_fenced")
+    assert calls.index("log.is_fenced") < calls.index("ledger.record")
+
+
+def test_one_branch_commits_in_one_phase_without_the_log() -> None:
+    world = World(1)
+    world.run({})
+    assert world.faults.calls == ["db0.commit_one_phase"]
+
+
+def test_a_single_prepared_branch_gets_a_decision() -> None:
+    for world in (World(0, adopted=1), World(2, votes={0: Vote.READ_ONLY})):
+        world.run({})
+        assert "log.record" in world.faults.calls
+
+
+def test_a_lost_reply_to_the_only_commit_is_in_doubt_and_nobody_can_know() -> None:
+    world = World(1)
+    world.run({0: ("after", Lost)})
+    assert world.result.outcome is Outcome.IN_DOUBT
+    assert not world.result.knowable
+    assert world.new[0].state == "committed"
+
+
+def test_a_fenced_coordinator_that_finds_no_decision_says_in_doubt() -> None:
+    """Recovery may have met the decision, completed it and forgotten it: rule 15 of the protocol."""
+    world = World(2)
+    world.run({})
+    record = world.faults.calls.index("log.record")
+
+    world.run({record: ("before", Lost)}, fenced_at="log.abort")
+    assert world.result.outcome is Outcome.IN_DOUBT
+    assert {branch.state for branch in world.new} == {"prepared"}
+
+
+def test_refused_by_the_fence_is_rolled_back() -> None:
+    world = World(2)
+    world.run({}, fenced_at="db1.await_prepare")
+    assert world.result.outcome is Outcome.ROLLED_BACK
+    assert {branch.state for branch in world.new} == {"rolled back"}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_log_that_could_not_be_told_of_the_end_is_told_later(when: str) -> None:
+    """Without the finished mark nobody ends what is unaccounted for, for as long as this process lives."""
+    world = World(2)
+    world.run({})
+    lost = world.faults.calls.index("db1.await_commit")
+    world.run({lost: ("before", Lost), lost + 1: (when, Lost)})
+    assert world.faults.calls[lost + 1] == "log.finish"
+    assert world.result.outcome is Outcome.COMMITTED
+    assert not world.result.settled
+
+    assert world.coordinator.settle().outcome is Outcome.COMMITTED
+    assert world.result.settled
+    assert world.disk.finished == {world.gtrid}
+
+
+@pytest.mark.parametrize("when", [None, "before", "after"])
+@pytest.mark.parametrize("branches", [0, 1, 2])
+def test_loose_ends_have_their_mark_however_it_was_committed(branches: int, when: str | None) -> None:
+    """In one phase, or with nothing to commit, as well: what a Spark task leaves late waits for it."""
+    world = World(branches, loose_ends=True)
+    world.run({})
+    assert world.disk.finished == {world.gtrid}
+    if when is not None:
+        world.run({world.faults.calls.index("log.finish"): (when, Lost)})
+        assert (world.result.outcome, world.result.settled, world.result.knowable) == (Outcome.COMMITTED, False, True)
+        assert world.coordinator.settle().settled
+        assert world.disk.finished == {world.gtrid}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+@pytest.mark.parametrize("at", ["PREPARE", "DECIDE", "COMMIT", "COMPLETE", "LET_GO", "ENDED"])
+def test_what_watches_the_phases_changes_nothing_of_them(at: str, error: type[BaseException]) -> None:
+    def watch(phase: Phase) -> None:
+        if phase is Phase[at]:
+            raise error
+
+    world = World(2)
+    world.run({}, watch=watch)
+    assert (world.result.outcome, world.result.cause) == (Outcome.COMMITTED, None)
+    assert {branch.state for branch in world.new} == {"committed"}
+    assert not world.decided, "the decision was not forgotten"
+    assert isinstance(world.result.interrupt, KeyboardInterrupt) == (error is KeyboardInterrupt)
+
+
+@pytest.mark.parametrize("step", ["_prepare", "_decide", "_commit", "_roll_back", "_complete", "_let_go"])
+def test_an_interrupt_before_the_first_line_of_a_phase(step: str) -> None:
+    """Where Python looks for signals: at the start of each function."""
+    struck: list[str] = []
+
+    def strike(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name == step and not struck:
+            struck.append(step)
+            raise KeyboardInterrupt
+
+    world, profiled = World(2, votes={1: None} if step == "_roll_back" else {}), sys.getprofile()
+    sys.setprofile(strike)
+    try:
+        world.run({})
+    finally:
+        sys.setprofile(profiled)
+    assert struck
+    assert isinstance(world.result.interrupt, KeyboardInterrupt)
+    states = {branch.state for branch in world.new}
+    assert states == {"committed" if world.result.outcome is Outcome.COMMITTED else "rolled back"}
+
+
+def test_the_settler_tells_the_log_what_could_not_be_told() -> None:
+    world = World(2)
+    world.run({})
+    lost = world.faults.calls.index("db1.await_commit")
+    world.run({lost: ("before", Lost), lost + 1: ("before", Lost)})
+    settler, told = Settler(), threading.Event()
+    settler.add(world.coordinator, lambda result: told.set())
+    assert told.wait(30)
+    settler.close()
+    assert world.disk.finished == {world.gtrid}

@@ -191,6 +191,10 @@ class Connection:
             return value
         return lambda *args, **kwargs: self._call(name, args, kwargs)
 
+    if TYPE_CHECKING:
+        # For who checks types: connect() returns any driver's handle, with that driver's own attributes to set.
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
     # -- for cursors, attributes and drivers --------------------------------------------------------------------
 
     def _working(self) -> Enlistment | None:

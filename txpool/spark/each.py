@@ -25,8 +25,8 @@ from txpool.spark.attempts import PartitionResult
 from txpool.spark.columns import match
 from txpool.spark.copying import PLACE, RESULT, Copy, InArrow, copy_into
 from txpool.spark.privileges import require_privileges
-from txpool.spark.replay import Replay, fingerprint, must_count
-from txpool.spark.report import Finished, Progress, Watch, WriteReport
+from txpool.spark.replay import Replay, fingerprint
+from txpool.spark.report import Copying, Finished, Progress, Watch, WriteReport
 from txpool.spark.status import TaggedJob
 from txpool.spark.target import Target
 from txpool.spark.travel import Luggage
@@ -102,8 +102,7 @@ def write_each(
         connection.commit()
     report = WriteReport(label, 0, target.name, mode)
     if earlier is not None and earlier.rows is not None:
-        if must_count(df):
-            replay.require_rows(earlier, df.count())
+        replay.require_same(earlier, df)
         return replace(report, partitions=earlier.partitions or 0, rows=earlier.rows)
     copy = copy_into(source.name, target.name, layout, label)
     luggage = Luggage.pack([source], {source.name: source})
@@ -117,7 +116,7 @@ def write_each(
         context.setLocalProperty(PLACE, EACH)
         stack.callback(context.setLocalProperty, PLACE, "")
         if progress is not None and done is not None:
-            stack.enter_context(Watch(progress, source, label, partitions, done))
+            stack.enter_context(Watch(progress, Copying(source, label, partitions, done).look, label))
         packed = [json.loads(row.packed) for row in rdd.collect()]
         attempts, _ = job.attempts()
     rows, size = sum(each["size"][0] for each in packed), sum(each["size"][1] for each in packed)

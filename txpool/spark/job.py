@@ -27,7 +27,7 @@ from txpool.spark.copying import (
     staged_columns,
 )
 from txpool.spark.moving import Move, drop_staged
-from txpool.spark.report import Finished, Progress, Watch, WriteReport
+from txpool.spark.report import Copying, Finished, Progress, Watch, WriteReport
 from txpool.spark.slots import NO_SLOT, Reservation, reserve
 from txpool.spark.status import TaggedJob
 from txpool.spark.task import PartitionTask
@@ -65,7 +65,7 @@ class TableJob:
             def collect() -> list[dict[str, Any]]:
                 watch: AbstractContextManager[object] = nullcontext()
                 if self.progress is not None and done is not None:
-                    watch = Watch(self.progress, self.source, self._label, partitions, done)
+                    watch = Watch(self.progress, Copying(self.source, self._label, partitions, done).look, self._label)
                 with watch:
                     return [json.loads(row.packed) for row in rdd.collect()]
 

@@ -51,13 +51,17 @@ class Move:
         chosen = f"where {ATTEMPT} = any ('{{{', '.join(map(str, rows))}}}'::bigint[])"
         if rows:
             self._require_rows(cursor, chosen, rows)
-        if rows and self.mode == "upsert":
+        self.take(cursor, chosen if rows else None)
+
+    def take(self, cursor: Any, chosen: str | None) -> None:
+        """Move the rows that a WHERE clause chooses, or none. DataError where keys are no keys."""
+        if chosen is not None and self.mode == "upsert":
             self._require_keys(cursor, chosen)
         if not self.target.exists:
             cursor.execute(create_statement(self.target.name, self.created, self.keys))
         if self.mode == "overwrite":
             cursor.execute(f"delete from {self.target.name}")  # noqa: S608
-        if rows:
+        if chosen is not None:
             cursor.execute(self._insert(chosen))
 
     def _require_rows(self, cursor: Any, chosen: str, rows: Mapping[int, int]) -> None:
@@ -102,7 +106,7 @@ class Move:
     def _insert(self, chosen: str) -> str:
         names = listed(self.layout.names)
         statement = (
-            f"insert into {self.target.name} ({names}) overriding system value "  # noqa: S608
+            f"insert into {self.target.name} ({names}) {self.target.overriding} "  # noqa: S608
             f"select {names} from {self.staging} {chosen}"
         )
         if self.mode == "upsert":

@@ -16,60 +16,19 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
-import psycopg
 from pyspark.sql import DataFrame
 
 from txpool.datasource import DataSource, known
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.manager import get_manager
-from txpool.resources.staging import SCHEMA, create_schema
+from txpool.spark.records import RECORDS, Earlier, Records
 
 logger = logging.getLogger("txpool")
 
-_TABLE = f"{SCHEMA}.writes"
-_CREATE = f"""
-    create table if not exists {_TABLE} (transaction_id text, target text, gtrid text not null, mode text not null,
-        plan text not null, partitions integer, row_count bigint, made_at timestamptz not null default now(),
-        primary key (transaction_id, target));
-    alter table {_TABLE} add column if not exists batch bigint
-"""
-_IS_THERE = f"select count(*) from pg_attribute where attrelid = to_regclass('{_TABLE}') and attname = 'batch'"  # noqa: S608
-_INSERT = (
-    f"insert into {_TABLE} as it (transaction_id, target, gtrid, mode, plan, batch) values (%s, %s, %s, %s, %s, %s) "  # noqa: S608
-)
-_CLAIM = f"{_INSERT} on conflict do nothing returning transaction_id"
-# A stream has one row, which moves on with it.
-_MOVE_ON = f"""
-    {_INSERT} on conflict (transaction_id, target) do update set gtrid = excluded.gtrid, mode = excluded.mode,
-        plan = excluded.plan, batch = excluded.batch, partitions = null, row_count = null, made_at = now()
-    where it.batch < excluded.batch returning transaction_id
-"""
-_READ = (
-    f"select gtrid, mode, plan, partitions, row_count, batch from {_TABLE} "  # noqa: S608
-    "where transaction_id = %s and target = %s"
-)
-_FINISH = f"update {_TABLE} set partitions = %s, row_count = %s where transaction_id = %s and target = %s"  # noqa: S608
-_KEEP = (
-    f"update {_TABLE} set partitions = coalesce(partitions, %s) where transaction_id = %s and target = %s "  # noqa: S608
-    "returning partitions"
-)
 #: Milliseconds to wait for another run that has the name, before recovery is asked, and after that.
 _PATIENCE = (1_000, 10_000)
 # What differs from run to run in the text of one and the same plan: ids of expressions and of RDDs, and addresses.
 _VOLATILE = re.compile(r"#\d+L?|(?<=RDD\[)\d+(?=\])|@[0-9a-f]+\b|plan_id=\d+")
-
-
-@dataclass(frozen=True, slots=True)
-class Earlier:
-    """A run of the same name that has committed."""
-
-    gtrid: str
-    mode: str
-    plan: str
-    #: None while it has not ended (where each partition is a transaction of its own).
-    partitions: int | None
-    rows: int | None
-    batch: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,50 +50,63 @@ class Replay:
         One that is in doubt is settled by recovery first. Errors: OperationalError where another run has the name and
         does not end; ProgrammingError where that was of other data, or of a later batch.
         """
-        Context().run(self._create)
         cursor = connection.cursor()
-        claimed = self._insert(cursor, _PATIENCE[0])
+        self._records.create(self.source, cursor)
+        claimed = self._records.insert(cursor, self._record, _PATIENCE[0])
         if claimed is None:
             logger.warning("%s: an earlier run of %r has not ended: recovery is asked", self.gtrid, self.transaction_id)
             Context().run(partial(_recover, self.source))
-            claimed = self._insert(cursor, _PATIENCE[1])
-        if claimed is None:
+            claimed = self._records.insert(cursor, self._record, _PATIENCE[1])
+        earlier = None if claimed else self._same(cursor)
+        if not claimed and earlier is None:
             raise OperationalError(
                 f"{self.gtrid}: another run of transaction_id={self.transaction_id!r} is writing {self.target} now, or "
                 "is in doubt with a process that lives, or that this node does not recover: `txpool-recovery list` "
                 "tells. Nothing was written, do it again later"
             )
-        if claimed:
-            return None
-        earlier = Earlier(*cursor.execute(_READ, [self.transaction_id, self.target]).fetchone())
-        if earlier.batch != self.batch:
+        return earlier
+
+    def met(self) -> Earlier | None:
+        """The run that has the name, if one has committed; nothing is taken. ProgrammingError as by `claim`."""
+        with closing(self.source.connect()) as connection:
+            return self._same(connection.cursor())
+
+    def _same(self, cursor: Any) -> Earlier | None:
+        """The record, which must be of the same data."""
+        earlier = self._records.read(cursor, self.transaction_id, self.target)
+        if earlier is not None and earlier.batch != self.batch:
             raise self._other(earlier, f"this is {'no batch' if self.batch is None else f'batch {self.batch}'}")
-        if (earlier.plan, earlier.mode) != (self.plan, self.mode):
+        if earlier is not None and (earlier.plan, earlier.mode) != (self.plan, self.mode):
             what = "its plan was another" if self.batch is None else "its schema or its offsets were others"
             raise self._other(earlier, what)
         return earlier
 
     def finish(self, connection: Any, partitions: int, rows: int) -> None:
         """Record how much it was, within the connection's transaction."""
-        connection.cursor().execute(_FINISH, [partitions, rows, self.transaction_id, self.target])
+        self._records.finish(connection.cursor(), self.transaction_id, self.target, partitions, rows)
 
     def require_partitions(self, connection: Any, partitions: int) -> None:
         """Keep how many partitions there are, where each is a transaction of its own; ProgrammingError for others."""
-        named = [partitions, self.transaction_id, self.target]
-        (kept,) = connection.cursor().execute(_KEEP, named).fetchone()
+        kept = self._records.keep(connection.cursor(), self.transaction_id, self.target, partitions)
         if kept != partitions:
             raise ProgrammingError(
                 f"transaction_id={self.transaction_id!r} has begun to write {self.target} in {kept} partitions, and "
                 f"now there are {partitions}: whoever goes on needs the same ones. Nothing was written."
             )
 
-    def require_whole(self, earlier: Earlier) -> None:
-        """It was one transaction; ProgrammingError where partitions have committed by themselves, and not all have."""
+    def require_same(self, earlier: Earlier, df: DataFrame) -> None:
+        """What has committed is all that the DataFrame has, in one transaction. ProgrammingError.
+
+        It is not where partitions have committed by themselves, and not all have, or where their number of rows is
+        another, which is counted where the plan may not tell data apart.
+        """
         if earlier.rows is None:
             raise ProgrammingError(
                 f"transaction_id={self.transaction_id!r} has written a part of {self.target}, with "
                 "atomicity='partition': end it the same way. Nothing was written."
             )
+        if must_count(df):
+            self.require_rows(earlier, df.count())
 
     def require_rows(self, earlier: Earlier, rows: int) -> None:
         """Their number must be the same, where the plan may not tell data apart. ProgrammingError."""
@@ -154,28 +126,13 @@ class Replay:
             "was written."
         )
 
-    def _insert(self, cursor: Any, patience: int) -> bool | None:
-        """Whether the name was free; None where somebody has it and has not ended."""
-        named = [self.transaction_id, self.target, self.gtrid, self.mode, self.plan, self.batch]
-        (former,) = cursor.execute("select current_setting('lock_timeout')").fetchone()
-        cursor.execute("savepoint txpool_claim")
-        try:
-            cursor.execute("select set_config('lock_timeout', %s, true)", [str(patience)])
-            free = cursor.execute(_CLAIM if self.batch is None else _MOVE_ON, named).fetchone() is not None
-        except psycopg.errors.LockNotAvailable:
-            cursor.execute("rollback to savepoint txpool_claim")
-            return None
-        cursor.execute("select set_config('lock_timeout', %s, true)", [former])
-        cursor.execute("release savepoint txpool_claim")
-        return free
+    @property
+    def _records(self) -> Records:
+        return RECORDS[self.source.driver]
 
-    def _create(self) -> None:
-        with closing(self.source.connect()) as connection:
-            (there,) = connection.cursor().execute(_IS_THERE).fetchone()
-            if not there:
-                create_schema(connection)
-                connection.cursor().execute(_CREATE)
-                connection.commit()
+    @property
+    def _record(self) -> list[Any]:
+        return [self.transaction_id, self.target, self.gtrid, self.mode, self.plan, self.batch]
 
 
 def must_count(df: DataFrame) -> bool:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import closing
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark import Accumulator, AccumulatorParam
@@ -33,13 +33,14 @@ class WriteReport:
     #: The table's full name.
     table: str
     mode: str
-    #: How the rows got there: direct, staged, each (partition on its own), or skipped where nothing was to be done.
+    #: How the rows got there: direct, staged, each (partition on its own), collected (by the driver, for SQLite), or
+    #: skipped where nothing was to be done.
     strategy: str = "skipped"
     partitions: int = 0
     #: Task attempts that Spark started: partitions, retries and speculative copies.
     attempts: int = 0
     rows: int = 0
-    #: Bytes of COPY, as they were sent.
+    #: Bytes of COPY, as they were sent; of Arrow, where the driver has collected them.
     bytes: int = 0
     seconds: float = 0.0
 
@@ -69,54 +70,62 @@ class Finished(AccumulatorParam[dict[int, tuple[int, int]]]):
 
 
 class Watch(Beside):
-    """Calls back once a second while a block runs, and once at its end, in a thread of its own.
+    """Calls back once a second while a block runs, and once at its end, in a thread of its own: with what `look` tells,
+    which is asked once more at the end.
+    """
+
+    def __init__(self, callback: Callable[[Progress], object], look: Callable[[], Progress], label: str) -> None:
+        super().__init__("txpool-spark-progress")
+        self._callback = callback
+        self._look = look
+        self._label = label
+        self._last: Progress | None = None
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_PERIOD):
+            self._tell()
+        self._tell()
+
+    def _tell(self) -> None:
+        now, last = self._look(), self._last
+        if last is not None:
+            # A COPY that has just ended is in neither of the server's numbers nor in ours for a moment.
+            now = replace(now, rows=max(now.rows, last.rows), bytes=max(now.bytes, last.bytes))
+        if now != last:
+            self._last = now
+            try:
+                self._callback(now)
+            except Exception:
+                logger.exception("%s: the progress callback failed; the write goes on", self._label)
+
+
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """How far tasks are that COPY.
 
     Rows that are on their way are the server's own numbers (pg_stat_progress_copy); where it cannot be asked, only
     finished partitions count.
     """
 
-    def __init__(
-        self,
-        callback: Callable[[Progress], object],
-        datasource: DataSource,
-        label: str,
-        partitions: int,
-        done: Accumulator[dict[int, tuple[int, int]]],
-    ) -> None:
-        super().__init__("txpool-spark-progress")
-        self._callback = callback
-        self._datasource = datasource
-        self._label = label
-        self._partitions = partitions
-        self._done = done
-        self._last = Progress(partitions, 0, 0, 0)
+    datasource: DataSource
+    label: str
+    partitions: int
+    done: Accumulator[dict[int, tuple[int, int]]]
 
-    def _run(self) -> None:
-        while not self._stopped.wait(_PERIOD):
-            self._tell(*_running(self._datasource, self._label))
-        self._tell(0, 0)
-
-    def _tell(self, rows: int, size: int) -> None:
-        finished: dict[int, tuple[int, int]] = dict(self._done.value)
+    def look(self) -> Progress:
+        finished: dict[int, tuple[int, int]] = dict(self.done.value)
+        rows, size = self._running() if len(finished) < self.partitions else (0, 0)
         rows += sum(number for number, _ in finished.values())
         size += sum(number for _, number in finished.values())
-        # A COPY that has just ended is in neither number for a moment.
-        last = self._last
-        self._last = Progress(self._partitions, len(finished), max(rows, last.rows), max(size, last.bytes))
-        if self._last != last:
-            try:
-                self._callback(self._last)
-            except Exception:
-                logger.exception("%s: the progress callback failed; the write goes on", self._label)
+        return Progress(self.partitions, len(finished), rows, size)
 
+    def _running(self) -> tuple[int, int]:
+        def ask() -> Any:
+            with closing(self.datasource.connect()) as connection:
+                return connection.cursor().execute(_RUNNING, [self.label]).fetchone()
 
-def _running(datasource: DataSource, label: str) -> tuple[int, int]:
-    def ask() -> Any:
-        with closing(datasource.connect()) as connection:
-            return connection.cursor().execute(_RUNNING, [label]).fetchone()
-
-    try:
-        rows, size = Context().run(ask)
-    except Exception:
-        return 0, 0
-    return rows, size
+        try:
+            rows, size = Context().run(ask)
+        except Exception:
+            return 0, 0
+        return rows, size

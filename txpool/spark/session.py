@@ -38,9 +38,14 @@ def context_of(df_or_rdd: Any, who: str) -> SparkContext:
 
 def most_partitions(context: SparkContext) -> int | None:
     """How many tasks a write is worth; None where Spark may have other cores by and by."""
-    if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
+    if _setting(context, "spark.dynamicAllocation.enabled") == "true":
         return None
     return _TASKS_FOR_A_CORE * context.defaultParallelism
+
+
+def _setting(context: SparkContext, name: str) -> str | None:
+    """Of the context itself: getConf() makes a copy of all of them first, in as many calls of Java's."""
+    return context._conf.get(name)
 
 
 class SparkWriteWarning(UserWarning):
@@ -76,7 +81,7 @@ def _of_local_log(context: SparkContext) -> str | None:
 def _of_speculation(context: SparkContext) -> str | None:
     """A master without a cluster starts no copies."""
     local = context.master == "local" or str(context.master).startswith("local[")
-    if local or context.getConf().get("spark.speculation", "false") != "true":
+    if local or _setting(context, "spark.speculation") != "true":
         return None
     return (
         "spark.speculation is on: a copy of a slow task does its work in the database again, and holds a prepared "

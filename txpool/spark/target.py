@@ -57,6 +57,8 @@ class Target:
     exists: bool = True
     #: Policies say which rows this user may write.
     row_security: bool = False
+    #: What INSERT says of columns that count by themselves.
+    overriding: str = "overriding system value"
 
 
 def look(

@@ -1,0 +1,138 @@
+"""The records of named writes, in the very database that is written to; recovery deletes none of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import closing
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from txpool.datasource import DataSource
+from txpool.resources.staging import SCHEMA, create_schema
+
+_INSERT = "insert into {table} as it (transaction_id, target, gtrid, mode, plan, batch) values (?, ?, ?, ?, ?, ?) "
+_CLAIM = _INSERT + "on conflict do nothing"
+# A stream has one row, which moves on with it.
+_MOVE_ON = (
+    _INSERT + "on conflict (transaction_id, target) do update set gtrid = excluded.gtrid, mode = excluded.mode, "
+    "plan = excluded.plan, batch = excluded.batch, partitions = null, row_count = null, made_at = current_timestamp "
+    "where it.batch < excluded.batch"
+)
+_READ = "select gtrid, mode, plan, partitions, row_count, batch from {table} where transaction_id = ? and target = ?"
+_FINISH = "update {table} set partitions = ?, row_count = ? where transaction_id = ? and target = ?"
+_KEEP = "update {table} set partitions = coalesce(partitions, ?) where transaction_id = ? and target = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """A run of the same name that has committed."""
+
+    gtrid: str
+    mode: str
+    plan: str
+    #: None while it has not ended (where each partition is a transaction of its own).
+    partitions: int | None
+    rows: int | None
+    batch: int | None
+
+
+class Records(ABC):
+    """Those of one kind of database, within the transaction that a cursor is in."""
+
+    table: str
+    parameter: str
+
+    @abstractmethod
+    def create(self, source: DataSource, cursor: Any) -> None:
+        """Make their table, where it is missing: in the transaction, or before it."""
+
+    def insert(self, cursor: Any, record: list[Any], patience: int) -> bool | None:
+        """Whether the name was free; None where somebody who has it does not end within so many milliseconds.
+
+        A record is transaction_id, target, gtrid, mode, plan and batch. A batch's takes the place of earlier ones.
+        """
+        inserted: int = self._run(cursor, _CLAIM if record[-1] is None else _MOVE_ON, record).rowcount
+        return inserted == 1
+
+    def read(self, cursor: Any, transaction_id: str, target: str) -> Earlier | None:
+        found = self._run(cursor, _READ, [transaction_id, target]).fetchone()
+        return None if found is None else Earlier(*found)
+
+    def finish(self, cursor: Any, transaction_id: str, target: str, partitions: int, rows: int) -> None:
+        """Say how much it was."""
+        self._run(cursor, _FINISH, [partitions, rows, transaction_id, target])
+
+    def keep(self, cursor: Any, transaction_id: str, target: str, partitions: int) -> int | None:
+        """Say how many partitions it has, unless somebody has; how many were said."""
+        self._run(cursor, _KEEP, [partitions, transaction_id, target])
+        earlier = self.read(cursor, transaction_id, target)
+        return None if earlier is None else earlier.partitions
+
+    def _run(self, cursor: Any, statement: str, values: list[Any]) -> Any:
+        return cursor.execute(statement.format(table=self.table).replace("?", self.parameter), values)
+
+
+class PostgreSQLRecords(Records):
+    """In a schema of ours. Whoever meets a name that another transaction has waits for that to end."""
+
+    table = f"{SCHEMA}.writes"
+    parameter = "%s"
+
+    def create(self, source: DataSource, cursor: Any) -> None:
+        Context().run(self._create, source)
+
+    def _create(self, source: DataSource) -> None:
+        with closing(source.connect()) as connection:
+            cursor = connection.cursor()
+            there = "select count(*) from pg_attribute where attrelid = to_regclass(%s) and attname = 'batch'"
+            if not cursor.execute(there, [self.table]).fetchone()[0]:
+                create_schema(connection)
+                cursor.execute(
+                    f"""
+                    create table if not exists {self.table} (transaction_id text, target text, gtrid text not null,
+                        mode text not null, plan text not null, partitions integer, row_count bigint,
+                        made_at timestamptz not null default now(), primary key (transaction_id, target));
+                    alter table {self.table} add column if not exists batch bigint
+                    """
+                )
+                connection.commit()
+
+    def insert(self, cursor: Any, record: list[Any], patience: int) -> bool | None:
+        (former,) = cursor.execute("select current_setting('lock_timeout')").fetchone()
+        cursor.execute("savepoint txpool_claim")
+        try:
+            cursor.execute("select set_config('lock_timeout', %s, true)", [str(patience)])
+            free = super().insert(cursor, record, patience)
+        except psycopg.errors.LockNotAvailable:
+            cursor.execute("rollback to savepoint txpool_claim")
+            return None
+        cursor.execute("select set_config('lock_timeout', %s, true)", [former])
+        cursor.execute("release savepoint txpool_claim")
+        return free
+
+
+class SQLiteRecords(Records):
+    """Beside the tables. Nobody else has written what is not committed: the transaction has the write lock."""
+
+    table = f"main.{SCHEMA}_writes"
+    parameter = "?"
+
+    def create(self, source: DataSource, cursor: Any) -> None:
+        cursor.execute(
+            f"""
+            create table if not exists {self.table} (transaction_id text, target text, gtrid text not null,
+                mode text not null, plan text not null, partitions integer, row_count integer, batch integer,
+                made_at text not null default current_timestamp, primary key (transaction_id, target))
+            """
+        )
+
+    def read(self, cursor: Any, transaction_id: str, target: str) -> Earlier | None:
+        schema, _, name = self.table.partition(".")
+        there = cursor.execute(f"select 1 from {schema}.sqlite_master where name = ?", [name]).fetchone()  # noqa: S608
+        return super().read(cursor, transaction_id, target) if there else None
+
+
+RECORDS: dict[str, Records] = {"psycopg": PostgreSQLRecords(), "sqlite3": SQLiteRecords()}

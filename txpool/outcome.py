@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from txpool.coordinator import Outcome, Result
 from txpool.errors import (
     HeuristicCommit,
     HeuristicHazard,
@@ -13,6 +12,7 @@ from txpool.errors import (
     TransactionRolledBack,
 )
 from txpool.resources.base import Answer
+from txpool.unit import Outcome, Result
 
 _HEURISTIC: dict[Outcome, type[TransactionError]] = {
     Outcome.HEURISTIC_ROLLBACK: HeuristicRollback,

@@ -6,7 +6,8 @@ import logging
 import threading
 from collections.abc import Callable
 
-from txpool.coordinator import Coordinator, Result
+from txpool.coordinator import Coordinator
+from txpool.unit import Result
 
 logger = logging.getLogger("txpool")
 

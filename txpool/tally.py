@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterator
 from time import perf_counter
 
-from txpool.coordinator import Outcome, Phase
+from txpool.coordinator import Phase
 from txpool.metrics import HISTOGRAMS, Counter, Sample, add_source
 from txpool.metrics.catalogue import BEGUN, ENDED, PHASE_SECONDS, SETTLED
+from txpool.unit import Outcome
 
 _begun = Counter()
 _prepared = Counter()

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any, ParamSpec, cast
 
 from txpool import tally
-from txpool.coordinator import Coordinator, Outcome, Result, Unit
+from txpool.coordinator import Coordinator
 from txpool.errors import ProgrammingError, TransactionRolledBack, TransactionTimeout
 from txpool.log.base import DecisionLog
 from txpool.metrics import instruments
@@ -23,6 +23,7 @@ from txpool.outcome import raise_outcome, rolled_back
 from txpool.participants import Enlistable, Enlistment
 from txpool.patience import FOREVER, Patience
 from txpool.resources.base import Answer, Branch, MarkedBranch
+from txpool.unit import Outcome, Result, Unit
 
 logger = logging.getLogger("txpool")
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from txpool.coordinator import Coordinator, Outcome, Phase, Result, Unit
+from txpool.coordinator import Coordinator, Phase
 from txpool.log.base import Life
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.resources.base import Answer, BranchRecord, Refused, Settled, Vote
+from txpool.unit import Outcome, Result, Unit
 from txpool.xid import TaskName, Xid, make_gtrid, make_xid
 
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.coordinator_model import Lost, World
-from txpool.coordinator import Outcome
 from txpool.resources.base import Vote
+from txpool.unit import Outcome
 
 KINDS = [(when, error) for when in ("before", "after") for error in (Lost, KeyboardInterrupt)]
 SHAPES = [

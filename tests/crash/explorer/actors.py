@@ -19,8 +19,9 @@ from recovery.report import Account, News
 from tests.crash.explorer.parts import ModelBranch, ModelDataSource, ModelLog, ModelMarked
 from tests.crash.explorer.scenarios import Scenario
 from tests.crash.explorer.world import GTRID, LEDGER, RIGHT, Command, LogState, Reply, World
-from txpool.coordinator import Coordinator, Unit
+from txpool.coordinator import Coordinator
 from txpool.settings import RecoverySettings
+from txpool.unit import Unit
 from txpool.xid import TaskName, Xid, make_xid
 
 #: Where a process stands that has ended, or is dead.

@@ -8,8 +8,8 @@ from tests.crash.explorer.actors import DEAD, ENDED, manager_of, unpack
 from tests.crash.explorer.scenarios import Scenario
 from tests.crash.explorer.words import answer_of, describe
 from tests.crash.explorer.world import GTRID, INCARNATION, LEDGER, Command, Machine, Reply, World
-from txpool.coordinator import Outcome
 from txpool.log.base import Life
+from txpool.unit import Outcome
 
 _READS = {"list", "rows", "incarnations", "finished", "pointers", "decisions", "aborted", "heuristics", "expired"}
 

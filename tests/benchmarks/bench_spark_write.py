@@ -13,7 +13,6 @@ import argparse
 import os
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,10 +28,10 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.report import compare, machine
+from tests.benchmarks.session import local_session
+from tests.spark.jdbc import jdbc
 from txpool.datasource import DataSource
-from txpool.demo import java
 from txpool.demo.server import EmbeddedPostgres
-from txpool.manager import configure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +41,6 @@ PARTITIONS = 4
 #: Rows and partitions of the sweep. The largest is measured once.
 BY_PARTITIONS = [(ROWS, partitions) for partitions in (1, 4, 20, 50, 200)]
 BY_ROWS = [(rows, PARTITIONS) for rows in (ROWS // 10, ROWS, ROWS * 10)]
-JAR = os.environ.get("POSTGRESQL_JAR", "/usr/share/java/postgresql.jar")
 SLOTS = {"max_prepared_transactions": "300", "max_wal_size": "8GB"}
 _COLUMNS = "id bigint, n integer, x double precision, name text, seen timestamp"
 _TICK = 1_000_000 / os.sysconf("SC_CLK_TCK")
@@ -87,9 +85,8 @@ class Bench:
         df.write.format("txpool").options(**options).mode("append").save()
 
     def _jdbc(self, df: DataFrame, parameters: str = "") -> None:
-        url = f"jdbc:postgresql://127.0.0.1:{self._server.port}/one{parameters}"
-        properties = {"user": self._server.user, "password": self._server.password, "driver": "org.postgresql.Driver"}
-        df.write.jdbc(url, "landed", mode="append", properties=properties)
+        options = jdbc(self._server, parameters) | {"dbtable": "landed"}
+        df.write.format("jdbc").options(**options).mode("append").save()
 
     def timed(self, write: Callable[[], object], rows: int) -> float:
         """Seconds for one write into the empty table, whose rows are counted."""
@@ -254,34 +251,14 @@ def main() -> None:
     parser.add_argument("--way", action="append", help="what to sweep, by its name in the contest; may be repeated")
     wanted = parser.parse_args()
     began = time.monotonic()
-    settings = {"spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC"}
-    settings["spark.ui.showConsoleProgress"] = "false"
-    settings["spark.driver.extraJavaOptions"] = "-Duser.timezone=UTC"
-    with tempfile.TemporaryDirectory() as folder, EmbeddedPostgres(settings=SLOTS) as server:
-        os.environ |= java.spark_environment(Path(folder))
-        confs = " ".join(f"--conf {name}={value}" for name, value in settings.items())
-        os.environ["PYSPARK_SUBMIT_ARGS"] = f"--master local[2] --driver-memory 2g --jars {JAR} {confs} pyspark-shell"
-        os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
-        from pyspark.sql import SparkSession
-
-        from txpool.spark import register
-
-        spark = SparkSession.builder.getOrCreate()
-        spark.sparkContext.setLogLevel("ERROR")
-        register(spark)
-        (Path(folder) / "secret").write_text(server.password)
-        file = Path(folder) / "one.properties"
-        file.write_text(f"driver = psycopg\nurl = {server.url('one')}\npassword = ${{file:secret}}\n")
-        configure(node_name="bench", log_url=f"sqlite:///{folder}/txlog", log_create=True)
-        with DataSource.from_properties(file) as source:
-            bench = Bench(spark, server, source)
-            if wanted.sweep:
-                bench.sweep(wanted.rounds, wanted.way or ["write_table"])
-            if wanted.memory:
-                bench.memory()
-            if not (wanted.sweep or wanted.memory):
-                bench.contest(wanted.rounds)
-        spark.stop()
+    with EmbeddedPostgres(settings=SLOTS) as server, local_session(server) as (spark, source):
+        bench = Bench(spark, server, source)
+        if wanted.sweep:
+            bench.sweep(wanted.rounds, wanted.way or ["write_table"])
+        if wanted.memory:
+            bench.memory()
+        if not (wanted.sweep or wanted.memory):
+            bench.contest(wanted.rounds)
     print(f"{time.monotonic() - began:.0f} s in all")
 
 

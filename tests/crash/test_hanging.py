@@ -13,10 +13,9 @@ import psycopg
 import pytest
 
 from tests.crash.proxy import Proxy, Strike
-from tests.crash.world import APPLICATION, World
+from tests.crash.world import APPLICATION, DONE, UNDONE, World
 from txpool import failpoints
 
-DONE, UNDONE = "committed", "rolled back"
 PLAIN = ("one", "two")
 LEDGER = ("one", "two", "ledger")
 BOOK = ("one", "two", "book")

@@ -15,18 +15,17 @@ import pytest
 
 from tests.crash.evidence import Count, Evidence
 from tests.crash.proxy import Proxy, Strike
-from tests.crash.world import LOG, World
+from tests.crash.striking import DECIDING, IMPATIENT, Statement, struck
+from tests.crash.world import DONE, LOG, UNDONE, UNKNOWN, World
 from txpool import failpoints
 from txpool.demo.server import EmbeddedPostgres
 from txpool.errors import LogError
 from txpool.xid import PREFIX
 
 SAMPLE = 6
-DONE, UNDONE, UNKNOWN = "committed", "rolled back", "in doubt"
 PLAIN = ("one", "two")
 LEDGER = ("one", "two", "ledger")
-#: A dead network is noticed within seconds.
-_IMPATIENT = "?connect_timeout=2&tcp_user_timeout=500&keepalives_idle=1&keepalives_interval=1&keepalives_count=1"
+DECISION = Statement(PREFIX.encode(), PLAIN)
 
 
 @pytest.fixture(params=["sql"])
@@ -49,7 +48,8 @@ def log_server(victim: EmbeddedPostgres, keeper: EmbeddedPostgres, where: str) -
 def proxy(world: World) -> Iterator[Proxy]:
     """Between the transactions and their log."""
     proxy = Proxy(world.keeper.port)
-    world.describe_log(port=proxy.port, options=_IMPATIENT)
+    options = "&".join(f"{key}={value}" for key, value in IMPATIENT.items())
+    world.describe_log(port=proxy.port, options=f"?connect_timeout=2&{options}")
     yield proxy
     proxy.close()
 
@@ -58,24 +58,8 @@ def proxy(world: World) -> Iterator[Proxy]:
 
 #: What happens to the decision on its way; what the caller is told, and how it ends in truth. An abort record meets
 #: the decision, or takes its place, as soon as the log can be asked again: until then it is in doubt.
-ON_ITS_WAY = {
-    Strike.CUT_BEFORE: (UNDONE, False),
-    Strike.CUT_AFTER: (DONE, True),
-    Strike.DELAYED: (DONE, True),
-    Strike.BLACK_HOLE: (UNKNOWN, False),
-    Strike.DEAF: (UNKNOWN, True),
-    Strike.LATE: (UNDONE, False),
-}
+ON_ITS_WAY = {**DECIDING, Strike.LATE: (UNDONE, False)}
 STRIKES = [pytest.param(how, *expected, id=how.name) for how, expected in ON_ITS_WAY.items()]
-
-
-def struck(world: World, proxy: Proxy, how: Strike) -> str:
-    """A transaction whose decision is struck at; what its caller is told. The one before it warms everything up."""
-    assert world.attempt(0, *PLAIN) == DONE
-    proxy.strike(PREFIX.encode(), how)
-    said = world.attempt(1, *PLAIN)
-    assert proxy.struck.is_set()
-    return said
 
 
 @pytest.mark.parametrize(("how", "said", "committed"), STRIKES)
@@ -83,7 +67,7 @@ def test_the_network_fails_under_the_decision(
     world: World, proxy: Proxy, how: Strike, said: str, committed: bool, evidence: Evidence
 ) -> None:
     with world.coordinator() as manager:
-        assert struck(world, proxy, how) == said
+        assert struck(world, proxy, DECISION, how) == said
         assert len(world.prepared()) == (len(PLAIN) if said == UNKNOWN else 0)
         proxy.repair(how)
         world.settle(manager)
@@ -102,7 +86,7 @@ def test_a_process_dies_before_its_log_is_reached_again(
 ) -> None:
     """Recovery has a way of its own to the log; a decision that arrives behind its fence decides nothing."""
     with world.coordinator():
-        assert struck(world, proxy, how) == said
+        assert struck(world, proxy, DECISION, how) == said
     assert not world.scan().errors
     assert world.prepared() == []
     assert world.holders(1) == (set(PLAIN) if committed else set())

@@ -7,39 +7,24 @@ A log that is behind the fault itself is test_log_server's.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
 from tests.crash.evidence import Count, Evidence
 from tests.crash.proxy import Proxy, Strike
-from tests.crash.world import World
-from txpool import failpoints
+from tests.crash.striking import DECIDING, IMPATIENT, Statement, struck
+from tests.crash.world import DONE, UNDONE, UNKNOWN, World
 
 SAMPLE = 5
-#: A dead network is noticed within seconds.
-_IMPATIENT = "\n".join(
-    f"driver.{key}"
-    for key in ("tcp_user_timeout = 500", "keepalives_idle = 1", "keepalives_interval = 1", "keepalives_count = 1")
-)
+_IMPATIENT = "\n".join(f"driver.{key} = {value}" for key, value in IMPATIENT.items())
 
-
-@dataclass(frozen=True)
-class Statement:
-    """A statement on its way to one database (the first), in a transaction over these."""
-
-    needle: bytes
-    names: tuple[str, ...]
-    rolls_back: bool = False
-
-
+#: Each on its way to the first of its databases.
 PREPARE = Statement(b"prepare transaction", ("one", "two"))
 COMMIT_PREPARED = Statement(b"commit prepared", ("one", "two"))
 ROLLBACK_PREPARED = Statement(b"rollback prepared", ("one", "two"), rolls_back=True)
 MARKED_COMMIT = Statement(b"commit\0", ("book", "one", "two"))
 ONE_PHASE = Statement(b"commit\0", ("one",))
 
-DONE, UNDONE, UNKNOWN = "committed", "rolled back", "in doubt"
 #: What the caller is told, and how it ends in truth.
 EXPECTED = {
     ("PREPARE", PREPARE): {
@@ -52,21 +37,11 @@ EXPECTED = {
     },
     ("COMMIT-PREPARED", COMMIT_PREPARED): dict.fromkeys(Strike, (DONE, True)),
     ("ROLLBACK-PREPARED", ROLLBACK_PREPARED): dict.fromkeys(Strike, (UNDONE, False)),
-    ("marked-COMMIT", MARKED_COMMIT): {
-        Strike.CUT_BEFORE: (UNDONE, False),
-        Strike.CUT_AFTER: (DONE, True),
-        Strike.DELAYED: (DONE, True),
-        Strike.BLACK_HOLE: (UNKNOWN, False),
-        Strike.DEAF: (UNKNOWN, True),
-        Strike.LATE: (UNKNOWN, True),
-    },
+    ("marked-COMMIT", MARKED_COMMIT): DECIDING,
     ("one-phase-COMMIT", ONE_PHASE): {
+        **DECIDING,
         Strike.CUT_BEFORE: (UNKNOWN, False),
         Strike.CUT_AFTER: (UNKNOWN, True),
-        Strike.DELAYED: (DONE, True),
-        Strike.BLACK_HOLE: (UNKNOWN, False),
-        Strike.DEAF: (UNKNOWN, True),
-        Strike.LATE: (UNKNOWN, True),
     },
 }
 CASES = [
@@ -88,18 +63,6 @@ def proxy(world: World) -> Iterator[Proxy]:
     proxy.close()
 
 
-def strike(world: World, proxy: Proxy, statement: Statement, how: Strike) -> str:
-    """A transaction whose statement is struck at; what its caller is told. The one before it warms everything up."""
-    assert world.attempt(0, *statement.names) == DONE
-    proxy.strike(statement.needle, how)
-    if statement.rolls_back:
-        failpoints.arm("coordinator.prepared", "raise")
-    said = world.attempt(1, *statement.names)
-    failpoints.disarm()
-    assert proxy.struck.is_set()
-    return said
-
-
 @pytest.mark.parametrize(("statement", "how", "said", "committed"), CASES)
 def test_a_fault_at_a_statement(
     world: World,
@@ -113,7 +76,7 @@ def test_a_fault_at_a_statement(
     cleanup = "\ncmr.immediate-cleanup = true" if statement is MARKED_COMMIT else ""
     world.describe(statement.names[0], port=proxy.port, more=_IMPATIENT + cleanup)
     with world.coordinator() as manager:
-        assert strike(world, proxy, statement, how) == said
+        assert struck(world, proxy, statement, how) == said
         proxy.repair(how)
         world.settle(manager)
         world.scan()
@@ -134,7 +97,7 @@ def test_a_process_dies_before_the_network_is_repaired(
     names = MARKED_COMMIT.names
     world.describe("book", port=proxy.port, more=_IMPATIENT)
     with world.coordinator():
-        said = strike(world, proxy, MARKED_COMMIT, how)
+        said = struck(world, proxy, MARKED_COMMIT, how)
     assert world.scan().rolled_back == () or how is Strike.CUT_BEFORE
     before = world.holders(1)
     proxy.repair(how)

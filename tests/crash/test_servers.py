@@ -16,12 +16,11 @@ from recovery import RecoveryManager
 from tests.crash.evidence import Count, Evidence
 from tests.crash.nursery import Nursery
 from tests.crash.proxy import Proxy
-from tests.crash.world import PASSWORD, World
+from tests.crash.world import DONE, PASSWORD, UNDONE, World
 from txpool import failpoints
 from txpool.demo.server import EmbeddedPostgres
 
 SAMPLE = 6
-DONE, UNDONE = "committed", "rolled back"
 PLAIN = ("one", "two")
 LEDGER = ("one", "two", "ledger")
 BOOK = ("one", "two", "book")

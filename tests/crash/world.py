@@ -30,6 +30,8 @@ LOG = "log"  # the database of a decision log on a server
 #: Names of variables; the second is for the decision log's server, which may be another.
 PASSWORD = "TXPOOL_TEST_CRASH_PASSWORD"
 LOG_PASSWORD = f"{PASSWORD}_LOG"
+#: What the caller of a transaction may be told.
+DONE, UNDONE, UNKNOWN = "committed", "rolled back", "in doubt"
 #: By this name the server knows the sessions of transactions from those of recovery and of the tests.
 APPLICATION = "txpool-under-attack"
 
@@ -222,12 +224,12 @@ class World:
         left = self.prepared(), self.marks(), self.kept()
         assert left == ([], [], {}), f"left behind: {left}"
 
-    def assert_settled(self, number: int, names: Collection[str], said: str = "in doubt") -> bool:
+    def assert_settled(self, number: int, names: Collection[str], said: str = UNKNOWN) -> bool:
         """All or none hold the row, as the caller was told, and nothing is left; whether it is committed."""
         holders = self.holders(number)
         assert holders in (set(), set(names)), f"{said}, and only {holders} of {names} hold it"
         committed = bool(holders)
-        assert said in ("in doubt", "committed" if committed else "rolled back")
+        assert said in (UNKNOWN, DONE if committed else UNDONE)
         self.assert_nothing_is_left()
         return committed
 
@@ -255,9 +257,9 @@ def told(work: Callable[[], object]) -> str:
     try:
         work()
     except TransactionInDoubt:
-        return "in doubt"
+        return UNKNOWN
     except HeuristicError as error:
         return type(error).__name__
     except Error:
-        return "rolled back"
-    return "committed"
+        return UNDONE
+    return DONE

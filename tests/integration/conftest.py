@@ -1,4 +1,4 @@
-"""What the tests of SQLAlchemy and of pandas share."""
+"""What several modules stand on: a datasource that joins, and where recovery works."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
+from tests.integration.recovery_site import BOTH, HOLDER, Site
 from txpool.datasource import DataSource
 from txpool.resources.xids import Xids
 
@@ -33,3 +34,31 @@ def joining(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Joining]
         with DataSource(**options) as datasource:
             Xids("fares", datasource.driver_adapter).create()
             yield datasource, lambda: sqlite3.connect(tmp_path / "one.db", isolation_level=None)
+
+
+@pytest.fixture
+def site(tmp_path: Path, databases: Any) -> Site:
+    return Site(tmp_path, databases)
+
+
+@pytest.fixture
+def held(site: Site) -> Iterator[tuple[Any, str]]:
+    yield from _holder(site, *BOTH)
+
+
+@pytest.fixture
+def held_marked(site: Site) -> Iterator[tuple[Any, str]]:
+    yield from _holder(site, *BOTH, "ledger")
+
+
+def _holder(site: Site, *names: str) -> Iterator[tuple[Any, str]]:
+    """A living process that is prepared, and has decided nothing."""
+    process = site.process(HOLDER, *names, failpoints="coordinator.prepared=hang")
+    try:
+        gtrid = process.stdout.readline().strip()
+        while len(site.databases.prepared()) < len(set(names) - {"ledger"}):
+            assert process.poll() is None, process.stderr.read()
+        yield process, gtrid
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,4 +1,4 @@
-"""Real databases for recovery: two that prepare, one marked, a decision log; and a process that dies in between."""
+"""Real databases for recovery: two that prepare, one marked, a decision log; and processes that die in between."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
+from psycopg import sql
+
 from recovery import RecoveryManager
 from recovery.setup import initialise
 from txpool.settings import RecoverySettings
@@ -24,6 +27,8 @@ from txpool.settings import RecoverySettings
 PASSWORD = "TXPOOL_TEST_RECOVERY_PASSWORD"  # the name of a variable
 ROOT = Path(__file__).parents[2]
 _PATIENCE = 240.0
+#: The databases that prepare.
+BOTH = ("one", "two")
 
 #: Writes one row into each datasource named, in one transaction.
 WRITER = """
@@ -159,8 +164,21 @@ class Site:
         )
 
 
+def prepare(site: Site, database: str, gid: str) -> None:
+    """By hand, as any program could."""
+    with psycopg.connect(site.databases.dsn(database)) as connection:
+        connection.execute("insert into t values (1)")
+        connection.execute(sql.SQL("prepare transaction {}").format(gid))
+
+
+def end(site: Site, database: str, verb: str, gid: str) -> None:
+    with psycopg.connect(site.databases.dsn(database), autocommit=True) as connection:
+        connection.execute(sql.SQL(f"{verb} prepared {{}}").format(gid))
+
+
 # -- the daemon and its page ----------------------------------------------------------------------------------------
 
+DAEMON = "import sys; from recovery.cli import app; app(['run', '--conf', 'recovery.properties'])"
 #: What the daemon says of its page.
 SERVED = r"the status page is at (\S+)"
 
@@ -188,6 +206,15 @@ def until(process: Any, pattern: str) -> str:
         assert line, said
         said += line
     return said
+
+
+def lines_until(process: Any, *texts: str) -> list[str]:
+    found = []
+    for line in process.stderr:
+        found.append(line)
+        if all(any(text in each for each in found) for text in texts):
+            return found
+    raise AssertionError(f"the daemon ended: {found}")
 
 
 @contextmanager

@@ -3,67 +3,21 @@
 from __future__ import annotations
 
 import json
-import logging
 import sqlite3
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
-from psycopg import sql
 
 from recovery.cli import ExitCode
 from recovery.setup import initialise
-from tests.integration.recovery_site import HOLDER, WRITER, Site
+from tests.integration.recovery_site import BOTH, WRITER, Site, end, prepare
 from txpool.log import open_log
 from txpool.resources.base import BranchRecord
 from txpool.settings import RecoverySettings
 from txpool.xid import make_gtrid, make_xid
-
-BOTH = ("one", "two")
-
-
-@pytest.fixture
-def site(tmp_path: Path, databases: Any) -> Site:
-    return Site(tmp_path, databases)
-
-
-def prepare(site: Site, database: str, gid: str) -> None:
-    """By hand, as any program could."""
-    with psycopg.connect(site.databases.dsn(database)) as connection:
-        connection.execute("insert into t values (1)")
-        connection.execute(sql.SQL("prepare transaction {}").format(gid))
-
-
-def end(site: Site, database: str, verb: str, gid: str) -> None:
-    with psycopg.connect(site.databases.dsn(database), autocommit=True) as connection:
-        connection.execute(sql.SQL(f"{verb} prepared {{}}").format(gid))  # type: ignore[arg-type]
-
-
-def holder(site: Site, *names: str) -> Iterator[tuple[Any, str]]:
-    """A living process that is prepared, and has decided nothing."""
-    process = site.process(HOLDER, *names, failpoints="coordinator.prepared=hang")
-    try:
-        gtrid = process.stdout.readline().strip()
-        while len(site.databases.prepared()) < len(set(names) - {"ledger"}):
-            assert process.poll() is None, process.stderr.read()
-        yield process, gtrid
-    finally:
-        process.kill()
-        process.communicate()
-
-
-@pytest.fixture
-def held(site: Site) -> Iterator[tuple[Any, str]]:
-    yield from holder(site, *BOTH)
-
-
-@pytest.fixture
-def held_marked(site: Site) -> Iterator[tuple[Any, str]]:
-    yield from holder(site, *BOTH, "ledger")
 
 
 def test_a_living_process_is_left_alone_and_its_death_is_seen(site: Site, held: tuple[Any, str]) -> None:
@@ -261,170 +215,3 @@ def test_a_log_on_a_server_is_recovered_from_too(tmp_path: Path, databases: Any,
     assert site.counts() == {"one": count, "two": count, "ledger": 0}
     assert databases.prepared() == []
     assert databases.rows("one", "select count(*) from txpool_decisions") == [(0,)]
-
-
-# -- the command --------------------------------------------------------------------------------------------------
-
-
-def test_the_list_says_what_will_be_done_in_words_and_never_a_password(site: Site) -> None:
-    site.killed(WRITER, *BOTH, failpoints="coordinator.decided=kill")
-    listed = site.command("list", "--json")
-    assert listed.returncode == ExitCode.IN_DOUBT
-    (found,) = json.loads(listed.stdout)
-    assert found["decision"] == "commit"
-    assert found["kept"] == "the log"
-    assert {(branch["datasource"], branch["state"]) for branch in found["branches"]} == {
-        ("one", "prepared"),
-        ("two", "prepared"),
-    }
-    assert "commit: it is decided in the log" in found["next"]
-    shown = site.command("show", found["gtrid"])
-    for branch in found["branches"]:
-        assert branch["gid"] in shown.stdout
-    scanned = site.command("scan")
-    assert scanned.returncode == ExitCode.OK
-    assert found["branches"][0]["gid"] in scanned.stdout
-    assert f"committed {found['branches'][0]['gid']} in one (decided in the log)" in scanned.stderr
-    for result in (listed, shown, scanned, site.command("list")):
-        assert site.databases.server.password not in result.stdout + result.stderr
-
-
-def test_a_rollback_by_hand_takes_the_key_of_a_living_process(site: Site, held: tuple[Any, str]) -> None:
-    process, gtrid = held
-    assert site.command("list").returncode == ExitCode.OK
-    result = site.command("rollback", gtrid, "--yes")
-    assert result.returncode == ExitCode.OK, result.stderr
-    assert f"rollback of {gtrid} by" in result.stderr
-    assert process.poll() is None
-    assert site.databases.prepared() == []
-    assert site.counts() == {"one": 0, "two": 0, "ledger": 0}
-    refused = site.command("commit", gtrid, "--yes")
-    assert refused.returncode == ExitCode.REFUSED
-    assert "not decided" in refused.stderr
-
-
-def test_a_rollback_by_hand_of_a_marked_transaction_waits_for_nobody(site: Site, held_marked: tuple[Any, str]) -> None:
-    process, gtrid = held_marked
-    result = site.command("rollback", gtrid, "--yes")
-    assert result.returncode == ExitCode.FAILED, "the ledger is locked by the living process"
-    assert "ledger, which decides" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert len(site.databases.prepared()) == 2
-    process.kill()
-    process.wait()
-    assert site.command("rollback", gtrid, "--yes").returncode == ExitCode.OK
-    assert site.databases.prepared() == []
-    assert site.marks() == []
-
-
-@pytest.mark.parametrize("names", [BOTH, (*BOTH, "ledger")], ids=["logged", "marked"])
-def test_what_is_decided_can_be_committed_by_hand_and_not_rolled_back(site: Site, names: tuple[str, ...]) -> None:
-    point = "marked.committed" if "ledger" in names else "coordinator.decided"
-    site.killed(WRITER, *names, failpoints=f"{point}=kill")
-    gtrid = json.loads(site.command("list", "--json").stdout)[0]["gtrid"]
-    assert site.command("rollback", gtrid, "--yes").returncode == ExitCode.REFUSED
-    assert len(site.databases.prepared()) == 2
-    assert site.command("commit", gtrid).returncode == ExitCode.REFUSED, "nobody has confirmed it"
-    assert len(site.databases.prepared()) == 2
-    assert site.command("commit", gtrid, "--yes").returncode == ExitCode.OK
-    assert site.counts() == {"one": 1, "two": 1, "ledger": int("ledger" in names)}
-    assert (site.kept(), site.marks()) == ({}, [])
-
-
-def test_a_wrong_configuration_is_one_line(site: Site) -> None:
-    site.write("recovery", "node.name = etl-1\nlog.url = sqlite:///txlog\ndatasource = one.properties")
-    result = site.command("scan")
-    assert result.returncode == ExitCode.CONFIGURATION
-    assert len(result.stderr.strip().splitlines()) == 1
-    assert "datasources" in result.stderr
-
-
-def test_a_log_that_is_missing_presumes_nothing(site: Site) -> None:
-    site.killed(WRITER, *BOTH, failpoints="coordinator.decided=kill")
-    (site.folder / "txlog").rename(site.folder / "away")
-    result = site.command("scan")
-    assert result.returncode == ExitCode.LOG
-    assert "Traceback" not in result.stderr
-    assert len(site.databases.prepared()) == 2
-
-
-def test_init_makes_what_is_missing_once_and_adopts_a_copy(site: Site) -> None:
-    assert site.command("init").returncode == ExitCode.OK
-    site.killed(WRITER, *BOTH, failpoints="coordinator.prepared=kill")
-    (site.folder / "txlog").rename(site.folder / "old")
-    (site.folder / "txlog").mkdir(mode=0o700)
-    for path in (site.folder / "old").iterdir():
-        if path.is_file():
-            (site.folder / "txlog" / path.name).write_bytes(path.read_bytes())
-    assert site.command("scan").returncode == ExitCode.LOG
-    adopted = site.command("init", "--adopt")
-    assert adopted.returncode == ExitCode.OK, adopted.stderr
-    assert site.command("scan").returncode == ExitCode.IN_DOUBT
-    assert len(site.databases.prepared()) == 2
-
-
-# -- the daemon ---------------------------------------------------------------------------------------------------
-
-
-DAEMON = "import sys; from recovery.cli import app; app(['run', '--conf', 'recovery.properties'])"
-
-
-def lines_until(process: Any, *texts: str) -> list[str]:
-    found = []
-    for line in process.stderr:
-        found.append(line)
-        if all(any(text in each for each in found) for text in texts):
-            return found
-    raise AssertionError(f"the daemon ended: {found}")
-
-
-def test_the_daemon_recovers_reloads_and_ends_cleanly(site: Site) -> None:
-    site.killed(WRITER, *BOTH, failpoints="coordinator.decided=kill")
-    stranger = make_xid(make_gtrid("etl-1", "strange00000", 1), 0, "one").joined
-    prepare(site, "one", stranger)
-    process = site.process(DAEMON)
-    try:
-        lines_until(process, "recovery runs with", "forgot", "strange00000")
-        assert site.counts() == {"one": 1, "two": 1, "ledger": 0}
-        right = site.conf.read_text()
-        site.write("recovery", "node.name = etl-1\nnonsense = 1")
-        process.send_signal(1)
-        lines_until(process, "SIGHUP: ", "goes on with the configuration that it had")
-        site.write("recovery", right.replace("recovery.period = 3600", "recovery.period = 1800").strip())
-        process.send_signal(1)
-        lines_until(process, "every 1800 s")
-        process.terminate()
-        _, rest = process.communicate(timeout=60)
-        assert process.returncode == 0, rest
-        assert "ended" in rest
-        assert "Traceback" not in rest
-    finally:
-        process.kill()
-        process.communicate()
-    assert site.databases.prepared() == [stranger]
-
-
-def test_the_daemon_says_at_its_end_what_is_pending(site: Site) -> None:
-    stranger = make_xid(make_gtrid("etl-1", "strange00000", 1), 0, "one").joined
-    prepare(site, "one", stranger)
-    process = site.process(DAEMON)
-    try:
-        lines_until(process, "strange00000")
-        process.send_signal(2)
-        _, rest = process.communicate(timeout=60)
-        assert process.returncode == 0, rest
-        assert f"still pending: {stranger}" in rest
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def test_the_thread_in_an_application_recovers_too(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "txpool.recovery")
-    site.killed(WRITER, *BOTH, "ledger", failpoints="marked.committed=kill")
-    manager = site.manager()
-    manager.start()
-    manager.close()
-    assert site.counts() == {"one": 1, "two": 1, "ledger": 1}
-    assert site.marks() == []
-    assert "committed in ledger, which decides it" in caplog.text

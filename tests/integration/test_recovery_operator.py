@@ -20,17 +20,11 @@ from recovery.listing import InDoubt
 from recovery.report import ScanReport
 from recovery.setup import Step
 from recovery.suspension import Suspension
-from tests.integration.recovery_site import PASSWORD, WRITER, Site
-from tests.integration.test_recovery import BOTH, DAEMON, end, lines_until, prepare
+from tests.integration.recovery_site import BOTH, DAEMON, PASSWORD, WRITER, Site, end, lines_until, prepare
 from txpool.xid import make_gtrid, make_xid
 
 PENDING = "coordinator.prepared=kill"
 DECIDED = "coordinator.decided=kill"
-
-
-@pytest.fixture
-def site(tmp_path: Path, databases: Any) -> Site:
-    return Site(tmp_path, databases)
 
 
 def gtrid_in(site: Site) -> str:

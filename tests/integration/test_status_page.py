@@ -16,8 +16,7 @@ import pytest
 
 from recovery.cli import ExitCode
 from recovery.status import Answer, StatusServer
-from tests.integration.recovery_site import SERVED, WRITER, Site, address_in, daemon, extend, get, until
-from tests.integration.test_recovery import prepare
+from tests.integration.recovery_site import SERVED, WRITER, Site, address_in, daemon, extend, get, prepare, until
 from txpool import failpoints
 from txpool.address import Address
 from txpool.errors import TransactionInDoubt
@@ -32,11 +31,6 @@ if TYPE_CHECKING:
 
 STRANGER = make_xid(make_gtrid("etl-1", "strange00000", 1), 0, "one").joined
 TOKEN = "a token of the page"
-
-
-@pytest.fixture
-def site(tmp_path: Path, databases: Any) -> Site:
-    return Site(tmp_path, databases)
 
 
 def test_an_operator_sees_what_is_in_doubt_and_why(site: Site, browse: Browse, tmp_path: Path) -> None:

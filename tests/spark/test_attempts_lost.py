@@ -27,7 +27,7 @@ _SCRIPT = """
     from txpool import failpoints, manager
     from txpool.datasource import connect
     from txpool.scope import transaction
-    from txpool.spark import foreach_partition, monitor
+    from txpool.spark import foreach_partition, monitor, selfwait
 
     logging.basicConfig(level=logging.WARNING)
     folder, *dsns = sys.argv[1:]
@@ -73,6 +73,7 @@ _SCRIPT = """
 
     spark = SparkSession.builder.getOrCreate()
     manager.configure(node_name="driver", log_url="sqlite:///txlog", log_create=True)
+    selfwait.PERIOD = 0.2  # however often it looks, a retry that waits for its own partition is not its business
     said = {}
     for number, write in enumerate((fails, dies_prepared, dies_between_two_prepares, is_prepared_late)):
         if write is is_prepared_late:

@@ -24,14 +24,12 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("sources")]
 
 _BEGINNING = """
-import json, os, sys, threading
+import os, sys
 from pathlib import Path
 
-import psycopg
-from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from tests.spark.losing import first_time, kill_executor
+from tests.spark.losing import dies_in_copy, dies_prepared
 from txpool import manager
 from txpool.spark import register
 
@@ -71,26 +69,9 @@ def test_executors_that_die_while_they_copy_and_once_they_are_done(
     local_cluster: Callable[..., str], databases: Databases, sources: Path
 ) -> None:
     source = """
-    def kill_once(query):
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            while connection.execute(query).fetchone() is None:
-                pass
-        kill_executor()
-
-    def dies_in_copy(batches):
-        yield next(batches)
-        if first_time(once):
-            kill_executor()
-        yield from batches
-
-    def dies_prepared(batches):
-        if first_time(once):
-            query = f"select from pg_prepared_xacts where gid like '%.{TaskContext.get().taskAttemptId()}.1'"
-            threading.Thread(target=kill_once, args=[query], daemon=True).start()
-        yield from batches
-
     once, writes = Path(folder, "once"), {"plain": 0, "keyed": 0}
-    for table, loss in [("keyed", dies_in_copy), ("plain", dies_in_copy), ("plain", dies_prepared)]:
+    in_copy, prepared = dies_in_copy(once), dies_prepared(once, dsn)
+    for table, loss in [("keyed", in_copy), ("plain", in_copy), ("plain", prepared)]:
         once.unlink(missing_ok=True)
         rows = spark.range(writes[table] * 40000, (writes[table] + 1) * 40000, numPartitions=2)
         save(rows.mapInArrow(loss, "id bigint"), table)
@@ -170,5 +151,4 @@ def _stream(spark: SparkSession, folder: Path) -> Any:
 
 
 def _script(source: str) -> str:
-
     return _BEGINNING + textwrap.dedent(source)

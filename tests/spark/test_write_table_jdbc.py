@@ -20,6 +20,7 @@ import psycopg
 import pytest
 
 from tests.spark.conftest import describe
+from tests.spark.jdbc import JAR, jdbc
 from txpool.datasource import DataSource
 from txpool.manager import configure
 from txpool.spark import write_table
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-JAR = os.environ.get("POSTGRESQL_JAR", "/usr/share/java/postgresql.jar")
 ROUNDS = int(os.environ.get("TXPOOL_JDBC_ROUNDS", "4"))
 SEED = os.environ.get("TXPOOL_JDBC_SEED") or secrets.token_hex(4)
 _ROWS = 60
@@ -361,7 +361,7 @@ def test_sparks_own_reader_reads_what_was_sent(
     describe(tmp_path, "one", databases.url("one"))
     output = local_cluster(
         _SCRIPT,
-        *(SEED, str(ROUNDS), str(tmp_path), f"jdbc:postgresql://127.0.0.1:{databases.server.port}/one"),
+        *(SEED, str(ROUNDS), str(tmp_path), jdbc(databases.server)["url"]),
         *(databases.dsn("one"), databases.server.user),
         master="local[2]",
         conf={

@@ -23,14 +23,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 _BEGINNING = """
-    import json, os, signal, sys, threading
+    import json, os, signal, sys
     from pathlib import Path
 
-    import psycopg
-    from pyspark import TaskContext
     from pyspark.sql import SparkSession
 
-    from tests.spark.losing import first_time, kill_executor
+    from tests.spark.losing import dies_in_copy, dies_prepared
     from txpool import manager
     from txpool.datasource import connect, find
     from txpool.scope import transaction
@@ -79,27 +77,9 @@ def test_executors_that_die_while_they_copy_and_once_they_have_prepared(
     local_cluster: Callable[..., str], databases: Databases, folder: Path
 ) -> None:
     source = """
-        def kill_once_prepared(attempt):
-            with psycopg.connect(dsn, autocommit=True) as connection:
-                query = f"select 1 from pg_prepared_xacts where gid like '%.{attempt}.1'"
-                while connection.execute(query).fetchone() is None:
-                    pass
-            kill_executor()
-
-        def dies_in_copy(batches):
-            yield next(batches)
-            if first_time(once):
-                kill_executor()
-            yield from batches
-
-        def dies_prepared(batches):
-            if first_time(once):
-                attempt = TaskContext.get().taskAttemptId()
-                threading.Thread(target=kill_once_prepared, args=[attempt], daemon=True).start()
-            yield from batches
-
         writes, found = 0, []
-        for strategy, loss in [("staged", dies_in_copy), ("direct", dies_in_copy), ("direct", dies_prepared)]:
+        in_copy, prepared = dies_in_copy(once), dies_prepared(once, dsn)
+        for strategy, loss in [("staged", in_copy), ("direct", in_copy), ("direct", prepared)]:
             attempts = 0
             while attempts <= 2:  # once more where a task was through before it was killed
                 once.unlink(missing_ok=True)

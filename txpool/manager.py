@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -27,6 +28,8 @@ from txpool.settler import Settler
 from txpool.timers import Timers
 from txpool.transaction import Status, Transaction
 from txpool.xid import make_gtrid, new_incarnation
+
+logger = logging.getLogger("txpool")
 
 _ambient: ContextVar[Transaction | None] = ContextVar("txpool.transaction", default=None)
 
@@ -62,6 +65,12 @@ def restore_ambient(token: Token[Transaction | None]) -> None:
     _ambient.reset(token)
     for tell in ambient_listeners:
         tell(_ambient.get())
+
+
+def renew_ambient(transaction: Transaction, token: Token[Transaction | None]) -> Token[Transaction | None]:
+    """Make it ambient as it was when it got the token; the new one takes that one's place. ValueError elsewhere."""
+    _ambient.reset(token)
+    return _ambient.set(transaction)
 
 
 class TransactionManager:
@@ -236,11 +245,7 @@ def _ended_here(verb: str) -> Transaction:
     transaction = current()
     if transaction is None:
         raise ProgrammingError(f"there is no transaction to {verb}: begin() one first")
-    if transaction.scoped:
-        raise ProgrammingError(
-            f"{transaction.gtrid} ends with its `with transaction()` block or decorated function: leave the block to "
-            f"commit, raise or call set_rollback_only() to roll back"
-        )
+    transaction.require_unscoped()
     return transaction
 
 
@@ -253,6 +258,9 @@ def _after_fork_in_child() -> None:
 
 
 def _close_at_exit() -> None:
+    left = current()
+    if left is not None and not left.ended:
+        logger.warning("%s was begun, and the program ends without an end to it: all of it rolls back", left.gtrid)
     if _manager is not None:
         _manager.close()
 

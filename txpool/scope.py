@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import Token
 from types import TracebackType
-from typing import Generic, Literal, ParamSpec, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
 
 from txpool.errors import ProgrammingError, TransactionTimeout
-from txpool.manager import current, get_manager, make_ambient, restore_ambient
+from txpool.manager import current, get_manager, make_ambient, renew_ambient, restore_ambient
 from txpool.transaction import Status, Transaction
 
 P = ParamSpec("P")
@@ -51,6 +53,14 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             if error is not None:
                 self._transaction.set_rollback_only(error)
             return
+        try:
+            self._token = renew_ambient(self._transaction, self._token)
+        except ValueError as elsewhere:
+            self._transaction.rollback(leaving=True)
+            raise ProgrammingError(
+                f"the block of {self._transaction.gtrid} is left in another thread or context than it was entered in "
+                "(by a generator that has gone on elsewhere?): all of it was rolled back. Enter and leave it in one"
+            ) from error or elsewhere
         # Ended while it is still ambient: before_completion callbacks work in it.
         try:
             self._end(error)
@@ -59,9 +69,9 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
 
     def _end(self, error: BaseException | None) -> None:
         if error is None:
-            self._transaction.commit()
+            self._transaction.commit(leaving=True)
             return
-        self._transaction.rollback()
+        self._transaction.rollback(leaving=True)
         timeout = self._transaction.doom
         if isinstance(timeout, TransactionTimeout) and isinstance(error, Exception) and error is not timeout:
             raise timeout from error  # the error is what being cancelled looked like from inside
@@ -77,48 +87,76 @@ def transactional(
     """Make each call of a function a transaction, or a part of the ambient one, as JTA's @Transactional does.
 
     An exception rolls back, unless it is one of `dont_rollback_on` and none of `rollback_on`; it is raised in either
-    case. Propagation: `required` joins or begins, `requires_new` begins one of its own, `mandatory` and `never` insist,
-    `supports` takes what there is, `not_supported` runs outside. Errors: as transaction(), and ProgrammingError where
-    the propagation does not fit.
+    case. A coroutine function's transaction ends when it has been awaited; a generator is refused, since its body runs
+    after the call. Propagation: `required` joins or begins, `requires_new` begins one of its own, `mandatory` and
+    `never` insist, `supports` takes what there is, `not_supported` runs outside. Errors: as transaction(), and
+    ProgrammingError where the propagation does not fit.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            ambient = current()
-            inside = ambient is not None and not ambient.ended
-            if propagation == "mandatory" and not inside:
-                raise ProgrammingError(f"{function.__qualname__}() must be called within a transaction")
-            if propagation == "never" and inside:
-                raise ProgrammingError(f"{function.__qualname__}() must not be called within a transaction")
-            if propagation in ("never", "supports"):
-                return function(*args, **kwargs)
-            outside = propagation in ("requires_new", "not_supported")
-            token = make_ambient(None) if outside else None
-            try:
-                if propagation == "not_supported":
+        name = function.__qualname__
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ProgrammingError(
+                f"{name}() is a generator: its body runs when it is iterated, and a call would commit before that. "
+                "Decorate what iterates it"
+            )
+        around = functools.partial(_around, name, propagation, timeout, rollback_on, dont_rollback_on)
+
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+                with around():
+                    return await function(*args, **kwargs)
+
+        else:
+
+            @functools.wraps(function)
+            def call(*args: P.args, **kwargs: P.kwargs) -> T:
+                with around():
                     return function(*args, **kwargs)
-                return _within(functools.partial(function, *args, **kwargs))
-            finally:
-                if token is not None:
-                    restore_ambient(token)
 
-        return call
+        return cast(Callable[P, T], call)
 
-    def _within(call: Callable[[], T]) -> T:
+    return decorate
+
+
+@contextmanager
+def _around(
+    name: str,
+    propagation: Propagation,
+    timeout: float | None,
+    rollback_on: Exceptions,
+    dont_rollback_on: Exceptions,
+) -> Iterator[None]:
+    """What is around each call of a decorated function."""
+    ambient = current()
+    inside = ambient is not None and not ambient.ended
+    if propagation == "mandatory" and not inside:
+        raise ProgrammingError(f"{name}() must be called within a transaction")
+    if propagation == "never" and inside:
+        raise ProgrammingError(f"{name}() must not be called within a transaction")
+    if propagation in ("never", "supports"):
+        yield
+        return
+    token = make_ambient(None) if propagation in ("requires_new", "not_supported") else None
+    try:
+        if propagation == "not_supported":
+            yield
+            return
         kept: BaseException | None = None
         with transaction(timeout):
             try:
-                result = call()
+                yield
             except dont_rollback_on as error:
                 if isinstance(error, rollback_on):
                     raise
                 kept = error
         if kept is not None:
             raise kept
-        return result
-
-    return decorate
+    finally:
+        if token is not None:
+            restore_ambient(token)
 
 
 class TransactionScoped(Generic[T]):

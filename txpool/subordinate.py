@@ -24,6 +24,7 @@ class Subordinate(Transaction):
         super().__init__(gtrid, None, _never_in_doubt)
         # As in a block: commit() and rollback() of the ambient transaction are not for the code that works in it.
         self.scoped = True
+        self.label = f"{gtrid}/{write}/{partition}"
         self._write = write
         self._partition = partition
         self._attempt = attempt
@@ -35,13 +36,11 @@ class Subordinate(Transaction):
                 "only a database that prepares can (mode=xa). Write to it on the driver, in the same transaction."
             )
 
-    @property
-    def datasources(self) -> list[Enlistable]:
-        """Those that it works with."""
-        return [slot.datasource for slot in self._slots.values()]
-
-    def commit(self) -> None:
+    def commit(self, *, leaving: bool = False) -> None:
         raise ProgrammingError(f"{self.gtrid} is decided by its coordinator: a task can only prepare")
+
+    def rollback(self, *, leaving: bool = True) -> None:
+        super().rollback(leaving=leaving)
 
     def prepare(self) -> list[BranchRecord]:
         """Prepare every branch that did something, and return their records; nothing stays open in this process.

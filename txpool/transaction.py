@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, ParamSpec, cast
 
 from txpool import tally
+from txpool.admission import require_adoptable, require_room, require_same
 from txpool.coordinator import Coordinator
 from txpool.errors import ProgrammingError, TransactionRolledBack, TransactionTimeout
 from txpool.log.base import DecisionLog
@@ -28,13 +29,6 @@ from txpool.unit import Outcome, Result, Unit
 logger = logging.getLogger("txpool")
 
 P = ParamSpec("P")
-
-
-_WRITE_A_LOG = (
-    "Write these two lines into conf/txpool.properties (or pass them to txpool.configure):\n"
-    "    node.name = my-service-1\n    log.url = sqlite:///txlog\n"
-    "and create the log once, by `txpool-recovery init` or by log.create = true"
-)
 
 
 class Status(Enum):
@@ -53,6 +47,9 @@ class Status(Enum):
 
 class Transaction:
     """A global transaction. Attributes may be read from any thread; ended by the one who began it."""
+
+    #: What its sessions are called while they work in it; empty for names of their own.
+    label = ""
 
     def __init__(
         self,
@@ -120,40 +117,20 @@ class Transaction:
         elif self.status is not Status.ACTIVE:
             self.require_active()
         elif slot.datasource is not datasource:
-            self._require_same(slot.datasource, datasource)
+            require_same(self.gtrid, slot.datasource, datasource)
         return slot.enlistment or slot.open(self, timeout)
-
-    def _require_same(self, here: Enlistable, other: Enlistable) -> None:
-        """Two of one name may be one file that was read twice, and no more."""
-        if here.url != other.url:
-            raise ProgrammingError(
-                f"{self.gtrid}: two datasources are called {here.name}, {here.url} and {other.url}, and a transaction "
-                "knows them by their names: give each a name of its own. The transaction is as it was."
-            )
 
     def _admit(self, datasource: Enlistable) -> None:
         """Refuse a part that could not be kept atomic; the transaction is as it was then."""
-        if not self._slots and not self._adopted:
-            return
-        others = [slot.datasource for slot in self._slots.values()]
-        everyone = [*others, datasource]
-        alone = next((d for d in everyone if d.mode == "local"), None)
-        unprepared = [d for d in everyone if d.mode in ("cmr", "last-resource")]
-        why = None
-        if alone is not None and (others or self._adopted):
-            why = f"{alone.name} (mode=local) can neither prepare nor be marked, so it must be alone. Give it mode=cmr"
-        elif len(unprepared) > 1:
-            first, second = unprepared[-2:]
-            why = (
-                f"{first.name} (mode={first.mode}) and {second.name} (mode={second.mode}) cannot prepare, and only one "
-                "such datasource can be in a transaction"
+        if self._slots or self._adopted:
+            require_room(
+                self.gtrid, self.datasources, datasource, adopted=bool(self._adopted), logged=self._log is not None
             )
-        elif (others or self._adopted) and self._log is None:
-            why = f"it is the second one, and two need a decision log. {_WRITE_A_LOG}"
-        if why is not None:
-            raise ProgrammingError(
-                f"datasource {datasource.name} cannot join {self.gtrid}: {why}. The transaction is as it was."
-            )
+
+    @property
+    def datasources(self) -> list[Enlistable]:
+        """Those that take part in it."""
+        return [slot.datasource for slot in self._slots.values()]
 
     def require_active(self) -> None:
         """Raise what somebody who wants to work in this transaction must hear."""
@@ -175,16 +152,7 @@ class Transaction:
         with self._lock:
             if self.ended:
                 self.require_active()
-            if self._log is None:
-                raise ProgrammingError(
-                    f"{self.gtrid} cannot take over prepared branches: that needs a decision log. {_WRITE_A_LOG}"
-                )
-            for slot in self._slots.values():
-                if slot.datasource.mode == "local":
-                    raise ProgrammingError(
-                        f"{self.gtrid} cannot take over prepared branches: {slot.datasource.name} (mode=local) is in "
-                        "it, which can neither prepare nor be marked, so it must be alone. Give it mode=cmr"
-                    )
+            require_adoptable(self.gtrid, self.datasources, logged=self._log is not None)
             self._adopted.extend(branches)
             self._loose_ends = self._loose_ends or loose_ends
 
@@ -250,9 +218,14 @@ class Transaction:
 
     # -- its end ------------------------------------------------------------------------------------------------
 
-    def commit(self) -> None:
-        """Commit everywhere. Errors: TransactionRolledBack, TransactionTimeout, TransactionInDoubt, HeuristicError."""
+    def commit(self, *, leaving: bool = False) -> None:
+        """Commit everywhere. Errors: TransactionRolledBack, TransactionTimeout, TransactionInDoubt, HeuristicError.
+
+        ProgrammingError where a block, or a decorated function, will end it: `leaving` is for that.
+        """
         self._require_open()
+        if not leaving:
+            self.require_unscoped()
         try:
             self._call_before()
         except BaseException as error:
@@ -271,10 +244,22 @@ class Transaction:
             self._doom.__cause__, result.cause = result.cause, self._doom
         raise_outcome(result, wanted=Outcome.COMMITTED)
 
-    def rollback(self) -> None:
-        """Roll back everywhere. Raises only where a branch had committed by itself (HeuristicError)."""
+    def rollback(self, *, leaving: bool = False) -> None:
+        """Roll back everywhere. Errors: as commit, where a block will end it; HeuristicError where a branch had
+        committed by itself.
+        """
         self._require_open()
+        if not leaving:
+            self.require_unscoped()
         raise_outcome(self._end(committing=False), wanted=Outcome.ROLLED_BACK)
+
+    def require_unscoped(self) -> None:
+        """ProgrammingError where it ends with a block, for whoever would end it before that."""
+        if self.scoped:
+            raise ProgrammingError(
+                f"{self.gtrid} ends with its `with transaction()` block or decorated function: leave the block to "
+                "commit, raise or call set_rollback_only() to roll back"
+            )
 
     def settled(self, result: Result) -> None:
         """Hear how it ended after all, having been in doubt."""

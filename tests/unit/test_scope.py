@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import subprocess
+import sys
 import threading
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from pyspark import cloudpickle
@@ -340,6 +343,58 @@ def test_current_travels_with_a_function_that_names_it() -> None:
     namespace: dict[str, object] = {"__name__": "__main__"}
     exec(source, namespace)
     assert pickle.loads(cloudpickle.dumps(namespace["write"]))([]) is None
+
+
+def test_a_coroutine_function_is_a_transaction_until_it_has_been_awaited() -> None:
+    seen: list[Transaction | None] = []
+
+    @txpool.transactional(dont_rollback_on=(KeyError,))
+    async def work(error: Exception | None) -> int:
+        seen.append(txpool.current())
+        await asyncio.sleep(0)
+        assert txpool.current() is seen[-1]
+        assert txpool.status() is Status.ACTIVE
+        if error is not None:
+            raise error
+        return 7
+
+    async def main() -> None:
+        assert await work(None) == 7
+        for error in (KeyError("kept"), ZeroDivisionError("the reason")):
+            with pytest.raises(type(error)) as raised:
+                await work(error)
+            assert raised.value is error
+        assert txpool.current() is None
+
+    asyncio.run(main())
+    assert [tx and tx.status for tx in seen] == [Status.COMMITTED, Status.COMMITTED, Status.ROLLED_BACK]
+
+
+def test_a_generator_cannot_be_decorated() -> None:
+    def plain() -> Iterator[int]:
+        yield 1
+
+    async def asynchronous() -> AsyncIterator[int]:
+        yield 1
+
+    for generator in (plain, asynchronous):
+        with pytest.raises(txpool.ProgrammingError, match="is a generator: its body runs when it is iterated"):
+            txpool.transactional()(generator)
+
+
+def test_only_leaving_ends_a_block() -> None:
+    with txpool.transaction() as tx:
+        for end in (tx.commit, tx.rollback, txpool.commit, txpool.rollback):
+            with pytest.raises(txpool.ProgrammingError, match=r"ends with its `with transaction\(\)` block"):
+                end()
+        assert tx.status is Status.ACTIVE
+    assert tx.status is Status.COMMITTED
+
+
+def test_what_was_begun_and_never_ended_is_told_at_the_end() -> None:
+    source = "import txpool; txpool.begin()"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert "was begun, and the program ends without an end to it: all of it rolls back" in done.stderr
 
 
 def test_an_interrupted_begin_leaves_nothing_ambient() -> None:

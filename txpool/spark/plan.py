@@ -88,9 +88,9 @@ class WritePlan:
     def staging(self, gtrid: str) -> StagingTable:
         return StagingTable(gtrid, self.number)
 
-    def direct(self, gtrid: str) -> Copy:
+    def direct(self) -> Copy:
         """What a task does that has a slot."""
-        return copy_into(self.source, self.target.name, self.layout, f"{gtrid}/{self.number}")
+        return copy_into(self.source, self.target.name, self.layout)
 
     def staged(self, gtrid: str) -> Copy:
         """What a task does that has none."""
@@ -118,7 +118,7 @@ def plan_write(
     if source.driver != "psycopg":
         raise NotSupportedError(
             f'{source.name} (driver={source.driver}) is a file with one writer, which tasks cannot share: the "txpool" '
-            "format writes to PostgreSQL. Nothing was done"
+            "format writes to PostgreSQL, and write_table() into such a file. Nothing was done"
         )
     keys = tuple(key.strip() for key in given.get("upsertKeys", "").split(",") if key.strip())
     mode = "overwrite" if overwrite else "upsert" if keys else "append"

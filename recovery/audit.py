@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
+from recovery.report import ScanReport
 from txpool.errors import LogError, ProgrammingError
 from txpool.log.base import DecisionLog, Memo
 
@@ -30,20 +31,25 @@ class Deed:
     command: str
     gtrid: str
     reason: str
-    #: done, refused and why, failed and why; begun where the process has died in between, or the log has not answered.
+    #: done, unfinished, refused or failed, and what came of it; begun where the process has died in between, or the log
+    #: has not answered.
     outcome: str
 
 
 @contextmanager
-def audited(log: DecisionLog, command: str, gtrid: str, reason: str) -> Iterator[None]:
-    """Keep a deed durably before the block does it, and afterwards what came of it. LogError: nothing was done."""
+def audited(log: DecisionLog, command: str, gtrid: str, reason: str) -> Iterator[list[ScanReport]]:
+    """Keep a deed durably before the block does it, and afterwards what came of it. LogError: nothing was done.
+
+    A block that has a report of what it did puts it into the list.
+    """
     deed = Deed(time.time(), who(), command, gtrid, reason, "begun")
     name = f"{deed.when:.6f} {secrets.token_hex(4)}"
     log.keep(_memo(name, deed))
     logger.warning("%s of %s by %s: %s", command, gtrid or log.node, deed.who, reason or "no reason was given")
-    outcome = "done"
+    outcome, reports = "done", list[ScanReport]()
     try:
-        yield
+        yield reports
+        outcome = " ".join(map(_came_of, reports)) or outcome
     except BaseException as error:
         verdict = "refused" if isinstance(error, ProgrammingError) else "failed"
         outcome = f"{verdict}: {' '.join(str(error).split()) or type(error).__name__}"
@@ -69,6 +75,12 @@ def who() -> str:
         name = f"uid {os.getuid()}"
     behind = os.environ.get("SUDO_USER")
     return f"{name}@{socket.gethostname()}" + (f" (sudo by {behind})" if behind else "")
+
+
+def _came_of(report: ScanReport) -> str:
+    verdict = "unfinished" if report.left_alone or report.unreachable else "done"
+    left = (f"{each.datasource or each.gtrid}: {each.reason}" for each in report.left_alone)
+    return "; ".join([f"{verdict}: {report}", *left])
 
 
 def _memo(name: str, deed: Deed) -> Memo:

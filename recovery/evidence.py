@@ -16,9 +16,12 @@ from recovery.report import told
 from recovery.sites import Listing, Seen, Sites
 from txpool import failpoints
 from txpool.log.base import Decision, DecisionLog, Heuristic, Life
-from txpool.resources.base import MarkedRow
+from txpool.resources.base import BranchRecord, MarkedRow
 from txpool.resources.staging import StagingTable
 from txpool.xid import split_gtrid, split_pointer
+
+#: What is wrong with a datasource whose url was changed, in words.
+STRAYED = "leads to another database than the one it was prepared in"
 
 
 class Standing(Enum):
@@ -72,6 +75,15 @@ class Evidence:
     def listed(self, gtrid: str) -> bool:
         """Whether any branch of it was prepared anywhere when the pass began."""
         return gtrid in self._branches
+
+    def strayed(self, record: BranchRecord) -> str:
+        """Where its datasource leads today, if not to the database that the branch was prepared in; or empty."""
+        here = self.listings[record.datasource].identity
+        if record.identity in ("", here):
+            return ""
+        if not here and any(branch.xid == record.xid for branch in self.seen(record.xid.gtrid)):
+            return ""
+        return here or "a server that does not tell its identity"
 
     @property
     def gtrids(self) -> list[str]:

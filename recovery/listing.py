@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from recovery.audit import Deed
-from recovery.evidence import Evidence, Standing
+from recovery.evidence import STRAYED, Evidence, Standing
 from recovery.sites import Sites
 from txpool.log.base import Heuristic, Life
 from txpool.resources.base import BranchRecord
@@ -17,7 +17,7 @@ from txpool.xid import Xid, split_gtrid
 
 @dataclass(frozen=True, slots=True)
 class BranchState:
-    """One branch: `state` is prepared, not prepared, no answer, not configured, or how it ended otherwise."""
+    """One branch: `state` is prepared, or why it is not seen to be (not prepared, no answer, …), or how it ended."""
 
     gid: str
     datasource: str
@@ -137,14 +137,19 @@ def _branches(evidence: Evidence, sites: Sites, gtrid: str) -> list[BranchState]
     }
     for record in _named(evidence, gtrid):
         if record.xid not in found:
-            listed = record.datasource in evidence.listings
-            absent = "no answer" if record.datasource in evidence.silent else "not configured"
-            found[record.xid] = BranchState(record.xid.joined, record.datasource, "not prepared" if listed else absent)
+            found[record.xid] = BranchState(record.xid.joined, record.datasource, _unseen(evidence, record))
     for heuristic in evidence.heuristics:
         if heuristic.gtrid == gtrid:
             xid = Xid(gtrid, heuristic.bqual)
             found[xid] = BranchState(xid.joined, heuristic.datasource, f"ended {heuristic.ended}")
     return list(found.values())
+
+
+def _unseen(evidence: Evidence, record: BranchRecord) -> str:
+    """The state of a branch that a decision names, and no datasource lists."""
+    if record.datasource in evidence.listings:
+        return STRAYED if evidence.strayed(record) else "not prepared"
+    return "no answer" if record.datasource in evidence.silent else "not configured"
 
 
 #: What these are in is not ours to end.
@@ -153,7 +158,7 @@ _LEFT = {
     Standing.FOREIGN: "leave it alone: it is another node's, and that node's recovery ends it",
     Standing.ALIVE: "leave it alone: its process lives, and ends it",
     Standing.UNKNOWN: "leave it alone: its incarnation is unknown to this log. Recover it with the log that it was "
-    "begun with, or end it by hand",
+    "begun with; only where that is lost, end it by hand, as the other databases of this gtrid show",
 }
 
 
@@ -172,11 +177,18 @@ def next_step(evidence: Evidence, sites: Sites, gtrid: str) -> str:
     return f"fence its dead process, then {deed}" if standing is Standing.DEAD else f"{deed} ({standing.value})"
 
 
+def _wait(evidence: Evidence, named: Iterable[BranchRecord]) -> str:
+    """What the decision is kept for beyond the next scan, in words; or empty."""
+    missing = {record.datasource for record in named if record.datasource not in evidence.listings}
+    strayed = {record.datasource for record in named if record.datasource not in missing and evidence.strayed(record)}
+    until = [f"{', '.join(sorted(missing))} answers"] if missing else []
+    until += [f"{', '.join(sorted(strayed))} leads to the database that it was prepared in"] if strayed else []
+    return f", and keep the decision until {' and '.join(until)}" if until else ""
+
+
 def _deed(evidence: Evidence, sites: Sites, gtrid: str) -> str:
     marked = evidence.marked_by(gtrid)
-    names = {record.datasource for record in _named(evidence, gtrid)}
-    missing = sorted(names - evidence.listings.keys())
-    wait = f", and keep the decision until {', '.join(missing)} answers" if missing else ""
+    wait = _wait(evidence, _named(evidence, gtrid))
     if marked is None:
         if gtrid in evidence.decisions:
             return f"commit: it is decided in the log{wait}"

@@ -227,10 +227,11 @@ class RecoveryManager:
             return byhand.forget(log, self._sites(log), gtrid)
 
     def _by_hand(self, command: str, gtrid: str, reason: str, act: byhand.Act) -> ScanReport:
-        with self._scanning, self._opened() as log, audited(log, command, byhand.checked(gtrid), reason):
+        with self._scanning, self._opened() as log, audited(log, command, byhand.checked(gtrid), reason) as reports:
             account = Account(self._news)
             act(log, self._sites(log), account, gtrid)
-            return account.report()
+            reports.append(account.report())
+            return reports[0]
 
     def deeds(self) -> list[Deed]:
         """What people have done by hand, oldest first. Errors: LogError."""

@@ -67,7 +67,9 @@ _BY_STANDING = {
     Standing.UNKNOWN: Ballot(
         Vote.LEAVE_ALONE,
         "its incarnation is unknown to this log, which presumes nothing of it: recover it with the log that it was "
-        "begun with, or end it by `txpool-recovery rollback`",
+        "begun with. Only where that is lost, end it by hand: `txpool-recovery commit` where `show` has its decision; "
+        "otherwise look first at the other databases of this gtrid, one of which may have committed, and only where "
+        "none has, `txpool-recovery rollback`",
         alarm=True,
     ),
 }

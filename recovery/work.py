@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from recovery.evidence import Evidence
+from recovery.evidence import STRAYED, Evidence
 from recovery.report import Account, Ended, LeftAlone
 from recovery.sites import Seen, Sites
 from txpool import failpoints
@@ -79,8 +79,7 @@ class Work:
     def _reachable(self, record: BranchRecord) -> ResourceManager | None:
         """The manager that can speak for the branch; None, with the reason written down, where there is none."""
         name = record.datasource
-        listing = self.evidence.listings.get(name)
-        if listing is None:
+        if name not in self.evidence.listings:
             reason = self.evidence.silent.get(name)
             self._leave(
                 record,
@@ -89,12 +88,12 @@ class Work:
                 else f"{name} is no datasource of this configuration; the decision to commit is kept",
             )
             return None
-        if record.identity not in ("", listing.identity) and (listing.identity or not self._was_listed(record)):
-            there = listing.identity or "a server that does not tell its identity"
+        there = self.evidence.strayed(record)
+        if there:
             self._leave(
                 record,
-                f"it was prepared in {record.identity}, and {name} leads to {there}: correct its url, or this user's "
-                "rights; the decision to commit is kept",
+                f"{name} {STRAYED}: it was {record.identity}, and this is {there} (a server's system identifier, and "
+                "the oid of a database there). Correct its url, or this user's rights; the decision to commit is kept",
             )
             return None
         return self.sites.managers[name]

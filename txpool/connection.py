@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 from txpool import errors
 from txpool.attributes import Own, Wardrobe
 from txpool.cursor import Cursor
+from txpool.enlistment import refuse_end
 from txpool.errors import InterfaceError, NotSupportedError, ProgrammingError, translate, translated
 from txpool.manager import ambient as ambient_transaction
 from txpool.pool import Pooled
@@ -75,28 +76,37 @@ class Connection:
         return self._cursor_class(self, args, kwargs)
 
     def commit(self) -> None:
-        """Plain: as the driver's. Enlisted: ProgrammingError, or with managed.commit=join keep what it did."""
-        enlistment = self._ending()
+        """Plain: as the driver's. In a transaction: ProgrammingError, or with managed.commit=join keep what it did."""
+        enlistment, pooled = self._ending()
         if enlistment is not None:
             enlistment.commit(self)
-        elif self._pooled is not None:
+            return
+        ambient, datasource = ambient_transaction(), self._open_datasource()
+        if pooled is not None and (ambient is None or self._has_work(pooled.raw)):
             try:
-                self._pooled.raw.commit()
+                pooled.raw.commit()
             except Exception as error:
                 translate(error)
                 raise
+        elif ambient is not None:
+            ambient.require_active()
+            if datasource.settings.managed_commit != "join":
+                raise refuse_end("commit", datasource, ambient)
 
     def rollback(self) -> None:
-        """Plain: as the driver's. Enlisted: ProgrammingError, or with managed.commit=join undo what it did."""
+        """Plain: as the driver's. Enlisted: ProgrammingError, or with managed.commit=join undo what it did.
+
+        It never joins a transaction: finalisers call it, wherever they strike.
+        """
         enlistment = self._enlistment
         if enlistment is not None and enlistment.ended and enlistment.savepoints is not None:
             return  # the transaction's end has ended what it did
-        enlistment = self._ending()
+        enlistment, pooled = self._ending()
         if enlistment is not None:
             enlistment.rollback(self)
-        elif self._pooled is not None:
+        elif pooled is not None:
             try:
-                self._pooled.raw.rollback()
+                pooled.raw.rollback()
             except Exception as error:
                 translate(error)
                 raise
@@ -107,7 +117,7 @@ class Connection:
         datasource, self._datasource = self._datasource, None
         if pooled is not None:
             self._pooled = None
-            if self._own is not None:
+            if self._own is not None and pooled.home is not None:
                 self._own.strip()
             datasource.pool.give_back(pooled)  # type: ignore[union-attr]
         elif self._enlistment is not None:
@@ -206,6 +216,8 @@ class Connection:
                 return self._join(ambient)
             if self._pooled is None:
                 self._attach()
+            elif self._pooled.home is None:
+                raise self._parents()
             return None
         if enlistment.transaction is not ambient or enlistment.ended:
             if enlistment.ended:
@@ -220,6 +232,8 @@ class Connection:
         transaction.require_active()
         pooled = self._pooled
         if pooled is not None:
+            if pooled.home is None:
+                raise self._parents()
             if self._has_work(pooled.raw):
                 raise ProgrammingError(
                     f"this connection of {datasource.name} cannot join {transaction.gtrid}: it has open work of its "
@@ -248,12 +262,21 @@ class Connection:
             setattr(pooled.raw, name, value)
         self._dress().wear(own.attributes)
 
-    def _ending(self) -> Enlistment | None:
-        """The enlistment whose handle wants to commit or roll back; open work from before can be ended anywhere."""
-        pooled = self._pooled
-        if pooled is not None and self._has_work(pooled.raw):
-            return None
-        return self._working()
+    def _ending(self) -> tuple[Enlistment | None, Pooled[Any] | None]:
+        """Where there is something to commit or to roll back: in a transaction, in a connection of its own, nowhere.
+
+        Unlike `_working`, it takes and joins nothing.
+        """
+        self._require_open()
+        enlistment, pooled = self._enlistment, self._pooled
+        if enlistment is None or enlistment.ended:
+            if pooled is not None and pooled.home is None:
+                raise self._parents()
+            return None, pooled
+        ambient = ambient_transaction()
+        if enlistment.transaction is not ambient:
+            enlistment.require_here(ambient)
+        return enlistment, None
 
     def _owned(self) -> Own:
         if self._own is None:
@@ -326,6 +349,8 @@ class Connection:
         if self._pooled is None and (self._enlistment is None or self._enlistment.ended):
             self._working()
         home: Any = self._home()
+        if home.home is None:
+            raise self._parents()
         return home.raw
 
     def _has_work(self, raw: Any) -> bool:
@@ -335,6 +360,13 @@ class Connection:
     def _open_datasource(self) -> DataSource:
         self._require_open()
         return self._datasource  # type: ignore[return-value]
+
+    def _parents(self) -> errors.InterfaceError:
+        """What is heard after a fork where the pool has marked the physical connection as the parent's."""
+        return InterfaceError(
+            f"this connection of {self._open_datasource().name} is the parent process's, which goes on with it: "
+            "connect() in this process. Nothing was sent."
+        )
 
     def _require_open(self) -> None:
         if self._datasource is None:

@@ -150,6 +150,8 @@ class Cursor:
         if connection._enlistment is None:
             if self._home is not connection._pooled or self._home is None:
                 raise self._gone()
+            if self._home.home is None:
+                raise connection._parents()
             try:
                 return method(*args)
             except Exception as error:
@@ -207,11 +209,17 @@ class Cursor:
         enlistment = connection._enlistment
         if self._home is not connection._home() or (enlistment is not None and enlistment.ended):
             return  # the connection was given back, and it with it
-        if enlistment is None:
+        if self._home is not None and self._home.home is None:
+            return  # the parent's, after a fork
+        if enlistment is None or not self._closing_executes():
             self._raw.close()
         else:
             with enlistment.lock:
                 self._raw.close()
+
+    def _closing_executes(self) -> bool:
+        """Whether close() uses the connection. Finalisers call it: what needs no lock takes none."""
+        return False
 
     def __enter__(self) -> Self:
         return self

@@ -18,6 +18,7 @@ from txpool.handles import HANDLES
 from txpool.manager import ambient
 from txpool.patience import FOREVER, Patience
 from txpool.pool import Pool, PoolStatistics
+from txpool.pool.pooled import Pooled
 from txpool.resources.adopted import AdoptedBranch, Channel
 from txpool.resources.base import Branch, BranchRecord, MarkedBranch, ResourceManager, XidsTable
 from txpool.resources.cleanup import CleanupQueue
@@ -95,7 +96,7 @@ class DataSource:
         """
         transaction = ambient()
         if transaction is None:
-            return self._handle(self, self.pool.take(timeout), None)
+            return self._handle(self, self._take(timeout), None)
         return self._handle(self, None, transaction.enlist(self, timeout))
 
     def close(self) -> None:
@@ -128,11 +129,19 @@ class DataSource:
 
     def open_enlistment(self, transaction: Transaction, timeout: float | None = None) -> Enlistment:
         """Take a physical connection for the whole transaction, and make its branch."""
-        pooled = self.pool.take(timeout)
+        pooled = self._take(timeout)
         try:
             return Enlistment(self, transaction, pooled, self._branch(pooled.raw, transaction.patience))
         except BaseException:
             self.pool.give_back(pooled)
+            raise
+
+    def _take(self, timeout: float | None) -> Pooled[Any]:
+        try:
+            return self.pool.take(timeout)
+        except self.driver_adapter.module.Error as error:
+            # A driver's own words name neither the datasource nor, in SQLite, the file.
+            error.args = (f"datasource {self.name} ({self.url}): {error}", *error.args[1:])
             raise
 
     def _branch(self, raw: Any, patience: Patience) -> Branch | MarkedBranch:

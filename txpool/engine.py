@@ -5,12 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from txpool.datasource import DataSource, find
+from txpool.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from sqlalchemy import Engine
 
+# What SQLAlchemy's own pool would be told, and the datasource's key for it.
+_POOL = {
+    "pool_size": "pool.max-size",
+    "max_overflow": "pool.max-size",
+    "pool_timeout": "pool.max-wait",
+    "pool_use_lifo": "",
+    "pool": "",
+    "poolclass": "",
+    "creator": "",
+}
 _URLS = {"psycopg": "postgresql+psycopg://", "sqlite3": "sqlite+pysqlite://"}
 
 
@@ -18,11 +29,16 @@ def create_engine(datasource: str | Path | DataSource, **options: Any) -> Engine
     """An Engine whose connections are the datasource's; `options` are those of sqlalchemy.create_engine.
 
     SQLAlchemy commits and rolls back by itself: inside a transaction that takes `managed.commit = join`. Its own
-    two-phase commit, and AUTOCOMMIT inside a transaction, are refused.
+    two-phase commit, AUTOCOMMIT inside a transaction, and the options of a pool (ConfigurationError) are refused.
     """
     import sqlalchemy
 
     found = find(datasource)
+    for name in options.keys() & _POOL.keys():
+        instead = f"set {_POOL[name]} in its file" if _POOL[name] else "its keys begin with pool."
+        raise ConfigurationError(
+            f"datasource {found.name}: {name} is not for create_engine(), since the pool is the datasource's: {instead}"
+        )
     return sqlalchemy.create_engine(
         _URLS[found.driver], creator=found.connect, poolclass=sqlalchemy.NullPool, **options
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from txpool.attributes import NOTHING, Wardrobe
-from txpool.errors import Error, ProgrammingError, translate, translated
+from txpool.errors import Error, InterfaceError, ProgrammingError, translate, translated
 from txpool.joined import Overlaid, Savepoints
 from txpool.pool import Pooled
 
@@ -105,10 +105,20 @@ class Enlistment:
         else:
             self._datasource.pool.discard(self._pooled)
 
+    @property
+    def home(self) -> object:
+        """As that of its physical connection: None where it is the parent's, after a fork."""
+        return self._pooled.home
+
     # -- for its handles ----------------------------------------------------------------------------------------
 
     def require_here(self, ambient: Transaction | None) -> None:
         """Raise where the caller, whose ambient transaction is another or none, is not in this one."""
+        if self.home is None:
+            raise InterfaceError(
+                f"this connection of {self._datasource.name} is enlisted in {self.transaction.gtrid}, which is the "
+                "parent process's: connect() in this process. Nothing was sent."
+            )
         if ambient is not None:
             raise ProgrammingError(
                 f"this connection of {self._datasource.name} is enlisted in {self.transaction.gtrid}, and here "
@@ -139,7 +149,7 @@ class Enlistment:
         try:
             self.transaction.require_active()
             self.wardrobe.wear(NOTHING if handle._own is None else handle._own.attributes)
-            self._driver.begin(self.raw)
+            self._driver.begin(self.raw, self.transaction.label)
             self._fresh = not handle._has_work(self.raw)
             if self.savepoints is not None:
                 self.savepoints.work(handle)
@@ -228,18 +238,22 @@ class Enlistment:
                 raise error from None
 
     def close(self, handle: Connection) -> None:
-        """A handle is closed: what it did stays in the transaction."""
+        """A handle is closed: what it did stays in the transaction. No lock: finalisers call it, inside any other."""
         if self.savepoints is not None and not self.ended:
-            with self.lock:
-                self.savepoints.leave(handle)
+            self.savepoints.leave(handle)
 
     def _own_savepoints(self, command: str) -> Savepoints:
         if self.savepoints is None:
-            raise ProgrammingError(
-                f"{command}() on a connection of {self._datasource.name} that {self.transaction.gtrid} owns: it ends "
-                f"with its transaction (`txpool.{command}()`, or the end of the block), and is as it was. Libraries "
-                "that must call it, as SQLAlchemy and pandas do, need managed.commit = join."
-            )
+            raise refuse_end(command, self._datasource, self.transaction)
         if self.savepoints.in_block:
             raise ProgrammingError(f"{command}() inside a block of conn.transaction(): leave the block first")
         return self.savepoints
+
+
+def refuse_end(command: str, datasource: DataSource, transaction: Transaction) -> ProgrammingError:
+    """What a handle's commit() or rollback() inside a transaction hears, where it is not to join it."""
+    return ProgrammingError(
+        f"{command}() on a connection of {datasource.name} inside {transaction.gtrid}, which owns its work: that ends "
+        f"with the transaction (`txpool.{command}()`, or the end of the block), and is as it was. Libraries that must "
+        "call it, as SQLAlchemy and pandas do, need managed.commit = join."
+    )

@@ -88,7 +88,7 @@ class Savepoints:
         self._release()
 
     def leave(self, owner: object) -> None:
-        """The owner's handle is closed: what it did stays in the transaction. No I/O."""
+        """The owner's handle is closed: what it did stays in the transaction. No I/O, and no lock is needed."""
         savepoint = self._find(owner)
         if savepoint is not None:
             savepoint.kept = True
@@ -114,7 +114,7 @@ class Savepoints:
         return any(savepoint.owner is None for savepoint in self._stack)
 
     def _find(self, owner: object) -> Savepoint | None:
-        for savepoint in reversed(self._stack):
+        for savepoint in reversed(self._stack.copy()):
             if savepoint.owner is owner and not savepoint.kept:
                 return savepoint
         return None

@@ -45,7 +45,7 @@ def _error(result: Result) -> TransactionError:
 
 
 def _told(result: Result) -> str:
-    because = f" ({type(result.cause).__name__}: {str(result.cause).strip()})" if result.cause is not None else ""
+    because = "" if result.cause is None else f" ({_because(result.cause)})"
     if result.outcome is Outcome.COMMITTED:
         return f"committed{_pending(result)}"
     if result.outcome is Outcome.ROLLED_BACK:
@@ -68,6 +68,11 @@ def _told(result: Result) -> str:
         what = f"a branch is gone from {gone}, which cannot say how it ended"
         return f"{result.outcome.value}{because}: {what} ({ends}). {_SEE}"
     return f"{result.outcome.value}{because}: somebody else ended a branch first ({ends}). {_SEE}"
+
+
+def _because(cause: BaseException) -> str:
+    """The error, and its notes: a driver's own words do not name the datasource."""
+    return "; ".join([f"{type(cause).__name__}: {str(cause).strip()}", *getattr(cause, "__notes__", ())])
 
 
 _SEE = "The record is kept: see `txpool-recovery show`, repair by hand, then `txpool-recovery forget`."

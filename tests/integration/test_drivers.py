@@ -138,7 +138,8 @@ def test_psycopg_connects_not_for_ever_where_no_time_is_left(own: dict[str, Any]
 
 def test_psycopg_identity_is_the_servers_own(pg: Any, raw: Any, databases: Databases) -> None:
     ((system,),) = databases.rows("two", "select system_identifier::text from pg_control_system()")
-    assert raw.identity == f"{system}/one"
+    ((database,),) = databases.rows("two", "select oid::text from pg_database where datname = 'one'")
+    assert raw.identity == f"{system}/{database}"
     assert raw.timeline == "00000001"
 
 

@@ -57,11 +57,35 @@ def test_another_servers_silence_keeps_the_decision(site: Site) -> None:
     report = site.manager().scan()
     assert len(site.databases.prepared()) == 1
     assert site.kept() == {"decisions": 1}
-    assert "leads to" in report.pending[0].reason
+    (left,) = report.pending
+    assert "leads to another database than the one it was prepared in" in left.reason
+    (shown,) = site.manager().in_doubt()
+    states = {branch.gid: branch.state for branch in shown.branches}
+    assert states[left.gid] == "leads to another database than the one it was prepared in"
+    assert "keep the decision until two leads to the database that it was prepared in" in shown.next
     site.write("two", right.strip())
     site.manager().scan()
     assert site.counts() == {"one": 1, "two": 1, "ledger": 0}
     assert site.kept() == {}
+
+
+def test_a_database_that_was_renamed_is_the_same(site: Site) -> None:
+    """It has committed, and the decision is not forgotten yet: whoever asks it afterwards asks by its new name."""
+    site.killed(WRITER, *BOTH, failpoints="coordinator.committed=kill")
+    assert site.kept() == {"decisions": 1}
+    right = (site.folder / "two.properties").read_text()
+    site.databases.execute("one", "alter database two rename to deux")
+    try:
+        site.write("two", right.replace("/two", "/deux").strip())
+        assert site.command("scan").returncode == ExitCode.OK
+        assert site.kept() == {}
+        assert site.command("list").returncode == ExitCode.OK
+    finally:
+        site.databases.execute(
+            "one", "select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = 'deux'"
+        )
+        site.databases.execute("one", "alter database deux rename to two")
+    assert site.counts() == {"one": 1, "two": 1, "ledger": 0}
 
 
 def test_an_unreachable_datasource_keeps_the_decision_and_the_row(site: Site) -> None:

@@ -95,9 +95,22 @@ def test_a_person_is_shown_what_it_is_about_and_asked(site: Site) -> None:
     assert site.databases.prepared() == []
     (deed,) = json.loads(site.command("audit", "--json").stdout)
     assert [*deed] == names_of(Deed)
-    assert (deed["command"], deed["gtrid"], deed["reason"], deed["outcome"]) == ("rollback", gtrid, "ticket 7", "done")
+    assert (deed["command"], deed["gtrid"], deed["reason"]) == ("rollback", gtrid, "ticket 7")
+    assert deed["outcome"] == "done: 2 rolled back"
     assert "ticket 7" in site.command("audit").stdout
     assert "ticket 7" in site.command("show", gtrid).stdout
+
+
+def test_a_deed_that_did_nothing_is_told_as_that(site: Site) -> None:
+    site.killed(WRITER, *BOTH, failpoints=DECIDED)
+    gtrid = gtrid_in(site)
+    (gid,) = [gid for gid in site.databases.prepared() if ":one:" in gid]
+    end(site, "one", "commit", gid)
+    site.write("two", (site.folder / "two.properties").read_text().replace("/two", "/one").strip())
+    assert site.command("commit", gtrid, "--yes").returncode == ExitCode.IN_DOUBT
+    (deed,) = json.loads(site.command("audit", "--json").stdout)
+    assert deed["outcome"].startswith("unfinished: 1 left alone; two: two leads to another database")
+    assert len(site.databases.prepared()) == 1
 
 
 def test_a_heuristic_outcome_is_shown_branch_by_branch_and_resolved_by_a_person(site: Site) -> None:
@@ -110,7 +123,9 @@ def test_a_heuristic_outcome_is_shown_branch_by_branch_and_resolved_by_a_person(
     assert [each["datasource"] for each in json.loads(first.stdout)["heuristics"]] == ["two"]
     shown = json.loads(site.command("show", gtrid, "--json").stdout)
     assert {"gid": gid, "datasource": "two", "state": "ended rolled back"} in shown["branches"]
-    assert [(each["command"], each["outcome"]) for each in shown["history"]] == [("commit", "done")]
+    assert [(each["command"], each["outcome"]) for each in shown["history"]] == [
+        ("commit", "done: 1 committed, 1 forgotten, 1 heuristic")
+    ]
     refused = site.command("rollback", gtrid, "--yes")
     assert refused.returncode == ExitCode.REFUSED
     assert "forget" in refused.stderr

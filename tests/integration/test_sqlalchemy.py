@@ -12,11 +12,12 @@ from sqlalchemy import orm
 
 from txpool.datasource import DataSource
 from txpool.engine import create_engine
-from txpool.errors import ProgrammingError, TransactionRolledBack
+from txpool.errors import ConfigurationError, ProgrammingError, TransactionRolledBack
 from txpool.manager import configure
 from txpool.scope import transaction
 
 if TYPE_CHECKING:
+    from tests.conftest import Databases
     from tests.integration.conftest import Joining
 
     Read = Callable[[], list[tuple[int, str]]]
@@ -163,6 +164,28 @@ def test_returning_reflection_and_streaming(world: World) -> None:
         rows = connection.execution_options(stream_results=True).execute(sa.select(Fare.name))
         assert rows.all() == [("a",)]
     assert world.read() == [(1, "a")]
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [({"pool_size": 5}, "pool.max-size"), ({"poolclass": sa.QueuePool}, "its keys begin with pool.")],
+)
+def test_the_pool_is_the_datasources(world: World, option: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"datasource fares.*{says}"):
+        create_engine(world.datasource, **option)
+
+
+def test_an_isolation_level_is_set_once_for_all_that_join(databases: Databases) -> None:
+    options: dict[str, Any] = {"name": "fares", "managed_commit": "join", "driver": "psycopg"}
+    options |= {"url": databases.url("one"), "password": databases.server.password}
+    with DataSource(**options) as datasource:
+        engine = create_engine(datasource, isolation_level="REPEATABLE READ")
+        shown: list[str] = []
+        with transaction():
+            for _ in range(2):
+                with engine.begin() as connection:
+                    shown += connection.scalars(sa.text("show transaction_isolation"))
+        assert shown == ["repeatable read"] * 2
 
 
 def test_autocommit(world: World) -> None:

@@ -66,7 +66,8 @@ def test_it_ends_prepared_under_the_names_of_its_task(
     assert [record.datasource for record in records] == ["two", "one"]
     assert sorted(record.xid.joined for record in records) == databases.prepared()
     assert {record.xid.task for record in records} == {TaskName(2, 3, 17, 2)}
-    assert all(record.identity.endswith(f"/{record.datasource}") for record in records)
+    there = dict(databases.rows("one", "select datname::text, oid::text from pg_database"))
+    assert all(record.identity.endswith(f"/{there[record.datasource]}") for record in records)
     assert subordinate.status is Status.PREPARED
     assert ended == [Status.PREPARED]
     with pytest.raises(ProgrammingError, match="has ended"):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -133,9 +133,35 @@ def test_a_constraint_that_is_checked_at_prepare_rolls_all_back(world: World) ->
             connection.cursor().execute("insert into child values (42)")
     assert isinstance(raised.value.__cause__, psycopg.errors.ForeignKeyViolation)
     assert isinstance(raised.value.__cause__, txpool.IntegrityError)
+    assert "datasource two voted to roll back" in str(raised.value)
     assert world.held == (0, 0, 0)
     assert world.databases.prepared() == []
     assert world.marks == []
+
+
+def test_what_is_refused_by_the_only_database_names_it(world: World) -> None:
+    world.databases.execute("two", "create table child (a integer references t deferrable initially deferred)")
+    with pytest.raises(txpool.TransactionRolledBack, match="datasource two refused to commit"), txpool.transaction():
+        world.two.connect().cursor().execute("insert into child values (42)")
+    with pytest.raises(txpool.TransactionRolledBack, match="datasource two: COMMIT was not sent"):  # noqa: SIM117
+        with txpool.transaction(), closing(world.two.connect()) as connection:
+            with pytest.raises(txpool.ProgrammingError):
+                connection.cursor().execute("select * from nowhere")
+
+
+def test_a_database_that_cannot_be_connected_to_is_named(tmp_path: Path, world: World) -> None:
+    nowhere = tmp_path / "nowhere" / "ledger.db"
+    with (
+        txpool.DataSource(name="lost", driver="sqlite3", mode="local", url=f"sqlite:///{nowhere}") as lost,
+        pytest.raises(sqlite3.OperationalError, match=f"datasource lost .*{nowhere}.*unable to open"),
+    ):
+        lost.connect()
+    options: dict[str, Any] = {"driver": "psycopg", "url": world.databases.url("one"), "driver_xyz": "1"}
+    with (
+        txpool.DataSource(name="odd", password=world.databases.server.password, **options) as odd,
+        pytest.raises(txpool.ProgrammingError, match=r"datasource odd .*xyz"),
+    ):
+        odd.connect()
 
 
 def test_no_log_is_an_error_that_shows_the_two_lines(world: World) -> None:

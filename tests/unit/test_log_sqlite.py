@@ -343,6 +343,24 @@ def test_a_closed_log_says_so(log: SqliteLog) -> None:
         assert log.incarnation
 
 
+def test_a_log_that_was_moved_away_while_in_use_decides_nothing_more(folder: Path, log: SqliteLog) -> None:
+    first, second = decide(log, 1), decide(log, 2)
+    away = folder.rename(folder.with_name("away"))
+    third = make_gtrid(NODE, log.incarnation, 3)
+    log.forget(first)
+    with pytest.raises(Refused, match=r"was not decided, and rolls back.*is missing"):
+        log.record(third, [])
+    with pytest.raises(LogError, match="no incarnation can be registered"):
+        _ = log.incarnation
+    shutil.copytree(away, folder)
+    with pytest.raises(LogError, match="is a copy or was moved"):
+        _ = log.incarnation
+    shutil.rmtree(folder)
+    away.rename(folder)
+    fourth = decide(log, 4)
+    assert log.decisions().keys() == {second, fourth}
+
+
 def test_the_lock_file_of_a_fenced_incarnation_is_removed(folder: Path, log: SqliteLog) -> None:
     name = log.incarnation
     assert [path.stem for path in (folder / "incarnations").iterdir()] == [name]

@@ -49,6 +49,12 @@ def test_a_file_is_a_mapping_that_knows_its_lines(tmp_path: Path) -> None:
     assert values.folder == tmp_path
 
 
+def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
+    properties = Properties.load(written(tmp_path, "\ufeffname = orders\n"))
+    assert dict(properties) == {"name": "orders"}
+    assert properties.text == "name = orders\n"
+
+
 def test_a_comment_is_blanked_in_the_text_that_travels_and_lines_stay() -> None:
     values = Properties.parse(f"#password = {PASSWORD}\n! old: {PASSWORD}\na = 1\n")
     assert PASSWORD not in values.text

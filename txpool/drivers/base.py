@@ -38,8 +38,11 @@ class Driver(Protocol):
         It takes a moment, or where the server cannot be reached so many seconds.
         """
 
-    def begin(self, raw: Any) -> None:
-        """Open the local transaction, where the driver does not do so by itself at the first statement."""
+    def begin(self, raw: Any, label: str = "") -> None:
+        """Before a statement: open the local transaction, where the driver does not do so by itself.
+
+        With a `label`, the server shows the session under that name until the transaction ends, where it can.
+        """
 
     def ended_by(self, raw: Any, raw_cursor: Any) -> str | None:
         """After a statement inside a transaction: `commit` or `rollback` where the user's own SQL has ended it."""

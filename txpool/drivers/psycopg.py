@@ -9,6 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from psycopg import sql
 from psycopg.rows import TupleRow, tuple_row
 
 from txpool.drivers.libpq import IDLE, INTRANS, Session, value
@@ -31,13 +32,15 @@ _RESTORE = (
 )
 # The timeline goes with a transaction's id: after a failover that lost some, the ids are given out again.
 _TIMELINE = "case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end"
+_DATABASE = "(select oid from pg_database where datname = current_database())"
 _CANCEL_TIMEOUT = 5.0
 
 
 class Connection(psycopg.Connection[TupleRow]):
     """A physical connection, with what is known of its server and its session."""
 
-    #: The server's own identity: the system identifier of its cluster, and the database.
+    #: The server's own identity: the system identifier of its cluster and the oid of the database, which no rename
+    #: changes.
     identity = ""
     #: The timeline that the server writes; empty on a standby.
     timeline = ""
@@ -120,8 +123,11 @@ class PsycopgDriver:
         with contextlib.suppress(Exception):
             raw.cancel_safe(timeout=_CANCEL_TIMEOUT if timeout is None else timeout)
 
-    def begin(self, raw: Connection) -> None:
-        """Nothing: psycopg begins by itself."""
+    def begin(self, raw: Connection, label: str = "") -> None:
+        """As the protocol says; psycopg begins by itself."""
+        if label and raw.pgconn.transaction_status == IDLE:
+            # Not set_config(), whose snapshot would come before the user's own SET TRANSACTION.
+            raw.execute(sql.SQL("set local application_name = {}").format(label))
 
     def ended_by(self, raw: Connection, raw_cursor: psycopg.Cursor[Any]) -> str | None:
         """As the protocol says; called after any statement, it also notes that the session was changed.
@@ -165,7 +171,7 @@ def identify(session: Session, until: float | None = None) -> tuple[str, str]:
     """The server's identity and timeline; empty where the server does not let this role see them."""
     system = "(select system_identifier from pg_control_system())"
     try:
-        found, timeline = session.run(f"select {system} || '/' || current_database(); select {_TIMELINE}", until)
+        found, timeline = session.run(f"select {system} || '/' || {_DATABASE}; select {_TIMELINE}", until)
     except psycopg.errors.InsufficientPrivilege:
         return "", ""
     return value(found) or "", value(timeline) or ""

@@ -93,7 +93,7 @@ class SQLiteDriver:
         with contextlib.suppress(sqlite3.Error):
             raw.interrupt()
 
-    def begin(self, raw: Connection) -> None:
+    def begin(self, raw: Connection, label: str = "") -> None:
         """Take the write lock at once: a transaction that has read can then always write."""
         if raw.in_transaction:
             return

@@ -34,6 +34,9 @@ class PsycopgCursor(Cursor):
         # The driver notes what has changed the session, so that the pool restores it.
         self._connection._datasource.driver_adapter.ended_by(self._home.raw, self._raw)  # type: ignore[union-attr]
 
+    def _closing_executes(self) -> bool:
+        return isinstance(self._raw, psycopg.ServerCursor)
+
     @contextmanager
     def copy(self, statement: Any, *args: Any, **kwargs: Any) -> Iterator[Copy]:
         """COPY, as psycopg's; inside a transaction nobody else can use the connection until its block ends."""
@@ -120,7 +123,8 @@ class Block(psycopg.Transaction):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         enlistment = self._enlistment
-        if enlistment.ended if enlistment is not None else self._handle._pooled is not self._home:
+        home: Any = self._home
+        if home.home is None or (enlistment.ended if enlistment is not None else self._handle._pooled is not home):
             self.status = self.Status.FAILED
             if error is None:
                 raise InterfaceError(
@@ -244,7 +248,8 @@ class PsycopgConnection(Connection):
 
     def _set_mode(self, raw: Any, name: str, value: Any) -> None:
         if name != "autocommit":
-            setattr(raw, name, value)  # psycopg refuses it once the transaction has begun
+            if value != getattr(raw, name):
+                setattr(raw, name, value)  # psycopg refuses it once the transaction has begun
         elif value:
             raise ProgrammingError(
                 "autocommit cannot be switched on where a transaction owns the connection: what must not be part of "

@@ -75,7 +75,8 @@ class SQLiteConnection(Connection):
         return cursor
 
     def close(self) -> None:
-        self._end_cursors()
+        if self._pooled is None or self._pooled.home is not None:
+            self._end_cursors()
         super().close()
 
     def _detach(self, pooled: Pooled[Any]) -> None:

@@ -45,6 +45,8 @@ class LogFolder:
         self._reserve = self.path / "reserve"
         self._damaged = self.path / "log.db-wal.damaged"
         self._spent = False
+        #: Where the file is that was verified last, as in `_identity`.
+        self._verified: dict[str, str] = {}
 
     def create(self, node: str) -> None:
         """Make a log durably, unless there is one; LogError where one was and has gone."""
@@ -117,6 +119,14 @@ class LogFolder:
             connection.close()
         for name in names:
             registry.remove(self.incarnations, name)
+
+    def is_in_place(self) -> bool:
+        """Whether the file that was verified last is still the one that its path leads to."""
+        try:
+            found = _place(self.database)
+        except OSError:
+            return False
+        return found.items() <= self._verified.items()
 
     def release(self) -> None:
         """Give the reserve to a full disk."""
@@ -204,6 +214,7 @@ class LogFolder:
                 f"made. Two copies in use would end transactions both ways. Once the other is not in use any more, "
                 f"`txpool-recovery init --adopt` accepts this one, and leaves all earlier branches alone"
             )
+        self._verified = found
 
     def _add_tables(self, connection: sqlite3.Connection) -> None:
         try:
@@ -245,8 +256,12 @@ def _set(connection: sqlite3.Connection, meta: dict[str, str]) -> None:
 
 
 def _identity(database: Path) -> dict[str, str]:
+    return _place(database) | {"machine": _machine()}
+
+
+def _place(database: Path) -> dict[str, str]:
     found = database.stat()
-    return {"device": str(found.st_dev), "inode": str(found.st_ino), "machine": _machine()}
+    return {"device": str(found.st_dev), "inode": str(found.st_ino)}
 
 
 def _machine() -> str:

@@ -115,6 +115,15 @@ class GroupCommit:
                 self._stop_reading()
             self._pass_on()
 
+    def abandon(self, reason: str) -> None:
+        """Close the connections, since what they write into is not the log any more, and decide nothing before a new
+        incarnation could be registered in what is there then."""
+        with self._turn, self._reading:
+            self._disconnect()
+            self._stop_reading()
+            self.poison = reason
+        self._pass_on()
+
     def pause(self) -> bool:
         """Before a fork: wait for the writer and close the connection; False where somebody keeps the turn.
 

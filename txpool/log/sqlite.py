@@ -111,6 +111,9 @@ class SqliteLog(SqliteMemos):
         if self._group.later(partial(_forget, gtrid)) >= _FORGOTTEN:
             with suppress(LogError):  # what waits is carried by the next write that succeeds
                 self.flush()
+        # Looked at here, where nobody waits for a decision: an open file takes them for as long as it is open.
+        if not self._folder.is_in_place():
+            self._group.abandon("the log was moved away or replaced while it was in use")
 
     def flush(self) -> None:
         """Make durable what was lazily forgotten."""

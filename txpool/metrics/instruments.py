@@ -62,7 +62,8 @@ class Histogram:
     """How long something took, one distribution for each combination of labels. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Reentrant: a finaliser that gives a connection back may strike inside it.
+        self._lock = threading.RLock()
         self._found: dict[Labels, tuple[list[int], list[float]]] = {}
         #: Called with each observation, too (a bridge to histograms of another make is); their errors are logged.
         self.listeners: list[Listener] = []
@@ -72,7 +73,7 @@ class Histogram:
         with self._lock:
             found = self._found.get(labels)
             if found is None:
-                found = self._found[labels] = ([0] * (len(BOUNDS) + 1), [0.0])
+                found = self._found.setdefault(labels, ([0] * (len(BOUNDS) + 1), [0.0]))
             found[0][bisect_left(BOUNDS, seconds)] += 1
             found[1][0] += seconds
         for listener in self.listeners:
@@ -89,7 +90,7 @@ class Histogram:
 
     def restart(self) -> None:
         """Count from nothing again, in a process of which no other thread is there."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._found = {}
 
 

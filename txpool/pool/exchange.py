@@ -10,18 +10,24 @@ So either the giver sees the waiter, or the waiter sees the connection. All else
 never held over I/O. A waiter gets a connection, or a free place in which it opens one itself: a connect that
 fails passes its place on to the next waiter, who then learns the reason too.
 
-The finaliser of a `Pooled` does not take the lock (it may run inside it); `tray` brings it to maintenance.
+A finaliser may run anywhere: inside the lock, too, in the very thread that holds it. So that of a `Pooled` takes no
+lock, and `tray` brings it to maintenance. What users' finalisers do is to give back and to discard: whoever strikes
+inside the lock puts that off, and the thread does it as soon as it has let go.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from queue import SimpleQueue
-from threading import TIMEOUT_MAX, Lock
+from threading import TIMEOUT_MAX, Lock, RLock
 from time import monotonic
 from typing import Generic
 
+from txpool.errors import InterfaceError
 from txpool.metrics import HISTOGRAMS, instruments
 from txpool.metrics.catalogue import WAIT_SECONDS
 from txpool.pool.pooled import C, Connector, Pooled
@@ -46,7 +52,7 @@ class Waiter(Generic[C]):
 
 
 class Exchange(Generic[C]):
-    """The state of a pool in one process. All methods are safe from any thread, but not from finalisers."""
+    """The state of a pool in one process. All methods are safe from any thread; `puts_off` says how from finalisers."""
 
     def __init__(self, connector: Connector[C], name: str, min_size: int, max_size: int, max_lifetime: float) -> None:
         self._connector = connector
@@ -57,7 +63,10 @@ class Exchange(Generic[C]):
         self.closed = False
         #: True while giving back is more than an append: closed, or over the cap after a shrink.
         self.attention = False
-        self.lock = Lock()
+        #: Never taken twice: it is a reentrant one because that knows whose it is.
+        self.lock = RLock()
+        #: What finalisers have put off that struck inside the lock.
+        self._late: deque[Callable[[], None]] = deque()
         self.idle: deque[Pooled[C]] = deque()
         self.waiters: deque[Waiter[C]] = deque()
         #: What the cap counts, by id. The references are weak so that a dropped one can be noticed.
@@ -68,8 +77,38 @@ class Exchange(Generic[C]):
         #: The same object in every Pooled from here, so that a stranger is known by identity.
         self.home = weakref.ref(self)
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """A step under the lock, and then what finalisers have put off. InterfaceError in one that struck inside it."""
+        if self._within():
+            raise InterfaceError(f"pool {self._name!r}: a finaliser may give a connection back, and not wait for one")
+        try:
+            with self.lock:
+                yield
+        finally:
+            self._catch_up()
+
+    def puts_off(self, step: Callable[..., None], *args: Pooled[C]) -> bool:
+        """In a finaliser that struck inside the lock, leave a step for later; False elsewhere, and it is to be done."""
+        if not self._within():
+            return False
+        self._late.append(partial(step, *args))
+        return True
+
+    def _catch_up(self) -> None:
+        while True:
+            try:
+                step = self._late.popleft()
+            except IndexError:
+                return
+            step()
+
+    def _within(self) -> bool:
+        """Whether this very thread holds the lock, and so is a finaliser."""
+        return bool(self.lock._is_owned())  # type: ignore[attr-defined]
+
     def count(self, counter: str, amount: float = 1) -> None:
-        with self.lock:
+        with self.alone():
             setattr(self.counters, counter, getattr(self.counters, counter) + amount)
 
     def all(self) -> list[Pooled[C]]:
@@ -80,7 +119,7 @@ class Exchange(Generic[C]):
         """Get a connection, or a place to open one in, in the order of asking; None: closed, or time is up."""
         waiter: Waiter[C] = Waiter()
         try:
-            with self.lock:
+            with self.alone():
                 if self.closed:
                     return None
                 self.waiters.append(waiter)
@@ -89,7 +128,7 @@ class Exchange(Generic[C]):
                 started = monotonic()
                 waiter.woken.acquire(timeout=min(max(timeout, 0), TIMEOUT_MAX))
                 seconds = monotonic() - started
-                with self.lock:
+                with self.alone():
                     self.counters.waits += 1
                     self.counters.wait_seconds += seconds
                 if instruments.armed:
@@ -105,7 +144,7 @@ class Exchange(Generic[C]):
 
     def _withdraw(self, waiter: Waiter[C]) -> None:
         """Leave the queue; after that nobody hands anything over, and what was handed over is in `pooled`."""
-        with self.lock:
+        with self.alone():
             if waiter in self.waiters:
                 self.waiters.remove(waiter)
 
@@ -114,7 +153,9 @@ class Exchange(Generic[C]):
         if not pooled.is_open:
             self.destroy(pooled)
             return
-        with self.lock:
+        if self.puts_off(self.put, pooled):
+            return
+        with self.alone():
             if self.waiters and not self.attention:
                 self.waiters.popleft().wake(pooled)
                 return
@@ -123,7 +164,9 @@ class Exchange(Generic[C]):
 
     def settle(self) -> None:
         """Close what is too many, then serve the waiters as far as connections and free places go."""
-        with self.lock:
+        if self.puts_off(self.settle):
+            return
+        with self.alone():
             surplus = self._surplus()
             while self.waiters and (pooled := self._next()) is not None:
                 self.waiters.popleft().wake(pooled)
@@ -164,14 +207,14 @@ class Exchange(Generic[C]):
 
     def reserve_below_min(self) -> Pooled[C] | None:
         """A place to open a connection in for the stock; None when the stock is complete."""
-        with self.lock:
+        with self.alone():
             return self._reserve(self.min_size)
 
     def replace(self, pooled: Pooled[C]) -> Pooled[C]:
         """Close it and keep its place, which nobody can snatch away meanwhile."""
         pooled.close()
         fresh = Pooled(self._connector, self.home, self._max_lifetime)
-        with self.lock:
+        with self.alone():
             self._forget(pooled)
             self.counters.destroyed += 1
             self.members[id(fresh)] = weakref.ref(fresh)
@@ -179,11 +222,13 @@ class Exchange(Generic[C]):
 
     def destroy(self, pooled: Pooled[C]) -> None:
         """Close it, and only then free its place: there are never more than the cap."""
+        if self.puts_off(self.destroy, pooled):
+            return
         opened = pooled.is_open
         try:
             pooled.close()
         finally:
-            with self.lock:
+            with self.alone():
                 self._forget(pooled)
                 self.counters.destroyed += opened
             if len(self.members) < self.min_size:
@@ -193,7 +238,7 @@ class Exchange(Generic[C]):
     def withdraw_idle(self, idle_timeout: float, now: float) -> list[Pooled[C]]:
         """Take out, to be destroyed: what has expired, and beyond `min_size` what was idle for too long."""
         chosen: list[Pooled[C]] = []
-        with self.lock:
+        with self.alone():
             spare = len(self.members) - self.min_size
             for pooled in self.idle.copy():
                 too_long = pooled.returned_at + idle_timeout <= now and spare > len(chosen)
@@ -218,14 +263,14 @@ class Exchange(Generic[C]):
             pooled.expires = 0.0
 
     def resize(self, min_size: int, max_size: int) -> None:
-        with self.lock:
+        with self.alone():
             self.min_size = min_size
             self.max_size = max_size
         self.settle()
 
     def close(self) -> None:
         """Close what is idle and send the waiters away; what is taken is closed when it comes back."""
-        with self.lock:
+        with self.alone():
             self.closed = self.attention = True
         self.expire()
         self.settle()

@@ -36,7 +36,7 @@ class Maintenance(Generic[C]):
     def __init__(self, pool: Pool[C]) -> None:
         tray = pool.exchange.tray
         self._tray = tray
-        self._lock = pool.exchange.lock
+        self._alone = pool.exchange.alone
         self._pool = weakref.ref(pool, lambda _: tray.put(None))
         self._name = pool.name
         self._thread: Thread | None = None
@@ -46,7 +46,7 @@ class Maintenance(Generic[C]):
 
     def wake(self) -> None:
         """Have the thread look at what has changed; start it the first time."""
-        with self._lock:
+        with self._alone():
             if self._thread is not None:
                 self._tray.put(None)
                 return

@@ -187,7 +187,7 @@ class Pool(Generic[C]):
     def statistics(self) -> PoolStatistics:
         """The numbers of this moment, and the totals."""
         exchange = self.exchange
-        with exchange.lock:
+        with exchange.alone():
             members = exchange.all()
             totals: dict[str, Any] = {field.name: getattr(exchange.counters, field.name) for field in fields(Counters)}
         totals["takes"] += sum(pooled.uses for pooled in members)
@@ -257,6 +257,8 @@ class Pool(Generic[C]):
         return True
 
     def _mend(self, pooled: Pooled[C]) -> None:
+        if self.exchange.puts_off(self._mend, pooled):
+            return
         if pooled.returned_at < pooled.expires and self._reset(pooled):
             self.exchange.put(pooled)
         else:

@@ -43,7 +43,7 @@ class LocalTransaction:
         try:
             self._dialect.commit(self._raw)
         except Refused as refusal:
-            self.failure = refusal.__cause__ or TransactionRolledBack(str(refusal), datasource=self.datasource)
+            self.failure = self._refusal(refusal)
             return self._failed()
         except Exception as error:
             error.add_note(f"datasource {self.datasource}: the reply to COMMIT was lost")
@@ -59,6 +59,13 @@ class LocalTransaction:
     def _failed(self) -> Answer:
         # A part that is committed and a part that is not: no word for that but "look there".
         return Answer.UNKNOWN if self.rollback() is Answer.COMMITTED else Answer.ROLLED_BACK
+
+    def _refusal(self, refusal: Refused) -> BaseException:
+        cause = refusal.__cause__
+        if cause is None:
+            return TransactionRolledBack(f"datasource {self.datasource}: {refusal}", datasource=self.datasource)
+        cause.add_note(f"datasource {self.datasource} refused to commit")
+        return cause
 
     def _disturbance(self, gtrid: str | None = None) -> TransactionRolledBack:
         done = " and ".join(sorted(self._disturbed))

@@ -37,7 +37,10 @@ ATTEMPT = "txpool_attempt"
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """COPY of one partition. `label` is the session's application_name while it runs, for people to see."""
+    """COPY of one partition.
+
+    `label` is the session's application_name while it runs, for people to see; empty where its transaction has one.
+    """
 
     datasource: str
     statement: str
@@ -55,7 +58,8 @@ class Copy:
         """The same over a connection."""
         rows = size = 0
         cursor = connection.cursor()
-        cursor.execute("select set_config('application_name', %s, true)", [self.label])
+        if self.label:
+            cursor.execute("select set_config('application_name', %s, true)", [self.label])
         with cursor.copy(self.statement) as copy:
             copy.write(HEADER)
             for batch in batches:
@@ -67,7 +71,7 @@ class Copy:
         return rows, size
 
 
-def copy_into(datasource: str, table: str, layout: Layout, label: str) -> Copy:
+def copy_into(datasource: str, table: str, layout: Layout, label: str = "") -> Copy:
     """COPY into the table itself."""
     statement = f"copy {table} ({listed(layout.names)}) from stdin (format binary)"
     return Copy(datasource, statement, layout.wires, label)

@@ -92,7 +92,7 @@ def deposit(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> Deposit:
     task: PartitionTask | Stage
     with closing(_Slot(plan)) as slot:
         if slot.held:
-            way, task = DIRECT, PartitionTask(gtrid, plan.number, None, plan.direct(gtrid), plan.luggage, measure)
+            way, task = DIRECT, PartitionTask(gtrid, plan.number, None, plan.direct(), plan.luggage, measure)
         elif plan.insists:
             raise OperationalError(f"{gtrid}: {NO_SLOT} in {plan.source}, and strategy=direct wants one for each task")
         else:

@@ -28,6 +28,7 @@ from txpool.spark.copying import (
 )
 from txpool.spark.moving import Move, drop_staged
 from txpool.spark.report import Copying, Finished, Progress, Watch, WriteReport
+from txpool.spark.selfwait import SelfWait
 from txpool.spark.slots import NO_SLOT, Reservation, reserve
 from txpool.spark.status import TaggedJob
 from txpool.spark.task import PartitionTask
@@ -93,7 +94,7 @@ class TableJob:
         """What a task does, by the place it writes to."""
         luggage = Luggage.pack([self.source], {self.source.name: self.source})
         layout = self.move.layout
-        direct = copy_into(self.source.name, self.move.target.name, layout, self._label)
+        direct = copy_into(self.source.name, self.move.target.name, layout)
         staged = copy_staged(self.source.name, self._table.name, layout, self._label)
         return {
             DIRECT: PartitionTask(self.transaction.gtrid, self.report.write, None, direct, luggage, measure),
@@ -128,7 +129,8 @@ class TableJob:
             results = [PartitionResult.unpack(gtrid, packed) for packed in collect()]
             attempts, all_succeeded = job.attempts()
             require_all(gtrid, results, partitions)
-            with closing(self.source.connect()) as connection:
+            watch = SelfWait(self.transaction, self.report.write, [self.source])
+            with closing(self.source.connect()) as connection, watch:
                 self.move.run(connection.cursor(), results)
         except BaseException:
             # Tasks that nobody has heard of keep the table from being dropped: recovery does it once this has ended.

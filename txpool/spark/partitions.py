@@ -47,6 +47,10 @@ def foreach_partition(
     mentions, and `datasources`; of the last it is checked first that they have a free prepared transaction for every
     partition. A file that only a task finds works as well, but what a lost task holds in it waits for recovery.
 
+    What a partition has written stays locked until the transaction ends, and so does what the driver has. A partition
+    that comes to wait for such a row or key would wait for ever: once that was seen twice in some ten seconds, it ends
+    the job by an OperationalError. Tasks work under the application_name gtrid/write/partition.
+
     Call it in the thread that began the transaction. Errors: ProgrammingError outside of a transaction or without a
     decision log; Spark's own where a task failed for good; OperationalError where too few prepared transactions are
     free, or what was prepared is gone. Once the job has begun, the transaction can only roll back after an error.

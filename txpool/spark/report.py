@@ -19,7 +19,8 @@ logger = logging.getLogger("txpool")
 _PERIOD = 1.0
 _RUNNING = """
     select coalesce(sum(c.tuples_processed), 0)::int8, coalesce(sum(c.bytes_processed), 0)::int8
-    from pg_stat_progress_copy c join pg_stat_activity a using (pid) where a.application_name = %s
+    from pg_stat_progress_copy c join pg_stat_activity a using (pid)
+    where a.application_name = %(label)s or starts_with(a.application_name, %(label)s || '/')
 """
 
 
@@ -122,7 +123,7 @@ class Copying:
     def _running(self) -> tuple[int, int]:
         def ask() -> Any:
             with closing(self.datasource.connect()) as connection:
-                return connection.cursor().execute(_RUNNING, [self.label]).fetchone()
+                return connection.cursor().execute(_RUNNING, {"label": self.label}).fetchone()
 
         try:
             rows, size = Context().run(ask)

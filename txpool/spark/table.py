@@ -56,8 +56,10 @@ def write_table(
     Into SQLite the driver writes by itself, in its branch: the job ends first, with the rows kept by the executors, and
     then they come partition by partition. A type is refused of which SQLite would make other values.
 
-    Until the commit the transaction itself does not see what went direct: overwrite and upsert of that table are
-    refused, and a later append of the same unique key waits for ever. So have the first one `staged` there.
+    Until the commit the transaction itself does not see what went direct, which stays locked: overwrite and upsert of
+    that table are refused, unless the first one went `staged`. Where two writes of a transaction, two partitions of
+    one, or a task and the driver bring the same unique key, a task or the driver comes to wait for its own transaction:
+    seen after about ten seconds, that ends the write by an OperationalError.
 
     With a `transaction_id`, such as "nightly-2026-11-20", a rerun of a write that has committed writes nothing and
     reports strategy `skipped`, one that a crash has left in doubt is settled first, and one of other data is refused.

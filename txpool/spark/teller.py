@@ -30,6 +30,7 @@ from txpool.spark.moving import drop_staged
 from txpool.spark.plan import WritePlan
 from txpool.spark.replay import Replay
 from txpool.spark.report import WriteReport
+from txpool.spark.selfwait import SelfWait
 from txpool.spark.status import attempts_of_stage
 from txpool.spark.streaming import offsets
 from txpool.spark.unseen import note_direct, require_seen
@@ -238,7 +239,8 @@ class _Taking:
                     return False
                 replay.finish(connection, len(results), rows)
             if staged:
-                plan.move(gtrid).run(connection.cursor(), staged)
+                with SelfWait(self.transaction, plan.number, [source]):
+                    plan.move(gtrid).run(connection.cursor(), staged)
         return True
 
     def _adopt(self, source: DataSource, results: Sequence[PartitionResult]) -> None:

@@ -14,6 +14,7 @@ from txpool.outcome import rolled_back
 from txpool.spark.attempts import Candidates, PartitionResult, require_all
 from txpool.spark.listing import Listing, list_attempts, require_same_server, roll_back
 from txpool.spark.monitor import Monitor
+from txpool.spark.selfwait import SelfWait
 from txpool.spark.status import TaggedJob
 from txpool.transaction import Transaction
 
@@ -64,7 +65,10 @@ class Write:
         """
         try:
             watched = list(self._datasources.values())
-            with Monitor(self._job, self._transaction, self._number, self._candidates, watched):
+            with (
+                Monitor(self._job, self._transaction, self._number, self._candidates, watched),
+                SelfWait(self._transaction, self._number, watched, self._job),
+            ):
                 packed = collect()
             return self._take_over(partitions, [PartitionResult.unpack(self._gtrid, result) for result in packed])
         except BaseException as error:

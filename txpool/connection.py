@@ -104,7 +104,7 @@ class Connection:
         enlistment, pooled = self._ending()
         if enlistment is not None:
             enlistment.rollback(self)
-        elif pooled is not None:
+        elif pooled is not None and self._has_work(pooled.raw):
             try:
                 pooled.raw.rollback()
             except Exception as error:

@@ -67,6 +67,7 @@ class DataSource:
             max_lifetime=settings.pool_max_lifetime or 0.0,
             check_bypass=settings.pool_check_bypass,
             leak_threshold=settings.pool_leak_threshold,
+            reset_always=settings.pool_reset == "always",
         )
         self._handle = HANDLES[settings.driver]
         self._xids = Xids(settings.name, self.driver_adapter, settings.cmr_table)

@@ -68,6 +68,14 @@ DATASOURCE_KEYS = (
     Key("pool.check-bypass", "duration", "500ms", "A connection used within it is not checked when taken."),
     Key("pool.leak-threshold", "duration", "none", "A connection held for longer is reported, with its stack.", _NONE),
     Key(
+        "pool.reset",
+        "choice",
+        "auto",
+        "What is cleaned of a session at give-back: auto, what SQL commands have shown to leave behind (no advisory "
+        "lock, and nothing that a function did, as set_config()); always, all of it, for a round trip each time.",
+        {"choices": ("auto", "always")},
+    ),
+    Key(
         "managed.commit",
         "choice",
         "refuse",

@@ -67,7 +67,7 @@ class Properties(Mapping[str, str]):
         path = Path(path)
         absolute = Path(os.path.abspath(path))
         try:
-            text = absolute.read_bytes().decode("utf-8-sig")  # some editors begin a file with a mark
+            text = absolute.read_bytes().decode().removeprefix("\ufeff")  # some editors begin a file with it
         except (OSError, UnicodeDecodeError) as error:
             # Nothing is chained, as above.
             reason = (error.strerror or "") if isinstance(error, OSError) else "It is not UTF-8 text"

@@ -34,6 +34,7 @@ class DataSourceSettings:
     pool_max_lifetime: float | None
     pool_check_bypass: float
     pool_leak_threshold: float | None
+    pool_reset: str
     managed_commit: str
     cmr_table: str
     cmr_immediate_cleanup: bool
@@ -80,6 +81,8 @@ class DataSourceSettings:
             raise values.error("url", f"names no file, and what is in memory cannot be recovered: write {form}")
         if sqlite and self.mode == "xa":
             raise values.error("mode", "cannot be: SQLite cannot prepare. Write mode = cmr, or last-resource or local")
+        if sqlite and self.pool_reset == "always":
+            raise values.error("pool.reset", "cannot be always: SQLite cannot clean a session as a whole. Leave it out")
         for key in ("user", "password", "recovery.user", "recovery.password"):
             if sqlite and key in values:
                 raise values.error(key, "has no use: SQLite knows no users. Leave it out")

@@ -2,6 +2,7 @@
 
 python tests/benchmarks/bench_spark_write.py [ROUNDS]            the ways of writing a million rows, in turn
 python tests/benchmarks/bench_spark_write.py [ROUNDS] --sweep    time for a row, by partitions and by rows
+python tests/benchmarks/bench_spark_write.py [ROUNDS] --price    what a write takes that has hardly any rows
 python tests/benchmarks/bench_spark_write.py --memory            what a task needs, by the rows of its partition
 
 Spark's writer needs PostgreSQL's JDBC jar: Debian's libpostgresql-jdbc-java, or the path in POSTGRESQL_JAR.
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS = 1_000_000
+FEW = 1_000
 PARTITIONS = 4
 #: Rows and partitions of the sweep. The largest is measured once.
 BY_PARTITIONS = [(ROWS, partitions) for partitions in (1, 4, 20, 50, 200)]
@@ -92,9 +95,7 @@ class Bench:
         """Seconds for one write into the empty table, whose rows are counted."""
         self._connection.execute("truncate landed")
         self._connection.execute("checkpoint")
-        began = time.perf_counter()
-        write()
-        seconds = time.perf_counter() - began
+        seconds = _seconds(write)
         found = self._connection.execute("select count(*) from landed").fetchone()
         assert found == (rows,), found
         return seconds
@@ -147,6 +148,22 @@ class Bench:
         spent = {who: (used - before[who]) / rows for who, used in _used().items()}
         return {"clock": seconds * 1e6 / rows, **spent}
 
+    def price(self, rounds: int) -> None:
+        """Every way for a few rows, and a job of Python's that only counts them."""
+        df = frame(self._spark, FEW, PARTITIONS).cache()
+        df.count()
+        writes: dict[str, Callable[[], float]] = {
+            name: partial(self.timed, partial(way, df), FEW) for name, way in self.ways.items()
+        }
+        counting = df.mapInArrow(_count, "rows long")
+        compare(
+            f"{FEW:,} rows in {PARTITIONS} cached partitions, local[2]",
+            {"a job that only counts": lambda: _seconds(counting.rdd.collect)} | writes,
+            rounds=rounds,
+            unit="s",
+        )
+        df.unpersist()
+
     def memory(self) -> None:
         """The largest Python worker while one partition of so many rows is written."""
         table = Table(title="Memory of a task: the largest Python worker, all rows in one partition")
@@ -158,6 +175,16 @@ class Bench:
                     self.timed(partial(self.ways[name], frame(self._spark, rows, 1)), rows)
                 table.add_row(name, f"{rows:,}", f"{workers.before / 1024:.0f}", f"{workers.peak / 1024:.0f}")
         _show(table, self._spark)
+
+
+def _count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pydict({"rows": [sum(batch.num_rows for batch in batches)]})
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
 
 
 def _show(table: Table, spark: SparkSession) -> None:
@@ -247,6 +274,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("rounds", nargs="?", type=int, default=3)
     parser.add_argument("--sweep", action="store_true", help="time for a row, by partitions and by rows")
+    parser.add_argument("--price", action="store_true", help="what a write takes that has hardly any rows")
     parser.add_argument("--memory", action="store_true", help="the memory of a task, by the rows of its partition")
     parser.add_argument("--way", action="append", help="what to sweep, by its name in the contest; may be repeated")
     wanted = parser.parse_args()
@@ -255,9 +283,11 @@ def main() -> None:
         bench = Bench(spark, server, source)
         if wanted.sweep:
             bench.sweep(wanted.rounds, wanted.way or ["write_table"])
+        if wanted.price:
+            bench.price(wanted.rounds)
         if wanted.memory:
             bench.memory()
-        if not (wanted.sweep or wanted.memory):
+        if not (wanted.sweep or wanted.price or wanted.memory):
             bench.contest(wanted.rounds)
     print(f"{time.monotonic() - began:.0f} s in all")
 

@@ -48,6 +48,7 @@ def test_what_is_not_ours_is_left_alone(site: Site) -> None:
     report = site.manager().scan()
     assert sorted(strangers) == site.databases.prepared()
     assert [left.gid for left in report.pending] == [strangers[2]]
+    assert "look first at the other databases of this gtrid" in report.pending[0].reason
 
 
 def test_another_servers_silence_keeps_the_decision(site: Site) -> None:

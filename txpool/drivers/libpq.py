@@ -23,6 +23,7 @@ INTRANS = int(pq.TransactionStatus.INTRANS)
 INERROR = int(pq.TransactionStatus.INERROR)
 
 _BAD = int(pq.ConnStatus.BAD)
+COMMAND_OK = int(pq.ExecStatus.COMMAND_OK)
 _FATAL_ERROR = int(pq.ExecStatus.FATAL_ERROR)
 # How often a wait looks for a signal, in milliseconds.
 _INTERVAL = 100

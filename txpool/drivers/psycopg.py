@@ -12,23 +12,34 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import TupleRow, tuple_row
 
-from txpool.drivers.libpq import IDLE, INTRANS, Session, value
+from txpool.drivers.libpq import COMMAND_OK, IDLE, INERROR, INTRANS, Session, value
 from txpool.errors import ConfigurationError, OperationalError, translated
 
 if TYPE_CHECKING:
+    from psycopg.pq.abc import PGresult
+
     from txpool.settings import DataSourceSettings
 
 # The tags of commands after which the session, or its transaction, is no longer what it was.
 _BEGINNING = frozenset({b"BEGIN", b"START TRANSACTION"})
 _ENDING = frozenset({b"COMMIT", b"PREPARE TRANSACTION"})
-_CHANGING = frozenset({b"SET", b"LISTEN"})
-_NOTED = frozenset({*_BEGINNING, *_ENDING, *_CHANGING, b"ROLLBACK"})
+# What a user may have made in the temporary schema, or have kept open, is among these. DO and CALL may do anything.
+_PREPARING = frozenset({b"PREPARE", b"DO", b"CALL"})
+_MAKING = frozenset(b"CREATE " + kind for kind in (b"TABLE", b"TABLE AS", b"VIEW", b"SEQUENCE", b"FUNCTION", b"TYPE"))
+_SELECT_INTO = b"SELECT INTO"  # ours: the server's is that of any other SELECT
+_CHANGING = frozenset({b"SET", b"LISTEN", b"DECLARE CURSOR", _SELECT_INTO, *_MAKING, *_PREPARING})
+# A cursor of psycopg's on the server shows the tag of none.
+_NOTED = frozenset({*_BEGINNING, *_ENDING, *_CHANGING, b"ROLLBACK", b""})
 _CHAINED = re.compile(rb"\band\s+chain\b", re.IGNORECASE)
 
-# What DISCARD ALL does, but for the prepared statements, which psycopg keeps account of.
+# What DISCARD ALL does, but for the prepared statements: psycopg keeps account of its own, which are not from SQL.
 _RESTORE = (
     "set session authorization default; reset all; close all; unlisten *; discard temp; discard sequences; "
     "select pg_advisory_unlock_all()"
+)
+_DEALLOCATE = (
+    "; do $$ declare it record; begin for it in select name from pg_prepared_statements where from_sql "
+    "loop execute format('deallocate %I', it.name); end loop; end $$"
 )
 # The timeline goes with a transaction's id: after a failover that lost some, the ids are given out again.
 _TIMELINE = "case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end"
@@ -48,6 +59,8 @@ class Connection(psycopg.Connection[TupleRow]):
     marks = ""
     #: True once SET or the like has outlived a statement: `reset` restores the session.
     changed = False
+    #: True once the user may have prepared statements in SQL.
+    prepared = False
 
 
 class PsycopgDriver:
@@ -58,6 +71,7 @@ class PsycopgDriver:
     def __init__(self, settings: DataSourceSettings, *, recovery: bool = False) -> None:
         self._settings = settings
         self._recovery = recovery
+        self._always = settings.pool_reset == "always"
 
     def connect(self, timeout: float | None = None) -> Connection:
         until = None if timeout is None else monotonic() + timeout
@@ -103,9 +117,9 @@ class PsycopgDriver:
             raise OperationalError(f"datasource {self._settings.name}: a connection was left in pipeline mode")
         with translated():
             raw.rollback()
-            if raw.changed:
-                Session(raw).run(_RESTORE)
-                raw.changed = False
+            if raw.changed or self._always:
+                Session(raw).run(_RESTORE + _DEALLOCATE if raw.prepared or self._always else _RESTORE)
+                raw.changed = raw.prepared = False
             raw.autocommit = False
             raw.isolation_level = raw.read_only = raw.deferrable = None
             raw.row_factory = tuple_row
@@ -138,11 +152,15 @@ class PsycopgDriver:
         # All results of a message with several statements; psycopg has no public way that leaves the cursor alone.
         results = raw_cursor._results
         status = raw.pgconn.transaction_status
-        if len(results) == 1 and status == INTRANS and results[0].command_status not in _NOTED:
+        if len(results) == 1 and status == INTRANS and _tag(results[0]) not in _NOTED:
             return None
-        tags = [result.command_status for result in results] or [raw_cursor._statusmessage]
-        if not _CHANGING.isdisjoint(tags):
+        tags = [_tag(result) for result in results] or [raw_cursor._statusmessage]
+        if not _CHANGING.isdisjoint(tags) or (isinstance(raw_cursor, psycopg.ServerCursor) and raw_cursor.withhold):
             raw.changed = True
+            raw.prepared = raw.prepared or not _PREPARING.isdisjoint(tags)
+        elif tags == [None] and status != INERROR:
+            # It has failed behind the user's own COMMIT, or its answer is still to come, in a pipeline.
+            raw.changed = raw.prepared = True
         if not _ENDING.isdisjoint(tags):
             return "commit"
         if b"ROLLBACK" not in tags:
@@ -154,6 +172,11 @@ class PsycopgDriver:
         # Still in a transaction: it went back to a savepoint, or began anew.
         query = raw_cursor._query.query if raw_cursor._query else b""
         return "rollback" if not _BEGINNING.isdisjoint(behind) or _CHAINED.search(query) else None
+
+
+def _tag(result: PGresult) -> bytes | None:
+    tag = result.command_status
+    return _SELECT_INTO if result.status == COMMAND_OK and tag and tag.startswith(b"SELECT") else tag
 
 
 def _threshold(datasource: str, text: str) -> int | None:

@@ -116,8 +116,10 @@ class GroupCommit:
             self._pass_on()
 
     def abandon(self, reason: str) -> None:
-        """Close the connections, since what they write into is not the log any more, and decide nothing before a new
-        incarnation could be registered in what is there then."""
+        """Close the connections: what they write into is not the log any more.
+
+        Nothing is decided before a new incarnation could be registered in what is there then.
+        """
         with self._turn, self._reading:
             self._disconnect()
             self._stop_reading()

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 from threading import TIMEOUT_MAX, Lock, RLock
@@ -77,16 +76,7 @@ class Exchange(Generic[C]):
         #: The same object in every Pooled from here, so that a stranger is known by identity.
         self.home = weakref.ref(self)
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """A step under the lock, and then what finalisers have put off. InterfaceError in one that struck inside it."""
-        if self._within():
-            raise InterfaceError(f"pool {self._name!r}: a finaliser may give a connection back, and not wait for one")
-        try:
-            with self.lock:
-                yield
-        finally:
-            self._catch_up()
+    # -- finalisers ---------------------------------------------------------------------------------------------
 
     def puts_off(self, step: Callable[..., None], *args: Pooled[C]) -> bool:
         """In a finaliser that struck inside the lock, leave a step for later; False elsewhere, and it is to be done."""
@@ -95,21 +85,32 @@ class Exchange(Generic[C]):
         self._late.append(partial(step, *args))
         return True
 
-    def _catch_up(self) -> None:
-        while True:
+    def catch_up(self) -> None:
+        """After each letting go of the lock: do what finalisers have put off that struck inside it."""
+        while self._late:
             try:
                 step = self._late.popleft()
-            except IndexError:
+            except IndexError:  # another thread was faster
                 return
             step()
 
+    def refuse_finaliser(self) -> None:
+        """InterfaceError in one that struck inside the lock, and would wait there."""
+        if self._within():
+            raise InterfaceError(
+                f"pool {self._name!r}: a finaliser may give a connection back, but it cannot take one while its thread "
+                "is busy in the pool"
+            )
+
     def _within(self) -> bool:
-        """Whether this very thread holds the lock, and so is a finaliser."""
         return bool(self.lock._is_owned())  # type: ignore[attr-defined]
 
+    # -- the exchange -------------------------------------------------------------------------------------------
+
     def count(self, counter: str, amount: float = 1) -> None:
-        with self.alone():
+        with self.lock:
             setattr(self.counters, counter, getattr(self.counters, counter) + amount)
+        self.catch_up()
 
     def all(self) -> list[Pooled[C]]:
         """All that exist; list() of a dict's values is one step."""
@@ -117,9 +118,10 @@ class Exchange(Generic[C]):
 
     def wait(self, timeout: float) -> Pooled[C] | None:
         """Get a connection, or a place to open one in, in the order of asking; None: closed, or time is up."""
+        self.refuse_finaliser()
         waiter: Waiter[C] = Waiter()
         try:
-            with self.alone():
+            with self.lock:
                 if self.closed:
                     return None
                 self.waiters.append(waiter)
@@ -128,9 +130,10 @@ class Exchange(Generic[C]):
                 started = monotonic()
                 waiter.woken.acquire(timeout=min(max(timeout, 0), TIMEOUT_MAX))
                 seconds = monotonic() - started
-                with self.alone():
+                with self.lock:
                     self.counters.waits += 1
                     self.counters.wait_seconds += seconds
+                self.catch_up()
                 if instruments.armed:
                     _waited(seconds, self._name)
             if waiter.pooled is None:
@@ -144,9 +147,10 @@ class Exchange(Generic[C]):
 
     def _withdraw(self, waiter: Waiter[C]) -> None:
         """Leave the queue; after that nobody hands anything over, and what was handed over is in `pooled`."""
-        with self.alone():
+        with self.lock:
             if waiter in self.waiters:
                 self.waiters.remove(waiter)
+        self.catch_up()
 
     def put(self, pooled: Pooled[C]) -> None:
         """Hand it straight to the first waiter, so that nobody can overtake; lay it down if there is none."""
@@ -155,23 +159,27 @@ class Exchange(Generic[C]):
             return
         if self.puts_off(self.put, pooled):
             return
-        with self.alone():
-            if self.waiters and not self.attention:
+        with self.lock:
+            handed_over = bool(self.waiters) and not self.attention
+            if handed_over:
                 self.waiters.popleft().wake(pooled)
-                return
-            self.idle.append(pooled)
-        self.settle()
+            else:
+                self.idle.append(pooled)
+        self.catch_up()
+        if not handed_over:
+            self.settle()
 
     def settle(self) -> None:
         """Close what is too many, then serve the waiters as far as connections and free places go."""
         if self.puts_off(self.settle):
             return
-        with self.alone():
+        with self.lock:
             surplus = self._surplus()
             while self.waiters and (pooled := self._next()) is not None:
                 self.waiters.popleft().wake(pooled)
             while self.closed and self.waiters:
                 self.waiters.popleft().wake(None)
+        self.catch_up()
         for pooled in surplus:
             self.destroy(pooled)
 
@@ -207,17 +215,20 @@ class Exchange(Generic[C]):
 
     def reserve_below_min(self) -> Pooled[C] | None:
         """A place to open a connection in for the stock; None when the stock is complete."""
-        with self.alone():
-            return self._reserve(self.min_size)
+        with self.lock:
+            place = self._reserve(self.min_size)
+        self.catch_up()
+        return place
 
     def replace(self, pooled: Pooled[C]) -> Pooled[C]:
         """Close it and keep its place, which nobody can snatch away meanwhile."""
         pooled.close()
         fresh = Pooled(self._connector, self.home, self._max_lifetime)
-        with self.alone():
+        with self.lock:
             self._forget(pooled)
             self.counters.destroyed += 1
             self.members[id(fresh)] = weakref.ref(fresh)
+        self.catch_up()
         return fresh
 
     def destroy(self, pooled: Pooled[C]) -> None:
@@ -228,7 +239,7 @@ class Exchange(Generic[C]):
         try:
             pooled.close()
         finally:
-            with self.alone():
+            with self.lock:
                 self._forget(pooled)
                 self.counters.destroyed += opened
             if len(self.members) < self.min_size:
@@ -238,12 +249,13 @@ class Exchange(Generic[C]):
     def withdraw_idle(self, idle_timeout: float, now: float) -> list[Pooled[C]]:
         """Take out, to be destroyed: what has expired, and beyond `min_size` what was idle for too long."""
         chosen: list[Pooled[C]] = []
-        with self.alone():
+        with self.lock:
             spare = len(self.members) - self.min_size
             for pooled in self.idle.copy():
                 too_long = pooled.returned_at + idle_timeout <= now and spare > len(chosen)
                 if (too_long or pooled.expires <= now) and self.snatch(pooled):
                     chosen.append(pooled)
+        self.catch_up()
         return chosen
 
     def snatch(self, pooled: Pooled[C]) -> bool:
@@ -263,14 +275,14 @@ class Exchange(Generic[C]):
             pooled.expires = 0.0
 
     def resize(self, min_size: int, max_size: int) -> None:
-        with self.alone():
+        with self.lock:
             self.min_size = min_size
             self.max_size = max_size
         self.settle()
 
     def close(self) -> None:
         """Close what is idle and send the waiters away; what is taken is closed when it comes back."""
-        with self.alone():
+        with self.lock:
             self.closed = self.attention = True
         self.expire()
         self.settle()

@@ -36,7 +36,7 @@ class Maintenance(Generic[C]):
     def __init__(self, pool: Pool[C]) -> None:
         tray = pool.exchange.tray
         self._tray = tray
-        self._alone = pool.exchange.alone
+        self._lock = pool.exchange.lock
         self._pool = weakref.ref(pool, lambda _: tray.put(None))
         self._name = pool.name
         self._thread: Thread | None = None
@@ -46,13 +46,15 @@ class Maintenance(Generic[C]):
 
     def wake(self) -> None:
         """Have the thread look at what has changed; start it the first time."""
-        with self._alone():
+        with self._lock:
             if self._thread is not None:
                 self._tray.put(None)
                 return
             # An empty context: the thread must not inherit the transaction in which it happened to start.
             run = contextvars.Context().run
             self._thread = Thread(target=run, args=(self._run,), name=f"txpool-pool-{self._name}", daemon=True)
+        if (pool := self._pool()) is not None:
+            pool.exchange.catch_up()
         try:
             self._thread.start()
         except RuntimeError as error:

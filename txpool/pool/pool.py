@@ -37,6 +37,8 @@ class Pool(Generic[C]):
     `check_bypass` is handed out without asking the server whether it is alive. What is held longer than
     `leak_threshold` is reported once, with the stack that took it, on the logger `txpool.pool`.
 
+    What is given back is reset where it is not clean, or always.
+
     A forked child finds the pool empty, and never touches the connections of its parent.
     """
 
@@ -52,6 +54,7 @@ class Pool(Generic[C]):
         max_lifetime: float = 1800.0,
         check_bypass: float = 0.5,
         leak_threshold: float | None = None,
+        reset_always: bool = False,
     ) -> None:
         self.name = name
         self.max_wait = max_wait
@@ -64,6 +67,7 @@ class Pool(Generic[C]):
         self._is_clean = connector.is_clean
         self._max_lifetime = max_lifetime or math.inf
         self._bypass = check_bypass
+        self._reset_always = reset_always
         self._begin(min_size, max_size)
         _pools.add(self)
         if min_size:
@@ -187,9 +191,10 @@ class Pool(Generic[C]):
     def statistics(self) -> PoolStatistics:
         """The numbers of this moment, and the totals."""
         exchange = self.exchange
-        with exchange.alone():
+        with exchange.lock:
             members = exchange.all()
             totals: dict[str, Any] = {field.name: getattr(exchange.counters, field.name) for field in fields(Counters)}
+        exchange.catch_up()
         totals["takes"] += sum(pooled.uses for pooled in members)
         totals["use_seconds"] += sum(pooled.use_seconds for pooled in members)
         return PoolStatistics(
@@ -205,6 +210,7 @@ class Pool(Generic[C]):
 
     def open(self, place: Pooled[C]) -> Pooled[C]:
         """Connect, in a place that is reserved for it; a connect that fails gives the place to the next."""
+        self.exchange.refuse_finaliser()
         started = monotonic()
         try:
             if not self.exchange.closed:
@@ -219,6 +225,7 @@ class Pool(Generic[C]):
             self.exchange.destroy(place)
             raise self._closed()
         self.failure = None
+        place.dirty = self._reset_always
         seconds = monotonic() - started
         self.exchange.count("created")
         self.exchange.count("create_seconds", seconds)
@@ -257,7 +264,7 @@ class Pool(Generic[C]):
         return True
 
     def _mend(self, pooled: Pooled[C]) -> None:
-        if self.exchange.puts_off(self._mend, pooled):
+        if pooled.dropped or self.exchange.puts_off(self._mend, pooled):
             return
         if pooled.returned_at < pooled.expires and self._reset(pooled):
             self.exchange.put(pooled)
@@ -277,7 +284,7 @@ class Pool(Generic[C]):
             self.exchange.count("reset_failures")
             log.warning("pool %r: a connection was closed, it could not be reset: %s", self.name, reason)
             return False
-        pooled.dirty = False
+        pooled.dirty = self._reset_always
         return True
 
     def _refuse_stranger(self, pooled: Pooled[C]) -> None:

@@ -54,6 +54,7 @@ class Pooled(Generic[C]):
         "__weakref__",
         "_connector",
         "dirty",
+        "dropped",
         "expires",
         "holder",
         "home",
@@ -74,6 +75,8 @@ class Pooled(Generic[C]):
         self.home: weakref.ref[Exchange[C]] | None = home
         self.is_open = False
         self.dirty = False
+        #: The collector has called its finaliser: it is closed, even where another finaliser gives it back.
+        self.dropped = False
         # Jitter is no secret. Zero is how a pool says "not again": at take and at give_back it has expired.
         self.expires = monotonic() + max_lifetime * (1 - JITTER * random.random())  # noqa: S311
         self.returned_at = -math.inf
@@ -107,6 +110,10 @@ class Pooled(Generic[C]):
         if exchange is None or exchange.closed:
             self.close()
         elif id(self) in exchange.members:
+            # The collector calls the finalisers of a cycle in any order: its user's may have given it back already,
+            # or does so next, and then it must not be handed out.
+            self.dropped = self.dirty = True
+            exchange.snatch(self)
             # A finaliser may run inside any lock: the maintenance thread does the rest.
             exchange.tray.put(self)
 

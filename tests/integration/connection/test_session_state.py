@@ -1,0 +1,176 @@
+"""What one user of the pool leaves of a session, the next one does not find."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from txpool.datasource import DataSource
+from txpool.errors import ConfigurationError
+from txpool.scope import transaction
+
+if TYPE_CHECKING:
+    from tests.conftest import Databases
+
+LOCKS = "select count(*) from pg_locks where locktype = 'advisory'"
+#: A statement of one user, and what the next one asks.
+STATES = {
+    "set": ("set search_path to nowhere", "show search_path"),
+    "set behind another": ("select 1; set search_path to nowhere", "show search_path"),
+    "set role": ("set role pg_monitor", "select current_user"),
+    "listen": ("listen news", "select pg_listening_channels()"),
+    "temporary table": ("create temp table if not exists stage (n int)", "select to_regclass('stage')"),
+    "temporary table as": ("create temp table stage as select 1 as n", "select to_regclass('stage')"),
+    "temporary table as, empty": (
+        "create temp table stage as select 1 as n with no data",
+        "select to_regclass('stage')",
+    ),
+    "select into": ("select 1 as n into temp stage", "select to_regclass('stage')"),
+    "temporary view": ("create temp view stage as select 1 as n", "select to_regclass('stage')"),
+    "temporary sequence": ("create temp sequence stage", "select to_regclass('stage')"),
+    "prepare": ("prepare mine as select 1", "select name from pg_prepared_statements where from_sql"),
+    "cursor with hold": ("declare far cursor with hold for select 1", "select name from pg_cursors"),
+    "set in a block": ("do $$ begin execute 'set work_mem = ''1MB'''; end $$", "show work_mem"),
+    "set_config in a block": ("do $$ begin perform set_config('work_mem', '1MB', false); end $$", "show work_mem"),
+    "listen in a block": ("do $$ begin execute 'listen news'; end $$", "select pg_listening_channels()"),
+    "prepare in a block": (
+        "do $$ begin execute 'prepare mine as select 1'; end $$",
+        "select name from pg_prepared_statements where from_sql",
+    ),
+    "lock in a block": ("do $$ begin perform pg_advisory_lock(7); end $$", LOCKS),
+}
+#: What no command's name tells.
+HIDDEN = {
+    "advisory lock": ("select pg_advisory_lock(7)", LOCKS),
+    "set_config": ("select set_config('work_mem', '1MB', false)", "show work_mem"),
+    "temporary table of a function": ("select leave_stage()", "select to_regclass('stage')"),
+}
+
+
+@pytest.fixture
+def options(databases: Databases) -> dict[str, Any]:
+    databases.execute(
+        "one",
+        "create function leave_stage() returns void language plpgsql as $$ begin create temp table stage (); end $$",
+    )
+    password = databases.server.password
+    return {"name": "one", "driver": "psycopg", "url": databases.url("one"), "password": password, "pool_max_size": 1}
+
+
+@pytest.fixture
+def auto(options: dict[str, Any]) -> Iterator[DataSource]:
+    with DataSource(**options) as datasource:
+        yield datasource
+
+
+@pytest.fixture
+def always(options: dict[str, Any]) -> Iterator[DataSource]:
+    with DataSource(**options, pool_reset="always") as datasource:
+        yield datasource
+
+
+def ask(datasource: DataSource, question: str) -> tuple[int, Any]:
+    """What the pool's next user sees, and of which session."""
+    with datasource.connect() as connection:
+        session = connection.info.backend_pid
+        try:
+            return session, connection.execute(question).fetchall()
+        except psycopg.Error as error:
+            return session, error.sqlstate
+
+
+def leave(datasource: DataSource, statement: str, how: str) -> None:
+    if how == "enlisted":
+        with transaction(), datasource.connect() as connection:
+            connection.execute(statement)
+    elif how == "autocommit":
+        with closing(datasource.connect()) as connection:
+            connection.autocommit = True  # type: ignore[attr-defined]
+            connection.execute(statement)
+    elif how == "pipeline":
+        with datasource.connect() as connection, connection.pipeline():  # type: ignore[attr-defined]
+            connection.execute(statement)
+    else:
+        with datasource.connect() as connection:
+            connection.execute(statement)
+
+
+@pytest.mark.parametrize("how", ["plain", "enlisted", "autocommit", "pipeline"])
+def test_auto_cleans_what_commands_tell(auto: DataSource, how: str) -> None:
+    for state, (statement, question) in STATES.items():
+        if how == "pipeline" and ";" in statement.split("$$")[0]:
+            continue  # a pipeline takes one statement at a time
+        before = ask(auto, question)
+        leave(auto, statement, how)
+        assert ask(auto, question) == before, state
+
+
+@pytest.mark.parametrize("how", ["plain", "enlisted", "autocommit"])
+def test_always_cleans_everything(always: DataSource, how: str) -> None:
+    for state, (statement, question) in (STATES | HIDDEN).items():
+        before = ask(always, question)
+        leave(always, statement, how)
+        assert ask(always, question) == before, state
+
+
+def test_auto_leaves_what_no_command_tells(auto: DataSource) -> None:
+    """As the configuration reference says."""
+    for statement, question in HIDDEN.values():
+        before = ask(auto, question)
+        leave(auto, statement, "plain")
+        assert ask(auto, question) != before
+
+
+def test_a_staging_table_has_the_rows_of_its_user_only(auto: DataSource, databases: Databases) -> None:
+    databases.execute("one", "create table t (n integer)")
+    for numbers in ([1, 2], [3]):
+        with auto.connect() as connection:
+            connection.execute("create temp table if not exists stage (n integer)")
+            connection.cursor().executemany("insert into stage values (%s)", [(number,) for number in numbers])
+            connection.execute("insert into t select n from stage")
+    assert databases.rows("one", "select n from t order by n") == [(1,), (2,), (3,)]
+
+
+@pytest.mark.filterwarnings("ignore:.*was deleted while still open:ResourceWarning")
+def test_a_cursor_of_psycopgs_own_that_is_held(auto: DataSource) -> None:
+    before = ask(auto, "select name from pg_cursors")
+    with auto.connect() as connection:
+        cursor = connection.cursor(name="far", withhold=True).execute("select generate_series(1, 3)")
+        assert cursor.fetchone() == (1,)
+    assert ask(auto, "select name from pg_cursors") == before
+    del cursor
+    gc.collect()
+
+
+@pytest.mark.parametrize("reset", ["auto", "always"])
+def test_psycopgs_prepared_statements_stay(options: dict[str, Any], reset: str) -> None:
+    with DataSource(**options, pool_reset=reset) as datasource:
+        for number in range(3):
+            with datasource.connect() as connection:
+                connection.execute("do $$ begin end $$")
+                assert connection.execute("select %s::int", [number], prepare=True).fetchone() == (number,)
+        with datasource.connect() as connection:
+            found = connection.execute("select count(*) from pg_prepared_statements").fetchone()
+            assert found == (1,)
+
+
+def test_what_is_clean_costs_nothing(auto: DataSource, databases: Databases) -> None:
+    databases.execute("one", "create table t (n integer)")
+    with auto.connect() as connection:
+        session = connection.info.backend_pid
+        connection.execute("insert into t values (1)")
+        connection.execute("select n from t").fetchall()
+        connection.cursor(name="near").execute("select n from t").close()
+        connection.execute("update t set n = 2")
+    last = databases.rows("two", "select query from pg_stat_activity where pid = %s", (session,))
+    assert last == [("COMMIT",)]
+
+
+def test_always_is_not_for_sqlite(sqlite_source: DataSource) -> None:
+    with pytest.raises(ConfigurationError, match=r"pool\.reset.*SQLite"):
+        DataSource(name="x", driver="sqlite3", mode="local", url=sqlite_source.url, pool_reset="always")

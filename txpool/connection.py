@@ -81,7 +81,7 @@ class Connection:
         if enlistment is not None:
             enlistment.commit(self)
             return
-        ambient, datasource = ambient_transaction(), self._open_datasource()
+        ambient = ambient_transaction()
         if pooled is not None and (ambient is None or self._has_work(pooled.raw)):
             try:
                 pooled.raw.commit()
@@ -90,6 +90,7 @@ class Connection:
                 raise
         elif ambient is not None:
             ambient.require_active()
+            datasource = self._open_datasource()
             if datasource.settings.managed_commit != "join":
                 raise refuse_end("commit", datasource, ambient)
 

@@ -45,13 +45,19 @@ class Savepoints:
         stack = self._stack
         if stack and stack[-1].owner is owner and not stack[-1].kept:
             return
+        below = [savepoint for savepoint in stack if savepoint.owner is not owner and not savepoint.overlaid]
+        # First of all: a finaliser may call rollback() of another owner while the connection executes.
+        for savepoint in below:
+            savepoint.overlaid = True
         if self._find(owner) is None:
             name = f"txpool_{next(self._numbers)}"
-            self._raw.execute(f"savepoint {name}")
+            try:
+                self._raw.execute(f"savepoint {name}")
+            except BaseException:
+                for savepoint in below:
+                    savepoint.overlaid = False
+                raise
             stack.append(Savepoint(owner, name))
-        for savepoint in stack:
-            if savepoint.owner is not owner:
-                savepoint.overlaid = True
 
     def commit(self, owner: object) -> None:
         """Keep what the owner did; where the database refuses, since a statement has failed, undo it and raise.

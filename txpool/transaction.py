@@ -67,7 +67,8 @@ class Transaction:
         self._log = log
         self._settle_later = settle_later
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        # Reentrant: a finaliser that ends a handle may doom it, wherever it strikes.
+        self._lock = threading.RLock()
         self._slots: dict[str, _Slot] = {}
         self._adopted: list[Branch] = []
         #: How long it waits for its databases.

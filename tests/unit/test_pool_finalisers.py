@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from tests.unit.pool_database import Database, Raw, pool_of, until, use, waiting
 from txpool.errors import InterfaceError
-from txpool.metrics import instruments
+from txpool.metrics import HISTOGRAMS, instruments
+from txpool.metrics.catalogue import USE_SECONDS
 from txpool.pool import Pool, Pooled
 
 
@@ -28,15 +28,14 @@ class Abandoned:
         self.end()
 
 
-def strike_inside_the_lock(pool: Pool[Raw], *ends: Callable[[], object]) -> None:
-    """Have the collector come while its thread holds the pool's lock; in a thread that may stand for ever."""
+def strike_inside(lock: Any, *ends: Callable[[], object]) -> None:
+    """Have the collector come while its thread holds the lock; in a thread that may stand for ever."""
 
     def strike() -> None:
         for end in ends:
             Abandoned(end)
-        with pool.exchange.lock:
+        with lock:
             gc.collect()
-        pool.exchange.catch_up()
 
     striking = threading.Thread(target=strike, daemon=True)
     striking.start()
@@ -44,19 +43,16 @@ def strike_inside_the_lock(pool: Pool[Raw], *ends: Callable[[], object]) -> None
     assert not striking.is_alive(), "it waits for the lock that its own thread holds"
 
 
-@contextmanager
-def no_collector() -> Any:
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
+def strike_inside_the_lock(pool: Pool[Raw], *ends: Callable[[], object]) -> None:
+    strike_inside(pool.exchange.lock, *ends)
+    pool.exchange.catch_up()
 
 
 @pytest.fixture(autouse=True)
-def _only_when_told() -> Any:
-    with no_collector():
-        yield
+def _only_when_told() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def test_it_gives_back(database: Database) -> None:
@@ -193,21 +189,7 @@ def test_it_strikes_inside_a_histogram(database: Database) -> None:
     """Once somebody reads, giving back is observed under a lock of its own."""
     with pool_of(database) as pool:
         held = pool.take()
-        instruments.arm()
-        try:
-            from txpool.pool.pool import _held
-
-            histogram = _held.__self__  # type: ignore[attr-defined]
-
-            def strike() -> None:
-                Abandoned(lambda: pool.give_back(held))
-                with histogram._lock:
-                    gc.collect()
-
-            striking = threading.Thread(target=strike, daemon=True)
-            striking.start()
-            striking.join(20)
-            assert not striking.is_alive()
-            assert pool.statistics().idle == 1
-        finally:
-            instruments.armed = False
+        armed, instruments.armed = instruments.armed, True
+        strike_inside(HISTOGRAMS[USE_SECONDS]._lock, lambda: pool.give_back(held))
+        instruments.armed = armed
+        assert pool.statistics().idle == 1

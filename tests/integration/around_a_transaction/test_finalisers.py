@@ -143,7 +143,6 @@ def test_a_handle_with_work_is_abandoned_inside_a_statement(world: World) -> Non
             kept[:] = datasource.connect(), datasource.connect()
             world.insert(kept[0], 1)
             cursor = kept[1].cursor()
-            cursor.execute("select 1").fetchall()
             Quiet(kept[0])
             collect_inside("_execute_gen" if datasource.driver == "psycopg" else "finish")
             cursor.execute("insert into t values (2)")

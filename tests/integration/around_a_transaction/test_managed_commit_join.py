@@ -105,6 +105,25 @@ def test_a_rollback_that_would_undo_anothers_work(world: World, join: DataSource
     assert world.read() == []
 
 
+def test_another_that_came_too_late_overlays_nothing(databases: Databases) -> None:
+    """Where a statement has failed, PostgreSQL lets nobody work before it is undone, and so nobody is in the way."""
+    databases.execute("one", "create table t (n integer primary key)")
+    url, password = databases.url("one"), databases.server.password
+    with (
+        DataSource(name="one", driver="psycopg", url=url, password=password, managed_commit="join") as datasource,
+        transaction(),
+    ):
+        first, second = datasource.connect(), datasource.connect()
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            first.execute("select * from nowhere")
+        with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+            second.execute("insert into t values (1)")
+        first.rollback()
+        second.execute("insert into t values (2)")
+        second.commit()
+    assert databases.rows("one", "select n from t") == [(2,)]
+
+
 def test_rollback_after_its_transaction(world: World, join: DataSource) -> None:
     with transaction():
         connection = join.connect()

@@ -90,10 +90,10 @@ def leave(datasource: DataSource, statement: str, how: str) -> None:
             connection.execute(statement)
     elif how == "autocommit":
         with closing(datasource.connect()) as connection:
-            connection.autocommit = True  # type: ignore[attr-defined]
+            connection.autocommit = True
             connection.execute(statement)
     elif how == "pipeline":
-        with datasource.connect() as connection, connection.pipeline():  # type: ignore[attr-defined]
+        with datasource.connect() as connection, connection.pipeline():
             connection.execute(statement)
     else:
         with datasource.connect() as connection:

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("sources")]
 @pytest.fixture(autouse=True)
 def ledger(databases: Databases, sources: Path) -> Path:
     """A file of SQLite's that is marked, with a table; and one of the same name in PostgreSQL."""
-    settings = "driver = sqlite3\nmode = cmr\nurl = sqlite:///ledger.db\ndriver.timeout = 60\n"
+    settings = "driver = sqlite3\nmode = cmr\nurl = sqlite:///ledger.db\ndriver.timeout = 60\npool.max-size = 1\n"
     (sources / "ledger.properties").write_text(settings)
     made = "create table landed (id integer primary key, who text)"
     databases.execute("one", made)

@@ -114,10 +114,9 @@ class ByDriver(Order):
     def fulfil(self, ambient: Transaction) -> WriteReport:
         """Write it as a part of a transaction, unless an earlier run has."""
         new = sqlite.definitions(self.df.schema.fields) if self.new else None
-        # To join is to be refused now, rather than after the job; the lock comes with the first statement only.
-        locked = ambient.enlist(self.source).raw.in_transaction
-        # Who has the lock keeps others from reading, too, in some journal modes.
-        aside = Context().run if not locked else copy_context().run
+        # A transaction that has the lock keeps others from reading, too, in some journal modes.
+        joined = any(each.name == self.source.name for each in ambient.datasources)
+        aside = (copy_context() if joined else Context()).run
         target = aside(sqlite.look, self.source, self.table, new, self.keys)
         report, replay = self._begun(ambient, target)
         if replay is not None and (earlier := aside(replay.met)) is not None:
@@ -127,6 +126,7 @@ class ByDriver(Order):
         df, layout = sqlite.match(self.df, target.columns, target.name)
         require_unique(target, self.keys, layout.names)
         move = Move(ambient.gtrid, target, layout, self.mode, self.keys, STAGING, new or ())
+        ambient.enlist(self.source)  # better refused now than after the job; the lock comes with the first statement
         with (
             Collected(self._joined(df), layout.wires, ambient, report) as collected,
             closing(self.source.connect()) as connection,

@@ -176,6 +176,11 @@ def test_values_come_out_as_they_were(spark: SparkSession) -> None:
         ("id as amuont", "int", r"column amuont is not in .*: did you mean amount\? No task was started"),
         ("id as other", "int, other as (amount * 2)", "column other is generated"),
         ("id as other", "int not null, other", "column amount of .* must have a value"),
+        (
+            "id as other",
+            "integer not null, other integer, primary key (amount, other)",
+            "column amount of .* must have a value",
+        ),
     ],
 )
 def test_what_sqlite_would_change_is_refused_before_the_job(

@@ -88,9 +88,9 @@ def look(
             raise NotSupportedError(f"{table} in {datasource.name} is a view: name its table")
         unique, collations = _indexes(cursor, schema, name)
         described = _pragma(cursor, schema, "table_xinfo", name)
-    rowid = [column for _, column, declared, _, _, key, _ in described if key and declared.upper() == "INTEGER"]
-    if len(rowid) == sum(1 for row in described if row[5]) == 1:
-        unique.append(frozenset(rowid))
+    primary = [(column, declared.upper()) for _, column, declared, _, _, key, _ in described if key]
+    rowid = [column for column, declared in primary if len(primary) == 1 and declared == "INTEGER"]
+    unique += [frozenset(rowid)] if rowid else []
     columns = []
     for _, column, declared, required, default, _, hidden in described:
         collation = collations.get(column, _BINARY)

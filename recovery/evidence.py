@@ -76,12 +76,16 @@ class Evidence:
         """Whether any branch of it was prepared anywhere when the pass began."""
         return gtrid in self._branches
 
+    def was_listed(self, record: BranchRecord) -> bool:
+        """Whether that branch was prepared when the pass began."""
+        return any(branch.xid == record.xid for branch in self.seen(record.xid.gtrid))
+
     def strayed(self, record: BranchRecord) -> str:
         """Where its datasource leads today, if not to the database that the branch was prepared in; or empty."""
         here = self.listings[record.datasource].identity
         if record.identity in ("", here):
             return ""
-        if not here and any(branch.xid == record.xid for branch in self.seen(record.xid.gtrid)):
+        if not here and self.was_listed(record):
             return ""
         return here or "a server that does not tell its identity"
 

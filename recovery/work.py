@@ -36,7 +36,7 @@ class Work:
             return False
         if answer is Answer.ROLLED_BACK or (answer is Answer.LOST and record.evidence):
             self._heuristic(record, "commit", answer)
-        elif self._was_listed(record):
+        elif self.evidence.was_listed(record):
             self.account.commit(Ended(record.xid.joined, record.datasource, why))
         # LOST without evidence is enough: it voted before it was decided, so what is absent was committed before.
         return True
@@ -97,9 +97,6 @@ class Work:
             )
             return None
         return self.sites.managers[name]
-
-    def _was_listed(self, record: BranchRecord) -> bool:
-        return any(branch.xid == record.xid for branch in self.evidence.seen(record.xid.gtrid))
 
     def _leave(self, record: BranchRecord, reason: str) -> None:
         self.account.leave(LeftAlone(record.xid.gtrid, record.xid.joined, record.datasource, reason))

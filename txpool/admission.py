@@ -42,7 +42,8 @@ def require_adoptable(gtrid: str, others: Sequence[Enlistable], *, logged: bool)
     """ProgrammingError where branches that were prepared elsewhere cannot be decided with these."""
     if not logged:
         raise ProgrammingError(f"{gtrid} cannot take over prepared branches: that needs a decision log. {WRITE_A_LOG}")
-    for alone in (each for each in others if each.mode == "local"):
+    alone = next((each for each in others if each.mode == "local"), None)
+    if alone is not None:
         raise ProgrammingError(
             f"{gtrid} cannot take over prepared branches: {alone.name} (mode=local) is in it, which can neither "
             "prepare nor be marked, so it must be alone. Give it mode=cmr"

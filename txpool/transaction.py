@@ -133,6 +133,10 @@ class Transaction:
         """Those that take part in it."""
         return [slot.datasource for slot in self._slots.values()]
 
+    def works_in(self, name: str) -> bool:
+        """Whether the datasource of that name takes part in it."""
+        return name in self._slots
+
     def require_active(self) -> None:
         """Raise what somebody who wants to work in this transaction must hear."""
         if self.status is Status.ACTIVE:

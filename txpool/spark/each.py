@@ -26,7 +26,7 @@ from txpool.spark.columns import match
 from txpool.spark.copying import PLACE, RESULT, Copy, InArrow, copy_into
 from txpool.spark.privileges import require_privileges
 from txpool.spark.replay import Replay, fingerprint
-from txpool.spark.report import Copying, Finished, Progress, Watch, WriteReport
+from txpool.spark.report import Copying, Finished, Progress, WriteReport, watching
 from txpool.spark.status import TaggedJob
 from txpool.spark.target import Target
 from txpool.spark.travel import Luggage
@@ -115,8 +115,7 @@ def write_each(
             connection.commit()
         context.setLocalProperty(PLACE, EACH)
         stack.callback(context.setLocalProperty, PLACE, "")
-        if progress is not None and done is not None:
-            stack.enter_context(Watch(progress, Copying(source, label, partitions, done).look, label))
+        stack.enter_context(watching(progress, Copying(source, label, partitions, done).look, label))
         packed = [json.loads(row.packed) for row in rdd.collect()]
         attempts, _ = job.attempts()
     rows, size = sum(each["size"][0] for each in packed), sum(each["size"][1] for each in packed)

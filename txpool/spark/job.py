@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from txpool.spark.copying import (
     staged_columns,
 )
 from txpool.spark.moving import Move, drop_staged
-from txpool.spark.report import Copying, Finished, Progress, Watch, WriteReport
+from txpool.spark.report import Copying, Finished, Progress, WriteReport, watching
 from txpool.spark.selfwait import SelfWait
 from txpool.spark.slots import NO_SLOT, Reservation, reserve
 from txpool.spark.status import TaggedJob
@@ -56,7 +56,7 @@ class TableJob:
         """Write the rows of a DataFrame that has the table's columns."""
         context = df.sparkSession.sparkContext
         with ExitStack() as stack:
-            job = stack.enter_context(TaggedJob(context, self._label))
+            job = stack.enter_context(TaggedJob(context, self.report.label))
             self.transaction.on_cancel(job.cancel)
             done = context.accumulator({}, Finished()) if self.progress is not None else None
             # Spark may run jobs of its own here, to find out how many partitions there are.
@@ -64,10 +64,8 @@ class TableJob:
             partitions = rdd.getNumPartitions()
 
             def collect() -> list[dict[str, Any]]:
-                watch: AbstractContextManager[object] = nullcontext()
-                if self.progress is not None and done is not None:
-                    watch = Watch(self.progress, Copying(self.source, self._label, partitions, done).look, self._label)
-                with watch:
+                copying = Copying(self.source, self.report.label, partitions, done)
+                with watching(self.progress, copying.look, self.report.label):
                     return [json.loads(row.packed) for row in rdd.collect()]
 
             stack.callback(context.setLocalProperty, PLACE, "")
@@ -78,13 +76,9 @@ class TableJob:
                     return self._direct(job, partitions, collect)
                 except TakenBack as taken:
                     kept.release()
-                    logger.warning("%s: it goes on staged: %s", self._label, taken.__cause__)
+                    logger.warning("%s: it goes on staged: %s", self.report.label, taken.__cause__)
             context.setLocalProperty(PLACE, STAGED)
             return self._staged(job, partitions, collect)
-
-    @property
-    def _label(self) -> str:
-        return f"{self.transaction.gtrid}/{self.report.write}"
 
     @property
     def _table(self) -> StagingTable:
@@ -95,7 +89,7 @@ class TableJob:
         luggage = Luggage.pack([self.source], {self.source.name: self.source})
         layout = self.move.layout
         direct = copy_into(self.source.name, self.move.target.name, layout)
-        staged = copy_staged(self.source.name, self._table.name, layout, self._label)
+        staged = copy_staged(self.source.name, self._table.name, layout, self.report.label)
         return {
             DIRECT: PartitionTask(self.transaction.gtrid, self.report.write, None, direct, luggage, measure),
             STAGED: Stage(staged, luggage),

@@ -13,7 +13,7 @@ from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
 from txpool.resources.staging import StagingTable
 from txpool.spark import sqlite
-from txpool.spark.collecting import STAGING, Collected
+from txpool.spark.collecting import STAGING, collected
 from txpool.spark.columns import definitions, match
 from txpool.spark.copying import DIRECT
 from txpool.spark.job import TableJob
@@ -115,8 +115,7 @@ class ByDriver(Order):
         """Write it as a part of a transaction, unless an earlier run has."""
         new = sqlite.definitions(self.df.schema.fields) if self.new else None
         # A transaction that has the lock keeps others from reading, too, in some journal modes.
-        joined = any(each.name == self.source.name for each in ambient.datasources)
-        aside = (copy_context() if joined else Context()).run
+        aside = (copy_context() if ambient.works_in(self.source.name) else Context()).run
         target = aside(sqlite.look, self.source, self.table, new, self.keys)
         report, replay = self._begun(ambient, target)
         if replay is not None and (earlier := aside(replay.met)) is not None:
@@ -128,12 +127,12 @@ class ByDriver(Order):
         move = Move(ambient.gtrid, target, layout, self.mode, self.keys, STAGING, new or ())
         ambient.enlist(self.source)  # better refused now than after the job; the lock comes with the first statement
         with (
-            Collected(self._joined(df), layout.wires, ambient, report) as collected,
+            collected(self._joined(df), layout.wires, ambient, report) as rows,
             closing(self.source.connect()) as connection,
         ):
             if replay is not None and (earlier := replay.claim(connection)) is not None:
                 return self._skipped(report, replay, earlier)
-            report = collected.insert(connection.cursor(), move, self.progress)
+            report = rows.insert(connection.cursor(), move, self.progress)
             if replay is not None:
                 replay.finish(connection, report.partitions, report.rows)
         return report
@@ -142,7 +141,7 @@ class ByDriver(Order):
 def _chosen(strategy: str, ambient: Transaction, source: DataSource, move: Move) -> str:
     """Staged where direct cannot be, which is an error for whoever insists on it."""
     why = why_staged(source, move.target, move.mode)
-    if why is None and source.name in ambient._slots:
+    if why is None and ambient.works_in(source.name):
         with closing(source.connect()) as connection:
             if is_written_by(connection, move.target.name):
                 why = f"this transaction has locked {move.target.name} on the driver, and tasks would wait for that"

@@ -179,7 +179,7 @@ def _strategy(
 ) -> str:
     """Direct only where a late or lost attempt can keep nobody waiting: the format sees nothing of its job."""
     why = why_staged(source, target, mode)
-    if why is None and any(source.name in each._slots for each in open_transactions):
+    if why is None and any(each.works_in(source.name) for each in open_transactions):
         why = f"a transaction works in {source.name} on the driver, and tasks might wait for its locks"
     if why is None and not Context().run(_is_independent, source, target):
         why = f"{target.name} has a unique index, a foreign key or a trigger, at which a retry might wait for ever"

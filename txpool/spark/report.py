@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from contextvars import Context
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,6 +45,11 @@ class WriteReport:
     bytes: int = 0
     seconds: float = 0.0
 
+    @property
+    def label(self) -> str:
+        """What its job, and its sessions, are called."""
+        return f"{self.gtrid}/{self.write}"
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -68,6 +73,13 @@ class Finished(AccumulatorParam[dict[int, tuple[int, int]]]):
     ) -> dict[int, tuple[int, int]]:
         value1.update(value2)
         return value1
+
+
+def watching(
+    callback: Callable[[Progress], object] | None, look: Callable[[], Progress], label: str
+) -> AbstractContextManager[object]:
+    """A `Watch` where somebody wants to be called."""
+    return nullcontext() if callback is None else Watch(callback, look, label)
 
 
 class Watch(Beside):
@@ -111,10 +123,11 @@ class Copying:
     datasource: DataSource
     label: str
     partitions: int
-    done: Accumulator[dict[int, tuple[int, int]]]
+    #: None where tasks do not say when they have finished.
+    done: Accumulator[dict[int, tuple[int, int]]] | None
 
     def look(self) -> Progress:
-        finished: dict[int, tuple[int, int]] = dict(self.done.value)
+        finished: dict[int, tuple[int, int]] = {} if self.done is None else dict(self.done.value)
         rows, size = self._running() if len(finished) < self.partitions else (0, 0)
         rows += sum(number for number, _ in finished.values())
         size += sum(number for _, number in finished.values())

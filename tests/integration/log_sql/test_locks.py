@@ -20,13 +20,21 @@ if TYPE_CHECKING:
     from tests.conftest import Databases
 
 
-def test_10_a_decision_waits_for_the_fence_in_flight_and_is_refused(
+def behind_a_fence(
     databases: Databases, log: SqlLog, bare: psycopg.Connection[Any], apart: ThreadPoolExecutor
-) -> None:
+) -> tuple[str, Future[None]]:
+    """A decision that waits for somebody's fence, which is not committed yet."""
     gtrid = gtrid_of(log)
     bare.execute("UPDATE txpool_incarnations SET fenced = 1 WHERE name = %s", [log.incarnation])
     deciding = apart.submit(log.record, gtrid, [])
     await_blocked(databases)
+    return gtrid, deciding
+
+
+def test_10_a_decision_waits_for_the_fence_in_flight_and_is_refused(
+    databases: Databases, log: SqlLog, bare: psycopg.Connection[Any], apart: ThreadPoolExecutor
+) -> None:
+    _, deciding = behind_a_fence(databases, log, bare, apart)
     bare.commit()
     with pytest.raises(Refused, match="fenced"):
         deciding.result()
@@ -36,10 +44,7 @@ def test_10_a_decision_waits_for_the_fence_in_flight_and_is_refused(
 def test_10_a_decision_that_waited_for_a_fence_that_came_to_nothing_is_made(
     databases: Databases, log: SqlLog, bare: psycopg.Connection[Any], apart: ThreadPoolExecutor
 ) -> None:
-    gtrid = gtrid_of(log)
-    bare.execute("UPDATE txpool_incarnations SET fenced = 1 WHERE name = %s", [log.incarnation])
-    deciding = apart.submit(log.record, gtrid, [])
-    await_blocked(databases)
+    gtrid, deciding = behind_a_fence(databases, log, bare, apart)
     bare.rollback()
     deciding.result()
     assert decided(databases) == {gtrid}

@@ -1,4 +1,7 @@
-"""What people have done by hand, kept in the decision log: who, when, what, why, and what came of it."""
+"""What people have done by hand, kept in the decision log: who, when, what, why, and what came of it.
+
+Kept without a number of its format, since the version of before the notes reads no other keys.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from recovery.report import ScanReport
 from txpool.errors import LogError, ProgrammingError
 from txpool.log.base import DecisionLog, Memo
+from txpool.log.formats import unpack
 
 logger = logging.getLogger("txpool.recovery.audit")
 
@@ -63,7 +67,7 @@ def audited(log: DecisionLog, command: str, gtrid: str, reason: str) -> Iterator
 
 def deeds(log: DecisionLog, gtrid: str | None = None) -> list[Deed]:
     """Every deed, or a transaction's, oldest first. LogError."""
-    found = [Deed(**json.loads(memo.text)) for memo in log.memos(_KIND)]
+    found = [Deed(**unpack(memo)) for memo in log.memos(_KIND)]
     return [deed for deed in found if gtrid in (None, deed.gtrid)]
 
 

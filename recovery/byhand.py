@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from recovery import expiry
+from recovery import expiry, kept
 from recovery.evidence import Evidence, Standing, gather
 from recovery.modules import Met, clean, end, tombstone
 from recovery.report import Account
@@ -12,6 +12,7 @@ from recovery.sites import Sites
 from recovery.work import Work
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.log.base import DecisionLog
+from txpool.remarks import NOTE
 from txpool.resources.base import MarkedRow, Settled
 from txpool.xid import split_gtrid
 
@@ -32,6 +33,7 @@ def commit(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> None
     work = _work(log, sites, account, gtrid)
     evidence = work.evidence
     _require_open(evidence, gtrid)
+    _require_undisputed(evidence, gtrid)
     row = evidence.row(gtrid)
     marked = evidence.marked_by(gtrid)
     if not (row is not None and row.committed) and (marked is not None or gtrid not in evidence.decisions):
@@ -59,10 +61,12 @@ def rollback(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> No
     """Take the transaction's key, so that nobody can commit it any more, and roll its branches back."""
     before = _work(log, sites, account, gtrid).evidence
     _require_open(before, gtrid)
+    _require_undisputed(before, gtrid)
     if before.marked_by(gtrid) is None and log.abort(gtrid) is Settled.COMMITTED:
         raise _decided(gtrid)
     # What was prepared, or pointed to a marked datasource, before the key was taken is seen now.
     work = _work(log, sites, account, gtrid)
+    _require_undisputed(work.evidence, gtrid)
     marked = work.evidence.marked_by(gtrid)
     if marked is None:
         for branch in work.evidence.seen(gtrid):
@@ -94,15 +98,46 @@ def forget(log: DecisionLog, sites: Sites, gtrid: str) -> int:
     if count:
         log.dismiss(gtrid)
     count += expiry.dismiss(log, gtrid)
+    kept.forget_ends(log, gtrid)
+    if gtrid in evidence.notes:
+        log.drop(NOTE, [gtrid])
     if not count:
         raise ProgrammingError(f"no heuristic outcome of {gtrid} is kept: nothing was done")
     return count
 
 
+def forget_datasource(log: DecisionLog, sites: Sites, name: str, lives: Callable[[str], bool]) -> int:
+    """Retire the notes that our nodes prepare in a datasource, where nothing of theirs can be there; how many."""
+    notes = [note for note in log.sites() if note.site.datasource == name]
+    if not notes:
+        known = ", ".join(sorted({note.site.datasource for note in log.sites()})) or "none"
+        raise ProgrammingError(f"the log has no note of a datasource {name} (it knows {known}): nothing was done")
+    for node in sorted({note.node for note in notes}):
+        if lives(node):
+            raise ProgrammingError(
+                f"a process of node {node} lives, and may prepare in {name} at any moment: nothing was done. End it"
+            )
+    evidence = gather(log, sites, fence=False)
+    if name in evidence.silent:
+        raise OperationalError(f"{name} did not answer, so nobody can tell what is prepared there: nothing was done")
+    listed = [branch for gtrid in evidence.gtrids for branch in evidence.seen(gtrid)]
+    there = [
+        branch
+        for branch in (*listed, *evidence.elsewhere)
+        if any(note.is_of(branch.identity, branch.datasource) for note in notes)
+    ]
+    if there:
+        raise ProgrammingError(
+            f"{there[0].xid.joined} is prepared in {name}: nothing was done. Recovery ends it once it leads there"
+        )
+    log.retire_sites(notes)
+    return len(notes)
+
+
 def _is_open(evidence: Evidence, gtrid: str) -> bool:
     """Whether anything but heuristic outcomes is kept or listed of a transaction."""
-    kept = (evidence.decisions, evidence.pointers, evidence.finished, evidence.aborted, *evidence.rows.values())
-    return evidence.listed(gtrid) or any(gtrid in each for each in kept)
+    records = (evidence.decisions, evidence.pointers, evidence.finished, evidence.aborted, *evidence.rows.values())
+    return evidence.listed(gtrid) or any(gtrid in each for each in records)
 
 
 def _is_over(evidence: Evidence, gtrid: str) -> bool:
@@ -129,7 +164,7 @@ def _asked(work: Work, marked: str, gtrid: str) -> MarkedRow:
 
 
 def _require_ours(evidence: Evidence, gtrid: str) -> None:
-    if evidence.standing(gtrid) is Standing.FOREIGN:
+    if evidence.standing(gtrid) is Standing.OTHER_NODE:
         node = split_gtrid(gtrid).node
         ours = ", ".join(sorted(evidence.nodes))
         raise ProgrammingError(
@@ -150,6 +185,15 @@ def _require_open(evidence: Evidence, gtrid: str) -> None:
         raise ProgrammingError(
             f"{gtrid} is over, and what is kept of it is its heuristic outcome: nothing was done. Repair by hand what "
             f"`txpool-recovery show {gtrid}` says, then `txpool-recovery forget {gtrid}`"
+        )
+
+
+def _require_undisputed(evidence: Evidence, gtrid: str) -> None:
+    disputed = evidence.disputed(gtrid)
+    if disputed:
+        raise ProgrammingError(
+            f"the branches of {gtrid} name different deciders ({disputed}), and the log says neither: nothing was "
+            f"done. See whose they are by `txpool-recovery show {gtrid}`, and end in the database what is not ours"
         )
 
 

@@ -29,7 +29,7 @@ from txpool.settings import RecoverySettings
 
 
 class ExitCode(IntEnum):
-    """How the command ended. The highest that applies, but for OK."""
+    """How the command ended: of several that apply the highest, and FOREIGN only where no other does."""
 
     OK = 0
     IN_DOUBT = 1  #: something is in doubt, and does not end by itself
@@ -42,6 +42,8 @@ class ExitCode(IntEnum):
     FAILED = 8  #: a step failed, and the others went on
     SLOTS = 9  #: a server's slots for prepared transactions run short, by alarm.slots
     OVERDUE = 10  #: something is in doubt for longer than alarm.in-doubt
+    UNCONFIGURED = 11  #: a node prepares in a database that the configuration does not lead to
+    FOREIGN = 12  #: somebody else has prepared under the name of a process of ours; it changes no outcome
     INTERRUPTED = 130  #: by Ctrl-C; what was begun is finished by the next scan
 
 
@@ -101,7 +103,7 @@ def list_(
         _say_suspended(manager)
         old = manager.expired()
         found = [] if gone else manager.in_doubt()
-        silent = _say_silent(manager)
+        _say_silent(manager)
     unresolved = [each for each in old if each.heuristics]
     if as_json:
         _print([asdict(each) for each in (old if gone else found)])
@@ -111,7 +113,7 @@ def list_(
         _print(display.listed(found) or "Nothing is in doubt, as far as the datasources have answered.")
     if unresolved and not gone:
         typer.echo(f"heuristic outcomes that have expired unresolved: {len(unresolved)} (list --expired)", err=True)
-    raise typer.Exit(ExitCode.HEURISTIC if unresolved else _code_of(found, silent))
+    raise typer.Exit(ExitCode.HEURISTIC if unresolved else _code_of(found, manager))
 
 
 @app.command(epilog=_json(InDoubt))
@@ -120,14 +122,14 @@ def show(gtrid: Gtrid, conf: Conf = _CONF, as_json: AsJson = False) -> None:
     with _managed(conf) as manager:
         _say_suspended(manager)
         found = manager.show(gtrid)
-        silent = _say_silent(manager)
+        _say_silent(manager)
         if found is None:
             raise ProgrammingError(
                 f"nothing is known of {gtrid}, as far as the datasources have answered: it has ended and is forgotten, "
                 "or this log has never known it"
             )
     _print(found.as_dict() if as_json else display.shown(found))
-    raise typer.Exit(_code_of([found], silent))
+    raise typer.Exit(_code_of([found], manager))
 
 
 @app.command(epilog=_json(ScanReport))
@@ -145,12 +147,30 @@ def rollback(gtrid: Gtrid, conf: Conf = _CONF, yes: Yes = False, reason: Reason 
 
 
 @app.command(epilog=_json({"gtrid": str, "forgotten": int}))
-def forget(gtrid: Gtrid, conf: Conf = _CONF, yes: Yes = False, reason: Reason = "", as_json: AsJson = False) -> None:
-    """Dismiss a transaction's heuristic outcomes, once they are repaired and it is over."""
+def forget(
+    gtrid: Annotated[str, typer.Argument(metavar="[GTRID]")] = "",
+    conf: Conf = _CONF,
+    *,
+    datasource: Annotated[str, typer.Option(help="Retire the log's notes of this datasource, instead.")] = "",
+    yes: Yes = False,
+    reason: Reason = "",
+    as_json: AsJson = False,
+) -> None:
+    """Dismiss a transaction's heuristic outcomes, once they are repaired and it is over; or retire a datasource."""
+    if bool(gtrid) == bool(datasource):
+        raise typer.BadParameter("give a GTRID, or --datasource NAME")
     with _managed(conf) as manager:
-        _confirm(manager, gtrid, yes, f"Forget the heuristic outcomes of {gtrid}?")
-        count = manager.forget(gtrid, reason)
-    _print({"gtrid": gtrid, "forgotten": count} if as_json else f"{count} forgotten")
+        if datasource:
+            question = (
+                f"Forget that our nodes prepare in {datasource}? What is still prepared there is found by nobody."
+            )
+            _confirm(manager, "", yes, question)
+            count = manager.forget_datasource(datasource, reason)
+        else:
+            _confirm(manager, gtrid, yes, f"Forget the heuristic outcomes of {gtrid}?")
+            count = manager.forget(gtrid, reason)
+    told = {"datasource": datasource} if datasource else {"gtrid": gtrid}
+    _print({**told, "forgotten": count} if as_json else f"{count} forgotten")
 
 
 @app.command(epilog=_json(list[Deed]))
@@ -245,7 +265,7 @@ def _confirm(manager: RecoveryManager, gtrid: str, yes: bool, question: str) -> 
     """Shows what it is about. Exits where the answer is no, or where there is nobody to give one."""
     if yes:
         return
-    found = manager.show(gtrid)
+    found = manager.show(gtrid) if gtrid else None
     if found is not None:
         typer.echo(display.shown(found), err=True)
     try:
@@ -262,10 +282,12 @@ def _say_suspended(manager: RecoveryManager) -> None:
         typer.echo(f"{held}: nothing is done until `txpool-recovery resume`", err=True)
 
 
-def _say_silent(manager: RecoveryManager) -> bool:
+def _say_silent(manager: RecoveryManager) -> None:
+    """What keeps the listing from being whole."""
     if manager.unanswered:
         typer.echo(display.silent(manager.unanswered), err=True)
-    return bool(manager.unanswered)
+    if manager.unconfigured:
+        typer.echo(display.unconfigured(manager.unconfigured), err=True)
 
 
 def _code(report: ScanReport) -> ExitCode:
@@ -277,14 +299,20 @@ def _code(report: ScanReport) -> ExitCode:
         ExitCode.FAILED: report.errors,
         ExitCode.SLOTS: AlarmKind.SLOTS.value in raised,
         ExitCode.OVERDUE: AlarmKind.OVERDUE.value in raised,
+        ExitCode.UNCONFIGURED: AlarmKind.UNCONFIGURED.value in raised,
     }
-    return max((code for code, found in applies.items() if found), default=ExitCode.OK)
+    # Whoever may only connect can raise this one, and is not to hide another behind it.
+    otherwise = ExitCode.FOREIGN if AlarmKind.FOREIGN.value in raised else ExitCode.OK
+    return max((code for code, found in applies.items() if found), default=otherwise)
 
 
-def _code_of(found: list[InDoubt], silent: bool) -> ExitCode:
+def _code_of(found: list[InDoubt], manager: RecoveryManager) -> ExitCode:
+    """As `list` and `show` end."""
     if any(each.heuristics for each in found):
         return ExitCode.HEURISTIC
-    if silent:
+    if manager.unconfigured:
+        return ExitCode.UNCONFIGURED
+    if manager.unanswered:
         return ExitCode.UNREACHABLE
     return ExitCode.IN_DOUBT if any(each.attention for each in found) else ExitCode.OK
 

@@ -9,12 +9,14 @@ from datetime import datetime
 
 from recovery.audit import Deed
 from recovery.expiry import Expired
-from recovery.listing import InDoubt
-from recovery.report import ScanReport
+from recovery.listing import BranchState, InDoubt
+from recovery.report import AlarmKind, ScanReport
 from txpool.log.base import Heuristic
 
 Row = tuple[str, str]
 
+#: Alarms that other rows say already: what has not answered, and, by the scan that finds it, what ended otherwise.
+_SAID = (AlarmKind.UNREACHABLE.value, AlarmKind.HEURISTIC.value)
 _LABEL = 12  # the width of a row's label, with the space behind it
 
 
@@ -26,7 +28,8 @@ def listed(found: Iterable[InDoubt]) -> str:
 def shown(each: InDoubt) -> str:
     """All that is known of one transaction, branch by branch."""
     rows = [("node", each.node), ("incarnation", each.incarnation), *_head(each)]
-    rows += [("branch", f"{branch.gid} in {branch.datasource}: {branch.state}") for branch in each.branches]
+    rows += [("branch", f"{branch.gid} in {_state(branch)}") for branch in each.branches]
+    rows += [("ended", f"{name}: {end}") for name, end in sorted(each.ends.items())]
     rows += _tail(each)
     rows += [("by hand", _deed(deed)) for deed in each.history]
     return _block(each.gtrid, rows)
@@ -43,13 +46,18 @@ def scanned(report: ScanReport) -> str:
     blocks += [(h.gtrid, ("heuristic", _heuristic(h))) for h in report.heuristics]
     blocks += _unanswered(report.unreachable)
     blocks += [(step, ("failed", reason)) for step, reason in report.errors.items()]
-    blocks += [(alarm.subject, ("alarm", str(alarm))) for alarm in report.alarms]
+    blocks += [(alarm.subject, ("alarm", str(alarm))) for alarm in report.alarms if alarm.kind not in _SAID]
     return "\n".join([*(_block(title, [row]) for title, row in blocks), str(report)])
 
 
 def silent(found: Mapping[str, str]) -> str:
     """The datasources that have not answered, in their own words."""
     return "\n".join(_block(name, [row]) for name, row in _unanswered(found))
+
+
+def unconfigured(found: Mapping[str, str]) -> str:
+    """The databases in which our nodes prepare, and that the configuration does not lead to."""
+    return "\n".join(_block(name, [("missing", text)]) for name, text in found.items())
 
 
 def gone(found: Iterable[Expired]) -> str:
@@ -84,6 +92,7 @@ def _block(title: str, rows: Iterable[Row]) -> str:
 def _head(each: InDoubt) -> list[Row]:
     age = [("age", _age(each.age))] if each.age is not None else []
     return [
+        *([("note", each.note)] if each.note else []),
         ("process", each.standing),
         *age,
         ("decision", f"{each.decision}, in {each.kept}" if each.kept else each.decision),
@@ -91,8 +100,14 @@ def _head(each: InDoubt) -> list[Row]:
 
 
 def _branches(each: InDoubt) -> list[Row]:
-    states = "; ".join(f"{branch.datasource}: {branch.state}" for branch in each.branches)
+    states = "; ".join(map(_state, each.branches))
     return [("branches", states)] if states else []
+
+
+def _state(branch: BranchState) -> str:
+    owner = f" (owner {branch.owner})" if branch.owner else ""
+    error = f"; last error: {branch.error}" if branch.error else ""
+    return f"{branch.datasource}: {branch.state}{owner}{error}"
 
 
 def _tail(each: InDoubt) -> list[Row]:

@@ -7,18 +7,22 @@ back in another, and a second pass does not help.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
+from recovery.owners import Owners
 from recovery.report import told
 from recovery.sites import Listing, Seen, Sites
 from txpool import failpoints
+from txpool.errors import LogError
 from txpool.log.base import Decision, DecisionLog, Heuristic, Life
+from txpool.log.sites import SiteNote
+from txpool.remarks import NOTE, remarks_in, shown
 from txpool.resources.base import BranchRecord, MarkedRow
 from txpool.resources.staging import StagingTable
-from txpool.xid import split_gtrid, split_pointer
+from txpool.xid import Xid, split_gtrid, split_pointer
 
 #: What is wrong with a datasource whose url was changed, in words.
 STRAYED = "leads to another database than the one it was prepared in"
@@ -32,7 +36,7 @@ class Standing(Enum):
     FINISHED = "its process lives, and has let go of it"
     ALIVE = "its process lives, and has not let go of it"
     UNKNOWN = "its incarnation is unknown to this log"
-    FOREIGN = "it is another node's"
+    OTHER_NODE = "it is another node's"
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class Evidence:
 
     #: Those that are ours to recover.
     nodes: frozenset[str]
+    #: By datasource: all that is prepared there under a name of ours, whoever prepared it.
     listings: Mapping[str, Listing]
     silent: Mapping[str, str]
     lives: Mapping[str, Life]
@@ -55,18 +60,89 @@ class Evidence:
     #: The names of the marked datasources by their tags.
     tags: Mapping[str, str]
     heuristics: tuple[Heuristic, ...] = ()
+    #: The notes of transactions that have, or had, heuristic outcomes.
+    notes: Mapping[str, str] = field(default_factory=dict)
     #: The staging tables in each datasource.
     staged: Mapping[str, Sequence[StagingTable]] = field(default_factory=dict)
     #: What could not be fenced, and why.
     unfenced: Mapping[str, str] = field(default_factory=dict)
+    #: Whether a branch counts by its owner.
+    is_ours: Callable[[Seen], bool] = lambda _: True
+    #: Noted databases that the configuration does not lead to: the file that did, or why none has.
+    strangers: Mapping[SiteNote, str] = field(default_factory=dict)
+    unreached: Mapping[SiteNote, str] = field(default_factory=dict)
+    #: Databases that a datasource may lead to which has not answered, or not told its identity.
+    mute: frozenset[str] = frozenset()
+    #: The incarnations under whose names somebody else has prepared, and that this log knows.
+    claimed: frozenset[str] = frozenset()
+
+    # -- branches -----------------------------------------------------------------------------------------------
+
+    def counts(self, branch: Seen) -> bool:
+        """Whether a listed branch may be believed: by its owner, or since a decision names it."""
+        return self.is_ours(branch) or self._is_named(branch)
+
+    def _is_named(self, branch: Seen) -> bool:
+        """Whether a decision names it, in the log or in a committed row, and its server does not say otherwise."""
+        identity = self._named.get(branch.xid)
+        return identity is not None and agree(identity, branch.identity)
 
     @cached_property
-    def _branches(self) -> dict[str, list[Seen]]:
-        found: dict[str, list[Seen]] = {}
+    def _named(self) -> dict[Xid, str]:
+        """The branches that decisions name, with the identity of the database that each was prepared in."""
+        rows = (row for rows in self.rows.values() for row in rows.values())
+        named = {record.xid: record.identity for row in rows for record in row.branches}
+        return named | {it.xid: it.identity for decision in self.decisions.values() for it in decision.branches}
+
+    @cached_property
+    def _sorted(self) -> tuple[dict[str, list[Seen]], list[Seen]]:
+        ours: dict[str, list[Seen]] = {}
+        foreign: list[Seen] = []
         for listing in self.listings.values():
             for branch in listing.branches:
-                found.setdefault(branch.xid.gtrid, []).append(branch)
+                if self.counts(branch):
+                    ours.setdefault(branch.xid.gtrid, []).append(branch)
+                else:
+                    foreign.append(branch)
+        return ours, foreign
+
+    @property
+    def _branches(self) -> dict[str, list[Seen]]:
+        return self._sorted[0]
+
+    @property
+    def foreign(self) -> Sequence[Seen]:
+        """Branches under names of ours that somebody else has prepared: never ended, and never a reason to wait."""
+        return self._sorted[1]
+
+    @cached_property
+    def elsewhere(self) -> Sequence[Seen]:
+        """Branches of our nodes in other databases of the servers, which no datasource leads to."""
+        reached = {listing.identity for listing in self.listings.values()} | self.mute
+        found = {
+            (branch.identity, branch.xid): branch
+            for listing in self.listings.values()
+            for branch in listing.elsewhere
+            if branch.identity not in reached and branch.xid.node in self.nodes and self.is_ours(branch)
+        }
+        return tuple(found.values())
+
+    @cached_property
+    def _beside(self) -> dict[str, tuple[list[Seen], list[Seen]]]:
+        found: dict[str, tuple[list[Seen], list[Seen]]] = {}
+        for which, branches in enumerate((self.elsewhere, self.foreign)):
+            for branch in branches:
+                found.setdefault(branch.xid.gtrid, ([], []))[which].append(branch)
         return found
+
+    def beside(self, gtrid: str) -> tuple[Sequence[Seen], Sequence[Seen]]:
+        """Under a transaction's name: what no datasource leads to, and what somebody else has prepared."""
+        return self._beside.get(gtrid, ((), ()))
+
+    @property
+    def claimed_gtrids(self) -> Iterable[str]:
+        """Transactions under whose names there are such branches."""
+        return self._beside
 
     def seen(self, gtrid: str) -> Sequence[Seen]:
         """The listed branches of a transaction."""
@@ -78,30 +154,48 @@ class Evidence:
 
     def was_listed(self, record: BranchRecord) -> bool:
         """Whether that branch was prepared when the pass began."""
-        return any(branch.xid == record.xid for branch in self.seen(record.xid.gtrid))
+        return record.xid in self._xids
+
+    @cached_property
+    def _xids(self) -> frozenset[Xid]:
+        return frozenset(branch.xid for branches in self._branches.values() for branch in branches)
+
+    def site_of(self, record: BranchRecord) -> str | None:
+        """The datasource that leads to the database of a branch today, whatever it is called; None where none answers.
+
+        One of its name that leads elsewhere is the answer, too, where there is no better: see `strayed`.
+        """
+        name = record.datasource
+        listing = self.listings.get(name)
+        if listing is not None and agree(record.identity, listing.identity):
+            return name
+        same = (other for other, each in self.listings.items() if record.identity and each.identity == record.identity)
+        return next(same, name if listing is not None else None)
 
     def strayed(self, record: BranchRecord) -> str:
         """Where its datasource leads today, if not to the database that the branch was prepared in; or empty."""
-        here = self.listings[record.datasource].identity
+        here = self.listings[self.site_of(record) or record.datasource].identity
         if record.identity in ("", here):
             return ""
         if not here and self.was_listed(record):
             return ""
         return here or "a server that does not tell its identity"
 
-    @property
-    def gtrids(self) -> list[str]:
-        """Every transaction that anything is known of."""
+    # -- transactions -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def gtrids(self) -> Collection[str]:
+        """Every transaction that anything is known of, in order; whether one is among them is asked of a dict."""
         kept: Iterable[Iterable[str]] = (self.finished, self.pointers, self.decisions, self.aborted)
         noted = (heuristic.gtrid for heuristic in self.heuristics)
-        return sorted(set(self._branches).union(*kept, *self.rows.values(), noted))
+        return dict.fromkeys(sorted(set(self._branches).union(*kept, *self.rows.values(), noted)))
 
     def standing(self, gtrid: str) -> Standing:
         """Whose it is, and whether that process can still decide it."""
         named = split_gtrid(gtrid)
         life = self.lives.get(named.incarnation)
         if named.node not in self.nodes:
-            return Standing.FOREIGN
+            return Standing.OTHER_NODE
         if named.incarnation in self.fenced:
             return Standing.FENCED
         if gtrid in self.finished:
@@ -115,19 +209,45 @@ class Evidence:
         return self.standing(gtrid) in (Standing.FENCED, Standing.FINISHED)
 
     def marked_by(self, gtrid: str) -> str | None:
-        """The marked datasource that alone decides it (its tag, where none is configured here), or None: the log."""
-        pointer = self.pointers.get(gtrid)
-        if pointer is not None:
-            return split_pointer(pointer)[0]
-        kept = {name: rows[gtrid] for name, rows in self.rows.items() if gtrid in rows}
-        for name, row in kept.items():
-            if row.committed:
-                return name
-        for branch in self.seen(gtrid):
-            if branch.xid.decider is not None:
-                return self.tags.get(branch.xid.decider, branch.xid.decider)
+        """The marked datasource that alone decides it (its tag, where none is configured here), or None: the log.
+
+        A decision in the log outranks all else, then comes the log's pointer, then a committed row. Only where there is
+        none of these do the names of its branches say it, and then all of them the same: see `disputed`.
+        """
+        if gtrid in self.decisions:
+            return None
+        if gtrid in self.pointers:
+            return split_pointer(self.pointers[gtrid])[0]
+        kept = [name for name, rows in self.rows.items() if gtrid in rows]
+        committed = next((name for name in kept if self.rows[name][gtrid].committed), None)
+        if committed is not None:
+            return committed
+        if self.disputed(gtrid):
+            return None
+        named = next((xid.decider for xid in self._by_name(gtrid).values()), None)
+        if named is not None:
+            return self.tags.get(named, named)
         # A tombstone refuses a commit in its own database: who decides in another, or in the log, it does not bind.
-        return None if gtrid in self.decisions else next(iter(kept), None)
+        return next(iter(kept), None)
+
+    def disputed(self, gtrid: str) -> str:
+        """The deciders that its branches name, where they differ and nothing outranks them; or empty."""
+        if gtrid in self.decisions or gtrid in self.pointers:
+            return ""
+        if any(rows[gtrid].committed for rows in self.rows.values() if gtrid in rows):
+            return ""
+        named = self._by_name(gtrid)
+        return ", ".join(sorted(named)) if len(named) > 1 else ""
+
+    def _by_name(self, gtrid: str) -> Mapping[str, Xid]:
+        """Who decides it by the names of its branches: one of them for each of the answers."""
+        return self._deciders.get(gtrid, {})
+
+    @cached_property
+    def _deciders(self) -> dict[str, dict[str, Xid]]:
+        # Once for all: a Spark write has thousands of branches, and each of them is voted on.
+        found = self._branches.items()
+        return {gtrid: {branch.xid.decided_by: branch.xid for branch in branches} for gtrid, branches in found}
 
     def identity_of(self, gtrid: str) -> str:
         """The identity of the table of marks that decides it, as its pointer or its branches say it; or empty."""
@@ -139,30 +259,53 @@ class Evidence:
         """Its row or tombstone in the datasource that decides it, as it was read: nothing is resolved by that."""
         return self.rows.get(self.marked_by(gtrid) or "", {}).get(gtrid)
 
+    def remarks(self, gtrid: str) -> Mapping[str, str]:
+        """What its decision says of it for people and for traces; empty texts where it says nothing."""
+        row, decision = self.row(gtrid), self.decisions.get(gtrid)
+        found = remarks_in(row.branches if row is not None else decision.branches if decision is not None else ())
+        return found if found[NOTE] else found | {NOTE: shown(self.notes.get(gtrid, ""))}
+
+
+def agree(identity: str, other: str) -> bool:
+    """Where either is not told, there is nothing to compare."""
+    return not identity or not other or identity == other
+
 
 def gather(log: DecisionLog, sites: Sites, *, fence: bool = True) -> Evidence:
     """Read everything, in order. Without `fence` nothing is written: for people to look at, never to act on.
 
     Errors: LogError where the log cannot be read. A datasource that fails has not answered.
     """
-    listings, silent = sites.listings()
+    listings, silent = sites.listings(log.sites())
     staged = sites.staged()
     if failpoints.armed:
         failpoints.hit("recovery.listed")
+    # Behind the listing, since a note is there before what it is about.
+    notes = log.sites()
+    owners = Owners(notes, log.noting(), sites.logins)
     lives = log.incarnations()
-    owners = {branch.xid.incarnation for listing in listings.values() for branch in listing.branches}
-    owners |= {split_gtrid(table.gtrid).incarnation for tables in staged.values() for table in tables}
-    lives |= _expired(log, owners - lives.keys())
+    seen = [branch for listing in listings.values() for branch in listing.branches if owners.counts(branch)]
+    named = {branch.xid.incarnation for branch in seen}
+    for name in owners.failed:
+        # Without its word nobody can tell whose its branches are: it has not answered.
+        del listings[name]
+    silent |= owners.failed
+    named |= {split_gtrid(table.gtrid).incarnation for tables in staged.values() for table in tables}
+    lives |= _expired(log, named - lives.keys())
     fences = _Fences(log) if fence else None
     if fences is not None:
-        fences.build(n for n, life in lives.items() if life is Life.DEAD or (life is Life.FENCED and n in owners))
+        fences.build(n for n, life in lives.items() if life is Life.DEAD or (life is Life.FENCED and n in named))
     if failpoints.armed:
         failpoints.hit("recovery.fenced")
     finished = log.finished()
     pointers, decisions, aborted = log.pointers(), log.decisions(), log.aborted()
     rows, mute = sites.rows()
     heuristics = log.heuristics()
-    names = {split_gtrid(g).incarnation for g in {*finished, *pointers, *decisions, *aborted}.union(*rows.values())}
+    kept_notes = {memo.name: memo.text for memo in log.memos(NOTE)}
+    try:
+        names = {split_gtrid(g).incarnation for g in {*finished, *pointers, *decisions, *aborted}.union(*rows.values())}
+    except ValueError as error:
+        raise LogError(f"the log is damaged, or a later txpool has written it: {error}. Nothing was done") from error
     lives |= _expired(log, names - lives.keys())
     fenced = frozenset(name for name, life in lives.items() if life is Life.FENCED)
     if fences is not None:
@@ -171,6 +314,11 @@ def gather(log: DecisionLog, sites: Sites, *, fence: bool = True) -> Evidence:
         fenced = frozenset(fences.built)
     if failpoints.armed:
         failpoints.hit("recovery.read")
+
+    def is_ours(branch: Seen) -> bool:
+        return branch.xid.node not in sites.nodes or owners.counts(branch)
+
+    foreign = {b.xid.incarnation for each in listings.values() for b in each.branches if not is_ours(b)}
     return Evidence(
         nodes=sites.nodes,
         listings=listings,
@@ -184,9 +332,26 @@ def gather(log: DecisionLog, sites: Sites, *, fence: bool = True) -> Evidence:
         rows=rows,
         tags=sites.tags,
         heuristics=tuple(heuristics),
+        notes=kept_notes,
         staged=staged,
         unfenced={} if fences is None else fences.failed,
+        is_ours=is_ours,
+        strangers=dict(sites.strangers),
+        unreached=dict(sites.unreached),
+        mute=_mute(notes, listings, {*silent, *mute, *(name for name, each in listings.items() if not each.identity)}),
+        claimed=frozenset(foreign & lives.keys() | (log.expired(foreign) if foreign else set())),
     )
+
+
+def _mute(notes: Iterable[SiteNote], listings: Mapping[str, Listing], silent: Set[str]) -> frozenset[str]:
+    """The databases that what has not told its own may lead to: those it is noted with, and those without any note."""
+    if not silent:
+        return frozenset()
+    noted: dict[str, set[str]] = {}
+    for note in notes:
+        noted.setdefault(note.site.identity, set()).add(note.site.datasource)
+    seen = {branch.identity for listing in listings.values() for branch in listing.elsewhere}
+    return frozenset(each for each in seen if each not in noted or noted[each] & silent)
 
 
 def _expired(log: DecisionLog, strangers: set[str]) -> dict[str, Life]:

@@ -10,6 +10,8 @@ A scanner only chooses. What it may choose from is `expirable`, whoever wrote it
 
 So no decision, pointer, finished mark, marked row or tombstone ever expires, and no vote, decision or answer depends on
 what has. Ages are for politeness only: a clock that jumps does no harm.
+
+What has expired is kept without a number of its format, since the version of before the notes reads no other elements.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Protocol
 from recovery.evidence import Evidence, Standing
 from recovery.work import Work
 from txpool.log.base import DecisionLog, Heuristic, Life, Memo
+from txpool.log.formats import pack, unpack
 from txpool.xid import split_gtrid
 
 logger = logging.getLogger("txpool.recovery")
@@ -127,7 +130,7 @@ def expirable(evidence: Evidence) -> list[Entry]:
     found += [
         Entry(Kind.HEURISTIC, gtrid)
         for gtrid in noted
-        if gtrid not in kept and gtrid not in evidence.aborted and evidence.standing(gtrid) is not Standing.FOREIGN
+        if gtrid not in kept and gtrid not in evidence.aborted and evidence.standing(gtrid) is not Standing.OTHER_NODE
     ]
     found += [
         Entry(Kind.ASSUMED_COMPLETE, gtrid)
@@ -141,7 +144,7 @@ def expired(log: DecisionLog) -> list[Expired]:
     """What has expired: transactions first, then incarnations. LogError."""
     found: dict[str, Expired] = {}
     for memo in log.memos(_MOVED):
-        kind, gtrid, *rest = json.loads(memo.text)
+        kind, gtrid, *rest = unpack(memo)
         before = found.get(gtrid)
         noted = (*(before.heuristics if before else ()), *(Heuristic(*fields) for fields in rest))
         found[gtrid] = Expired(kind, gtrid, memo.made, noted)
@@ -150,7 +153,7 @@ def expired(log: DecisionLog) -> list[Expired]:
 
 def dismiss(log: DecisionLog, gtrid: str) -> int:
     """Forget what has expired of a transaction; how many heuristic outcomes that were. LogError."""
-    names = [memo.name for memo in log.memos(_MOVED) if json.loads(memo.text)[1] == gtrid]
+    names = [memo.name for memo in log.memos(_MOVED) if unpack(memo)[1] == gtrid]
     count = sum(len(each.heuristics) for each in expired(log) if each.name == gtrid)
     if names:
         log.drop(_MOVED, names)
@@ -167,11 +170,11 @@ def _unregistered(log: DecisionLog, entries: list[Entry]) -> list[Entry]:
 def _since(log: DecisionLog, entries: Iterable[Entry], now: float) -> dict[Entry, float]:
     """Since when each has been seen of no use, scan after scan, by this node's recovery; kept for its next scan."""
     memo = next((memo for memo in log.memos(_SEEN) if memo.name == log.node), None)
-    before: dict[str, float] = json.loads(memo.text) if memo else {}
+    before: dict[str, float] = unpack(memo) if memo else {}
     since = {entry: before.get(str(entry), now) for entry in entries}
     after = {str(entry): first for entry, first in since.items()}
     if after != before:
-        log.keep(Memo(_SEEN, log.node, json.dumps(after), now))
+        log.keep(Memo(_SEEN, log.node, pack(**after), now))
     return since
 
 

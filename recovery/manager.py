@@ -9,10 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from recovery import byhand, listing, suspension
+from recovery import byhand, kept, listing, suspension
+from recovery.alarms import unconfigured
 from recovery.audit import Deed, audited, deeds
 from recovery.evidence import Evidence, gather
 from recovery.expiry import SCANNERS, Expired, Expiry, ExpiryScanner, expired
+from recovery.further import FurtherDatasources
 from recovery.modules import DecidedModule, MarkedModule, Module, OrphanModule
 from recovery.orphans import FILTERS, OrphanFilter, voters
 from recovery.plugins import made
@@ -25,7 +27,7 @@ from txpool import metrics
 from txpool.datasource import DataSource
 from txpool.errors import ConfigurationError
 from txpool.log import open_log
-from txpool.log.base import DecisionLog
+from txpool.log.base import DecisionLog, Life
 from txpool.settings import DataSourceSettings, RecoverySettings
 
 logger = logging.getLogger("txpool.recovery")
@@ -74,6 +76,7 @@ class RecoveryManager:
             [*made(values, "recovery.expiry.scanners", chosen, SCANNERS, "expires"), *scanners],
             skip_first=settings.recovery_expiry_skip_first,
         )
+        self._further = FurtherDatasources()
         self._news = News()
         self._scanning = threading.Lock()
         self._starting = threading.Lock()
@@ -85,6 +88,8 @@ class RecoveryManager:
         self._last: ScanReport | None = None
         #: Which datasources have not answered the last `in_doubt` or `show`, and what came instead.
         self.unanswered: Mapping[str, str] = {}
+        #: Databases in which its nodes prepare, and that it was not configured with, as the same has found.
+        self.unconfigured: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
         names = ", ".join(datasource.name for datasource in self._datasources)
@@ -114,21 +119,25 @@ class RecoveryManager:
             account = Account(self._news)
             orphans = OrphanModule(self._voters)
             modules: tuple[Module, ...] = (MarkedModule(), DecidedModule(), orphans, StagingModule(), self._expiry)
-            begun, passes = time.monotonic(), []
+            begun, passes = time.monotonic(), list[Work]()
             if _goes_on(log, account):
                 passes.append(self._pass(log, account, modules))
                 if orphans.waiting and not self._stopping.wait(self._backoff) and _goes_on(log, account):
                     passes.append(self._pass(log, account, modules))
             self._news.turn()
-            sites = self._sites(log)
-            evidence = passes[-1] if passes else gather(log, sites, fence=False)
+            # The sites of the last pass, too: they know what it has reached by the notes.
+            sites = passes[-1].sites if passes else self._sites(log)
+            evidence = passes[-1].evidence if passes else gather(log, sites, fence=False)
             seconds = time.monotonic() - begun
+            report = account.report()
+            if passes:
+                kept.keep_errors(log, {left.gid: left.error for left in report.left_alone if left.error})
             self._last = self.watch.completed(
-                evidence, sites, account.report(), self._datasources, seconds=seconds, passes=len(passes)
+                evidence, sites, report, self._datasources, kept=kept.read(log), seconds=seconds, passes=len(passes)
             )
             return self._last
 
-    def _pass(self, log: DecisionLog, account: Account, modules: Iterable[Module]) -> Evidence:
+    def _pass(self, log: DecisionLog, account: Account, modules: Iterable[Module]) -> Work:
         account.begin_pass()
         sites = self._sites(log)
         work = Work(gather(log, sites), log, sites, account)
@@ -141,7 +150,7 @@ class RecoveryManager:
                 module.run(work)
             except Exception as error:
                 account.fail(f"module {module.name}", told(error))
-        return work.evidence
+        return work
 
     # -- the thread ---------------------------------------------------------------------------------------------
 
@@ -189,7 +198,7 @@ class RecoveryManager:
         with self._opened() as log:
             sites = self._sites(log)
             evidence = self._look(log, sites)
-            return listing.in_doubt(evidence, sites)
+            return listing.in_doubt(evidence, sites, kept.read(log))
 
     def show(self, gtrid: str) -> listing.InDoubt | None:
         """All that is known of one transaction; None where nothing is. Errors: LogError, ProgrammingError."""
@@ -197,11 +206,14 @@ class RecoveryManager:
             sites = self._sites(log)
             noted = [each for found in expired(log) if found.name == gtrid for each in found.heuristics]
             evidence = self._look(log, sites)
-            return listing.show(evidence, sites, byhand.checked(gtrid), noted, deeds(log, gtrid))
+            gtrid = byhand.checked(gtrid)
+            history = deeds(log, gtrid)
+            return listing.show(evidence, sites, gtrid, expired=noted, history=history, kept=kept.read(log))
 
     def _look(self, log: DecisionLog, sites: Sites) -> Evidence:
         evidence = gather(log, sites, fence=False)
         self.unanswered = evidence.silent
+        self.unconfigured = {alarm.subject: alarm.text for alarm in unconfigured(evidence)}
         return evidence
 
     def expired(self) -> list[Expired]:
@@ -225,6 +237,20 @@ class RecoveryManager:
         """
         with self._scanning, self._opened() as log, audited(log, "forget", byhand.checked(gtrid), reason):
             return byhand.forget(log, self._sites(log), gtrid)
+
+    def forget_datasource(self, name: str, reason: str = "") -> int:
+        """Retire the log's notes that our nodes prepare in a datasource; how many there were.
+
+        Errors: LogError, ProgrammingError where there is none, or where a process of its node lives or a branch is
+        listed there, OperationalError where the database does not answer.
+        """
+        with self._scanning, self._opened() as log, audited(log, "forget --datasource", "", f"{name}: {reason}"):
+            return byhand.forget_datasource(log, self._sites(log), name, self._lives)
+
+    def _lives(self, node: str) -> bool:
+        """Whether any process of a node lives."""
+        with self._opened(node) as log:
+            return Life.ALIVE in log.incarnations().values()
 
     def _by_hand(self, command: str, gtrid: str, reason: str, act: byhand.Act) -> ScanReport:
         with self._scanning, self._opened() as log, audited(log, command, byhand.checked(gtrid), reason) as reports:
@@ -258,12 +284,15 @@ class RecoveryManager:
         self.stop()
         for datasource in self._own:
             datasource.close()
+        self._further.close()
 
     def _sites(self, log: DecisionLog) -> Sites:
-        return Sites(self._datasources, nodes=log.nodes(), lock_timeout=self._settings.recovery_lock_timeout)
+        timeout = self._settings.recovery_lock_timeout
+        return Sites(self._datasources, nodes=log.nodes(), lock_timeout=timeout, further=self._further)
 
     @contextmanager
-    def _opened(self) -> Iterator[DecisionLog]:
+    def _opened(self, node: str = "") -> Iterator[DecisionLog]:
+        """The log; that of one node alone, where one is named."""
         if self._log is not None:
             yield self._log
             return
@@ -271,7 +300,7 @@ class RecoveryManager:
         log = open_log(
             settings.log_url or "",
             node=settings.node_name or "",
-            nodes=settings.recovery_nodes or None,
+            nodes=[node] if node else settings.recovery_nodes or None,
             user=settings.log_user,
             password=settings.log_password,
         )

@@ -5,14 +5,14 @@ Everything here may be done again, by another recoverer too, and changes nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from recovery.evidence import Evidence, Standing
+from recovery.evidence import Evidence, Standing, agree
 from recovery.orphans import OrphanFilter, Vote, poll
 from recovery.report import told
-from recovery.sites import Listing
+from recovery.sites import Seen
 from recovery.work import Work
 from txpool import failpoints
 from txpool.errors import ConfigurationError, OperationalError
@@ -65,7 +65,7 @@ class Met:
 
 def tombstone(work: Work, datasource: str, gtrid: str) -> MarkedRow:
     """Establish durably how the marked datasource has decided; any error leaves it undecided."""
-    table = work.sites.tables.get(datasource)
+    table = work.sites.table(datasource)
     if table is None:
         raise ConfigurationError("it is no marked datasource (mode=cmr) of this configuration: name its file")
     if datasource in work.evidence.silent:
@@ -88,7 +88,11 @@ def end(work: Work, datasource: str, row: MarkedRow) -> Met:
 def clean(work: Work, met: Iterable[Met]) -> None:
     """Delete the rows whose branches have all answered, as a listing shows that is taken after their answers."""
     later, silent = work.sites.listings()
-    gone = [each for each in met if each.answered and _is_gone(each.row, later, silent)]
+    listed: dict[str, list[Seen]] = {}
+    for branch in (branch for listing in later.values() for branch in listing.branches):
+        listed.setdefault(branch.xid.gtrid, []).append(branch)
+    answered = later.keys(), not silent
+    gone = [each for each in met if each.answered and _is_gone(work.evidence, each.row, listed, *answered)]
     if not gone:
         return
     if failpoints.armed:
@@ -114,10 +118,18 @@ def _is_to_do(evidence: Evidence, gtrid: str) -> bool:
     return pointed or evidence.listed(gtrid) or evidence.row(gtrid) is not None
 
 
-def _is_gone(row: MarkedRow, later: Mapping[str, Listing], silent: Collection[str]) -> bool:
+def _is_gone(
+    evidence: Evidence, row: MarkedRow, later: Mapping[str, Sequence[Seen]], answering: Set[str | None], everybody: bool
+) -> bool:
+    """Whether no branch of it is in a later listing, by gtrid, and all have answered who could tell of one."""
     # A tombstone names nobody, so everybody must have answered.
-    answered = {branch.datasource for branch in row.branches} <= later.keys() if row.committed else not silent
-    return answered and not any(listing.holds(row.gtrid) for listing in later.values())
+    answered = {evidence.site_of(each) for each in row.branches} <= answering if row.committed else everybody
+    named = {record.xid: record.identity for record in row.branches}
+    # Under the very name, in another database than the row says, it is none of those.
+    return answered and not any(
+        evidence.counts(branch) or (branch.xid in named and agree(named[branch.xid], branch.identity))
+        for branch in later.get(row.gtrid, ())
+    )
 
 
 class DecidedModule:

@@ -43,6 +43,15 @@ class TransactionLogFilter:
     """Leaves alone what is decided, and what somebody else than the log decides."""
 
     def vote(self, evidence: Evidence, xid: Xid) -> Ballot | None:
+        disputed = evidence.disputed(xid.gtrid)
+        if disputed:
+            return Ballot(
+                Vote.LEAVE_ALONE,
+                f"its branches name different deciders ({disputed}), and the log says neither: nothing of it is ended. "
+                "Somebody has prepared under a name of ours with a role that counts as ours: see who, by the owners "
+                "that `txpool-recovery show` tells, and end by hand what is theirs",
+                alarm=True,
+            )
         marked = evidence.marked_by(xid.gtrid)
         if marked is not None:
             return Ballot(Vote.LEAVE_ALONE, f"{marked} decides it")
@@ -62,7 +71,7 @@ _BY_STANDING = {
     Standing.FENCED: Ballot(Vote.ROLLBACK, "its process is dead and was never to decide it"),
     Standing.FINISHED: Ballot(Vote.ROLLBACK, "its process has let go of it undecided"),
     Standing.ALIVE: Ballot(Vote.LEAVE_ALONE, "its process lives, and ends it"),
-    Standing.FOREIGN: Ballot(Vote.LEAVE_ALONE, "its node is not ours"),
+    Standing.OTHER_NODE: Ballot(Vote.LEAVE_ALONE, "its node is not ours"),
     Standing.DEAD: Ballot(Vote.LEAVE_ALONE, "its process is dead, and could not be fenced", alarm=True),
     Standing.UNKNOWN: Ballot(
         Vote.LEAVE_ALONE,

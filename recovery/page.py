@@ -53,8 +53,8 @@ def verdict(watch: Watch) -> Verdict:
     noted = sum(bool(each.heuristics) for each in seen.in_doubt)
     waiting = sum(each.attention and each.unresolved for each in seen.in_doubt)
     found = (
-        (seen.report.alarms, "bad", _count(len(seen.report.alarms), "alarm")),
         (noted, "bad", f"{_count(noted, 'transaction')} ended otherwise than decided"),
+        (seen.report.alarms, "bad", _count(len(seen.report.alarms), "alarm")),
         (seen.report.errors, "bad", "A step of the last scan failed"),
         (seen.report.suspended, "wait", "Recovery is suspended"),
         (waiting, "wait", f"{_count(waiting, 'transaction')} in doubt"),
@@ -113,7 +113,9 @@ def _tiles(seen: Overview) -> str:
     prepared = sum(site.prepared for site in asked)
     alarms = seen.report.alarms
     kinds = {alarm.kind for alarm in alarms}
+    noted = sum(bool(each.heuristics) for each in seen.in_doubt)
     tiles = [
+        ("Heuristic", noted, "ended otherwise than decided" if noted else "none", "bad" if noted else ""),
         ("In doubt", len(ours), f"and {theirs} in living processes" if theirs else "transactions", ""),
         ("Prepared", prepared, f"oldest {age(oldest)}" if oldest is not None else "branches that hold locks", ""),
         (
@@ -151,12 +153,13 @@ def _in_doubt(seen: Overview) -> str:
 def _transaction(each: InDoubt) -> str:
     gtrid = escape(each.gtrid)
     decided = f"{each.decision}, in {each.kept}" if each.kept else each.decision
+    note = f"<p>{escape(each.note)}</p>" if each.note else ""
     repair = "; repair by hand, then <code>txpool-recovery forget</code>" if each.heuristics else ""
     return (
         f'<li><div class="head"><span class="name"><code>{gtrid}</code>'
         f'<button class="copy" data-copy="{gtrid}">copy</button></span>'
         f'<span class="age">{"" if each.age is None else age(each.age)}</span></div>'
-        f'<p class="meta">{escape(decided)} · {escape(each.standing)}</p>'
+        f'{note}<p class="meta">{escape(decided)} · {escape(each.standing)}</p>'
         f'<p class="next">Next: {escape(each.next)}{repair}.</p>'
         f'<ul class="branches">{"".join(_branch(branch) for branch in each.branches)}</ul></li>'
     )
@@ -164,7 +167,12 @@ def _transaction(each: InDoubt) -> str:
 
 def _branch(branch: BranchState) -> str:
     mood = "" if branch.state in ("prepared", "not prepared") else "bad"
-    return f'<li class="{mood}" title="{escape(branch.gid)}"><b>{escape(branch.datasource)}</b> {branch.state}</li>'
+    owner = f", owner {escape(branch.owner)}" if branch.owner else ""
+    error = f'<br><span class="bad-text">{escape(branch.error)}</span>' if branch.error else ""
+    return (
+        f'<li class="{mood}" title="{escape(branch.gid)}"><b>{escape(branch.datasource)}</b> {branch.state}{owner}'
+        f"{error}</li>"
+    )
 
 
 def _sites(seen: Overview) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 from recovery.report import told
 from txpool.errors import ConfigurationError
-from txpool.properties import Properties, nearest, refuse_if_writable_by_others
+from txpool.ownership import require_owned
+from txpool.properties import Properties, nearest
 from txpool.secret import Source
 
 
@@ -18,12 +19,12 @@ def made(
     """One object for each of the names that the key gives, in their order; each has the method. ConfigurationError.
 
     A class is one that Python can import, made without arguments. A file that names one is refused where others can
-    write to it: it would let them run what they like.
+    write to it or have made it: it would let them run what they like.
     """
     names = dict.fromkeys(names)
     classes = [name for name in names if name not in house]
     if classes and values.path is not None and values.entry(key).source is Source.FILE:
-        refuse_if_writable_by_others(values.folder / values.path.name)
+        require_owned(values.folder / values.path.name, "it names code to run")
     return [house[name]() if name in house else _own(values, key, name, house, method) for name in names]
 
 

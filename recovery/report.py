@@ -10,6 +10,7 @@ from typing import Any
 
 from txpool.log.base import Heuristic
 from txpool.secret import redact_url
+from txpool.xid import parse
 
 logger = logging.getLogger("txpool.recovery")
 
@@ -33,14 +34,21 @@ class LeftAlone:
     reason: str
     #: True where it will not end by itself, so that somebody should look.
     alarm: bool = True
+    #: What came in place of an answer; empty where nothing was asked.
+    error: str = ""
 
 
 class AlarmKind(Enum):
     """What an alarm is about."""
 
+    # The most important first.
+    HEURISTIC = "heuristic"  #: a branch has ended otherwise than its transaction was decided
+    DISPUTED = "disputed"  #: branches of a transaction name different deciders
+    UNCONFIGURED = "unconfigured"  #: a node of ours prepares in a database that the configuration does not lead to
     OVERDUE = "overdue"  #: a transaction is in doubt for longer than alarm.in-doubt
     UNREACHABLE = "unreachable"  #: a datasource does not answer
     SLOTS = "slots"  #: a server's slots for prepared transactions run short, by alarm.slots
+    FOREIGN = "foreign"  #: somebody else has prepared under the name of a process of ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +132,12 @@ class News:
         self._before, self._now = self._now, set()
 
 
+def _of(ended: Ended) -> dict[str, str]:
+    """What its log record has beside the words."""
+    xid = parse(ended.gid)
+    return {"gtrid": "" if xid is None else xid.gtrid}
+
+
 class Account:
     """Where the passes of one scan write down what they do."""
 
@@ -146,11 +160,11 @@ class Account:
 
     def commit(self, ended: Ended) -> None:
         self.committed.append(ended)
-        logger.info("committed %s in %s (%s)", ended.gid, ended.datasource, ended.why)
+        logger.info("committed %s in %s (%s)", ended.gid, ended.datasource, ended.why, extra=_of(ended))
 
     def roll_back(self, ended: Ended) -> None:
         self.rolled_back.append(ended)
-        logger.info("rolled back %s in %s (%s)", ended.gid, ended.datasource, ended.why)
+        logger.info("rolled back %s in %s (%s)", ended.gid, ended.datasource, ended.why, extra=_of(ended))
 
     def leave(self, left: LeftAlone) -> None:
         self.left_alone[left.gtrid, left.gid, left.datasource] = left
@@ -172,7 +186,7 @@ class Account:
     def forget(self, gtrids: list[str]) -> None:
         self.forgotten.extend(gtrids)
         for gtrid in gtrids:
-            logger.info("forgot %s: every branch has answered", gtrid)
+            logger.info("forgot %s: every branch has answered", gtrid, extra={"gtrid": gtrid})
 
     def expire(self, entries: list[str]) -> None:
         self.expired.extend(entries)
@@ -202,4 +216,4 @@ class Account:
 
 def told(error: BaseException) -> str:
     """An error in one line, without a password that a driver may have put into it."""
-    return redact_url(" ".join(f"{type(error).__name__}: {error}".split()))
+    return " ".join(redact_url(f"{type(error).__name__}: {error}").split())

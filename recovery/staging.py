@@ -47,7 +47,7 @@ def _may_commit(evidence: Evidence, datasource: str, gtrid: str) -> bool:
 
 def _is_held(work: Work, datasource: str, gtrid: str) -> bool:
     """Whether a prepared branch still has its locks there, as one does that the next pass ends."""
-    manager = work.sites.managers.get(datasource)
-    if manager is None or not work.evidence.listed(gtrid):
+    if datasource not in work.sites.managers or not work.evidence.listed(gtrid):
         return False
-    return any(branch.xid.gtrid == gtrid for branch in manager.recover())
+    now = work.sites.listing(datasource)
+    return any(branch.xid.gtrid == gtrid and work.evidence.counts(branch) for branch in now.branches)

@@ -3,6 +3,8 @@
 Who may look: on a loopback address, whoever is on this machine; the names by which a browser may call it are fixed, so
 that no page of another site can read it by way of a name of its own (DNS rebinding). On any other address, who has the
 token. Who may ask for a scan: who has the token, and not by way of another site's page.
+
+Every answer comes from memory, and from one thread, which `recovery.serving` keeps from whatever clients do.
 """
 
 from __future__ import annotations
@@ -12,16 +14,18 @@ import binascii
 import hmac
 import json
 import logging
-import socket
-import threading
+import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
+from http.server import BaseHTTPRequestHandler
+from io import BytesIO
 
 from recovery.manager import RecoveryManager
 from recovery.page import POLICY, page, verdict
+from recovery.serving import Limits, Server
+from recovery.watch import Overview
 from txpool.address import Address, host_of, is_loopback
 from txpool.errors import ConfigurationError
 from txpool.metrics import arm
@@ -33,6 +37,10 @@ logger = logging.getLogger("txpool.recovery.status")
 _HTML, _JSON, _TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
 #: Periods without a completed scan after which the manager is taken for stuck, and seconds on top of them.
 _PATIENCE, _GRACE = 3, 60.0
+#: Transactions and branches, together, of which the list of what is in doubt tells at most.
+_LISTED = 20_000
+#: Seconds of a processor from which on a page is worth keeping for as long as a second.
+_COSTLY = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,53 +54,62 @@ class Answer:
 
 
 class StatusServer:
-    """Serves one manager's status, in threads of its own, at `status.address` and with `status.token`.
+    """Serves one manager's status, in a thread of its own, at `status.address` and with `status.token`.
 
     Errors: ConfigurationError where the address cannot be served.
     """
 
-    def __init__(self, manager: RecoveryManager, address: Address, token: Secret | None = None) -> None:
+    def __init__(
+        self, manager: RecoveryManager, address: Address, token: Secret | None = None, limits: Limits | None = None
+    ) -> None:
         self._manager = manager
         self._token = token
         self._open_to_all = address.loopback
+        #: What was said last of a token that cannot be read, and of an answer that cannot be made.
+        self._unreadable = self._failure = ""
+        self._list: tuple[Overview | None, Answer] | None = None
+        self._drawn: tuple[Overview | None, str, float, Answer] | None = None
         try:
-            self._server = _Server(address, lambda *arguments: _Handler(self, *arguments))
-        except OSError as error:
+            self._server = Server(address, self._respond, limits or Limits())
+        except (OSError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or error
             raise ConfigurationError(
-                f"the status page cannot be served at status.address = {address}: {error.strerror or error}"
+                f"the status page cannot be served at status.address = {address}: {reason}"
             ) from error
-        host, port = self._server.server_address[:2]
-        self._at = Address(str(host), port)
         arm()
-        self._closing = False
-        self._thread = threading.Thread(target=self._serve, name="txpool-status", daemon=True)
-        self._thread.start()
 
     @property
     def url(self) -> str:
         """Where it is."""
-        return f"http://{self._at}/"
+        return f"http://{self._server.address}/"
 
     def close(self) -> None:
         """Stop serving; an answer on its way may be cut off."""
-        self._closing = True
-        socket.create_connection((self._at.host, self._at.port)).close()  # wakes the thread
-        self._thread.join()
-        self._server.server_close()
+        self._server.close()
 
-    def _serve(self) -> None:
-        while not self._closing:
-            self._server.handle_request()
+    def _respond(self, head: bytes, refused: HTTPStatus | None) -> tuple[bytes, bytes]:
+        request = _Request(self, head, refused)
+        return request.head.getvalue(), request.body
 
     def answer(self, request: BaseHTTPRequestHandler) -> Answer:
         """The answer to a request, whatever it is."""
         refusal = self._refusal(request)
         if refusal is not None:
             return refusal
-        found = _ROUTES.get((request.command, request.path.partition("?")[0]))
+        method = "GET" if request.command == "HEAD" else request.command
+        found = _ROUTES.get((method, request.path.partition("?")[0]))
         if found is None:
             return Answer("there is nothing here\n", status=HTTPStatus.NOT_FOUND)
         return found(self, request)
+
+    def failed(self, error: Exception) -> Answer:
+        """The answer where none could be made; said once, however often it is asked for."""
+        if (failure := f"{type(error).__name__}: {error}") != self._failure:
+            cause = None if isinstance(error, OSError) else error  # the system's own word is enough
+            logger.error("a request of the status page could not be answered: %s", failure, exc_info=cause)
+            self._failure = failure
+        text = "this could not be answered; the daemon's log says why\n"
+        return Answer(text, status=HTTPStatus.INTERNAL_SERVER_ERROR)
 
     # -- who may ----------------------------------------------------------------------------------------------------
 
@@ -109,7 +126,14 @@ class StatusServer:
             return Answer("a page of another site cannot ask this\n", status=HTTPStatus.FORBIDDEN)
         if writes and self._token is None:
             return Answer("status.token is not set, so this page only shows\n", status=HTTPStatus.FORBIDDEN)
-        if (writes or not self._open_to_all) and not self._has_token(request.headers.get("Authorization", "")):
+        return None if not writes and self._open_to_all else self._refusal_without_token(request)
+
+    def _refusal_without_token(self, request: BaseHTTPRequestHandler) -> Answer | None:
+        wanted = self._wanted()
+        if wanted is None:
+            text = "status.token cannot be read now, so nobody has it; the daemon's log says why\n"
+            return Answer(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
+        if not _has(wanted, request.headers.get("Authorization", "")):
             return Answer(
                 "status.token is wanted, as a bearer token or a password\n",
                 _TEXT,
@@ -118,28 +142,39 @@ class StatusServer:
             )
         return None
 
-    def _has_token(self, authorization: str) -> bool:
-        scheme, _, given = authorization.partition(" ")
-        if scheme.lower() == "basic":
-            try:
-                given = base64.b64decode(given, validate=True).decode().partition(":")[2]
-            except (binascii.Error, UnicodeDecodeError):
-                return False
-        wanted = "" if self._token is None else self._token.reveal()
-        return bool(wanted) and hmac.compare_digest(given.encode(), wanted.encode())
+    def _wanted(self) -> str | None:
+        """The token, empty where there is none; None where it cannot be read now, which is said once."""
+        try:
+            token = "" if self._token is None else self._token.reveal()
+        except ConfigurationError as error:
+            if (reason := str(error)) != self._unreadable:
+                logger.error("%s; until then, whatever needs status.token is refused", reason)
+                self._unreadable = reason
+            return None
+        self._unreadable = ""
+        return token
 
     # -- what there is ----------------------------------------------------------------------------------------------
 
     def _page(self, _: BaseHTTPRequestHandler) -> Answer:
-        manager = self._manager
+        manager, watch = self._manager, self._manager.watch
+        if self._drawn is not None:
+            seen, failure, until, answer = self._drawn
+            if seen is watch.overview and failure == watch.failure and time.monotonic() < until:
+                return answer
+        seen, failure, begun = watch.overview, watch.failure, time.thread_time()
         text = page(
-            manager.watch,
+            watch,
             title=f"Recovery of {manager.whose}",
             period=manager.period,
             pools=all_statistics(),
             acts=self._token is not None,
         )
-        return Answer(text, _HTML)
+        answer = Answer(text.encode(), _HTML)
+        # Of thousands in doubt it takes long, and whoever asks again and again must not keep the others waiting.
+        costly = time.thread_time() - begun > _COSTLY
+        self._drawn = (seen, failure, time.monotonic() + 1.0, answer) if costly else None
+        return answer
 
     def _metrics(self, request: BaseHTTPRequestHandler) -> Answer:
         try:
@@ -160,8 +195,10 @@ class StatusServer:
 
     def _in_doubt(self, _: BaseHTTPRequestHandler) -> Answer:
         seen = self._manager.watch.overview
-        found = {"at": None, "in_doubt": []} if seen is None else seen.as_dict()
-        return Answer(json.dumps(found, indent=2), _JSON)
+        # Made once for each scan: it may be long, and connections share it.
+        if self._list is None or self._list[0] is not seen:
+            self._list = seen, _listed(seen)
+        return self._list[1]
 
     def _scan(self, _: BaseHTTPRequestHandler) -> Answer:
         logger.warning("a scan was asked for on the status page")
@@ -178,37 +215,63 @@ _ROUTES: dict[tuple[str, str], Callable[[StatusServer, BaseHTTPRequestHandler], 
 }
 
 
-class _Server(ThreadingHTTPServer):
-    """Without a look-up of its own name, which may hang."""
-
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, address: Address, handler: Callable[..., BaseHTTPRequestHandler]) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        super().__init__((address.host, address.port), handler)
-
-    def server_bind(self) -> None:
-        TCPServer.server_bind(self)
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        logger.debug("a request of %s was cut off", client_address, exc_info=True)
+def _listed(seen: Overview | None) -> Answer:
+    if seen is not None and sum(1 + len(each.branches) for each in seen.in_doubt) > _LISTED:
+        text = f"{len(seen.in_doubt)} transactions in doubt are too many for here: txpool-recovery list --json\n"
+        return Answer(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
+    found = {"at": None, "in_doubt": []} if seen is None else seen.as_dict()
+    return Answer(json.dumps(found, indent=2).encode(), _JSON)
 
 
-class _Handler(BaseHTTPRequestHandler):
+def _has(wanted: str, authorization: str) -> bool:
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            return False
+    return bool(wanted) and hmac.compare_digest(given.encode(), wanted.encode())
+
+
+class _Request(BaseHTTPRequestHandler):
+    """One request, read from its whole head: what comes after it is not read. The reply is `head` and `body`."""
+
     server_version, sys_version = "txpool-recovery", ""
     protocol_version = "HTTP/1.1"
-    #: Seconds that a client may take over its request.
-    timeout = 10
+    # Of a request that names none; the one that http.server takes has answers without a head.
+    default_request_version = "HTTP/1.0"
 
-    def __init__(self, status: StatusServer, *arguments: object) -> None:
+    def __init__(self, status: StatusServer, head: bytes, refused: HTTPStatus | None) -> None:
+        # The base class's own would read from a socket.
         self._status = status
-        super().__init__(*arguments)  # type: ignore[arg-type]
+        self.rfile = BytesIO(head)
+        self.wfile = self.head = BytesIO()
+        self.body = b""
+        self.command, self.requestline, self.request_version = "", "", self.default_request_version
+        if refused is None:
+            self.handle_one_request()
+        else:
+            self.send_error(refused)
+
+    def parse_request(self) -> bool:
+        if not super().parse_request():
+            return False
+        if re.fullmatch(r"HTTP/1\.[0-9]", self.request_version) and len(self.requestline.split()) == 3:
+            return True
+        self.request_version = self.default_request_version
+        self.send_error(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+        return False
 
     def do_GET(self) -> None:
-        answer = self._status.answer(self)
+        try:
+            self._send(self._status.answer(self))
+        except Exception as error:
+            self._send(self._status.failed(error))
+
+    do_HEAD = do_POST = do_GET  # noqa: N815 - the names are http.server's
+
+    def _send(self, answer: Answer) -> None:
         body = answer.body.encode() if isinstance(answer.body, str) else answer.body
-        # What a request brings beside its head is not read.
         self.close_connection = True
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
@@ -223,9 +286,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("WWW-Authenticate", 'Basic realm="txpool: any name, and status.token as the password"')
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body)
+            self.body = body
 
-    do_POST = do_GET  # noqa: N815 - the names are http.server's
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """For http.server, which refuses what is no request; nothing of the request is sent back."""
+        status = HTTPStatus(code)
+        self._send(Answer(f"{status.phrase.lower()}\n", status=status))
 
-    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - http.server's name
-        logger.debug(format, *arguments)
+    def handle_expect_100(self) -> bool:
+        return True  # nothing is waited for: the answer itself follows
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        logger.debug("%r: %s", self.requestline, code)

@@ -1,6 +1,7 @@
 """Recovery suspended by a person: a flag in the decision log, which lasts, and which every recoverer of the node sees.
 
 What runs already ends: a scan looks before each of its passes. What a person does by hand is not suspended.
+It is kept without a number of its format, since the version of before the notes reads no other keys.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from datetime import datetime
 
 from recovery.audit import audited, who
 from txpool.log.base import DecisionLog, Memo
+from txpool.log.formats import unpack
 
 _KIND = "suspended"
 
@@ -34,7 +36,7 @@ class Suspension:
 def suspension(log: DecisionLog) -> Suspension | None:
     """The suspension of one of the nodes that are ours to recover, or None. LogError."""
     nodes = log.nodes()
-    return next((Suspension(**json.loads(memo.text)) for memo in log.memos(_KIND) if memo.name in nodes), None)
+    return next((Suspension(**unpack(memo)) for memo in log.memos(_KIND) if memo.name in nodes), None)
 
 
 def suspend(log: DecisionLog, reason: str = "") -> Suspension:

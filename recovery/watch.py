@@ -9,6 +9,7 @@ from typing import Any
 
 from recovery.alarms import Alarms
 from recovery.evidence import Evidence
+from recovery.kept import Kept
 from recovery.listing import OVER, InDoubt, in_doubt
 from recovery.report import AlarmKind, ScanReport, told
 from recovery.sites import Recoverable, Sites
@@ -42,6 +43,8 @@ class Overview:
     report: ScanReport
     in_doubt: tuple[InDoubt, ...]
     sites: tuple[Site, ...]
+    #: Whether every datasource has answered, and every database that a node of ours prepares in was reached.
+    complete: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         """What is in doubt, as plain data for JSON."""
@@ -73,6 +76,7 @@ class Watch:
         report: ScanReport,
         datasources: Iterable[Recoverable],
         *,
+        kept: Kept,
         seconds: float,
         passes: int,
     ) -> ScanReport:
@@ -80,12 +84,15 @@ class Watch:
 
         Returns the report with the alarms that stand now.
         """
-        left = _left(in_doubt(evidence, sites), report)
+        noted = tuple(dict.fromkeys((*evidence.heuristics, *report.heuristics)))
+        left = _left(in_doubt(replace(evidence, heuristics=noted), sites, kept), report)
         limits = slots(sites, evidence.listings)
-        self._alarms.update(left, evidence.silent, limits)
+        self._alarms.update(left, evidence, limits)
+        left = tuple(replace(each, age=self._alarms.age(each)) if each.unresolved else each for each in left)
         found = [_site(each, evidence, left, limits) for each in datasources]
         report = replace(report, alarms=self._alarms.standing)
-        self.overview = Overview(time.time(), seconds, passes, report, left, tuple(found))
+        complete = not (evidence.silent or evidence.unreached)
+        self.overview = Overview(time.time(), seconds, passes, report, left, tuple(found), complete)
         self.failure = ""
         self._latest = time.monotonic()
         self._totals["committed"] += len(report.committed)
@@ -117,8 +124,10 @@ class Watch:
             return
         yield Sample(catalogue.LAST_SCAN, (), seen.at)
         yield Sample(catalogue.HEURISTICS, (), sum(bool(each.heuristics) for each in seen.in_doubt))
-        ages = [each.age or 0.0 for each in seen.in_doubt if each.unresolved]
-        yield Sample(catalogue.OLDEST, (), max(ages, default=0.0))
+        if seen.complete:  # else nobody knows, and a number would say that somebody does
+            since = max(time.time() - seen.at, _LEAST)
+            ages = [(each.age or 0.0) + since for each in seen.in_doubt if each.unresolved and each.ours]
+            yield Sample(catalogue.OLDEST, (), max(ages, default=0.0))
         for kind in AlarmKind:
             yield Sample(catalogue.ALARMS, (kind.value,), sum(alarm.kind == kind.value for alarm in seen.report.alarms))
         for site in seen.sites:
@@ -132,6 +141,8 @@ class Watch:
                 yield Sample(catalogue.SLOTS_TAKEN, name, site.slots.taken)
 
 
+#: Seconds that something in doubt has been that for, at least: 0 is for nothing.
+_LEAST = 0.001
 _scan_seconds = HISTOGRAMS[catalogue.SCAN_SECONDS]
 
 
@@ -151,7 +162,7 @@ def _left(found: Iterable[InDoubt], report: ScanReport) -> tuple[InDoubt, ...]:
         if heuristics or (branches and each.gtrid not in report.forgotten):
             now = replace(each, branches=branches, heuristics=heuristics, attention=each.attention or bool(heuristics))
             left.append(now if now.unresolved else replace(now, next=OVER))
-    return tuple(sorted(left, key=lambda each: -(each.age or 0.0)))
+    return tuple(sorted(left, key=lambda each: (not each.heuristics, each.foreign, -(each.age or 0.0))))
 
 
 def _site(datasource: Recoverable, evidence: Evidence, left: Iterable[InDoubt], limits: dict[str, Slots]) -> Site:

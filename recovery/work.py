@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
+from recovery import kept
 from recovery.evidence import STRAYED, Evidence
 from recovery.report import Account, Ended, LeftAlone
 from recovery.sites import Seen, Sites
-from txpool import failpoints
-from txpool.log.base import DecisionLog, Heuristic
+from txpool import failpoints, tracing
+from txpool.log.base import DecisionLog, Heuristic, Memo
+from txpool.remarks import NOTE, TRACEPARENT
 from txpool.resources.base import Answer, BranchRecord, ResourceManager
 
-_WORDS = "or refused it (its words are logged at INFO); it is asked again"
+_WORDS = "or refused it; it is asked again"
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A resource manager that says why a branch's commit or rollback had no answer."""
+
+    def why_not(self, record: BranchRecord) -> str: ...
+
+
+def _words(manager: ResourceManager, record: BranchRecord) -> str:
+    return manager.why_not(record) if isinstance(manager, Explains) else ""
 
 
 class Work:
@@ -22,6 +37,10 @@ class Work:
         self.log = log
         self.sites = sites
         self.account = account
+        #: How each database has ended its part, by gtrid and datasource.
+        self._ends: dict[str, dict[str, str]] = {}
+        #: Transactions with a heuristic outcome.
+        self._noted = {heuristic.gtrid for heuristic in evidence.heuristics}
 
     def commit(self, record: BranchRecord, why: str) -> bool:
         """Commit a branch that a decision names; whether its database has answered, so that it needs no record."""
@@ -30,10 +49,13 @@ class Work:
             return False
         if failpoints.armed:
             failpoints.hit("recovery.branch")
-        answer = manager.commit(record)
+        answer = self._traced("commit", record, manager.commit)
         if answer is Answer.UNKNOWN:
-            self._leave(record, f"{record.datasource} gave no answer to its commit, {_WORDS}")
+            self._leave(record, f"{record.datasource} gave no answer to its commit, {_WORDS}", _words(manager, record))
             return False
+        ends = self._ends.setdefault(record.xid.gtrid, {})
+        if ends.get(record.datasource, Answer.COMMITTED.value) == Answer.COMMITTED.value:
+            ends[record.datasource] = answer.value  # of a Spark write's many branches, the one that differs
         if answer is Answer.ROLLED_BACK or (answer is Answer.LOST and record.evidence):
             self._heuristic(record, "commit", answer)
         elif self.evidence.was_listed(record):
@@ -45,9 +67,11 @@ class Work:
         """Roll a listed branch back, which its transaction's decision, or the lack of one, allows."""
         if failpoints.armed:
             failpoints.hit("recovery.branch")
-        answer = self.sites.managers[branch.datasource].rollback(branch.record)
+        manager = self.sites.managers[branch.datasource]
+        answer = self._traced("rollback", branch.record, manager.rollback)
         if answer is Answer.UNKNOWN:
-            self._leave(branch.record, f"{branch.datasource} gave no answer to its rollback, {_WORDS}")
+            words = _words(manager, branch.record)
+            self._leave(branch.record, f"{branch.datasource} gave no answer to its rollback, {_WORDS}", words)
         elif answer is Answer.COMMITTED:
             self._heuristic(branch.record, "rollback", answer)
         elif answer is Answer.ROLLED_BACK:
@@ -57,6 +81,9 @@ class Work:
     def settle(self, gtrid: str, named: tuple[BranchRecord, ...], why: str) -> bool:
         """Commit the named branches and roll the losers back; whether every named branch has answered."""
         answers = [self.commit(record, why) for record in named]
+        ends = self._ends.pop(gtrid, {})
+        if gtrid in self._noted:
+            kept.keep_ends(self.log, gtrid, ends)
         names = {record.xid for record in named}
         for branch in self.evidence.seen(gtrid):
             if branch.xid not in names:
@@ -76,10 +103,18 @@ class Work:
         if not branches:
             self.account.leave(LeftAlone(gtrid, "", "", reason, alarm))
 
+    def _traced(self, verb: str, record: BranchRecord, act: Callable[[BranchRecord], Answer]) -> Answer:
+        """End a branch; where traces are made, in that of its transaction."""
+        if tracing.tracer is None:
+            return act(record)
+        traceparent = self.evidence.remarks(record.xid.gtrid)[TRACEPARENT]
+        return tracing.tracer.recover(verb, record, traceparent, act)
+
     def _reachable(self, record: BranchRecord) -> ResourceManager | None:
         """The manager that can speak for the branch; None, with the reason written down, where there is none."""
-        name = record.datasource
-        if name not in self.evidence.listings:
+        site = self.evidence.site_of(record)
+        name = site or record.datasource
+        if site is None:
             reason = self.evidence.silent.get(name)
             self._leave(
                 record,
@@ -98,8 +133,9 @@ class Work:
             return None
         return self.sites.managers[name]
 
-    def _leave(self, record: BranchRecord, reason: str) -> None:
-        self.account.leave(LeftAlone(record.xid.gtrid, record.xid.joined, record.datasource, reason))
+    def _leave(self, record: BranchRecord, reason: str, error: str = "") -> None:
+        left = LeftAlone(record.xid.gtrid, record.xid.joined, record.datasource, reason, error=error)
+        self.account.leave(left)
 
     def _heuristic(self, record: BranchRecord, decided: str, answer: Answer) -> None:
         if any(
@@ -107,5 +143,9 @@ class Work:
         ):
             return
         found = Heuristic(record.xid.gtrid, record.xid.bqual, record.datasource, decided, answer.value, time.time())
+        note = self.evidence.remarks(found.gtrid)[NOTE]
+        if note:  # it is to outlive its decision, as the outcome does
+            self.log.keep(Memo(NOTE, found.gtrid, note, found.noted))
         self.log.note(found)
+        self._noted.add(found.gtrid)
         self.account.heuristic(found)

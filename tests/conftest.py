@@ -36,7 +36,7 @@ _DOCKER = os.environ.get("TXPOOL_TEST_DOCKER") == "1"
 _ALL = os.environ.get("TXPOOL_REQUIRE_ALL") == "1"
 _PATIENCE = 240.0
 
-pytest_plugins = ["tests.crash.evidence"]
+pytest_plugins = ["tests.crash.evidence", "tests.strangers"]
 
 # A suite that is started in the background of a shell ignores SIGINT, and so would every process it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -62,8 +62,10 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests against containers are not part of the suite unless asked for."""
-    left_out = [] if _DOCKER else [item for item in items if item.get_closest_marker("docker")]
+    """Tests against containers, and beside the former version, are not part of the suite unless asked for."""
+    unasked = {"docker": not _DOCKER, "former": not os.environ.get("TXPOOL_OLD_CHECKOUT")}
+    markers = [name for name, left in unasked.items() if left]
+    left_out = [item for item in items if any(map(item.get_closest_marker, markers))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]

@@ -92,7 +92,7 @@ class Connection:
             ambient.require_active()
             datasource = self._open_datasource()
             if datasource.settings.managed_commit != "join":
-                raise refuse_end("commit", datasource, ambient)
+                raise refuse_end("commit", datasource, ambient.gtrid)
 
     def rollback(self) -> None:
         """Plain: as the driver's. Enlisted: ProgrammingError, or with managed.commit=join undo what it did.
@@ -179,7 +179,7 @@ class Connection:
         if self._pooled is not None:
             state = "plain"
         elif self._enlistment is not None and not self._enlistment.ended:
-            state = f"enlisted in {self._enlistment.transaction.gtrid}"
+            state = f"enlisted in {self._enlistment.gtrid}"
         else:
             state = "closed" if self.closed else "detached"
         return f"<txpool connection{name}, {state}>"
@@ -220,7 +220,7 @@ class Connection:
             elif self._pooled.home is None:
                 raise self._parents()
             return None
-        if enlistment.transaction is not ambient or enlistment.ended:
+        if enlistment.owner() is not ambient or enlistment.ended:
             if enlistment.ended:
                 self._require_open()
                 self._enlistment = None
@@ -275,7 +275,7 @@ class Connection:
                 raise self._parents()
             return None, pooled
         ambient = ambient_transaction()
-        if enlistment.transaction is not ambient:
+        if enlistment.owner() is not ambient:
             enlistment.require_here(ambient)
         return enlistment, None
 
@@ -375,6 +375,6 @@ class Connection:
         enlistment = self._enlistment
         if enlistment is not None and enlistment.ended and not (self._own and self._own.joined):
             raise InterfaceError(
-                f"this connection of {self._datasource.name} was taken inside {enlistment.transaction.gtrid}, which "
-                f"has ended ({enlistment.transaction.status.value}): take another by connect(). Nothing was done."
+                f"this connection of {self._datasource.name} was taken inside {enlistment.gtrid}, which "
+                f"has ended ({enlistment.how_it_ended}): take another by connect(). Nothing was done."
             )

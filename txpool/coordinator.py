@@ -20,9 +20,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from enum import Enum
+from time import time
 
 from txpool import failpoints
-from txpool.log.base import DecisionLog, Heuristic
+from txpool.log.base import ENDS, DecisionLog, Heuristic, Memo
+from txpool.log.formats import pack
+from txpool.remarks import NOTE, with_remarks
 from txpool.resources.base import Answer, Branch, Decider, MarkedBranch, Refused, Settled, Vote
 from txpool.unit import Outcome, Result, Unit
 from txpool.xid import make_pointer, make_xid, split_gtrid
@@ -66,6 +69,10 @@ class Coordinator:
         self._ended: dict[Branch | MarkedBranch, Answer] = {}
         self._begun = False  #: Phase two has: outcome and `_ended` are its own.
         self._result = Result(Outcome.COMMITTED, unit.gtrid)
+
+    @property
+    def gtrid(self) -> str:
+        return self._unit.gtrid
 
     def commit(self) -> Result:
         """Take the transaction to its end; the result is never an exception."""
@@ -122,6 +129,8 @@ class Coordinator:
         decider, identity = (self._marked.datasource, self._marked.identity()) if self._marked else (None, "")
         for number, branch in enumerate(self._branches):
             branch.name(make_xid(self._unit.gtrid, number, branch.datasource, decider=decider, identity=identity))
+        for branch in self._branches:
+            self._required_log.note_site(branch.site)
         if self._marked is not None:
             self._mark(self._marked)
         for branch in self._branches:
@@ -177,8 +186,11 @@ class Coordinator:
         if self._marked is None and not voted:
             self._end_undecided()
             return
+        records = [b.record for b in voted]
+        if self._unit.remarks:
+            records = with_remarks(records, self._unit.remarks)
         try:
-            self._decider.record(self._unit.gtrid, [b.record for b in voted])
+            self._decider.record(self._unit.gtrid, records)
         except Refused as refusal:
             self._note(refusal)
             self.phase = Phase.ROLLBACK
@@ -273,9 +285,15 @@ class Coordinator:
         """
         log, wanted = self._required_log, self._wanted
         decided = "commit" if wanted is Answer.COMMITTED else "rollback"
-        for branch, answer in self._ended.items():
-            if answer not in (wanted, Answer.UNKNOWN):
-                log.note(self._heuristic(branch, answer, decided))
+        otherwise = [(each, answer) for each, answer in self._ended.items() if answer not in (wanted, Answer.UNKNOWN)]
+        note = (self._unit.remarks or {}).get(NOTE)
+        if otherwise and note:
+            log.keep(Memo(NOTE, self._unit.gtrid, note, time()))
+        for branch, answer in otherwise:
+            log.note(self._heuristic(branch, answer, decided))
+        if otherwise:
+            ends = {name: answer.value for name, answer in self._result.answers.items()}
+            log.keep(Memo(ENDS, self._unit.gtrid, pack(ends=ends), time()))
         if self._unit.loose_ends or set(self._ended.values()) - {wanted}:
             log.finish(self._unit.gtrid)
         elif wanted is Answer.COMMITTED:
@@ -304,7 +322,8 @@ class Coordinator:
     def _go_on(self, error: BaseException) -> None:
         if not isinstance(error, Exception):
             self._result.interrupt = error
-        logger.warning("%s: %s: %s", self._unit.gtrid, self.phase.value, error)
+        gtrid = self._unit.gtrid
+        logger.warning("%s: %s: %s", gtrid, self.phase.value, error, extra={"gtrid": gtrid})
 
     def _heuristic(self, branch: Branch | MarkedBranch, answer: Answer, decided: str) -> Heuristic:
         # A marked branch has no name, and one that the user's own SQL ended early was never given one.

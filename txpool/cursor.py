@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from txpool.attributes import CursorAttribute
 from txpool.errors import InterfaceError, ProgrammingError, translate
+from txpool.required import require_transaction
 
 if TYPE_CHECKING:
     from txpool.connection import Connection
@@ -63,6 +64,7 @@ class Cursor:
         if enlistment is None:
             if self._home is not connection._pooled:
                 self._move(None)
+            require_transaction(connection._datasource)
             try:
                 self._raw.execute(operation, *args, **kwargs)
             except Exception as error:
@@ -100,6 +102,8 @@ class Cursor:
         raw = self._raw
         if enlistment is not None:
             enlistment.start(connection)
+        else:
+            require_transaction(connection._datasource)
         try:
             result = getattr(raw, method)(*args, **kwargs)
         except BaseException as error:

@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 from txpool.connection import Connection
 from txpool.drivers import make_driver
+from txpool.drivers.psycopg import configured_user
 from txpool.enlistment import Enlistment
 from txpool.errors import ConfigurationError
+from txpool.finishing import LIMIT, finish
 from txpool.handles import HANDLES
 from txpool.manager import ambient
 from txpool.patience import FOREVER, Patience
 from txpool.pool import Pool, PoolStatistics
 from txpool.pool.pooled import Pooled
+from txpool.required import Required
 from txpool.resources.adopted import AdoptedBranch, Channel
-from txpool.resources.base import Branch, BranchRecord, MarkedBranch, ResourceManager, XidsTable
+from txpool.resources.base import Branch, BranchRecord, MarkedBranch, ResourceManager, Site, XidsTable
 from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.local import LocalBranch
 from txpool.resources.marked import MarkedBranch as MarkedLocal
 from txpool.resources.postgresql import PostgreSQLBranch, PostgreSQLManager
 from txpool.resources.staging import Staging
 from txpool.resources.xids import Xids
+from txpool.secret import redact_url
 from txpool.settings import DataSourceSettings
 
 if TYPE_CHECKING:
     from txpool.transaction import Transaction
-
-logger = logging.getLogger("txpool")
 
 _SCHEME = "txpool:"
 
@@ -66,9 +68,13 @@ class DataSource:
             idle_timeout=settings.pool_idle_timeout or 0.0,
             max_lifetime=settings.pool_max_lifetime or 0.0,
             check_bypass=settings.pool_check_bypass,
+            check_timeout=settings.pool_check_timeout,
             leak_threshold=settings.pool_leak_threshold,
             reset_always=settings.pool_reset == "always",
         )
+        demands = settings.transaction_required
+        #: What it demands of statements on plain connections, if anything.
+        self.required = None if demands == "off" else Required(settings.name, strict=demands == "strict")
         self._handle = HANDLES[settings.driver]
         self._xids = Xids(settings.name, self.driver_adapter, settings.cmr_table)
         self._cleanup = CleanupQueue(
@@ -76,6 +82,8 @@ class DataSource:
         )
         #: One for each transaction whose prepared branches are finished here.
         self._channels: WeakValueDictionary[str, Channel] = WeakValueDictionary()
+        key = id(self)
+        _opened[key] = ref(self, lambda _: _opened.pop(key, None))
 
     @classmethod
     def from_settings(cls, settings: DataSourceSettings) -> DataSource:
@@ -101,14 +109,17 @@ class DataSource:
         return self._handle(self, None, transaction.enlist(self, timeout))
 
     def close(self) -> None:
-        """Close the pool: what is idle now, what is in use when it comes back. Marks that are done with are deleted."""
+        """Close the pool: what is idle now, what is in use when it comes back. Marks that are done with are deleted.
+
+        Where they cannot be, within a few seconds, the log says so, and they are left to recovery.
+        """
         _forget(self)
-        if self._cleanup:
-            try:
-                self._cleanup.flush()
-            except Exception as error:
-                logger.warning("%s: finished marks are left to recovery: %s", self.name, error)
-        self.pool.close()
+        _opened.pop(id(self), None)
+        try:
+            if self._cleanup:
+                finish([self._cleanup.piece()], monotonic() + LIMIT)
+        finally:
+            self.pool.close()
 
     def statistics(self) -> PoolStatistics:
         """The pool's numbers of this moment, and its totals."""
@@ -147,7 +158,7 @@ class DataSource:
 
     def _branch(self, raw: Any, patience: Patience) -> Branch | MarkedBranch:
         if self.mode == "xa":
-            return PostgreSQLBranch(self.name, self.driver_adapter, raw, patience)
+            return PostgreSQLBranch(self.name, self.driver_adapter, raw, patience, file=self.settings.file)
         if self.mode == "cmr":
             return MarkedLocal(self.name, self.driver_adapter, raw, self._xids, self._cleanup, patience=patience)
         return LocalBranch(self.name, self.driver_adapter, raw, patience)
@@ -167,7 +178,9 @@ class DataSource:
         """
         if self.mode != "xa":
             raise ConfigurationError(f"datasource {self.name} (mode={self.mode}) prepares nothing: only mode=xa does")
-        return PostgreSQLManager(self.name, make_driver(self.settings, recovery=recovery))
+        driver = make_driver(self.settings, recovery=recovery)
+        user = configured_user(self.settings) if recovery and self.settings.recovery_user else None
+        return PostgreSQLManager(self.name, driver, user=user, owners=self.settings.prepared_owners)
 
     def xids_table(self, *, nodes: Collection[str] | None = None, lock_timeout: float = 5.0) -> XidsTable:
         """What recovery needs of a marked datasource; its arguments are those of `Xids`."""
@@ -175,6 +188,14 @@ class DataSource:
             raise ConfigurationError(f"datasource {self.name} (mode={self.mode}) has no marks: only mode=cmr has")
         driver = make_driver(self.settings, recovery=True)
         return Xids(self.name, driver, self.settings.cmr_table, nodes=nodes, lock_timeout=lock_timeout)
+
+    def site(self, timeout: float | None = None) -> Site:
+        """Where it prepares, and as whom. Errors: as `connect`."""
+        pooled = self._take(timeout)
+        try:
+            return Site(self.name, pooled.raw.identity, pooled.raw.role, self.settings.file)
+        finally:
+            self.pool.give_back(pooled)
 
     def staging(self, *, lock_timeout: float = 5.0) -> Staging | None:
         """What recovery needs of the staging tables of Spark's writes; None where there are none of this kind."""
@@ -186,6 +207,7 @@ class DataSource:
 # -- the registry -------------------------------------------------------------------------------------------------
 
 # Each step is one operation of a dict, which needs no lock, and so none that a fork could leave held.
+_opened: dict[int, ref[DataSource]] = {}
 _registered: dict[str, DataSource] = {}
 #: By the absolute path of the file, or by what has travelled here.
 _open_ones: dict[str, DataSource] = {}
@@ -215,8 +237,8 @@ def find(target: str | Path | DataSource) -> DataSource:
             return DataSource.from_properties(path)
     names = ", ".join(sorted(_registered)) or "none"
     raise ConfigurationError(
-        f"{name!r} is neither a registered datasource (these are: {names}) nor a file: register(datasource), or "
-        "name its .properties file"
+        f"{redact_url(name)!r} is neither a registered datasource (these are: {names}) nor a file: "
+        "register(datasource), or name its .properties file"
     )
 
 
@@ -233,6 +255,11 @@ def _shared(key: str, load: Any) -> DataSource:
         if datasource is not made:
             made.pool.close()
     return datasource
+
+
+def opened() -> list[DataSource]:
+    """The datasources that this process has opened and not closed, whatever they are known by."""
+    return [datasource for each in list(_opened.values()) if (datasource := each()) is not None]
 
 
 def known() -> dict[str, DataSource]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from txpool.attributes import NOTHING, Wardrobe
 from txpool.errors import Error, InterfaceError, ProgrammingError, translate, translated
@@ -40,19 +40,25 @@ class Enlistment:
         "_thread",
         "cursors",
         "ended",
+        "gtrid",
+        "how_it_ended",
         "in_pipeline",
         "lock",
         "mode",
+        "owner",
         "raw",
         "savepoints",
-        "transaction",
         "wardrobe",
     )
 
     def __init__(
         self, datasource: DataSource, transaction: Transaction, pooled: Pooled[Any], branch: Branch | MarkedBranch
     ) -> None:
-        self.transaction = transaction
+        #: Its transaction, which refers to it: None where that was dropped.
+        self.owner = ref(transaction)
+        self.gtrid = transaction.gtrid
+        #: For people, once it has ended.
+        self.how_it_ended = ""
         self.mode = datasource.mode
         self.raw = pooled.raw
         self.lock = RLock()
@@ -88,11 +94,12 @@ class Enlistment:
         """Stop what is executing on it; from any thread, never raises, and may take seconds."""
         self._driver.cancel(self.raw)
 
-    def release(self, *, reusable: bool) -> None:
-        """The transaction has ended: back to the pool, or destroyed where its state is not certain."""
+    def release(self, how: str, *, reusable: bool) -> None:
+        """The transaction has ended, and so: back to the pool, or destroyed where its state is not certain."""
         reusable = reusable and not self._doomed and self._driver.is_open(self.raw)
         with self.lock:
             self.ended = True
+            self.how_it_ended = how
             try:
                 for cursor in list(self.cursors or ()):
                     cursor.close()
@@ -116,25 +123,35 @@ class Enlistment:
         """Raise where the caller, whose ambient transaction is another or none, is not in this one."""
         if self.home is None:
             raise InterfaceError(
-                f"this connection of {self._datasource.name} is enlisted in {self.transaction.gtrid}, which is the "
+                f"this connection of {self._datasource.name} is enlisted in {self.gtrid}, which is the "
                 "parent process's: connect() in this process. Nothing was sent."
             )
         if ambient is not None:
             raise ProgrammingError(
-                f"this connection of {self._datasource.name} is enlisted in {self.transaction.gtrid}, and here "
+                f"this connection of {self._datasource.name} is enlisted in {self.gtrid}, and here "
                 f"{ambient.gtrid} is ambient: connect() gives one that belongs to it. Nothing was done."
             )
         if get_ident() == self._thread:
             raise ProgrammingError(
-                f"this connection of {self._datasource.name} is enlisted in {self.transaction.gtrid}, which is not "
+                f"this connection of {self._datasource.name} is enlisted in {self.gtrid}, which is not "
                 "ambient here: resume() it first, or connect() outside it. Nothing was done."
             )
+
+    def _active(self) -> Transaction:
+        transaction = self.owner()
+        if transaction is None:
+            raise ProgrammingError(
+                f"{self.gtrid}, in which this connection of {self._datasource.name} is enlisted, was dropped without "
+                "its end, and rolls back. Nothing was done."
+            )
+        transaction.require_active()
+        return transaction
 
     def enter(self, handle: Connection) -> None:
         """Take the connection for what executes nothing; `leave` follows, unless this raises."""
         self.lock.acquire()
         try:
-            self.transaction.require_active()
+            self._active()
             self.wardrobe.wear(NOTHING if handle._own is None else handle._own.attributes)
         except BaseException:
             self.lock.release()
@@ -147,9 +164,9 @@ class Enlistment:
         """Take the connection for a statement; `finish` or `failed` follows, unless this raises."""
         self.lock.acquire()
         try:
-            self.transaction.require_active()
+            transaction = self._active()
             self.wardrobe.wear(NOTHING if handle._own is None else handle._own.attributes)
-            self._driver.begin(self.raw, self.transaction.label)
+            self._driver.begin(self.raw, transaction.label)
             self._fresh = not handle._has_work(self.raw)
             if self.savepoints is not None:
                 self.savepoints.work(handle)
@@ -205,13 +222,18 @@ class Enlistment:
         """The user's own SQL has ended the local transaction: the error that says so."""
         error = ProgrammingError(
             f"datasource {self._datasource.name}: the SQL {command.upper()} has ended its part in "
-            f"{self.transaction.gtrid}, which can only roll back now: what was done here before it is "
+            f"{self.gtrid}, which can only roll back now: what was done here before it is "
             f"{'committed, and no rollback will undo it' if command == 'commit' else 'undone'}. "
             "Leave commit and rollback to the transaction."
         )
         self._branch.disturb(command)
-        self.transaction.set_rollback_only(error)
+        self._doom_all(error)
         return error
+
+    def _doom_all(self, reason: BaseException) -> None:
+        transaction = self.owner()
+        if transaction is not None:  # one that was dropped rolls back as it is
+            transaction.set_rollback_only(reason)
 
     def commit(self, handle: Connection) -> None:
         """A handle's commit()."""
@@ -223,18 +245,19 @@ class Enlistment:
         """A handle's rollback()."""
         savepoints = self._own_savepoints("rollback")
         with self.lock:
-            if not self.transaction.active:  # it rolls back as a whole, or has
+            transaction = self.owner()
+            if transaction is None or not transaction.active:  # it rolls back as a whole, or has
                 return
             try:
                 with translated():
                     savepoints.rollback(handle)
             except Overlaid:
                 error = ProgrammingError(
-                    f"datasource {self._datasource.name}: rollback() on one connection in {self.transaction.gtrid} "
-                    "would undo what another has done since, so the transaction is rollback-only now: all of it "
-                    "rolls back. End each connection's work before the next one begins."
+                    f"datasource {self._datasource.name}: rollback() on one connection in {self.gtrid} "
+                    "would undo what another has done since, so the transaction is rollback-only now: what was "
+                    "done within it rolls back. End each connection's work before the next one begins."
                 )
-                self.transaction.set_rollback_only(error)
+                self._doom_all(error)
                 raise error from None
 
     def close(self, handle: Connection) -> None:
@@ -244,16 +267,16 @@ class Enlistment:
 
     def _own_savepoints(self, command: str) -> Savepoints:
         if self.savepoints is None:
-            raise refuse_end(command, self._datasource, self.transaction)
+            raise refuse_end(command, self._datasource, self.gtrid)
         if self.savepoints.in_block:
             raise ProgrammingError(f"{command}() inside a block of conn.transaction(): leave the block first")
         return self.savepoints
 
 
-def refuse_end(command: str, datasource: DataSource, transaction: Transaction) -> ProgrammingError:
+def refuse_end(command: str, datasource: DataSource, gtrid: str) -> ProgrammingError:
     """What a handle's commit() or rollback() inside a transaction hears, where it is not to join it."""
     return ProgrammingError(
-        f"{command}() on a connection of {datasource.name} inside {transaction.gtrid}, which owns its work: that ends "
+        f"{command}() on a connection of {datasource.name} inside {gtrid}, which owns its work: that ends "
         f"with the transaction (`txpool.{command}()`, or the end of the block), and is as it was. Libraries that must "
         "call it, as SQLAlchemy and pandas do, need managed.commit = join."
     )

@@ -4,6 +4,8 @@
 
     Exception
     ├── Warning                            (PEP 249)
+    ├── UserWarning
+    │   └── OutsideTransactionWarning      a statement outside any transaction, where transaction.required = warn
     └── Error                              (PEP 249)
         ├── InterfaceError
         │   └── ConfigurationError         a file, key or value is wrong; nothing was done
@@ -19,7 +21,7 @@
         │   ├── ProgrammingError
         │   └── NotSupportedError
         └── TransactionError               has .gtrid and .datasource
-            ├── TransactionRolledBack      nothing of it is anywhere
+            ├── TransactionRolledBack      nothing that was done within it stays
             │   └── TransactionTimeout     rolled back because its time was up
             ├── TransactionInDoubt         neither success nor failure; recovery will tell
             └── HeuristicError             a resource manager ended a branch on its own
@@ -42,6 +44,10 @@ from typing import Any
 
 class Warning(Exception):  # noqa: A001 - the name is PEP 249's
     """PEP 249: an important warning, like data truncations while inserting."""
+
+
+class OutsideTransactionWarning(UserWarning):
+    """A statement outside any transaction, on a datasource whose transaction.required is warn."""
 
 
 class Error(Exception):
@@ -117,7 +123,7 @@ def _rebuild(cls: type[TransactionError], message: str, gtrid: str | None, datas
 
 
 class TransactionRolledBack(TransactionError):
-    """Nothing of the transaction is anywhere, or will be."""
+    """Nothing that was done within the transaction stays, or will appear. Of work outside it says nothing."""
 
 
 class TransactionTimeout(TransactionRolledBack):

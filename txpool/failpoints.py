@@ -29,6 +29,7 @@ POINTS: Final = {
     "branch.prepare-sent": "one branch's PREPARE is sent",
     "branch.commit-sent": "one branch's COMMIT PREPARED is sent",
     "branch.rollback-sent": "one branch's ROLLBACK PREPARED is sent",
+    "log.note": "where a branch is about to be prepared is about to be noted, for the first time",
     "log.record": "the decision is about to be written",
     "log.recorded": "the decision is durable, its writer has not been told",
     "log.abort": "an abort record is about to be written",

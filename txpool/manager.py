@@ -10,19 +10,26 @@ import atexit
 import itertools
 import logging
 import os
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextvars import ContextVar, Token
+from functools import partial
 from time import monotonic
 from typing import Any
+from weakref import ref
 
+from txpool import dropped, tracing
 from txpool.coordinator import Coordinator
 from txpool.errors import ConfigurationError, ProgrammingError
+from txpool.finishing import LIMIT, Piece, finish, ready
 from txpool.log import open_log
 from txpool.log.base import DecisionLog
 from txpool.metrics import Sample, add_source
 from txpool.metrics.catalogue import UNSETTLED
 from txpool.patience import Patience
+from txpool.required import suspended
+from txpool.resources import cleanup
 from txpool.settings import CoordinatorSettings
 from txpool.settler import Settler
 from txpool.timers import Timers
@@ -31,6 +38,9 @@ from txpool.xid import make_gtrid, new_incarnation
 
 logger = logging.getLogger("txpool")
 
+#: Seconds of closing that what is in doubt may take, so that there is time for the rest.
+_SETTLING = 2.0
+
 _ambient: ContextVar[Transaction | None] = ContextVar("txpool.transaction", default=None)
 
 #: What `current` returns, without the price of a Python call; a function that a user ships to Spark can refer to
@@ -38,8 +48,13 @@ _ambient: ContextVar[Transaction | None] = ContextVar("txpool.transaction", defa
 ambient: Callable[[], Transaction | None] = _ambient.get
 
 
+#: Seconds that the end of the program waits for what was dropped, and is rolling back.
+
 #: Told in the thread itself what its ambient transaction is now, or None (Spark's jobs carry it to their tasks).
 ambient_listeners: list[Callable[[Transaction | None], object]] = []
+
+#: Called with each new transaction: the process's, whichever manager it has by then.
+observers: list[Callable[[Transaction], object]] = []
 
 
 def current() -> Transaction | None:
@@ -78,8 +93,6 @@ class TransactionManager:
 
     def __init__(self, settings: CoordinatorSettings) -> None:
         self.settings = settings
-        #: Called with each new transaction (observers register their callbacks so).
-        self.on_begin: list[Callable[[Transaction], object]] = []
         self._numbers = itertools.count(1)
         self._log: DecisionLog | None = None
         self._opening = threading.Lock()
@@ -105,6 +118,7 @@ class TransactionManager:
                         user=self.settings.log_user,
                         password=self.settings.log_password,
                     )
+                    self._will_close()
         return self._log
 
     @property
@@ -115,13 +129,18 @@ class TransactionManager:
     def new_gtrid(self) -> str:
         """The name of a transaction that may begin later."""
         log = self.log
+        if log is not None and self not in _open:
+            self._will_close()
         incarnation = self._unlogged if log is None else log.incarnation
         return make_gtrid(self.settings.node_name or "unnamed", incarnation, next(self._numbers))
 
-    def new_transaction(self, timeout: float | None = None, gtrid: str | None = None) -> Transaction:
+    def new_transaction(
+        self, timeout: float | None = None, gtrid: str | None = None, traceparent: str = ""
+    ) -> Transaction:
         """A transaction that is nobody's ambient one yet; `timeout` in seconds, or the configured one.
 
-        `gtrid` is one of `new_gtrid`: its record is refused where its process was taken for dead meanwhile.
+        `gtrid` is one of `new_gtrid`: its record is refused where its process was taken for dead meanwhile. A trace of
+        it goes on where `traceparent` says, or else within what is current here.
         """
         if gtrid is None:
             gtrid = self.new_gtrid()
@@ -130,22 +149,48 @@ class TransactionManager:
         if seconds is not None:
             patience = Patience(monotonic() + seconds, self.settings.transaction_phase_two_wait)
         transaction = Transaction(gtrid, self.log, self._settle_later, patience)
+        if tracing.tracer is not None:
+            transaction.trace = tracing.tracer.transaction(gtrid, traceparent)
         if seconds is not None:
-            timer = self._timers.after(seconds, lambda: transaction.expire(seconds))
-            transaction.after_completion(lambda _: timer.cancel())
-        for begun in self.on_begin:
-            begun(transaction)
+            self._call_while_open(transaction, seconds, Transaction.expire)
+        threshold = self.settings.transaction_leak_threshold
+        if threshold is not None:
+            self._call_while_open(transaction, threshold, _report_open)
+        if _ending:
+            transaction.after_completion(lambda _: self.close())
+        for attach in observers:
+            attach(transaction)
         return transaction
+
+    def _call_while_open(
+        self, transaction: Transaction, seconds: float, call: Callable[[Transaction, float], object]
+    ) -> None:
+        """Call in so many seconds, unless it has ended by then, or was dropped."""
+        known = ref(transaction)
+
+        def due() -> None:
+            if (still := known()) is not None:
+                call(still, seconds)
+
+        timer = self._timers.after(seconds, due)
+        transaction.after_completion(lambda _: timer.cancel())
 
     def _settle_later(self, transaction: Transaction, coordinator: Coordinator) -> None:
         self._settler.add(coordinator, transaction.settled)
 
     def close(self) -> None:
-        """Stop settling, write what was lazily forgotten, and give the incarnation up."""
-        self._settler.close()
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+        """Finish what is pending in this process, and give the incarnation up.
+
+        What is in doubt is asked for once more; rows and decisions that have done their work are deleted. Never
+        raises, and takes a few seconds at most: what could not be done is left to recovery, and the log says so.
+        """
+        _close([self])
+
+    def _will_close(self) -> None:
+        """Have all that follows finished when this process ends."""
+        ready()
+        _open.add(self)
+        _close_with_worker()
 
     def _after_fork_in_child(self) -> None:
         # Threads and locks of the parent's do not live here; the log looks after itself.
@@ -158,6 +203,10 @@ class TransactionManager:
 # -- the process's own manager, and the functions over it ---------------------------------------------------------
 
 _manager: TransactionManager | None = None
+#: Those of this process whose log is open: also one that was replaced while transactions went on in it.
+_open: set[TransactionManager] = set()
+#: The process has done all this already: a handler that was registered before ours comes after it.
+_ending = False
 _configuring = threading.RLock()
 
 
@@ -195,8 +244,11 @@ def begin(timeout: float | None = None) -> Transaction:
         raise ProgrammingError(
             f"{active.gtrid} is active here: end it first, suspend() it, or nest by `with transaction()`"
         )
+    frame = sys._getframe(1)
+    origin = frame.f_code, frame.f_lasti
     transaction = get_manager().new_transaction(timeout)
     make_ambient(transaction)
+    transaction.origin = origin
     return transaction
 
 
@@ -222,6 +274,8 @@ def suspend() -> Transaction | None:
     """Leave the ambient transaction, which stays active; give it to resume() to go on in it."""
     transaction = current()
     make_ambient(None)
+    if transaction is not None:
+        suspended(transaction)
     return transaction
 
 
@@ -233,12 +287,25 @@ def resume(transaction: Transaction | None) -> None:
     if transaction is not None and transaction.ended:
         transaction.require_active()
     make_ambient(transaction)
+    suspended(None)
 
 
 def status() -> Status | None:
     """The ambient transaction's status, or None without one."""
     transaction = current()
     return None if transaction is None else transaction.status
+
+
+def _report_open(transaction: Transaction, seconds: float) -> None:
+    if not transaction.ended:
+        logger.warning(
+            "%s has been open for longer than transaction.leak-threshold (%g s), and stays so: it was begun at %s, and "
+            "holds %s",
+            transaction.gtrid,
+            seconds,
+            dropped.line_of(transaction.origin),
+            transaction.holds or "nothing",
+        )
 
 
 def _ended_here(verb: str) -> Transaction:
@@ -250,19 +317,72 @@ def _ended_here(verb: str) -> Transaction:
 
 
 def _after_fork_in_child() -> None:
-    global _configuring
+    global _configuring, _ending
+    _ending = False
     _configuring = threading.RLock()
     _ambient.set(None)
-    if _manager is not None:
-        _manager._after_fork_in_child()
+    managers = _open | {_manager}
+    _open.clear()  # what is pending there is the parent's
+    for manager in managers:
+        if manager is not None:
+            manager._after_fork_in_child()
 
 
 def _close_at_exit() -> None:
+    global _ending
+    _ending = True
     left = current()
     if left is not None and not left.ended:
-        logger.warning("%s was begun, and the program ends without an end to it: all of it rolls back", left.gtrid)
-    if _manager is not None:
-        _manager.close()
+        logger.warning(
+            "%s was begun, and the program ends without an end to it: what was done within it rolls back. It was begun "
+            "at %s",
+            left.gtrid,
+            dropped.line_of(left.origin),
+        )
+    started = monotonic()
+    try:
+        dropped.close(_SETTLING)
+        _close(_open.copy(), None if left is None or left.ended else left, started)
+    except BaseException as error:  # an impatient Ctrl-C
+        logger.warning("what is not finished yet is left to recovery: the end was interrupted (%r)", error)
+
+
+def _close(
+    managers: Collection[TransactionManager], left: Transaction | None = None, started: float | None = None
+) -> None:
+    """Settle first, since that makes more to delete and to forget; and end what was `left` open, with its locks.
+
+    Of these two neither waits for the other: a transaction that a row has decided has no decision in the log.
+    """
+    started = monotonic() if started is None else started
+    for manager in managers:
+        manager._settler.stop()
+    if left is not None and cleanup.pending():  # else its connections end it soon enough
+        rollback = partial(left.rollback, leaving=True)
+        finish([Piece(f"{left.gtrid}: its rollback is left to its databases", rollback)], started + _SETTLING)
+    for manager in managers:
+        manager._settler.close(started + _SETTLING)
+    pieces = [queue.piece() for queue in cleanup.pending()]
+    for manager in managers:
+        _open.discard(manager)
+        log, manager._log = manager._log, None
+        if log is not None:
+            pieces.append(
+                Piece(f"the decision log of {log.node}: deleting what is finished is left to recovery", log.close)
+            )
+    if pieces:
+        finish(pieces, started + LIMIT)
+
+
+def _close_with_worker(_: object = None) -> None:
+    """A process of `multiprocessing` that was forked ends without what is registered with atexit."""
+    util = sys.modules.get("multiprocessing.util")
+    if util is None:
+        return
+    if sys.modules["multiprocessing.process"].parent_process() is not None:
+        util.Finalize(None, _close_at_exit, exitpriority=0)
+    else:  # a fork server's loads the program before it is one
+        util.register_after_fork(_close_at_exit, _close_with_worker)
 
 
 def _samples() -> list[Sample]:

@@ -24,7 +24,9 @@ _HEURISTIC: dict[Outcome, type[TransactionError]] = {
 
 def rolled_back(gtrid: str, why: str) -> TransactionRolledBack:
     """The error of a transaction that was rolled back for a reason of our own."""
-    return TransactionRolledBack(f"{gtrid} was rolled back, since {why}; nothing of it is anywhere", gtrid=gtrid)
+    return TransactionRolledBack(
+        f"{gtrid} was rolled back, since {why}; nothing that was done within it stays", gtrid=gtrid
+    )
 
 
 def raise_outcome(result: Result, *, wanted: Outcome) -> None:
@@ -49,7 +51,7 @@ def _told(result: Result) -> str:
     if result.outcome is Outcome.COMMITTED:
         return f"committed{_pending(result)}"
     if result.outcome is Outcome.ROLLED_BACK:
-        return f"rolled back{because}; nothing of it is anywhere, or will be{_pending(result)}"
+        return f"rolled back{because}; nothing that was done within it stays, or will appear{_pending(result)}"
     if result.outcome is Outcome.IN_DOUBT:
         if not result.knowable:
             names = ", ".join(result.answers) or "the database"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -43,5 +44,24 @@ class Enlistment(Protocol):
     def cancel(self) -> None:
         """Stop what is executing on it; from any thread, never raises, and may take seconds."""
 
-    def release(self, *, reusable: bool) -> None:
-        """The transaction has ended: back to the pool, or destroyed where its state is not certain."""
+    def release(self, how: str, *, reusable: bool) -> None:
+        """The transaction has ended, and so: back to the pool, or destroyed where its state is not certain."""
+
+
+class Slot:
+    """Where a datasource's enlistment will stand: opened by the first thread that needs it, once."""
+
+    __slots__ = ("_opening", "datasource", "enlistment")
+
+    def __init__(self, datasource: Enlistable) -> None:
+        self.datasource = datasource
+        self.enlistment: Enlistment | None = None
+        self._opening = Lock()
+
+    def open(self, transaction: Transaction, timeout: float | None) -> Enlistment:
+        with self._opening:
+            if self.enlistment is None:
+                if transaction.trace is not None:
+                    transaction.trace.enlisting(self.datasource)
+                self.enlistment = self.datasource.open_enlistment(transaction, timeout)
+            return self.enlistment

@@ -20,7 +20,8 @@ import javaproperties
 
 from txpool.address import Address
 from txpool.errors import ConfigurationError
-from txpool.secret import Entry, Secret, Source, passwords_in, redact, redact_url, split_password
+from txpool.secret import Entry, Secret, SecurityWarning, Source, passwords_in, redact, redact_url
+from txpool.url import is_server
 
 __all__ = [
     "Properties",
@@ -29,20 +30,16 @@ __all__ = [
     "nearest",
     "redact",
     "redact_url",
-    "refuse_if_writable_by_others",
 ]
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
+_MEANT = "did you mean"
 _BOOLEANS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 _DURATION = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*(?P<unit>ms|s|m|h)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 _WORD = r"[A-Za-z_][A-Za-z0-9_$]{0,62}"
 _IDENTIFIER = rf"(?:{_WORD}\.)?{_WORD}"
-
-
-class SecurityWarning(UserWarning):
-    """A file with a password in it can be read by others."""
 
 
 class Properties(Mapping[str, str]):
@@ -67,18 +64,22 @@ class Properties(Mapping[str, str]):
         path = Path(path)
         absolute = Path(os.path.abspath(path))
         try:
-            text = absolute.read_bytes().decode().removeprefix("\ufeff")  # some editors begin a file with it
-        except (OSError, UnicodeDecodeError) as error:
-            # Nothing is chained, as above.
-            reason = (error.strerror or "") if isinstance(error, OSError) else "It is not UTF-8 text"
+            with absolute.open("rb") as file:
+                text = file.read().decode().removeprefix("\ufeff")  # some editors begin a file with it
+                mode = os.fstat(file.fileno()).st_mode
+        except (OSError, ValueError) as error:
+            # Nothing is chained: a decoding error carries the bytes it could not decode.
+            known = "It is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "It is no path"
+            reason = (error.strerror or "") if isinstance(error, OSError) else known
         else:
             properties = cls.parse(text, path=path, folder=absolute.parent)
-            if properties.inline and absolute.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+            if properties.inline and mode & (stat.S_IRGRP | stat.S_IROTH):
                 keys = ", ".join(entry.key for entry in properties.inline)
                 message = f"{path}: others can read this file, and {keys} in it holds a password: "
                 warnings.warn(message + f"chmod 600 {path}, or write ${{env:NAME}}", SecurityWarning, stacklevel=3)
             return properties
-        raise ConfigurationError(f"{path}: {reason} (the absolute path is {absolute}): name a .properties file")
+        message = f"{path}: {reason} (the absolute path is {absolute}): name a .properties file"
+        raise ConfigurationError(redact_url(message))  # a url may have been given in the place of a path
 
     @classmethod
     def parse(cls, text: str, path: str | Path | None = None, folder: Path | None = None) -> Properties:
@@ -126,7 +127,7 @@ class Properties(Mapping[str, str]):
         return len(self._entries)
 
     def __repr__(self) -> str:
-        return f"<Properties of {self.path or 'code'}: {', '.join(self)}>"
+        return f"<Properties of {self.path or 'code'}: {len(self)} keys>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         for entry in self.inline:
@@ -155,7 +156,10 @@ class Properties(Mapping[str, str]):
         known = tuple(known)
         for key, entry in self._entries.items():
             if key not in known and not (passed and key.startswith(passed) and key != passed):
-                raise ConfigurationError(f"{entry.where}: unknown key {key}: {nearest(key, known)}")
+                hint = nearest(key, known)
+                # One that is like no other may be a line of a password: only its line is told.
+                shown = f" {key}" if hint.startswith(_MEANT) else ""
+                raise ConfigurationError(f"{entry.where}: unknown key{shown}: {hint}")
 
     def string(self, key: str, pattern: str = r"(?s:.+)", right: str = "a value") -> str | None:
         """Text that matches the whole of `pattern`; `right` says in words what does."""
@@ -262,15 +266,19 @@ class Properties(Mapping[str, str]):
     def url(self, key: str) -> str | None:
         """A url without the password in it; the path of a `sqlite:///` url is made absolute."""
         value = self._value(key)
-        if value is None or not value.startswith("sqlite:///"):
-            return None if value is None else split_password(value)[0]
+        if value is None:
+            return None
+        if is_server(value):
+            return self._entries[key].url().without
+        if not value.startswith("sqlite:///"):
+            return value  # to be refused, or memory:
         path = value.removeprefix("sqlite:///")
         return "sqlite:///" + (path and os.path.abspath(self._entries[key].folder / path))
 
     def url_secret(self, key: str) -> Secret | None:
         """The password in a url, if there is one."""
         value = self._value(key)
-        has_one = value is not None and split_password(value)[1] is not None
+        has_one = value is not None and is_server(value) and self._entries[key].url().password is not None
         return Secret(self._entries[key], in_url=True) if has_one else None
 
 
@@ -278,10 +286,4 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """What may have been meant by an unknown word, as the end of an error's sentence."""
     names = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), names, n=1)
-    return f"did you mean {names[close[0]]}?" if close else f"the known ones are {', '.join(names.values())}"
-
-
-def refuse_if_writable_by_others(path: str | Path) -> None:
-    """ConfigurationError where others could change a file that names code to run."""
-    if os.stat(path).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ConfigurationError(f"{path}: others can write to this file, and it names code to run: chmod go-w {path}")
+    return f"{_MEANT} {names[close[0]]}?" if close else f"the known ones are {', '.join(names.values())}"

@@ -2,70 +2,111 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import inspect
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Token
+from sys import _getframe
 from types import TracebackType
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, get_args, overload
+from weakref import ref
 
+from txpool import dropped
 from txpool.errors import ProgrammingError, TransactionTimeout
-from txpool.manager import current, get_manager, make_ambient, renew_ambient, restore_ambient
+from txpool.manager import current, get_manager, make_ambient, observers, renew_ambient, restore_ambient
+from txpool.remarks import checked_note
+from txpool.required import outside
+from txpool.retry import Attempts
 from txpool.transaction import Status, Transaction
 
 P = ParamSpec("P")
 T = TypeVar("T")
+#: The globals of its frames.
+_CONTEXTLIB = vars(contextlib)
+
 Exceptions = tuple[type[BaseException], ...]
 Propagation = Literal["required", "requires_new", "mandatory", "supports", "not_supported", "never"]
+#: Those that may begin a transaction.
+_BEGINNING = ("required", "requires_new")
 
 
 class transaction:  # noqa: N801 - it reads as a word of the language: `with transaction():`
     """A block that commits at its end and rolls back on an exception; within another one it joins that.
 
     `timeout` in seconds counts for the block that begins the transaction. The exception of a nested block marks the
-    whole rollback-only. Errors at the block's end: TransactionRolledBack, TransactionTimeout, TransactionInDoubt,
-    HeuristicError.
+    whole rollback-only. `note` is one line for people, kept with the decision, so that an operator finds the business
+    behind what is in doubt; the first that a transaction is given stays. A generator or a coroutine that is given up
+    within the block, or closed, does not wait for the databases: a thread rolls back, and reports it.
+
+    Errors at the block's end: TransactionRolledBack, TransactionTimeout, TransactionInDoubt, HeuristicError.
     """
 
-    __slots__ = ("_joined", "_timeout", "_token", "_transaction")
+    __slots__ = ("_note", "_span", "_timeout", "_token", "_transaction", "joined")
 
-    def __init__(self, timeout: float | None = None) -> None:
+    def __init__(self, timeout: float | None = None, *, note: str = "") -> None:
         self._timeout = timeout
+        self._note = note if note == "" else checked_note(note)
 
     def __enter__(self) -> Transaction:
         ambient = current()
-        self._joined = ambient is not None and not ambient.ended
-        if ambient is not None and self._joined:
+        self.joined = ambient is not None and not ambient.ended
+        if ambient is not None and self.joined:
             if not ambient.active:
                 ambient.require_active()
             self._transaction = ambient
+            if self._note and not ambient.note:
+                ambient.note = self._note
         else:
+            frame = _getframe(1)
+            while frame.f_globals is _CONTEXTLIB and frame.f_back is not None:  # an ExitStack's
+                frame = frame.f_back
+            origin = frame.f_code, frame.f_lasti
             self._transaction = get_manager().new_transaction(self._timeout)
             self._transaction.scoped = True
+            if self._note:
+                self._transaction.note = self._note
+            if self._transaction.trace is not None:
+                self._span = self._transaction.trace.enter()
             self._token: Token[Transaction | None] = make_ambient(self._transaction)
+            self._transaction.origin = origin  # no call any more: an interrupt would leave it ambient
         return self._transaction
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._joined:
+        if self.joined:
             if error is not None:
                 self._transaction.set_rollback_only(error)
             return
         try:
             self._token = renew_ambient(self._transaction, self._token)
         except ValueError as elsewhere:
+            if kind is GeneratorExit:
+                dropped.leave(self._transaction)
+                return
             self._transaction.rollback(leaving=True)
             raise ProgrammingError(
                 f"the block of {self._transaction.gtrid} is left in another thread or context than it was entered in "
-                "(by a generator that has gone on elsewhere?): all of it was rolled back. Enter and leave it in one"
+                "(by a generator that has gone on elsewhere?): what was done within it was rolled back. Enter and "
+                "leave it in one"
             ) from error or elsewhere
         # Ended while it is still ambient: before_completion callbacks work in it.
+        spans = self._transaction.trace
         try:
-            self._end(error)
+            if kind is GeneratorExit:  # given up, perhaps by a finaliser, which does no I/O, and takes no span's lock
+                dropped.leave(self._transaction)
+            else:
+                if spans is not None and error is not None:
+                    spans.failed(error)
+                self._end(error)
         finally:
             restore_ambient(self._token)
+            if spans is not None:
+                spans.leave(self._span)
 
     def _end(self, error: BaseException | None) -> None:
         if error is None:
@@ -77,13 +118,31 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             raise timeout from error  # the error is what being cancelled looked like from inside
 
 
+@overload
+def transactional(function: Callable[P, T], /) -> Callable[P, T]: ...
+
+
+@overload
 def transactional(
     propagation: Propagation = "required",
     *,
     timeout: float | None = None,
     rollback_on: Exceptions = (),
     dont_rollback_on: Exceptions = (),
-) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    attempts: int = 1,
+    note: str = "",
+) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
+
+
+def transactional(
+    propagation: Any = "required",
+    *,
+    timeout: float | None = None,
+    rollback_on: Exceptions = (),
+    dont_rollback_on: Exceptions = (),
+    attempts: int = 1,
+    note: str = "",
+) -> Any:
     """Make each call of a function a transaction, or a part of the ambient one, as JTA's @Transactional does.
 
     An exception rolls back, unless it is one of `dont_rollback_on` and none of `rollback_on`; it is raised in either
@@ -91,34 +150,107 @@ def transactional(
     after the call. Propagation: `required` joins or begins, `requires_new` begins one of its own, `mandatory` and
     `never` insist, `supports` takes what there is, `not_supported` runs outside. Errors: as transaction(), and
     ProgrammingError where the propagation does not fit.
+
+    With `attempts` above 1 the function is called again, after a short pause, where it began the transaction itself and
+    that was rolled back for a conflict with others: a serialization failure, a deadlock, no free slot to prepare in,
+    or SQLite's file being busy. Never where the outcome is in doubt or heuristic, a database has not answered yet, or
+    the timeout has struck. Only what it does in the transaction is undone before.
     """
+    if callable(propagation) or isinstance(propagation, classmethod | property):
+        return transactional()(propagation)  # without parentheses
+    _check(propagation, attempts)
+    note = checked_note(note)
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        name = function.__qualname__
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise ProgrammingError(
-                f"{name}() is a generator: its body runs when it is iterated, and a call would commit before that. "
-                "Decorate what iterates it"
-            )
-        around = functools.partial(_around, name, propagation, timeout, rollback_on, dont_rollback_on)
+        name = _require_function(function)
+        around = functools.partial(
+            _around,
+            name,
+            propagation,
+            timeout,
+            origin=_origin(function),
+            rollback_on=rollback_on,
+            dont_rollback_on=dont_rollback_on,
+            note=note,
+        )
 
-        if inspect.iscoroutinefunction(function):
+        if _is_coroutine_function(function):
 
             @functools.wraps(function)
             async def call(*args: P.args, **kwargs: P.kwargs) -> Any:
-                with around():
-                    return await function(*args, **kwargs)
+                made = Attempts(name, attempts)
+                while True:
+                    try:
+                        with around(made):
+                            return await cast(Any, function)(*args, **kwargs)
+                    except Exception as error:
+                        pause = made.pause(error)
+                        if pause is None:
+                            raise
+                    await asyncio.sleep(pause)
 
         else:
 
             @functools.wraps(function)
             def call(*args: P.args, **kwargs: P.kwargs) -> T:
-                with around():
-                    return function(*args, **kwargs)
+                made = Attempts(name, attempts)
+                while True:
+                    try:
+                        with around(made):
+                            return function(*args, **kwargs)
+                    except Exception as error:
+                        pause = made.pause(error)
+                        if pause is None:
+                            raise
+                    time.sleep(pause)
 
         return cast(Callable[P, T], call)
 
     return decorate
+
+
+def _check(propagation: object, attempts: object) -> None:
+    known = get_args(Propagation)
+    if propagation not in known:
+        raise ProgrammingError(f"transactional(): there is no propagation {propagation!r}: it is {' or '.join(known)}")
+    if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
+        raise ProgrammingError(f"transactional(): attempts is {attempts!r}: write a whole number from 1 on")
+    if attempts > 1 and propagation not in _BEGINNING:
+        raise ProgrammingError(
+            f"transactional(): attempts={attempts} has no use with {propagation!r}, which begins no transaction, and "
+            f"only who began one can repeat it: leave it out, or make it {' or '.join(_BEGINNING)}"
+        )
+
+
+def _require_function(function: Any) -> str:
+    """What to call it. ProgrammingError for what cannot be a transaction."""
+    name = str(getattr(function, "__qualname__", function))
+    if isinstance(function, classmethod | staticmethod | property):
+        kind = type(function).__name__
+        raise ProgrammingError(
+            f"{getattr(function, '__qualname__', 'it')} is a {kind} before it is transactional: write @{kind} above "
+            "@transactional, which decorates the function itself"
+        )
+    if isinstance(function, type):
+        raise ProgrammingError(f"{name} is a class: decorate those of its methods that are to be transactions")
+    if not callable(function):
+        raise ProgrammingError(f"{name} is no function: transactional decorates functions and methods")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ProgrammingError(
+            f"{name}() is a generator: its body runs when it is iterated, and a call would commit before that. "
+            "Decorate what iterates it"
+        )
+    return name
+
+
+def _origin(function: Any) -> dropped.Origin | None:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return None if code is None else (code, 0)
+
+
+def _is_coroutine_function(function: Any) -> bool:
+    """An object that is called counts by what its call is."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 @contextmanager
@@ -126,8 +258,12 @@ def _around(
     name: str,
     propagation: Propagation,
     timeout: float | None,
+    made: Attempts,
+    *,
+    origin: dropped.Origin | None,
     rollback_on: Exceptions,
     dont_rollback_on: Exceptions,
+    note: str,
 ) -> Iterator[None]:
     """What is around each call of a decorated function."""
     ambient = current()
@@ -136,16 +272,24 @@ def _around(
         raise ProgrammingError(f"{name}() must be called within a transaction")
     if propagation == "never" and inside:
         raise ProgrammingError(f"{name}() must not be called within a transaction")
-    if propagation in ("never", "supports"):
+    if propagation == "supports":
         yield
+        return
+    if propagation == "never":
+        with outside():
+            yield
         return
     token = make_ambient(None) if propagation in ("requires_new", "not_supported") else None
     try:
         if propagation == "not_supported":
-            yield
+            with outside():
+                yield
             return
         kept: BaseException | None = None
-        with transaction(timeout):
+        block = transaction(timeout, note=note)
+        with block as entered:
+            if not block.joined:
+                made.begun, entered.origin = entered, origin
             try:
                 yield
             except dont_rollback_on as error:
@@ -156,7 +300,8 @@ def _around(
             raise kept
     finally:
         if token is not None:
-            restore_ambient(token)
+            with contextlib.suppress(ValueError):  # a coroutine that was given up is closed anywhere
+                restore_ambient(token)
 
 
 class TransactionScoped(Generic[T]):
@@ -173,19 +318,22 @@ class TransactionScoped(Generic[T]):
             raise ProgrammingError("a transaction-scoped value exists only within a transaction, and there is none")
         if self not in ambient.values:
             ambient.require_active()
-            value = ambient.values[self] = self._factory()
-            ambient.after_completion(lambda _: self._end(ambient, value))
+            values = ambient.values
+            value = values[self] = self._factory()
+            ambient.after_completion(lambda _: self._end(values, value))
         made: T = ambient.values[self]
         return made
 
-    def _end(self, ended: Transaction, value: T) -> None:
-        del ended.values[self]
+    def _end(self, values: dict[Any, Any], value: T) -> None:
+        del values[self]
         if self._close is not None:
             self._close(value)
 
 
 def observe(observer: Callable[[Transaction], object], phase: Literal["begin", "before", "success", "failure"]) -> None:
     """Call an observer with every transaction of this process from now on, at this phase of its life.
+
+    It may be called before configure(), or after.
 
     `before` runs before completion, and its exception forces rollback; `success` and `failure` run after it (`failure`
     whenever the transaction did not commit everywhere), and their errors are logged.
@@ -194,11 +342,17 @@ def observe(observer: Callable[[Transaction], object], phase: Literal["begin", "
     def attach(begun: Transaction) -> None:
         if phase == "begin":
             observer(begun)
-        elif phase == "before":
-            begun.before_completion(lambda: observer(begun))
-        else:
-            begun.after_completion(
-                lambda status: observer(begun) if (status is Status.COMMITTED) == (phase == "success") else None
-            )
+            return
+        known = ref(begun)
 
-    get_manager().on_begin.append(attach)
+        def hear() -> None:
+            if (still := known()) is not None:
+                observer(still)
+
+        if phase == "before":
+            begun.before_completion(hear)
+        else:
+            wanted = phase == "success"
+            begun.after_completion(lambda status: hear() if (status is Status.COMMITTED) == wanted else None)
+
+    observers.append(attach)

@@ -14,7 +14,7 @@ from txpool.errors import ConfigurationError
 from txpool.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, DRIVERS, RECOVERY_KEYS, Key
 from txpool.layers import Options, checked, defaults, file_of, from_code, from_environment, password_of
 from txpool.properties import Properties
-from txpool.secret import Entry, Secret, Source, passwords_in
+from txpool.secret import Entry, Secret, Source, redact_url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +33,15 @@ class DataSourceSettings:
     pool_idle_timeout: float | None
     pool_max_lifetime: float | None
     pool_check_bypass: float
+    pool_check_timeout: float
     pool_leak_threshold: float | None
     pool_reset: str
     managed_commit: str
+    transaction_required: str
     cmr_table: str
     cmr_immediate_cleanup: bool
     cmr_batch_size: int
+    prepared_owners: tuple[str, ...]
     recovery_user: str | None
     recovery_password: Secret | None
     driver_options: Mapping[str, Any]
@@ -75,7 +78,7 @@ class DataSourceSettings:
         if self.url is None:
             raise values.error("url", f"is missing: write url = {form}, or set {prefix}URL")
         starts = ("sqlite:///",) if sqlite else ("postgresql://", "postgres://")
-        if not self.url.startswith(starts) or passwords_in(self.url):
+        if not self.url.startswith(starts):
             raise values.error("url", f"is no url for {self.driver}: write {form}; passwords have keys of their own")
         if sqlite and self.url.endswith((":memory:", "/")):
             raise values.error("url", f"names no file, and what is in memory cannot be recovered: write {form}")
@@ -90,6 +93,12 @@ class DataSourceSettings:
                 raise values.error(f"driver.{key}", f"is not passed to the driver: write {key}")
         if self.pool_min_size > self.pool_max_size:
             raise values.error("pool.min-size", f"is above pool.max-size, which is {self.pool_max_size}: lower it")
+
+    @property
+    def file(self) -> str:
+        """The absolute path of its file; empty where it has none."""
+        values = self.properties
+        return "" if values.path is None else str(values.folder / values.path.name)
 
     @property
     def secrets(self) -> tuple[Secret, ...]:
@@ -125,7 +134,7 @@ class DataSourceSettings:
             "name": self.name,
             "text": None if inside else values.text,
             "folder": str(values.folder),
-            "path": None if values.path is None else str(values.folder / values.path.name),
+            "path": self.file or None,
             "overrides": {e.key: (e.raw, str(e.folder)) for e in entries if e.source > Source.FILE},
         }
 
@@ -162,6 +171,7 @@ class CoordinatorSettings:
     log_password: Secret | None
     log_create: bool
     transaction_timeout: float | None
+    transaction_leak_threshold: float | None
     transaction_phase_two_wait: float | None
     datasources: tuple[Path, ...]
     properties: Properties = field(repr=False, compare=False)
@@ -180,7 +190,9 @@ class CoordinatorSettings:
         named = os.environ.get("TXPOOL_CONF")
         path = Path(named or "conf/txpool.properties")
         if named and not path.is_file():
-            raise ConfigurationError(f"TXPOOL_CONF = {named!r} names no file: name one, or unset the variable")
+            raise ConfigurationError(
+                f"TXPOOL_CONF = {redact_url(named)!r} names no file: name one, or unset the variable"
+            )
         return cls.load(path if path.is_file() else None)
 
 
@@ -233,7 +245,7 @@ def _check_status(values: Properties, address: Address | None) -> None:
 
 def _check_log(values: Properties, url: str) -> None:
     form = "write sqlite:///folder, postgresql://user@host:5432/database, or memory: in tests"
-    if not re.fullmatch("memory:|sqlite:///.+|postgresql://.+", url) or passwords_in(url):
+    if not re.fullmatch("memory:|sqlite:///.+|postgresql://.+", url, re.DOTALL):
         raise values.error("log.url", f"is no place for a log: {form}; passwords have keys of their own")
     for key in ("log.user", "log.password"):
         if key in values and not url.startswith("postgresql:"):

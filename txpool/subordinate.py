@@ -6,13 +6,14 @@ PREPARE it never rolls back: from then on only the coordinator and recovery may.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import cast
 
-from txpool import tally
-from txpool.coordinator import Coordinator
+from txpool import dropped, tally
+from txpool.coordinator import Coordinator, Phase
 from txpool.errors import ProgrammingError
 from txpool.participants import Enlistable
-from txpool.resources.base import Branch, BranchRecord, Vote
+from txpool.resources.base import Branch, BranchRecord, Place, Site, Vote
 from txpool.transaction import Status, Transaction, _quietly
 from txpool.xid import TaskName, make_xid
 
@@ -20,7 +21,10 @@ from txpool.xid import TaskName, make_xid
 class Subordinate(Transaction):
     """One task attempt's part of a global transaction. Whoever made it ends it: by prepare(), or by rollback()."""
 
-    def __init__(self, gtrid: str, *, write: int, partition: int, attempt: int) -> None:
+    def __init__(
+        self, gtrid: str, *, write: int, partition: int, attempt: int, places: Collection[Place] | None = None
+    ) -> None:
+        """`places` are those that the log has notes of; None where whoever coordinates sees to them."""
         super().__init__(gtrid, None, _never_in_doubt)
         # As in a block: commit() and rollback() of the ambient transaction are not for the code that works in it.
         self.scoped = True
@@ -28,6 +32,7 @@ class Subordinate(Transaction):
         self._write = write
         self._partition = partition
         self._attempt = attempt
+        self._places = places
 
     def _admit(self, datasource: Enlistable) -> None:
         if datasource.mode != "xa":
@@ -59,10 +64,14 @@ class Subordinate(Transaction):
             self._reopen()
             raise
         voted: list[Branch] = []
+        if self.trace is not None:
+            self.trace.phase(Phase.PREPARE)
         try:
             for number, branch in enumerate(working):
                 task = TaskName(self._write, self._partition, self._attempt, len(working))
                 branch.name(make_xid(self.gtrid, number, branch.datasource, task=task))
+            for branch in working:
+                self._require_noted(branch.site)
             for branch in working:
                 branch.start_prepare()
             for branch in working:
@@ -75,8 +84,28 @@ class Subordinate(Transaction):
             for enlistment in self._enlistments():
                 # To close a connection rolls back what was not sent a PREPARE, and cannot touch what was.
                 certain = enlistment.branch not in working or enlistment.branch in voted
-                _quietly(enlistment.release, reusable=certain)
+                _quietly(enlistment.release, self.status.value, reusable=certain)
+            dropped.let_go(self)
             self._call_after()
+
+    def _require_noted(self, site: Site) -> None:
+        """Nothing is prepared where recovery would not look for it after a crash."""
+        if self._places is None or site.place in self._places:
+            return
+        if any(identity == site.identity for identity, _ in self._places):
+            why = (
+                f"this task logs in as another role (oid {site.role}) than the driver does: give both the same user, "
+                "whose secret the executors find by spark.executorEnv.…"
+            )
+        else:
+            why = (
+                "the driver did not know, before the job, that its tasks work there: pass "
+                f"foreach_partition(…, datasources=[…]) the datasource {site.datasource}, or open it on the driver"
+            )
+        raise ProgrammingError(
+            f"datasource {site.datasource}: nothing was prepared there for {self.gtrid}, since after a crash nobody "
+            f"would find it: {why}. The task's work is rolled back"
+        )
 
 
 def _never_in_doubt(_transaction: Transaction, _coordinator: Coordinator) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from txpool.coordinator import Phase
-from txpool.metrics import HISTOGRAMS, Counter, Sample, add_source
+from txpool.metrics import HISTOGRAMS, Counter, Sample, add_source, instruments
 from txpool.metrics.catalogue import BEGUN, ENDED, PHASE_SECONDS, SETTLED
 from txpool.unit import Outcome
+
+if TYPE_CHECKING:
+    from txpool.tracing import Trace
 
 _begun = Counter()
 _prepared = Counter()
@@ -33,9 +37,11 @@ def ended(outcome: Outcome) -> None:
         _ended[outcome].one()
 
 
-def settled(outcome: Outcome) -> None:
-    """Count one that has come to its end after its caller had gone."""
+def settled(outcome: Outcome, trace: Trace | None = None) -> None:
+    """Count one that has come to its end after its caller had gone, and tell its trace."""
     _settled[outcome].one()
+    if trace is not None:
+        trace.settled(outcome)
 
 
 class Stopwatch:
@@ -53,6 +59,19 @@ class Stopwatch:
             _phase_seconds.observe(now - self._since, _LABELS[self._phase.value])
         self._phase = None if phase is Phase.ENDED or phase is Phase.IN_DOUBT else phase
         self._since = now
+
+
+def watch(trace: Trace | None) -> Callable[[Phase], object] | None:
+    """Who hears the phases of one transaction's end: its trace, and a stopwatch where durations are measured."""
+    hearers = ([Stopwatch()] if instruments.armed else []) + ([trace.phase] if trace is not None else [])
+    if len(hearers) < 2:
+        return hearers[0] if hearers else None
+
+    def both(phase: Phase) -> None:
+        for hear in hearers:
+            hear(phase)
+
+    return both
 
 
 _phase_seconds = HISTOGRAMS[PHASE_SECONDS]

@@ -12,19 +12,23 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from typing import Any, ParamSpec, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, cast
 
-from txpool import tally
+from txpool import dropped, tally
 from txpool.admission import require_adoptable, require_room, require_same
 from txpool.coordinator import Coordinator
 from txpool.errors import ProgrammingError, TransactionRolledBack, TransactionTimeout
 from txpool.log.base import DecisionLog
 from txpool.metrics import instruments
 from txpool.outcome import raise_outcome, rolled_back
-from txpool.participants import Enlistable, Enlistment
+from txpool.participants import Enlistable, Enlistment, Slot
 from txpool.patience import FOREVER, Patience
+from txpool.remarks import checked_note, remarks
 from txpool.resources.base import Answer, Branch, MarkedBranch
 from txpool.unit import Outcome, Result, Unit
+
+if TYPE_CHECKING:
+    from txpool.tracing import Trace
 
 logger = logging.getLogger("txpool")
 
@@ -45,11 +49,17 @@ class Status(Enum):
     HEURISTIC = "heuristic"  #: some of it committed and some not, or nobody can say
 
 
+_OPEN = (Status.ACTIVE, Status.MARKED_ROLLBACK)
+
+
 class Transaction:
     """A global transaction. Attributes may be read from any thread; ended by the one who began it."""
 
-    #: What its sessions are called while they work in it; empty for names of their own.
-    label = ""
+    label = ""  #: What its sessions are called while they work in it; empty for names of their own.
+    origin: dropped.Origin | None = None  #: Where it was begun.
+    abandoned = False  #: Nobody can end it any more.
+    trace: Trace | None = None  #: Its spans, where it is traced.
+    _note = ""
 
     def __init__(
         self,
@@ -69,7 +79,7 @@ class Transaction:
         self._pid = os.getpid()
         # Reentrant: a finaliser that ends a handle may doom it, wherever it strikes.
         self._lock = threading.RLock()
-        self._slots: dict[str, _Slot] = {}
+        self._slots: dict[str, Slot] = {}
         self._adopted: list[Branch] = []
         #: How long it waits for its databases.
         self.patience = patience
@@ -78,11 +88,17 @@ class Transaction:
         self._doom: BaseException | None = None
         #: Nothing can doom it any more: it is being decided.
         self._sealed = False
+        #: Once it has ended: the datasources that have not answered, which recovery will finish.
+        self.pending: list[str] = []
         self._before: list[Callable[[], object]] = []
         self._interposed: list[Callable[[], object]] = []
         self._after: list[Callable[[Status], object]] = []
         self._cancels: list[Callable[[], object]] = []
         tally.begun()
+
+    def __del__(self) -> None:
+        if self.status in _OPEN:
+            dropped.leave(self)
 
     def __repr__(self) -> str:
         enlisted = f": {', '.join(self._slots)}" if self._slots else ""
@@ -96,12 +112,26 @@ class Transaction:
     @property
     def ended(self) -> bool:
         """True once commit, rollback or (a subordinate's) prepare has begun: no work can be done in it any more."""
-        return self.status not in (Status.ACTIVE, Status.MARKED_ROLLBACK)
+        return self.status not in _OPEN
 
     @property
     def doom(self) -> BaseException | None:
         """Why it can only roll back; None while it may commit."""
         return self._doom
+
+    @property
+    def log(self) -> DecisionLog | None:
+        """The decision log that it began with; None where none is configured."""
+        return self._log
+
+    @property
+    def note(self) -> str:
+        """What people know it by; kept with its decision. ProgrammingError where what is set is no line of text."""
+        return self._note
+
+    @note.setter
+    def note(self, note: str) -> None:
+        self._note = checked_note(note)
 
     # -- while it is active -------------------------------------------------------------------------------------
 
@@ -114,7 +144,8 @@ class Transaction:
                 slot = self._slots.get(datasource.name)
                 if slot is None:
                     self._admit(datasource)
-                    slot = self._slots[datasource.name] = _Slot(datasource)
+                    dropped.keep(self, self._slots, self._adopted)
+                    slot = self._slots[datasource.name] = Slot(datasource)
         elif self.status is not Status.ACTIVE:
             self.require_active()
         elif slot.datasource is not datasource:
@@ -132,6 +163,11 @@ class Transaction:
     def datasources(self) -> list[Enlistable]:
         """Those that take part in it."""
         return [slot.datasource for slot in self._slots.values()]
+
+    @property
+    def holds(self) -> str:
+        """What it holds, for people; empty where that is nothing."""
+        return dropped.holding(list(self._slots), len(self._adopted))
 
     def works_in(self, name: str) -> bool:
         """Whether the datasource of that name takes part in it."""
@@ -159,6 +195,7 @@ class Transaction:
                 self.require_active()
             require_adoptable(self.gtrid, self.datasources, logged=self._log is not None)
             self._adopted.extend(branches)
+            dropped.keep(self, self._slots, self._adopted)
             self._loose_ends = self._loose_ends or loose_ends
 
     @contextmanager
@@ -193,7 +230,7 @@ class Transaction:
     def expire(self, seconds: float) -> None:
         """Its time is up: roll back only, and stop what is executing, a PREPARE too. Never acts after the decision."""
         error = TransactionTimeout(
-            f"{self.gtrid} took longer than its timeout of {seconds:g} s; it rolls back, nothing of it stays",
+            f"{self.gtrid} took longer than its timeout of {seconds:g} s; what was done within it rolls back",
             gtrid=self.gtrid,
         )
         self.set_rollback_only(error)
@@ -268,11 +305,16 @@ class Transaction:
 
     def settled(self, result: Result) -> None:
         """Hear how it ended after all, having been in doubt."""
-        tally.settled(result.outcome)
+        tally.settled(result.outcome, self.trace)
         self.status = _STATUS.get(result.outcome, Status.HEURISTIC)
 
+    @property
+    def foreign(self) -> bool:
+        """Whether it is the parent process's, after a fork."""
+        return os.getpid() != self._pid
+
     def _require_open(self) -> None:
-        if os.getpid() != self._pid:
+        if self.foreign:
             raise ProgrammingError(f"{self.gtrid} is the parent process's: only that can end it")
         if self.ended:
             self.require_active()
@@ -295,10 +337,15 @@ class Transaction:
             if committing:
                 self._end(committing=False)
             raise
-        coordinator = Coordinator(unit, self._log, tally.Stopwatch() if instruments.armed else None)
+        trace = self.trace
+        watch = None if trace is None and not instruments.armed else tally.watch(trace)
+        coordinator = Coordinator(unit, self._log, watch)
         result = coordinator.commit() if committing else coordinator.rollback()
         tally.ended(result.outcome)
         self.status = _STATUS.get(result.outcome, Status.HEURISTIC)
+        self.pending = result.pending
+        if trace is not None:
+            trace.ended(result, self._note, committing=committing, doom=self._doom)
         if not result.settled and result.knowable:
             self._settle_later(self, coordinator)
         self._release(result)
@@ -311,12 +358,13 @@ class Transaction:
             self.status = Status.ACTIVE if self._doom is None else Status.MARKED_ROLLBACK
 
     def _enlistments(self) -> list[Enlistment]:
-        # Other threads may enlist, and end it, meanwhile.
-        opened = [slot.enlistment for slot in list(self._slots.values())]
-        return [enlistment for enlistment in opened if enlistment is not None]
+        slots = list(self._slots.values())  # other threads may enlist, and end it, meanwhile
+        return [slot.enlistment for slot in slots if slot.enlistment is not None]
 
     def _unit(self) -> Unit:
         unit = Unit(self.gtrid, adopted=self._adopted, loose_ends=self._loose_ends, doomed=self._seal)
+        if self._note or self.trace is not None:
+            unit.remarks = remarks(self._note, "" if self.trace is None else self.trace.traceparent)
         for enlistment in self._enlistments():
             if enlistment.mode == "cmr":
                 unit.marked = cast(MarkedBranch, enlistment.branch)
@@ -327,34 +375,18 @@ class Transaction:
         return unit
 
     def _release(self, result: Result) -> None:
-        # Enlistments refer to their transaction: if it kept them, both would wait for the garbage collector.
         with self._lock:
             slots, self._slots = self._slots, {}
+        if slots or self._adopted:
+            dropped.let_go(self)
         for name, slot in slots.items():
             if slot.enlistment is not None:
                 certain = result.outcome is not Outcome.IN_DOUBT and result.answers.get(name) is not Answer.UNKNOWN
-                _quietly(slot.enlistment.release, reusable=certain)
+                _quietly(slot.enlistment.release, self.status.value, reusable=certain)
 
     def _call_after(self) -> None:
         for callback in reversed(self._after):
             _quietly(callback, self.status)
-
-
-class _Slot:
-    """Where a datasource's enlistment will stand: opened by the first thread that needs it, once."""
-
-    __slots__ = ("_opening", "datasource", "enlistment")
-
-    def __init__(self, datasource: Enlistable) -> None:
-        self.datasource = datasource
-        self.enlistment: Enlistment | None = None
-        self._opening = threading.Lock()
-
-    def open(self, transaction: Transaction, timeout: float | None) -> Enlistment:
-        with self._opening:
-            if self.enlistment is None:
-                self.enlistment = self.datasource.open_enlistment(transaction, timeout)
-            return self.enlistment
 
 
 _STATUS = {

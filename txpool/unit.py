@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -36,6 +36,8 @@ class Unit:
     loose_ends: bool = False
     #: Why it must not commit (timed out, rollback-only), asked once more just before the decision.
     doomed: Callable[[], BaseException | None] = lambda: None
+    #: What is kept with the decision for people and for traces.
+    remarks: Mapping[str, str] | None = None
 
 
 @dataclass(slots=True)

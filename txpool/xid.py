@@ -3,7 +3,8 @@
 A gtrid is ``txp1:<node>:<incarnation>:<number>``. A bqual is ``<number>:<tag>:<decider>``, and for a Spark task
 ``:<write>.<partition>.<attempt>.<branches>`` behind it. The decider is ``L`` for the decision log, or for a marked
 datasource ``M.<tag>:<identity>``, with the identity of the very table that holds its marks (none, where the table had
-none yet). What does not parse, to the letter, is not ours and is never touched.
+none yet). What does not parse, to the letter, is not ours and is never touched: the number in ``txp1`` is that of the
+format, and a later version's names have another, which is for that version's recovery.
 """
 
 from __future__ import annotations
@@ -68,6 +69,11 @@ class Xid:
         """The tag of the marked datasource that decides, or None where the decision log does."""
         decider = _parsed(self)[3]
         return None if decider == "L" else split_pointer(decider[2:])[0]
+
+    @property
+    def decided_by(self) -> str:
+        """The decider as the name has it, with its table's identity: equal for all branches of one coordinator."""
+        return _parsed(self)[3]
 
     @property
     def identity(self) -> str:

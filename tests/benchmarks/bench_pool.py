@@ -35,16 +35,16 @@ class Psycopg:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def connect(self) -> psycopg.Connection:
+    def connect(self, *, timeout: float) -> psycopg.Connection:
         return psycopg.connect(self._url)
 
     def is_clean(self, raw: psycopg.Connection) -> bool:
         return raw.pgconn.transaction_status == TransactionStatus.IDLE
 
-    def reset(self, raw: psycopg.Connection) -> None:
+    def reset(self, raw: psycopg.Connection, timeout: float) -> None:
         raw.rollback()
 
-    def ping(self, raw: psycopg.Connection) -> None:
+    def ping(self, raw: psycopg.Connection, timeout: float) -> None:
         raw.pgconn.exec_(b"")
 
     def close(self, raw: psycopg.Connection) -> None:

@@ -42,6 +42,7 @@ def local_session(server: EmbeddedPostgres) -> Iterator[tuple[SparkSession, Data
         spark.sparkContext.setLogLevel("ERROR")
         register(spark)
         (Path(folder) / "secret").write_text(server.password)
+        (Path(folder) / "secret").chmod(0o600)
         file = Path(folder) / "one.properties"
         file.write_text(f"driver = psycopg\nurl = {server.url('one')}\npassword = ${{file:secret}}\n")
         configure(node_name="bench", log_url=f"sqlite:///{folder}/txlog", log_create=True)

@@ -12,10 +12,16 @@ import sys
 
 import pytest
 
-from tests.crash import mutations_coordinator, mutations_recovery, mutations_staging
+from tests.crash import mutations_claims, mutations_coordinator, mutations_recovery, mutations_staging, mutations_trust
 from tests.crash.mutating import applied
 
-MUTATIONS = (*mutations_coordinator.MUTATIONS, *mutations_recovery.MUTATIONS, *mutations_staging.MUTATIONS)
+MUTATIONS = (
+    *mutations_coordinator.MUTATIONS,
+    *mutations_recovery.MUTATIONS,
+    *mutations_staging.MUTATIONS,
+    *mutations_claims.MUTATIONS,
+    *mutations_trust.MUTATIONS,
+)
 
 
 def main(rule: str) -> int:

@@ -15,7 +15,7 @@ MUTATIONS = (
     Mutation(
         "4",
         "no decision is written before the first COMMIT",
-        (Edit(_C + "_decide", "self._decider.record(self._unit.gtrid, [b.record for b in voted])", "pass"),),
+        (Edit(_C + "_decide", "self._decider.record(self._unit.gtrid, records)", "pass"),),
         scenario=TWO,
     ),
     Mutation(

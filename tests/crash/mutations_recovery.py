@@ -13,7 +13,7 @@ _TOMBSTONE = "recovery.modules:tombstone"
 
 _ASKED = "return table.tombstone(gtrid, work.evidence.identity_of(gtrid))"
 
-_LISTED = "    listings, silent = sites.listings()\n"
+_LISTED = "    listings, silent = sites.listings(log.sites())\n"
 _LIVES = "    lives = log.incarnations()\n"
 _FINISHED = "    finished = log.finished()\n"
 _READ = "    pointers, decisions, aborted = log.pointers(), log.decisions(), log.aborted()\n"

@@ -40,6 +40,12 @@ MUTATIONS = (
             "tests/unit/test_recovery_staging.py::"
             "test_a_commit_that_lands_beside_anothers_tombstone_is_what_decides[is down]"
         ),
-        real=(Edit("recovery.evidence:Evidence.marked_by", "if row.committed:", "if True:"),),
+        real=(
+            Edit(
+                "recovery.evidence:Evidence.marked_by",
+                "next((name for name in kept if self.rows[name][gtrid].committed), None)",
+                "next(iter(kept), None)",
+            ),
+        ),
     ),
 )

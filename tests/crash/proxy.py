@@ -50,6 +50,13 @@ class Proxy:
         self.struck.clear()
         self._armed = (needle, how)
 
+    def go_dark(self) -> None:
+        """From now on every packet of every connection is lost, until `heal`."""
+        self._dark = True
+        for link in list(self._links):
+            with suppress(OSError):  # it has ended
+                link._go_dark()
+
     def deliver(self) -> None:
         """Let the server have the messages that are LATE; returns once it has executed them."""
         self._delivery.set()

@@ -14,9 +14,10 @@ from dataclasses import replace
 import pytest
 
 from tests.crash.evidence import Count, Evidence
-from tests.crash.explorer.explore import Explorer
-from tests.crash.explorer.scenarios import SCENARIOS, TWO, Scenario, deeper
+from tests.crash.explorer.explore import Explorer, State
+from tests.crash.explorer.scenarios import FORGED_TWO, SCENARIOS, TWO, UNNOTED, Scenario, deeper
 from tests.crash.explorer.trace import replay_string, tell, trace
+from tests.crash.explorer.world import RIGHT
 
 DEPTH = int(os.environ.get("TXPOOL_EXPLORE_DEPTH", "0"))
 _LIMIT = 400_000 * (1 + DEPTH) ** 2
@@ -40,23 +41,47 @@ def test_no_interleaving_and_no_fault_breaks_an_invariant(scenario: Scenario, ev
     evidence.add(Count.STATES, finding.states)
 
 
-def test_what_is_explored_is_what_it_says() -> None:
-    """Every fault that a scenario allows was met, and every kind of outcome was reported."""
-    explorer = Explorer(replace(TWO, disk=True, noes=True, cuts=1))
+def wandered(explorer: Explorer) -> tuple[set[str], set[State]]:
+    """The choices and the states of the first that a search in depth meets."""
     seen: set[str] = set()
-    reported: set[str] = set()
     frontier, known = [explorer.first], {explorer.first}
     while frontier and len(known) < 60_000:
-        state = frontier.pop()
-        reported.add(state.reported.value if state.reported else "")
-        for choice, following in explorer.steps(state):
+        for choice, following in explorer.steps(frontier.pop()):
             seen.add(choice)
             if following not in known:
                 known.add(following)
                 frontier.append(following)
+    return seen, known
+
+
+def test_what_is_explored_is_what_it_says() -> None:
+    """Every fault that a scenario allows was met, and every kind of outcome was reported."""
+    seen, states = wandered(Explorer(replace(TWO, disk=True, noes=True, cuts=1)))
+    reported = {state.reported.value if state.reported else "" for state in states}
     fates = {f"{who}.{fate}" for who in ("C", "R1") for fate in ("ok", "lost", "reply-lost", "late", "unsynced")}
     assert fates | {"C.no", "C.sync-fails", "crash", "lease", "land0", "cut.orders", "cut.audit"} <= seen
     assert {"committed", "rolled back", "in doubt"} <= reported
+
+
+def test_a_stranger_prepares_under_every_name_and_at_the_end_too() -> None:
+    """Before ours, which then votes no, and when ours has ended; under the names of others, in each database."""
+    explorer = Explorer(replace(FORGED_TWO, forges=1, fates=0))
+    seen, states = wandered(explorer)
+    names = {choice.partition(".")[2] for choice in seen if choice.startswith(("forge.", "last."))}
+    said = {"L", "M.nosuch", "M.ledger", f"M.ledger:{RIGHT}", "M.ledger:wrong0table0"}
+    assert {f"9:{place}:{it}@{place}" for place in ("orders", "audit") for it in said} <= names
+    own = {place: f"{number}:{place}:M.ledger:{RIGHT}" for number, place in enumerate(("orders", "audit"))}
+    assert {f"{own[name]}@{place}" for name in own for place in own} <= names
+    taken = [state.world for state in states if ("orders", own["orders"]) in state.world.forged]
+    assert {"open", "aborted", "committed"} <= {world.branches[0][0] for world in taken}
+    assert "prepared" not in {world.branches[0][0] for world in taken}
+
+
+def test_a_note_meets_every_fate() -> None:
+    explorer = Explorer(UNNOTED)
+    fates = {choice for choice, _ in explorer.steps(explorer.first)}
+    assert explorer.processes[0].command(0) == ("note_site", "log", "orders")
+    assert {"C.ok", "C.lost", "C.reply-lost", "C.late", "crash", "lease"} <= fates
 
 
 def test_a_replay_tells_the_same_story() -> None:

@@ -35,6 +35,7 @@ UNREACHED = "branch.commit-sent=raise"
 #: The points of a transaction: what happens first, the point, and whether a kill there comes after the decision.
 IN_ANY = (
     (PLAIN, "coordinator.begin", False),
+    (PLAIN, "log.note", False),
     (PLAIN, "branch.prepare-sent", False),
     (PLAIN, "coordinator.preparing", False),
     (PLAIN, "coordinator.prepared", False),

@@ -25,7 +25,7 @@ from txpool.demo.server import EmbeddedPostgres
 
 PASSWORD = "TXPOOL_TEST_CHECK_PASSWORD"  # the name of a variable
 _SQL = re.compile(
-    r"\b(?:ALTER|CREATE|GRANT|ROLLBACK|DROP|SELECT pg_reload_conf|SET default_transaction_read_only)\b[^;]*;"
+    r"\b(?:ALTER|CREATE|GRANT|REVOKE|ROLLBACK|DROP|SELECT pg_reload_conf|SET default_transaction_read_only)\b[^;]*;"
 )
 _READY = "ready to accept read-only connections"
 _KEY = b"K\0\0\0\x0c"  # a session's process id follows, and its secret, in the protocol of PostgreSQL 3.0
@@ -61,6 +61,7 @@ class Place:
         os.environ[PASSWORD] = server.password
         self.admin(f"CREATE ROLE {self.user} LOGIN PASSWORD '{server.password}'", database="postgres")
         self.admin(f"CREATE DATABASE {self.database} OWNER {self.user}", database="postgres")
+        self.admin(f"REVOKE CONNECT ON DATABASE {self.database} FROM PUBLIC")
 
     def close(self) -> None:
         """Drop the database and the roles, whatever has become of them."""

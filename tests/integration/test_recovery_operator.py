@@ -122,7 +122,10 @@ def test_a_heuristic_outcome_is_shown_branch_by_branch_and_resolved_by_a_person(
     assert first.returncode == ExitCode.HEURISTIC, first.stderr
     assert [each["datasource"] for each in json.loads(first.stdout)["heuristics"]] == ["two"]
     shown = json.loads(site.command("show", gtrid, "--json").stdout)
-    assert {"gid": gid, "datasource": "two", "state": "ended rolled back"} in shown["branches"]
+    assert (gid, "two", "ended rolled back") in [
+        (branch["gid"], branch["datasource"], branch["state"]) for branch in shown["branches"]
+    ]
+    assert shown["ends"] == {"one": "committed", "two": "rolled back"}
     assert [(each["command"], each["outcome"]) for each in shown["history"]] == [
         ("commit", "done: 1 committed, 1 forgotten, 1 heuristic")
     ]

@@ -43,6 +43,7 @@ def test_an_operator_sees_what_is_in_doubt_and_why(site: Site, browse: Browse, t
     site.write("two", right.replace(f":{site.databases.server.port}/", ":1/").strip())
     prepare(site, "one", STRANGER)
     (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").chmod(0o600)
     extend(site, "status.address = 127.0.0.1:0", "status.token = ${file:token}", "alarm.in-doubt = 1ms")
     with daemon(site) as (process, url):
         pictures = [tmp_path / f"status-{mode}.png" for mode in ("light", "dark")]

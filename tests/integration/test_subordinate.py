@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ import pytest
 from txpool import manager
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError, TransactionRolledBack
+from txpool.resources.base import Place
 from txpool.subordinate import Subordinate
 from txpool.transaction import Status
 from txpool.xid import TaskName, parse
@@ -39,8 +40,8 @@ def pair(databases: Databases) -> Iterator[tuple[DataSource, DataSource]]:
 
 
 @contextmanager
-def task() -> Iterator[Subordinate]:
-    subordinate = Subordinate(GTRID, write=2, partition=3, attempt=17)
+def task(places: Collection[Place] | None = None) -> Iterator[Subordinate]:
+    subordinate = Subordinate(GTRID, write=2, partition=3, attempt=17, places=places)
     manager.resume(subordinate)
     try:
         yield subordinate
@@ -51,6 +52,28 @@ def task() -> Iterator[Subordinate]:
 def insert(datasource: DataSource, *rows: int) -> None:
     for row in rows:
         datasource.connect().cursor().execute("insert into landed values (%s)", [row])
+
+
+def test_it_prepares_nowhere_but_where_the_log_has_a_note_and_by_no_other_role(
+    databases: Databases, pair: tuple[DataSource, DataSource]
+) -> None:
+    one, two = pair
+    noted = {one.site().place, two.site().place}
+    for places, why in (
+        ({one.site().place}, r"datasource two: nothing was prepared .* datasources=\[…\]"),
+        ({(identity, "1") for identity, _ in noted}, r"logs in as another role .* give both the same user"),
+    ):
+        with task(places) as subordinate:
+            insert(one, 1)
+            insert(two, 1)
+            with pytest.raises(ProgrammingError, match=why):
+                subordinate.prepare()
+        assert databases.prepared() == []
+    with task(noted) as subordinate:
+        insert(one, 1)
+        insert(two, 1)
+        subordinate.prepare()
+    assert len(databases.prepared()) == 2
 
 
 def test_it_ends_prepared_under_the_names_of_its_task(

@@ -42,6 +42,7 @@ def sources(databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """The working directory: a decision log, and a file for each database, with its password by reference."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "secret").write_text(databases.server.password)
+    (tmp_path / "secret").chmod(0o600)
     for name in (databases.one, databases.two):
         describe(tmp_path, name, databases.url(name))
     manager = configure(node_name="driver", log_url="sqlite:///txlog", log_create=True)

@@ -56,6 +56,7 @@ _SCRIPT = """
 def source(databases: Databases, tmp_path: Path) -> DataSource:
     """Datasource one, as the script and recovery know it."""
     (tmp_path / "secret").write_text(databases.server.password)
+    (tmp_path / "secret").chmod(0o600)
     text = f"name = one\ndriver = psycopg\nurl = {databases.url('one')}\npassword = ${{file:secret}}\n"
     (tmp_path / "one.properties").write_text(text)
     databases.execute("one", "create table landed (id bigint primary key)")

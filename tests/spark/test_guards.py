@@ -210,6 +210,7 @@ def app(databases: Databases, sources: Path) -> Iterator[str]:
     """The name of a user who may do nothing yet, and whose datasource is app.properties."""
     databases.execute("one", "create role app login password 'for-app'")
     (sources / "secret").write_text("for-app")
+    (sources / "secret").chmod(0o600)
     url = databases.url("one").replace(f"//{databases.server.user}@", "//app@")
     assert "//app@" in url
     describe(sources, "app", url)

@@ -46,11 +46,11 @@ class _Late:
         self._words = words
         self.came = False
 
-    def execute(self, statement: str) -> Any:
+    def execute(self, statement: str, *parameters: Any) -> Any:
         if self._words in statement and not self.came:
             self._databases.execute("one", "insert into staged select id, 'lost', 7 from generate_series(0, 4) id")
             self.came = True
-        return self._cursor.execute(statement)
+        return self._cursor.execute(statement, *parameters)
 
 
 @contextmanager

@@ -85,6 +85,7 @@ def test_both_attempts_prepare_and_one_wins(
     local_cluster: Callable[..., str], cluster: str, databases: Databases, tmp_path: Path
 ) -> None:
     (tmp_path / "secret").write_text(databases.server.password)
+    (tmp_path / "secret").chmod(0o600)
     (tmp_path / "one.properties").write_text(
         f"name = one\ndriver = psycopg\nurl = {databases.url('one')}\npassword = ${{file:secret}}\n"
     )

@@ -99,6 +99,7 @@ def test_a_partition_that_a_failed_stage_has_prepared(
     local_cluster: Callable[..., str], databases: Databases, tmp_path: Path
 ) -> None:
     (tmp_path / "secret").write_text(databases.server.password)
+    (tmp_path / "secret").chmod(0o600)
     (tmp_path / "one.properties").write_text(
         f"name = one\ndriver = psycopg\nurl = {databases.url('one')}\npassword = ${{file:secret}}\n"
     )

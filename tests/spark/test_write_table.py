@@ -295,6 +295,7 @@ def in_small(server: EmbeddedPostgres, query: Any) -> list[tuple[Any, ...]]:
 @pytest.fixture
 def few(small: EmbeddedPostgres, sources: Path) -> DataSource:
     (sources / "secret").write_text(small.password)
+    (sources / "secret").chmod(0o600)
     describe(sources, "few", small.url("few"))
     return DataSource.from_properties("few.properties")
 

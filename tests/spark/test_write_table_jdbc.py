@@ -358,6 +358,7 @@ def test_sparks_own_reader_reads_what_was_sent(
     require(Path(JAR).exists(), "PostgreSQL's JDBC driver: apt-get install libpostgresql-jdbc-java")
     print(f"TXPOOL_JDBC_SEED={SEED}")
     (tmp_path / "secret").write_text(databases.server.password)
+    (tmp_path / "secret").chmod(0o600)
     describe(tmp_path, "one", databases.url("one"))
     output = local_cluster(
         _SCRIPT,

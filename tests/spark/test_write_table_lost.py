@@ -51,6 +51,7 @@ def script(source: str) -> str:
 @pytest.fixture
 def folder(databases: Databases, tmp_path: Path) -> Path:
     (tmp_path / "secret").write_text(databases.server.password)
+    (tmp_path / "secret").chmod(0o600)
     for name in (databases.one, databases.two):
         describe(tmp_path, name, databases.url(name))
         databases.execute(name, "create table landed (id bigint primary key)")

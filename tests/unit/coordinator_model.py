@@ -9,7 +9,7 @@ from typing import Any
 from txpool.coordinator import Coordinator, Phase
 from txpool.log.base import Life
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.resources.base import Answer, BranchRecord, Refused, Settled, Vote
+from txpool.resources.base import Answer, BranchRecord, Refused, Settled, Site, Vote
 from txpool.unit import Outcome, Result, Unit
 from txpool.xid import TaskName, Xid, make_gtrid, make_xid
 
@@ -62,6 +62,10 @@ class ModelBranch:
 
     def name(self, xid: Xid) -> None:
         self.record = BranchRecord(xid, self.datasource)
+
+    @property
+    def site(self) -> Site:
+        return Site(self.datasource)
 
     def disturb(self, command: str) -> None:
         raise AssertionError("nobody disturbs a model")
@@ -170,7 +174,7 @@ class FaultyLog:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._log, name)
-        if name not in {"record", "abort", "point", "finish", "is_fenced"}:
+        if name not in {"record", "abort", "point", "finish", "is_fenced", "note_site"}:
             return found
         return lambda *arguments: self._faults.around(f"log.{name}", lambda: found(*arguments))
 

@@ -21,6 +21,8 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.live: set[Raw] = set()
+        #: Those on which the server does not answer any more.
+        self.silent: set[Raw] = set()
         self.most_live = 0
         self.connects = 0
         self.pings = 0
@@ -33,7 +35,7 @@ class Database:
         self.connecting = threading.Semaphore(0)
         self._lock = threading.Lock()
 
-    def connect(self) -> Raw:
+    def connect(self, timeout: float | None = None) -> Raw:
         self.connecting.release()
         with self._lock:
             self.connects += 1
@@ -49,7 +51,7 @@ class Database:
     def is_clean(self, raw: Raw) -> bool:
         return raw in self.live and not raw.in_transaction
 
-    def reset(self, raw: Raw) -> None:
+    def reset(self, raw: Raw, timeout: float | None = None) -> None:
         with self._lock:
             self.resets += 1
         if self.reset_cleans:
@@ -57,9 +59,11 @@ class Database:
             raw.rollback()
             raw.execute("pragma cache_size = -2000")
 
-    def ping(self, raw: Raw) -> None:
+    def ping(self, raw: Raw, timeout: float | None = None) -> None:
         with self._lock:
             self.pings += 1
+        if raw in self.silent:
+            raise TimeoutError
         raw.execute("select 1").fetchone()
 
     def close(self, raw: Raw) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from recovery import RecoveryManager, ScanReport
-from recovery.evidence import gather
+from recovery.evidence import Evidence, gather
 from recovery.modules import DecidedModule, MarkedModule, OrphanModule
 from recovery.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
 from recovery.report import Account, News
@@ -27,6 +28,8 @@ from txpool.resources.base import (
 from txpool.xid import Xid, make_gtrid, make_xid, new_incarnation
 
 NODE = "etl-1"
+#: Whom our sessions log in as.
+OURS = frozenset({"app"})
 
 
 class Calls:
@@ -89,6 +92,8 @@ class ModelDatabase:
         self.reachable = True
         self.silent = False  #: lists, and does not answer to commit or rollback
         self.prepared: dict[Xid, float] = {}
+        #: What somebody else has prepared, and the roles that may have.
+        self.forged: dict[Xid, frozenset[str]] = {}
         self.ended: dict[Xid, Answer] = {}
 
     def resource_manager(self) -> ResourceManager:
@@ -116,7 +121,12 @@ class ModelDatabase:
         self.calls.hit(f"{self.name}.recover")
         if not self.reachable:
             raise OperationalError(f"{self.name} is down")
-        return [PreparedBranch(xid, age) for xid, age in self.prepared.items()]
+        forged = [PreparedBranch(xid, 1.0, "mallory", roles) for xid, roles in self.forged.items()]
+        return [*forged, *(PreparedBranch(xid, age, "app", OURS) for xid, age in self.prepared.items())]
+
+    def logins(self) -> frozenset[str]:
+        self.calls.hit(f"{self.name}.logins")
+        return OURS
 
     def commit(self, record: BranchRecord) -> Answer:
         return self._finish(record, Answer.COMMITTED)
@@ -126,8 +136,8 @@ class ModelDatabase:
 
     def _finish(self, record: BranchRecord, wanted: Answer) -> Answer:
         self.calls.hit(f"{self.name}.{wanted.value}")
-        if not self.reachable or self.silent:
-            return Answer.UNKNOWN
+        if not self.reachable or self.silent or record.xid in self.forged:
+            return Answer.UNKNOWN  # what is somebody else's is refused
         if record.xid in self.prepared:
             self.end(record.xid, wanted)
             return wanted
@@ -247,6 +257,15 @@ class World:
             or self.disk.pointers
             or self.disk.finished
         )
+
+
+def evidence(**known: Any) -> Evidence:
+    """What a pass knows where it has found nothing, but for what is given."""
+    empty: dict[str, Any] = {
+        name: {} for name in ("listings", "silent", "lives", "pointers", "decisions", "rows", "tags")
+    }
+    empty |= {name: frozenset() for name in ("fenced", "finished", "aborted")} | {"nodes": frozenset({NODE})}
+    return Evidence(**(empty | known))
 
 
 def logged(world: World) -> Iterator[str]:

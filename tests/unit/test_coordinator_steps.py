@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from time import monotonic
 from types import FrameType
 
 import pytest
@@ -161,5 +162,5 @@ def test_the_settler_tells_the_log_what_could_not_be_told() -> None:
     settler, told = Settler(), threading.Event()
     settler.add(world.coordinator, lambda result: told.set())
     assert told.wait(30)
-    settler.close()
+    settler.close(until=monotonic())
     assert world.disk.finished == {world.gtrid}

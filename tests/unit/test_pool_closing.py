@@ -98,7 +98,7 @@ def test_thread_does_not_inherit_the_context(database: Database) -> None:
     seen: list[str] = []
 
     class Looking(Database):
-        def connect(self) -> Raw:
+        def connect(self, timeout: float | None = None) -> Raw:
             seen.append(ambient.get("nothing"))
             return super().connect()
 

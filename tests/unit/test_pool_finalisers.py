@@ -80,7 +80,7 @@ def test_it_gives_back_what_is_not_clean(database: Database) -> None:
         within: list[bool] = []
         ping = database.reset
 
-        def reset(raw: Raw) -> None:
+        def reset(raw: Raw, timeout: float | None = None) -> None:
             within.append(pool.exchange.lock._is_owned())  # type: ignore[attr-defined]
             ping(raw)
 

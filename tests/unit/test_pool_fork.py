@@ -35,7 +35,7 @@ class EchoServer:
                 served.sendall(b"!")
             self.goodbyes += request == b"."
 
-    def connect(self) -> socket.socket:
+    def connect(self, timeout: float | None = None) -> socket.socket:
         # The child of a fork has no server of its own: whoever connects accepts.
         raw = socket.create_connection(self._listener.getsockname())
         served, _ = self._listener.accept()
@@ -47,10 +47,10 @@ class EchoServer:
     def is_clean(self, raw: socket.socket) -> bool:
         return raw.fileno() >= 0
 
-    def reset(self, raw: socket.socket) -> None:
+    def reset(self, raw: socket.socket, timeout: float | None = None) -> None:
         self.ping(raw)
 
-    def ping(self, raw: socket.socket) -> None:
+    def ping(self, raw: socket.socket, timeout: float | None = None) -> None:
         raw.sendall(b"?")
         assert raw.recv(1) == b"!"
 

@@ -118,7 +118,7 @@ def test_reset_broken(database: Database, caplog: pytest.LogCaptureFixture) -> N
 
 def test_interrupt_while_resetting(database: Database) -> None:
     class Interrupted(Database):
-        def reset(self, raw: Raw) -> None:
+        def reset(self, raw: Raw, timeout: float | None = None) -> None:
             raise KeyboardInterrupt
 
     interrupted = Interrupted(database.path)

@@ -286,7 +286,8 @@ def test_an_entry_expires_after_the_interval_that_scans_have_seen_it_for_restart
     for _ in range(3):
         assert manager_with(world, recovery_expiry_interval="1h").scan().expired == ()
     (memo,) = world.log.memos("expiry")
-    long_ago = dict.fromkeys(json.loads(memo.text), memo.made - 3600)
+    long_ago = {f"incarnation {world.incarnation}": memo.made - 3600}
+    assert json.loads(memo.text).keys() == {"format", *long_ago}
     world.log.keep(replace(memo, text=json.dumps(long_ago)))
     assert manager_with(world, recovery_expiry_interval="1h").scan().expired == (f"incarnation {world.incarnation}",)
 
@@ -321,3 +322,17 @@ def test_scanners_choose_by_kind() -> None:
     assert [Entry(Kind.HEURISTIC, make_gtrid(NODE, "strange00000", 1))] == [
         Entry(Kind(each.kind), each.name) for _ in [manager.scan()] for each in manager.expired()
     ]
+
+
+def test_31_what_somebody_else_has_prepared_keeps_no_incarnation() -> None:
+    world = World()
+    xid = make_xid(world.gtrid, 9, "a", decider="nosuch")
+    world.a.forged[xid] = frozenset({"mallory"})
+    manager = greedy(world)
+    world.die()
+    manager.scan()
+    manager.scan()
+    assert world.disk.expired == {world.incarnation}
+    manager.scan()
+    assert world.disk.expired == {world.incarnation}, "nor does it bring one back"
+    assert world.a.forged

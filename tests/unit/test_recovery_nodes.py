@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from recovery import RecoveryManager
+from recovery import RecoveryManager, kept
+from recovery.alarms import unconfigured
 from recovery.orphans import NodeFilter, Vote
 from tests.unit.recovery_model import NODE, World, logged, marked, pointed, unaccounted
 from tests.unit.test_recovery_orphans import evidence_of
 from txpool.errors import ConfigurationError, ProgrammingError
 from txpool.log.base import Life
+from txpool.log.memory import MemoryDisk, MemoryLog
+from txpool.log.sites import SiteNote
+from txpool.resources.base import Site
 from txpool.settings import RecoverySettings
 from txpool.xid import make_gtrid, make_xid
 
@@ -178,3 +184,23 @@ def test_the_manager_says_whom_it_recovers() -> None:
     every = RecoveryManager(RecoverySettings.load(**_SHARED, recovery_nodes="*"), datasources=[world.a])
     assert "every node" in repr(every)
     assert NODE in repr(RecoveryManager(RecoverySettings.load(**_SHARED), datasources=[world.a]))
+
+
+def test_what_another_node_could_not_end_is_for_its_own_recovery_to_keep() -> None:
+    """Two recoverers of one log would drop, and write, each other's in turn with each scan."""
+    log = MemoryLog(MemoryDisk(NODE), node=NODE)
+    gids = [make_xid(make_gtrid(node, "0123456789ab", 1), 0, "a").joined for node in (NODE, OTHER)]
+    kept.keep_errors(log, dict.fromkeys(gids, "permission denied"))
+    kept.keep_errors(log, {})
+    assert kept.read(log).errors == {gids[1]: "permission denied"}
+
+
+def test_databases_that_two_nodes_call_the_same_are_both_told() -> None:
+    notes = {SiteNote(node, Site("a", f"{node}/1", "7")): f"no file of {node}" for node in (NODE, OTHER)}
+    notes |= {SiteNote(NODE, Site("a", f"{NODE}/1", "8")): f"no file of {NODE}"}
+    elsewhere = [SimpleNamespace(identity="third/1", database="a")]
+    evidence: Any = SimpleNamespace(strangers={}, unreached=notes, elsewhere=elsewhere)
+    (alarm,) = unconfigured(evidence)
+    assert alarm.subject == "a"
+    assert alarm.text.count(f"no file of {NODE}") == 1, "though it prepares there as two roles"
+    assert all(each in alarm.text for each in (f"no file of {NODE}", f"no file of {OTHER}", "third/1"))

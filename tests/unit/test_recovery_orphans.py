@@ -7,27 +7,18 @@ import pytest
 from recovery.evidence import Evidence, Standing
 from recovery.orphans import Ballot, IncarnationFilter, NodeFilter, TransactionLogFilter, Vote, poll, voters
 from recovery.sites import Listing, Seen
-from tests.unit.recovery_model import NODE
+from tests.unit.recovery_model import NODE, evidence
 from txpool.log.base import Decision, Life
 from txpool.xid import Xid, make_gtrid, make_xid
 
 
 def evidence_of(xid: Xid, life: Life | None, **known: object) -> Evidence:
-    seen = Seen(xid, "a", "")
-    empty: dict[str, object] = {
-        "nodes": frozenset({NODE}),
-        "listings": {"a": Listing("", (seen,))},
-        "silent": {},
+    found: dict[str, object] = {
+        "listings": {"a": Listing("", (Seen(xid, "a", ""),))},
         "lives": {xid.incarnation: life} if life else {},
         "fenced": frozenset({xid.incarnation} if life is Life.FENCED else ()),
-        "finished": frozenset(),
-        "pointers": {},
-        "decisions": {},
-        "aborted": frozenset(),
-        "rows": {},
-        "tags": {},
     }
-    return Evidence(**(empty | known))  # type: ignore[arg-type]
+    return evidence(**(found | known))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +61,7 @@ def test_no_vote_leaves_and_a_filter_of_ones_own_has_a_say() -> None:
 
 def test_another_nodes_standing_is_foreign_even_where_the_incarnation_is_known() -> None:
     xid = make_xid(make_gtrid("other", "incarnation0", 1), 0, "a")
-    assert evidence_of(xid, Life.FENCED).standing(xid.gtrid) is Standing.FOREIGN
+    assert evidence_of(xid, Life.FENCED).standing(xid.gtrid) is Standing.OTHER_NODE
 
 
 def test_a_filter_of_ones_own_cannot_have_another_nodes_branch_rolled_back() -> None:

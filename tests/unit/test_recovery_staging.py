@@ -12,7 +12,7 @@ from tests.unit.test_recovery_orphans import evidence_of
 from txpool.log.base import Decision, Life
 from txpool.resources.base import BranchRecord, MarkedRow
 from txpool.resources.staging import StagingTable
-from txpool.xid import make_gtrid, make_xid
+from txpool.xid import Xid, make_gtrid, make_xid
 
 
 class Tables:
@@ -120,6 +120,21 @@ def test_it_is_dropped_behind_a_living_process_that_has_let_go_of_it_without_a_t
     world.scan()
     assert shared.here == []
     assert not {"archive.tombstone", "ledger.tombstone"} & set(world.calls.names)
+
+
+@pytest.mark.parametrize("steps", [None, logged, marked])
+def test_31_what_somebody_else_has_prepared_keeps_no_staging_table(steps: object) -> None:
+    world = World() if steps is None else world_after(steps, "decided")  # type: ignore[arg-type]
+    shared = staged(world)
+    forged = [Xid(world.gtrid, "9:a:M.nosuch"), Xid(world.gtrid, "8:a:M.ledger")]
+    world.a.forged = dict.fromkeys(forged, frozenset({"mallory"}))
+    world.die()
+    for _ in range(4):
+        assert not world.scan().errors
+    assert shared.here == []
+    assert "archive.tombstone" not in world.calls.names or steps is None
+    assert list(world.a.forged) == forged
+    assert world.is_clean()
 
 
 def test_a_tombstone_decides_only_where_nothing_else_does() -> None:

@@ -14,7 +14,7 @@ from recovery.alarms import Alarms
 from recovery.cli import ExitCode, _code
 from recovery.listing import OVER, BranchState, InDoubt
 from recovery.report import AlarmKind, ScanReport
-from tests.unit.recovery_model import World, logged, marked, unaccounted, world_after
+from tests.unit.recovery_model import World, evidence, logged, marked, unaccounted, world_after
 from txpool.metrics import catalogue, collect
 from txpool.resources.base import Answer, Slots
 from txpool.settings import RecoverySettings
@@ -35,13 +35,19 @@ class Raised:
 
     def said(self, *found: InDoubt, silent: Any = None, slots: Any = None) -> list[str]:
         self._caplog.clear()
-        self._alarms.update(found, silent or {}, slots or {})
+        self._alarms.update(found, evidence(silent=silent or {}), slots or {})
         assert {record.levelname for record in self._caplog.records} <= {"WARNING"}
         return [record.message for record in self._caplog.records]
 
     @property
     def kinds(self) -> list[str]:
         return [alarm.kind for alarm in self._alarms.standing]
+
+
+def test_a_name_of_another_node_is_no_alarm_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever may prepare can make one."""
+    theirs = replace(PREPARED, node="etl-9", standing="it is another node's", age=1e9)
+    assert Raised(caplog, alarm_in_doubt=20).said(theirs) == []
 
 
 def test_each_alarm_is_news_once_and_once_more_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:

@@ -258,6 +258,15 @@ def test_observers_hear_of_every_transaction() -> None:
     assert [phase for phase, gtrid in heard if gtrid == bad.gtrid] == ["begin", "failure"]
 
 
+def test_observers_are_the_process_s_whatever_is_configured_after() -> None:
+    heard: list[str] = []
+    txpool.observe(lambda tx: heard.append(tx.gtrid), "success")
+    txpool.configure(node_name="later", log_url="memory:")
+    with txpool.transaction() as tx:
+        pass
+    assert tx.gtrid in heard
+
+
 def test_a_forked_child_has_none_and_cannot_end_its_parents() -> None:
     txpool.configure(node_name="etl-1", log_url="memory:")
     with txpool.transaction() as tx:
@@ -285,7 +294,8 @@ def test_current_travels_with_a_function_that_names_it() -> None:
 def test_what_was_begun_and_never_ended_is_told_at_the_end() -> None:
     source = "import txpool; txpool.begin()"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
-    assert "was begun, and the program ends without an end to it: all of it rolls back" in done.stderr
+    assert "was begun, and the program ends without an end to it: what was done within it rolls back" in done.stderr
+    assert "It was begun at <string>:1, in <module>" in done.stderr
 
 
 def test_an_interrupted_begin_leaves_nothing_ambient() -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import psycopg
 
-from txpool.check import log, marks, postgresql, prepared, sqlite, storage
+from txpool.check import log, marks, node, postgresql, prepared, sqlite, storage, trust
 from txpool.check.connecting import NotConnected, connected
 from txpool.check.finding import Finding, Report, Section, Severity, fine, section, warning, wrong
 from txpool.check.server import asked
+from txpool.drivers import make_driver
 from txpool.errors import ConfigurationError, Error
 from txpool.keys import COORDINATOR_KEYS, RECOVERY_KEYS
 from txpool.properties import Properties, SecurityWarning
@@ -24,6 +25,13 @@ from txpool.settings import DataSourceSettings, RecoverySettings
 
 __all__ = ["Finding", "Report", "Section", "Severity", "check"]
 
+# What whoever may connect can do, by the datasource's mode.
+_OPEN = {
+    "xa": "whoever connects sees the names of what is prepared, and can take slots and names, so that a transaction "
+    "rolls back; he ends nothing of ours, and decides nothing",
+    "cmr": "whoever connects can make tables and schemas where he may, before the right ones are there; they are "
+    "refused then, and so are transactions",
+}
 _COORDINATION = frozenset(key.name for key in COORDINATOR_KEYS + RECOVERY_KEYS)
 
 
@@ -78,7 +86,8 @@ class _File:
 def _coordination(file: _File, old: float) -> Iterator[Section]:
     settings = RecoverySettings.load(file.properties)
     yield section(str(file.path), file.said)
-    yield section(f"decision log {settings.log_url or ''}", _whole(log.findings(settings)), [settings.log_password])
+    said = [*_whole(log.findings(settings)), *_whole(node.findings(settings))]
+    yield section(f"decision log {settings.log_url or ''}", said, [settings.log_password])
     names: dict[str, Path] = {}
     for path in settings.datasources:
         try:
@@ -114,6 +123,10 @@ def _on_server(settings: DataSourceSettings, old: float, timeout: float | None) 
             yield from prepared.findings(raw, server, settings, old)
         elif settings.mode == "cmr":
             yield from marks.findings(raw, settings)
+        roles = make_driver(settings).roles
+        if settings.mode in _OPEN:
+            yield from trust.connect(raw, server, roles, _OPEN[settings.mode])
+        yield from trust.spark(raw, roles)
 
 
 def _whole(findings: Iterator[Finding]) -> Iterator[Finding]:

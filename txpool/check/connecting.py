@@ -14,7 +14,6 @@ from psycopg.conninfo import conninfo_to_dict
 from txpool.check.finding import Finding, wrong
 from txpool.drivers import make_driver
 from txpool.errors import ConfigurationError
-from txpool.secret import redact_url
 from txpool.settings import DataSourceSettings
 
 _PATIENCE = "10"  # seconds that a server has to answer, where nobody has said otherwise
@@ -69,7 +68,7 @@ def connected(settings: DataSourceSettings, *, recovery: bool = False) -> Iterat
     except ConfigurationError:
         raise
     except psycopg.ProgrammingError as error:  # libpq's own reading of the url and of options
-        raise ConfigurationError(f"{redact_url(settings.url)} and driver.*: {error}") from error
+        raise ConfigurationError(f"{settings.url} and driver.*: {error}") from error
     except Exception as error:
         raise NotConnected(_diagnosed(settings, error, recovery)) from error
     try:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import psycopg
 
-from txpool.check import marks, postgresql, storage
+from txpool.check import marks, postgresql, storage, trust
 from txpool.check.connecting import diagnosed
 from txpool.check.finding import Finding, fine, warning, wrong
 from txpool.check.server import Server, asked
 from txpool.errors import LogError
 from txpool.log import Life, folder_of, open_log
-from txpool.log.server import LogServer
+from txpool.log.server import TABLES, LogServer
 from txpool.settings import CoordinatorSettings
 
 # The tables of a log on a server: key and columns.
@@ -124,6 +124,8 @@ def _on_server(settings: CoordinatorSettings, url: str) -> Iterator[Finding]:
             yield from _server(server)
             for name, (key, columns) in _TABLES.items():
                 yield from marks.table(raw, name, key, columns, missing=_INIT)
+            yield from trust.grants(raw, TABLES, (), "whoever writes the log decides, and who lives")
+            yield from trust.connect(raw, server, (), "only those who write the log have anything to do there")
     except LogError as error:
         yield wrong("log", str(error))
         return

@@ -7,9 +7,11 @@ from typing import Any, LiteralString
 
 import psycopg
 
+from txpool.check import trust
 from txpool.check.connecting import connected, quoted, user_of
 from txpool.check.finding import Finding, fine, wrong
 from txpool.check.server import asked
+from txpool.drivers import make_driver
 from txpool.settings import DataSourceSettings
 from txpool.xid import PREFIX
 
@@ -45,6 +47,12 @@ def incomplete(table: str, lacking: Iterable[str], missing: str) -> Finding:
 
 def findings(raw: Any, settings: DataSourceSettings) -> Iterator[Finding]:
     """About the table of marks, for the datasource's own user and for recovery's."""
+    roles = make_driver(settings).roles
+    strangers = list(trust.owners(raw, [settings.cmr_table], roles, "the decision of each transaction stands there"))
+    yield from strangers
+    if strangers:
+        return  # nothing of it is read
+    yield from trust.grants(raw, [settings.cmr_table], roles, "whoever changes a mark changes an outcome")
     found = list(table(raw, settings.cmr_table, ["xid"], COLUMNS, missing=CREATE))
     yield from found
     if found:

@@ -51,7 +51,25 @@ def findings(raw: Any, server: Server, settings: DataSourceSettings, old: float)
     yield _slots(server, maximum, used, settings.pool_max_size)
     yield from _left_over(server, listed, old)
     if maximum - used > 1 and not server.standby:  # never the last one, which a transaction may be about to take
-        yield from _tried(raw, server, settings, {owner for gid, _, owner in listed if parse(gid) is not None})
+        yield from _tried(raw, server, settings)
+    if any(parse(gid) is not None for gid, _, _ in listed):
+        yield from _claimed(settings, user_of(settings, recovery=True) or server.user)
+
+
+def _claimed(settings: DataSourceSettings, recovery: str) -> Iterator[Finding]:
+    """Branches under names of ours that a role has prepared which is none of ours."""
+    manager = PostgreSQLManager(settings.name, make_driver(settings), owners=settings.prepared_owners)
+    listed = [branch for branch in manager.recover() if not branch.elsewhere and branch.xid.node != NODE]
+    strangers = sorted({branch.owner or "a role that is gone" for branch in listed if not branch.counts(())})
+    if strangers:
+        yield wrong(
+            "recovery",
+            f"branches of txpool here were prepared by {', '.join(strangers)}, and recovery connects as {recovery}",
+            "a name is a claim: what a role has prepared that is none of ours is part of no transaction, whoever "
+            "recovery connects as, and stays with its locks",
+            f"where that role is this application's, write prepared.owners = {', '.join(strangers)}; otherwise let it "
+            "not connect here, and let an administrator end what it has prepared",
+        )
 
 
 def _raise(server: Server, wanted: int) -> str:
@@ -135,11 +153,8 @@ def _age(seconds: float) -> str:
 # -- one branch, prepared and rolled back -------------------------------------------------------------------------
 
 
-def _tried(raw: Any, server: Server, settings: DataSourceSettings, owners: set[str]) -> Iterator[Finding]:
-    """Prepare an empty branch, and let recovery's own code and user end it: what works is not a guess.
-
-    `owners` have prepared what is listed.
-    """
+def _tried(raw: Any, server: Server, settings: DataSourceSettings) -> Iterator[Finding]:
+    """Prepare an empty branch, and let recovery's own code and user end it: what works is not a guess."""
     xid = make_xid(make_gtrid(NODE, new_incarnation(), 0), 0, settings.name)
     try:
         raw.execute("begin")
@@ -152,15 +167,13 @@ def _tried(raw: Any, server: Server, settings: DataSourceSettings, owners: set[s
         yield wrong("prepare", f"PREPARE TRANSACTION was answered by {answer}", "nothing was prepared")
         return
     try:
-        yield from _finished(BranchRecord(xid, settings.name, raw.identity), server, settings, owners)
+        yield from _finished(BranchRecord(xid, settings.name, raw.identity), server, settings)
     finally:
         if raw.execute("select 1 from pg_prepared_xacts where gid = %s", [xid.joined]).fetchone():
             raw.execute(f"rollback prepared '{xid.joined}'".encode())
 
 
-def _finished(
-    record: BranchRecord, server: Server, settings: DataSourceSettings, owners: set[str]
-) -> Iterator[Finding]:
+def _finished(record: BranchRecord, server: Server, settings: DataSourceSettings) -> Iterator[Finding]:
     who = user_of(settings, recovery=True) or server.user
     try:
         with connected(settings, recovery=True) as raw:
@@ -187,13 +200,5 @@ def _finished(
             f"ALTER ROLE {quoted(who)} SUPERUSER;",
         )
         return
-    others = owners - {recovery.user}
-    if others and not recovery.superuser:
-        yield wrong(
-            "recovery",
-            f"branches of txpool here were prepared by {', '.join(sorted(others))}, and recovery connects as {who}",
-            "PostgreSQL lets the role that has prepared a branch end it, or a superuser: these would stay",
-            "name a superuser as recovery.user, or check with the file of the datasource that these roles use",
-        )
     power = " (a superuser)" if recovery.superuser else ""
     yield fine("recovery", f"a branch that {server.user} prepared was rolled back by {who}{power}, as recovery would")

@@ -12,10 +12,14 @@ class Driver(Protocol):
     def module(self) -> Any:
         """The PEP 249 module."""
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The database's roles that the datasource's file names, for the application and for recovery."""
+
     def connect(self, timeout: float | None = None) -> Any:
         """A new raw connection, outside a transaction, with the session as the datasource wants it.
 
-        `timeout` is in seconds, beside the driver's own; a driver may take a second or two more.
+        `timeout` is in seconds, beside the driver's own; a driver may take a second or two where less is left.
         """
 
     def is_open(self, raw: Any) -> bool:
@@ -24,13 +28,17 @@ class Driver(Protocol):
     def is_clean(self, raw: Any) -> bool:
         """No I/O: open, healthy, and outside a transaction."""
 
-    def reset(self, raw: Any) -> None:
-        """Roll back and restore the session; raises where it cannot."""
+    def reset(self, raw: Any, timeout: float | None = None) -> None:
+        """Roll back and restore the session; raises where it cannot, or where the server has not answered in time."""
 
-    def ping(self, raw: Any) -> None:
-        """Raises where the connection is dead."""
+    def ping(self, raw: Any, timeout: float | None = None) -> None:
+        """Raises where the connection is dead; TimeoutError where the server has not answered in time.
 
-    def close(self, raw: Any) -> None: ...
+        After that only `close` is of use: the answer may come yet, and would be taken for another's.
+        """
+
+    def close(self, raw: Any) -> None:
+        """Never waits for the server."""
 
     def cancel(self, raw: Any, timeout: float | None = None) -> None:
         """Ask the server to stop what the connection is executing; from any thread, never raises.

@@ -7,6 +7,7 @@ a `send` never waits, and an interrupted `receive` loses nothing: the next one g
 from __future__ import annotations
 
 import select
+from collections.abc import Generator
 from time import monotonic
 from typing import Any
 
@@ -25,8 +26,9 @@ INERROR = int(pq.TransactionStatus.INERROR)
 _BAD = int(pq.ConnStatus.BAD)
 COMMAND_OK = int(pq.ExecStatus.COMMAND_OK)
 _FATAL_ERROR = int(pq.ExecStatus.FATAL_ERROR)
-# How often a wait looks for a signal, in milliseconds.
-_INTERVAL = 100
+# How often a wait looks at the clock, and for a signal, in seconds, and in milliseconds.
+INTERVAL = 0.1
+_INTERVAL = int(INTERVAL * 1000)
 # What a session dies of: whatever was on its way has an unknown fate.
 _SESSION_ENDING = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"})
 
@@ -77,7 +79,7 @@ class Session:
         `Overdue` where it has not come by that time of the monotonic clock; the session is of no use then.
         """
         if self._unsent:
-            waiting.wait(generators.send(self._pgconn), self._pgconn.socket, interval=_INTERVAL / 1000)
+            waiting.wait(bounded(generators.send(self._pgconn), until), self._pgconn.socket, interval=INTERVAL)
             self._unsent = False
         pgconn, results = self._pgconn, self.results
         try:
@@ -110,6 +112,26 @@ class Session:
     def quoted(self, text: str) -> str:
         """A literal of SQL."""
         return bytes(pq.Escaping(self._pgconn).escape_literal(text.encode())).decode()
+
+
+def bounded(steps: Any, until: float | None, told: str = "the server has not answered in time") -> Any:
+    """The same steps for psycopg's waits to take; `Overdue` once that time of the monotonic clock has come."""
+    return steps if until is None else _bounded(steps, until, told)
+
+
+def _bounded(steps: Generator[Any, Any, Any], until: float, told: str) -> Generator[Any, Any, Any]:
+    try:
+        answer = None
+        while True:
+            if monotonic() > until:
+                raise Overdue(told)
+            try:
+                awaited = steps.send(answer)
+            except StopIteration as done:
+                return done.value
+            answer = yield awaited  # psycopg's waits come back once an interval
+    finally:
+        steps.close()
 
 
 def failure(results: list[PGresult]) -> psycopg.Error | None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-from math import ceil
-from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
-from psycopg import sql
-from psycopg.rows import TupleRow, tuple_row
+from psycopg import conninfo, sql
+from psycopg.rows import tuple_row
 
-from txpool.drivers.libpq import COMMAND_OK, IDLE, INERROR, INTRANS, Session, value
+from txpool.drivers.deadline import Connecting, look, moment, roll_back
+from txpool.drivers.libpq import COMMAND_OK, IDLE, INERROR, INTRANS, Session, failure, value
 from txpool.errors import ConfigurationError, OperationalError, translated
+from txpool.secret import without_secrets
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
@@ -41,13 +42,18 @@ _DEALLOCATE = (
     "; do $$ declare it record; begin for it in select name from pg_prepared_statements where from_sql "
     "loop execute format('deallocate %I', it.name); end loop; end $$"
 )
+# What every session runs first. The types of all arguments are exact: what somebody has made in a schema of the search
+# path, which fits better than pg_catalog's, would run as us.
 # The timeline goes with a transaction's id: after a failover that lost some, the ids are given out again.
 _TIMELINE = "case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end"
-_DATABASE = "(select oid from pg_database where datname = current_database())"
+_ROLE = "to_regrole(quote_ident(session_user::text))::oid"
+_DATABASE = "(select oid::text from pg_database where datname = current_database())"
 _CANCEL_TIMEOUT = 5.0
+# Seconds that a connect has, however few are left.
+_LEAST = 1.0
 
 
-class Connection(psycopg.Connection[TupleRow]):
+class Connection(Connecting):
     """A physical connection, with what is known of its server and its session."""
 
     #: The server's own identity: the system identifier of its cluster and the oid of the database, which no rename
@@ -55,6 +61,8 @@ class Connection(psycopg.Connection[TupleRow]):
     identity = ""
     #: The timeline that the server writes; empty on a standby.
     timeline = ""
+    #: The role that it logged in as, by its oid: no SET ROLE and no rename changes that.
+    role = ""
     #: The identity of the table of marks that was met over it.
     marks = ""
     #: True once SET or the like has outlived a statement: `reset` restores the session.
@@ -72,9 +80,9 @@ class PsycopgDriver:
         self._settings = settings
         self._recovery = recovery
         self._always = settings.pool_reset == "always"
+        self.roles = _roles(settings)
 
     def connect(self, timeout: float | None = None) -> Connection:
-        until = None if timeout is None else monotonic() + timeout
         options = self._settings.connect_options(self._recovery)
         if "autocommit" in options:
             raise ConfigurationError(
@@ -82,19 +90,31 @@ class PsycopgDriver:
                 "and set autocommit on a connection that is in no transaction"
             )
         if "prepare_threshold" in options:
-            options["prepare_threshold"] = _threshold(self._settings.name, str(options["prepare_threshold"]))
-        if timeout is not None:
-            least = max(timeout, 1.0)  # none left would be a zero, and that is for ever to libpq
-            own = int(options.get("connect_timeout", 0))
-            options["connect_timeout"] = ceil(min(own, least) if own > 0 else least)
+            text = str(options["prepare_threshold"])
+            options["prepare_threshold"] = None if text.lower() == "none" else self._whole("prepare_threshold", text)
+        if "connect_timeout" in options:
+            options["connect_timeout"] = self._whole("connect_timeout", str(options["connect_timeout"]))
+        until = moment(None if timeout is None else max(timeout, _LEAST))
         with translated():
-            raw = Connection.connect(self._settings.url, **options)
+            raw = without_secrets(
+                lambda: Connection.connect_until(self._settings.url, until, **options),
+                f"datasource {self._settings.name}",
+                self._settings.secrets,
+            )
             try:
-                raw.identity, raw.timeline = identify(Session(raw), until)
+                raw.identity, raw.timeline, raw.role = identify(Session(raw), until)
             except BaseException:
                 raw.close()
                 raise
         return raw
+
+    def _whole(self, option: str, text: str) -> int:
+        if not re.fullmatch(r"\s*[+-]?[0-9]{1,9}\s*", text):  # not shown: it may be a reference's, and that a secret
+            also = ", or none" if option == "prepare_threshold" else ""
+            raise ConfigurationError(
+                f"datasource {self._settings.name}: driver.{option} is no whole number: write one{also}"
+            )
+        return int(text)
 
     def is_open(self, raw: Connection) -> bool:
         return not raw.closed
@@ -112,22 +132,23 @@ class PsycopgDriver:
             and raw.pgconn.pipeline_status == 0
         )
 
-    def reset(self, raw: Connection) -> None:
+    def reset(self, raw: Connection, timeout: float | None = None) -> None:
+        until = moment(timeout)
         if raw.pgconn.pipeline_status != 0:
             raise OperationalError(f"datasource {self._settings.name}: a connection was left in pipeline mode")
         with translated():
-            raw.rollback()
+            roll_back(raw, until)
             if raw.changed or self._always:
-                Session(raw).run(_RESTORE + _DEALLOCATE if raw.prepared or self._always else _RESTORE)
+                Session(raw).run(_RESTORE + _DEALLOCATE if raw.prepared or self._always else _RESTORE, until)
                 raw.changed = raw.prepared = False
             raw.autocommit = False
             raw.isolation_level = raw.read_only = raw.deferrable = None
             raw.row_factory = tuple_row
             raw.cursor_factory = psycopg.Cursor
 
-    def ping(self, raw: Connection) -> None:
+    def ping(self, raw: Connection, timeout: float | None = None) -> None:
         with translated():
-            Session(raw).run("")
+            look(raw, timeout)
 
     def close(self, raw: Connection) -> None:
         raw.close()
@@ -179,22 +200,35 @@ def _tag(result: PGresult) -> bytes | None:
     return _SELECT_INTO if result.status == COMMAND_OK and tag and tag.startswith(b"SELECT") else tag
 
 
-def _threshold(datasource: str, text: str) -> int | None:
-    if text.lower() == "none":
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigurationError(
-            f"datasource {datasource}: driver.prepare_threshold is {text!r}: write a whole number, or none"
-        ) from None
+def configured_user(settings: DataSourceSettings) -> str:
+    """Whom sessions of these settings log in as, by their keys, the url or PGUSER; empty where none says."""
+    user: object = settings.user or settings.driver_options.get("user")
+    if not user:
+        with contextlib.suppress(psycopg.Error):  # who connects is told what is wrong with the url
+            user = conninfo.conninfo_to_dict(settings.url).get("user")
+    return str(user or os.environ.get("PGUSER") or "")
 
 
-def identify(session: Session, until: float | None = None) -> tuple[str, str]:
-    """The server's identity and timeline; empty where the server does not let this role see them."""
-    system = "(select system_identifier from pg_control_system())"
-    try:
-        found, timeline = session.run(f"select {system} || '/' || {_DATABASE}; select {_TIMELINE}", until)
-    except psycopg.errors.InsufficientPrivilege:
-        return "", ""
-    return value(found) or "", value(timeline) or ""
+def _roles(settings: DataSourceSettings) -> tuple[str, ...]:
+    named = configured_user(settings), settings.recovery_user, *settings.prepared_owners
+    return tuple(role for role in named if role)
+
+
+class Server(NamedTuple):
+    """What a session knows of where it is, and as whom."""
+
+    identity: str
+    timeline: str
+    role: str
+
+
+def identify(session: Session, until: float | None = None) -> Server:
+    """The server's identity and timeline, empty where it does not let this role see them, and the login role."""
+    system = "(select system_identifier::text from pg_control_system())"
+    session.send(f"select {_ROLE}; select {system} || '/' || {_DATABASE}; select {_TIMELINE}")
+    role, *found = session.receive(until)
+    error = failure([role, *found])
+    if error is not None and not isinstance(error, psycopg.errors.InsufficientPrivilege):
+        raise error
+    identity, timeline = (value(each) or "" for each in found) if error is None else ("", "")
+    return Server(identity, timeline, value(role) or "")

@@ -31,6 +31,7 @@ class SQLiteDriver:
     """SQLite. Thread-safe; a raw connection has one user at a time, and may change threads."""
 
     module: Any = sqlite3
+    roles: tuple[str, ...] = ()
 
     def __init__(self, settings: DataSourceSettings) -> None:
         self._settings = settings
@@ -51,10 +52,10 @@ class SQLiteDriver:
         for name, value in options.items():
             if name not in _KINDS:
                 raise self._wrong(name, f"is not one of {', '.join(_KINDS)}: leave it out")
-            try:
+            with contextlib.suppress(ValueError):
                 options[name] = _KINDS[name](value)
-            except ValueError:
-                raise self._wrong(name, f"is {value!r}: write a number") from None
+                continue
+            raise self._wrong(name, "is no number: write one")  # not shown: it may be a reference's, and that a secret
         return options
 
     def is_open(self, raw: Connection) -> bool:
@@ -74,7 +75,7 @@ class SQLiteDriver:
         except sqlite3.ProgrammingError:  # closed
             return False
 
-    def reset(self, raw: Connection) -> None:
+    def reset(self, raw: Connection, timeout: float | None = None) -> None:
         with translated():
             raw.rollback()
             raw.isolation_level = _LEVEL
@@ -82,7 +83,7 @@ class SQLiteDriver:
             raw.text_factory = str
             self._make_durable(raw)
 
-    def ping(self, raw: Connection) -> None:
+    def ping(self, raw: Connection, timeout: float | None = None) -> None:
         with translated():
             raw.execute("select 1")
 

@@ -16,6 +16,7 @@ from txpool.attributes import Attribute, CursorAttribute
 from txpool.connection import Connection
 from txpool.cursor import Cursor
 from txpool.errors import InterfaceError, ProgrammingError, translated
+from txpool.required import require_transaction
 
 logger = logging.getLogger("txpool")
 
@@ -60,6 +61,7 @@ class PsycopgCursor(Cursor):
         if self._home is not (enlistment or connection._pooled):
             self._move(enlistment)
         if enlistment is None:
+            require_transaction(connection._datasource)
             with translated():
                 yield
         else:

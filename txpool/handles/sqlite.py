@@ -10,6 +10,7 @@ from txpool.attributes import Attribute
 from txpool.connection import Connection
 from txpool.cursor import Cursor, refuse_script
 from txpool.pool import Pooled
+from txpool.required import require_transaction
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
@@ -73,6 +74,12 @@ class SQLiteConnection(Connection):
         """As the cursor's."""
         cursor: SQLiteCursor = self.cursor().executescript(script)
         return cursor
+
+    def blobopen(self, *args: Any, **kwargs: Any) -> Any:
+        """As sqlite3's: what is written into the blob is a statement's work."""
+        if self._working() is None:
+            require_transaction(self._datasource)
+        return self._call("blobopen", args, kwargs)
 
     def close(self) -> None:
         if self._pooled is None or self._pooled.home is not None:

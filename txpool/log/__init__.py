@@ -70,7 +70,8 @@ def folder_of(url: str) -> Path:
     """The folder of a sqlite log's url; ConfigurationError for any other url."""
     scheme, separator, path = url.partition(":///")
     if scheme != "sqlite" or not separator or not path:
+        # Not shown: what is no url of ours may hold a password anywhere.
         raise ConfigurationError(
-            f"log.url = {url}: expected sqlite:///folder, postgresql://host/database, or memory: in tests"
+            "log.url is no place for a log: expected sqlite:///folder, postgresql://host/database, or memory: in tests"
         )
     return Path(path)

@@ -11,10 +11,13 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from txpool.resources.base import BranchRecord, Decider
+from txpool.resources.base import BranchRecord, Decider, Site
 from txpool.xid import Xid
+
+if TYPE_CHECKING:
+    from txpool.log.sites import SiteNote
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
@@ -51,12 +54,16 @@ class Heuristic:
 
 @dataclass(frozen=True, slots=True)
 class Memo:
-    """What recovery keeps for people, and for itself between two runs: no outcome ever depends on one."""
+    """What is kept beside the decisions, by kind and name: for people, for recovery between two runs, and its notes."""
 
     kind: str
     name: str
     text: str
     made: float = 0.0  #: wall-clock seconds
+
+
+#: The kind of memo that says how each database has ended a transaction of which one has ended otherwise than decided.
+ENDS = "ends"
 
 
 class DecisionLog(Decider, Protocol):
@@ -74,7 +81,19 @@ class DecisionLog(Decider, Protocol):
         """This process's own incarnation, registered on first use; a fenced one is replaced before it goes on."""
 
     def nodes(self) -> frozenset[str]:
-        """Those that are ours to recover: `incarnations` and `fence` know theirs alone."""
+        """Those that are ours to recover: `incarnations`, `fence` and `sites` know theirs alone."""
+
+    def note_site(self, site: Site) -> None:
+        """Note durably that this node prepares there; costs nothing where this process has done so before."""
+
+    def sites(self) -> list[SiteNote]:
+        """Where our nodes prepare, or have prepared."""
+
+    def retire_sites(self, notes: Iterable[SiteNote]) -> None:
+        """Drop these notes durably."""
+
+    def noting(self) -> set[str]:
+        """The incarnations that note where they prepare; what others have prepared may lie where no note is."""
 
     def point(self, gtrid: str, datasource: str) -> None:
         """Note durably that this marked datasource decides the gtrid; Refused when fenced, or aborted here."""
@@ -136,17 +155,20 @@ class DecisionLog(Decider, Protocol):
 
 
 def encode(branches: Iterable[BranchRecord]) -> str:
-    """The branches of a decision as JSON, for a log's record or a marked row."""
+    """The branches of a decision as JSON, for a log's record or a marked row, which have the number of its format."""
     rows = [[b.xid.bqual, b.datasource, b.identity, dict(b.evidence)] for b in branches]
     return _ENCODER.encode(rows)
 
 
 def decode(gtrid: str, text: str) -> tuple[BranchRecord, ...]:
-    """The branches that `encode` wrote; ValueError where the text is damaged."""
+    """The branches that `encode` wrote; ValueError where the text is damaged, or a later version's."""
     try:
-        return tuple(
-            BranchRecord(Xid(gtrid, bqual), datasource, identity, evidence)
-            for bqual, datasource, identity, evidence in json.loads(text)
-        )
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            return tuple(
+                BranchRecord(Xid(gtrid, bqual), datasource, identity, evidence)
+                for bqual, datasource, identity, evidence in found
+            )
     except (TypeError, ValueError) as error:
         raise ValueError(f"the record of {gtrid} is damaged: {error}") from error
+    raise ValueError(f"the record of {gtrid} has format {found.get('format')}, which is a later txpool's: use that one")

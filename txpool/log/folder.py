@@ -11,9 +11,10 @@ from pathlib import Path
 
 from txpool.errors import LogError
 from txpool.log import registry
+from txpool.log.formats import FORMAT, require
+from txpool.log.owner import require_own, require_place
 from txpool.log.wal import damaged
 
-_FORMAT = "1"
 _BUSY = 10.0  # seconds that a writer waits for another process of its node
 _RESERVE = 256 * 1024  # bytes, released when the disk is full: room for forget and recovery
 _SCHEMA = """
@@ -50,6 +51,7 @@ class LogFolder:
 
     def create(self, node: str) -> None:
         """Make a log durably, unless there is one; LogError where one was and has gone."""
+        require_place(self.path)
         try:
             if not self.database.exists():
                 if self.incarnations.exists():
@@ -57,8 +59,9 @@ class LogFolder:
                         f"{self.database} is missing where a decision log was: its transactions may be in doubt. Bring "
                         f"it back; or, if none of them is prepared in any database, remove {self.path} and start anew"
                     )
-                self.path.mkdir(mode=0o700, exist_ok=True)
-                self.path.chmod(0o700)
+                with suppress(FileExistsError):
+                    self.path.mkdir(mode=0o700)
+                require_own(self.path)  # another user may have been faster, where the parent is sticky
                 self._build(node)
             # Also where it exists: its maker may have failed, or be about to do it.
             _sync_directory(self.path)
@@ -96,8 +99,9 @@ class LogFolder:
         """Accept a copied or moved log as this machine's own, under this node's name; LogError while it is in use.
 
         Its earlier incarnations are forgotten, so that recovery leaves their branches alone; their decisions stay to
-        be looked at.
+        be looked at, and so do the notes of where its node prepares.
         """
+        require_own(self.path)
         names = [file.stem for file in self.incarnations.glob("*.lock")]
         held = [name for name in names if registry.alive(self.incarnations, name)]
         if held:
@@ -106,9 +110,11 @@ class LogFolder:
         try:
             _make_durable(connection)
             self._look_for_damage(connection)
+            self._meta(connection)
             self._add_tables(connection)
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("DELETE FROM incarnations")
+            connection.execute("DELETE FROM memos WHERE kind = 'incarnation'")
             connection.execute("DELETE FROM expired")
             connection.execute("DELETE FROM finished")
             _set(connection, {"node": node, "log": secrets.token_hex(16)} | _identity(self.database))
@@ -155,6 +161,8 @@ class LogFolder:
 
     def _open(self) -> sqlite3.Connection:
         try:
+            if not require_own(self.path):
+                raise FileNotFoundError
             size = self.database.stat().st_size
             connection = sqlite3.connect(
                 f"{self.database.as_uri()}?mode=rw",
@@ -184,7 +192,7 @@ class LogFolder:
             with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
                 _make_durable(connection)
                 connection.executescript(f"BEGIN; {_SCHEMA}{_ADDED} COMMIT;")
-                meta = {"format": _FORMAT, "node": node, "log": secrets.token_hex(16), "full": "0"}
+                meta = {"format": FORMAT, "node": node, "log": secrets.token_hex(16), "full": "0"}
                 _set(connection, meta | _identity(draft))
                 # Last, since closing a write-ahead log moves what is in it to the database, and hides what fails. Until
                 # its answer is fetched, it is not committed.
@@ -198,9 +206,7 @@ class LogFolder:
                 left.unlink()
 
     def _verify(self, connection: sqlite3.Connection, node: str) -> None:
-        meta: dict[str, str] = dict(connection.execute("SELECT name, value FROM meta"))
-        if meta.get("format") != _FORMAT:
-            raise LogError(f"{self.database} has format {meta.get('format')}; this txpool reads format {_FORMAT}")
+        meta = self._meta(connection)
         if meta["node"] != node:
             raise LogError(
                 f"the decision log {self.database} belongs to node {meta['node']!r}, and node.name is {node!r}: give "
@@ -215,6 +221,11 @@ class LogFolder:
                 f"`txpool-recovery init --adopt` accepts this one, and leaves all earlier branches alone"
             )
         self._verified = found
+
+    def _meta(self, connection: sqlite3.Connection) -> dict[str, str]:
+        meta: dict[str, str] = dict(connection.execute("SELECT name, value FROM meta"))
+        require(meta.get("format"), f"the decision log {self.database}")
+        return meta
 
     def _add_tables(self, connection: sqlite3.Connection) -> None:
         try:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from txpool import failpoints
 from txpool.errors import LogError
 from txpool.log.base import Decision, Heuristic, Life, Memo
+from txpool.log.formats import FORMAT
+from txpool.log.sites import INCARNATION, SiteNotes
 from txpool.resources.base import BranchRecord, Refused, Settled
 from txpool.xid import new_incarnation, split_gtrid
 
@@ -30,7 +32,7 @@ class MemoryDisk:
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
 
-class MemoryLog:
+class MemoryLog(SiteNotes):
     """A DecisionLog over a MemoryDisk, as one process sees it. Thread-safe."""
 
     def __init__(self, disk: MemoryDisk, *, node: str) -> None:
@@ -38,6 +40,7 @@ class MemoryLog:
             raise LogError(f"the decision log belongs to node {disk.node!r}, and node.name is {node!r}")
         self._disk = disk
         self._own = ""
+        self._noted = set()
         self._pid = os.getpid()
 
     @property
@@ -51,6 +54,8 @@ class MemoryLog:
             if forked or self._disk.lives.get(self._own, Life.FENCED) is Life.FENCED:
                 self._own, self._pid = new_incarnation(), os.getpid()
                 self._disk.lives[self._own] = Life.ALIVE
+                self._disk.memos[INCARNATION, self._own] = Memo(INCARNATION, self._own, FORMAT, time.time())
+                self._noted = set()
             return self._own
 
     def nodes(self) -> frozenset[str]:
@@ -152,6 +157,7 @@ class MemoryLog:
                 if self._disk.lives.get(name) is Life.FENCED:
                     del self._disk.lives[name]
                     self._disk.expired.add(name)
+                    self._disk.memos.pop((INCARNATION, name), None)
 
     def expired(self, incarnations: Iterable[str] | None = None) -> set[str]:
         with self._disk.lock:

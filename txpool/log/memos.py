@@ -13,9 +13,12 @@ from txpool.log.base import Memo
 from txpool.log.group import GroupCommit
 from txpool.log.sessions import Sessions
 
+# The memos also of those that the version of before the notes has moved, which leaves them.
 _EXPIRE = """WITH gone AS (DELETE FROM txpool_incarnations
         WHERE name = ANY(%(names)s) AND fenced > 0 AND (%(every)s OR node = ANY(%(nodes)s))
-        RETURNING name, node, lease)
+        RETURNING name, node, lease),
+    noting AS (DELETE FROM txpool_memos WHERE kind = 'incarnation'
+        AND name IN (SELECT name FROM gone UNION ALL SELECT name FROM txpool_expired))
     INSERT INTO txpool_expired (name, node, lease, since) SELECT name, node, lease, %(now)s FROM gone"""
 _EXPIRED = """SELECT name FROM txpool_expired
     WHERE (%(all)s OR name = ANY(%(names)s)) AND (%(every)s OR node = ANY(%(nodes)s))"""
@@ -57,6 +60,8 @@ def _expire(names: list[str], db: sqlite3.Connection) -> None:
     for name in names:
         if db.execute("DELETE FROM incarnations WHERE name = ? AND fenced > 0", (name,)).rowcount:
             db.execute("INSERT OR REPLACE INTO expired (name, since) VALUES (?, ?)", (name, time.time()))
+    # Also of those that the version of before the notes has moved, which leaves them.
+    db.execute("DELETE FROM memos WHERE kind = 'incarnation' AND name IN (SELECT name FROM expired)")
 
 
 class SqlMemos:

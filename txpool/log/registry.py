@@ -7,6 +7,7 @@ of "dead", which leads to a fence, and never of a recovery that waits for ever.
 from __future__ import annotations
 
 import fcntl
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -22,7 +23,7 @@ class IncarnationLock:
         self._path = _path(folder, name)
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
-            self._file: IO[bytes] = self._path.open("xb")
+            self._file: IO[bytes] = _opened(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, "wb")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise LogError(f"no incarnation can be registered, and nothing was done: {error}") from error
@@ -49,7 +50,7 @@ def alive(folder: Path, name: str) -> bool:
     mean dead. Where a person deleted it under a living process, the fence still keeps everybody safe.
     """
     try:
-        file = _path(folder, name).open("rb")
+        file = _opened(_path(folder, name), os.O_RDONLY, "rb")
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -71,3 +72,8 @@ def remove(folder: Path, name: str) -> None:
 
 def _path(folder: Path, name: str) -> Path:
     return folder / f"{name}.lock"
+
+
+def _opened(path: Path, flags: int, mode: str) -> IO[bytes]:
+    """A lock's file, which no symlink leads to and nobody else may write."""
+    return os.fdopen(os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), mode)

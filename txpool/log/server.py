@@ -7,20 +7,32 @@ Every connection is verified when it is opened: a url that leads to another serv
 from __future__ import annotations
 
 import secrets
+from pathlib import Path
 from typing import Any, Final
 
 import psycopg
 from psycopg import conninfo
 
-from txpool.drivers.libpq import Session
+from txpool.drivers.deadline import Connecting, look, moment, roll_back
+from txpool.drivers.libpq import Session, bounded
 from txpool.drivers.psycopg import identify
 from txpool.errors import ConfigurationError, LogError
-from txpool.secret import Secret, redact, split_password
+from txpool.log.formats import FORMAT, require
+from txpool.log.holders import HELD
+from txpool.resources.trust import explained, relation_faults
+from txpool.secret import Entry, Secret, Source, escaped, redact, without_secrets
 
-Raw = psycopg.Connection[tuple[Any, ...]]
-
-_FORMAT = "1"
-_CREATING = 0x7478706F6F6C  # "txpool": the advisory lock of whoever makes the tables
+#: The tables, by which the search path is asked for them.
+TABLES: Final = (
+    "txpool_meta",
+    "txpool_incarnations",
+    "txpool_decisions",
+    "txpool_finished",
+    "txpool_pointers",
+    "txpool_heuristics",
+    "txpool_expired",
+    "txpool_memos",
+)
 # A row that C's collation orders is found again after an upgrade of the system's own collations.
 _SCHEMA = """
 CREATE TABLE txpool_meta (name text COLLATE "C" PRIMARY KEY, value text NOT NULL);
@@ -39,6 +51,9 @@ CREATE TABLE txpool_expired (name text COLLATE "C" PRIMARY KEY, node text NOT NU
 CREATE TABLE txpool_memos (kind text COLLATE "C", name text COLLATE "C", text text NOT NULL,
     made double precision NOT NULL, PRIMARY KEY (kind, name));
 """
+# What CREATE meets of another's, by how far that had come.
+_MADE_MEANWHILE = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation)
+_IN_USE: Final = f"WITH {HELD} SELECT name FROM txpool_incarnations WHERE lease IN (TABLE held)"  # noqa: S608 - a constant
 # What libpq is told where the url says nothing else. A standby cannot keep a log. Times are seconds, the last
 # milliseconds: the server's host may vanish without a word.
 _OPTIONS: Final = {
@@ -68,41 +83,56 @@ _CONFIGURE = f"""SELECT set_config(name, value, false) FROM pg_settings
     USING (name) WHERE setting <> 'remote_apply'"""  # noqa: S608 - constants
 
 
+class Raw(Connecting):
+    """A connection whose own steps have an end while `until` is set."""
+
+    until: float | None = None
+
+    def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
+        return super().wait(bounded(gen, self.until), *args, **options)
+
+
 class LogServer:
     """Opens verified connections, in autocommit mode; a Connector for the pool. Thread-safe."""
 
     def __init__(
         self, url: str, *, user: str | None = None, password: Secret | None = None, lock_timeout: float = 10.0
     ) -> None:
-        self._url, inside = split_password(url)
+        entry = Entry("log.url", escaped(url), "the decision log", Path.cwd(), Source.CODE)
+        read = entry.url()
+        self._url = read.without
         self._user = user
-        self._password = password or (Secret(url, in_url=True) if inside is not None else None)
+        self._password = password or (Secret(entry, in_url=True) if read.password is not None else None)
         self._lock_timeout = f"{lock_timeout * 1000:.0f}"  # milliseconds
         #: What errors call it.
         self.name = f"the decision log {self._url}"
         try:
             self._given = conninfo.conninfo_to_dict(self._url)
         except psycopg.Error as error:
-            raise ConfigurationError(f"log.url = {self._url}: {self.told(error)}") from None
+            problem = self.told(error)
+        else:
+            return
+        raise ConfigurationError(f"log.url = {self._url}: {problem}")
 
-    def connect(self, application: str = "txpool log") -> Raw:
+    def connect(self, application: str = "txpool log", *, timeout: float | None = None) -> Raw:
         """A connection to the very log that was made; LogError where it is missing or another, or psycopg.Error."""
-        raw = self._open(application)
+        raw = self._open(application, moment(timeout))
         try:
             self._verify(raw)
         except BaseException:
             raw.close()
             raise
+        raw.until = None
         return raw
 
     def is_clean(self, raw: Raw) -> bool:
         return raw.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
-    def reset(self, raw: Raw) -> None:
-        raw.rollback()
+    def reset(self, raw: Raw, timeout: float | None = None) -> None:
+        roll_back(raw, moment(timeout))
 
-    def ping(self, raw: Raw) -> None:
-        Session(raw).run("")
+    def ping(self, raw: Raw, timeout: float | None = None) -> None:
+        look(raw, timeout)
 
     def close(self, raw: Raw) -> None:
         raw.close()
@@ -111,47 +141,59 @@ class LogServer:
         """Make the tables unless they are there; of two that do so at once, the second waits and finds them."""
         with self._open("txpool log") as raw:
             server = _server(raw)
-            with raw.transaction():
-                raw.execute("SELECT pg_advisory_xact_lock(%s)", [_CREATING])
-                if not _has_table(raw, "txpool_meta"):
-                    raw.execute(_SCHEMA)
-                    _set(raw, {"format": _FORMAT, "log": secrets.token_hex(16), "server": server})
-                _add_tables(raw)
+            try:
+                self._make(raw, server)
+            except _MADE_MEANWHILE:
+                self._make(raw, server)
+
+    def _make(self, raw: Raw, server: str) -> None:
+        with raw.transaction():
+            if not _has_table(raw, "txpool_meta"):
+                raw.execute(_SCHEMA)
+                self._require_ours(raw)
+                _set(raw, {"format": FORMAT, "log": secrets.token_hex(16), "server": server})
+            self._require_ours(raw)
+            self._meta(raw)
+            _add_tables(raw)
+            self._require_ours(raw)
 
     def adopt(self) -> None:
         """Accept a copied or moved log as this server's own; LogError while any incarnation holds its lease.
 
         The earlier incarnations of all nodes are forgotten, so that recovery leaves their branches alone; their
-        decisions stay to be looked at.
+        decisions stay to be looked at, and so do the notes of where each node prepares.
         """
         with self._open("txpool log") as raw:
             self._require_tables(raw)
             server = _server(raw)
             with raw.transaction():
                 raw.execute("LOCK TABLE txpool_incarnations")  # nobody is born meanwhile
-                held = raw.execute(
-                    "SELECT name FROM txpool_incarnations WHERE NOT pg_try_advisory_xact_lock_shared(lease)"
-                ).fetchall()
+                held = raw.execute(_IN_USE).fetchall()
                 if held:
                     names = ", ".join(name for (name,) in held)
                     raise LogError(f"{self.name} is in use by incarnation {names}: nothing done")
+                self._meta(raw)
                 _add_tables(raw)
                 raw.execute("DELETE FROM txpool_incarnations")
+                raw.execute("DELETE FROM txpool_memos WHERE kind = 'incarnation'")
                 raw.execute("DELETE FROM txpool_expired")
                 raw.execute("DELETE FROM txpool_finished")
                 _set(raw, {"log": secrets.token_hex(16), "server": server})
 
     def told(self, error: BaseException) -> str:
         """What an error says, on one line and without a secret."""
-        return redact(" ".join(str(error).split()), [self._password])
+        return " ".join(redact(str(error), [self._password]).split())
 
-    def _open(self, application: str) -> Raw:
+    def _open(self, application: str, until: float | None = None) -> Raw:
         options: dict[str, Any] = _OPTIONS | {"application_name": application} | self._given
         if self._user is not None:
             options["user"] = self._user
         if self._password is not None:
             options["password"] = self._password.reveal()
-        raw: Raw = psycopg.connect(autocommit=True, **options)
+        raw = without_secrets(
+            lambda: Raw.connect_until("", until, autocommit=True, **options), self.name, [self._password]
+        )
+        raw.until = until
         try:
             raw.execute(_CONFIGURE, [self._lock_timeout, *(options[name] for name in _KEEPALIVES)])
         except BaseException:
@@ -161,9 +203,7 @@ class LogServer:
 
     def _verify(self, raw: Raw) -> None:
         self._require_tables(raw)
-        meta: dict[str, str] = dict(raw.execute("SELECT name, value FROM txpool_meta").fetchall())
-        if meta.get("format") != _FORMAT:
-            raise LogError(f"{self.name} has format {meta.get('format')}; this txpool reads format {_FORMAT}")
+        meta = self._meta(raw)
         found = _server(raw)
         if not _has_table(raw, "txpool_memos"):
             raise LogError(f"{self.name} was made by an earlier txpool: `txpool-recovery init` adds what it lacks")
@@ -175,12 +215,24 @@ class LogServer:
                 f"`txpool-recovery init --adopt` accepts this one, and leaves all earlier branches alone"
             )
 
+    def _meta(self, raw: Raw) -> dict[str, str]:
+        meta: dict[str, str] = dict(raw.execute("SELECT name, value FROM txpool_meta").fetchall())
+        require(meta.get("format"), self.name)
+        return meta
+
     def _require_tables(self, raw: Raw) -> None:
         if not _has_table(raw, "txpool_meta"):
             raise LogError(
                 f"{self.name} is missing: its tables are not on the search path there. Empty ones would roll back what "
                 f"is committed, so they are made only by `txpool-recovery init`, or with log.create = true"
             )
+        self._require_ours(raw)
+
+    def _require_ours(self, raw: Raw) -> None:
+        """LogError where a table was made by somebody who is none of ours, or has something of theirs hung on it."""
+        faults = relation_faults(raw, TABLES)
+        if faults:
+            raise LogError(f"{self.name}: {explained(faults[0])}")
 
 
 def _has_table(raw: Raw, name: str) -> bool:
@@ -193,7 +245,7 @@ def _add_tables(raw: Raw) -> None:
 
 
 def _server(raw: Raw) -> str:
-    return identify(Session(raw))[0]
+    return identify(Session(raw), raw.until).identity
 
 
 def _set(raw: Raw, meta: dict[str, str]) -> None:

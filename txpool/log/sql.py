@@ -8,6 +8,7 @@ either wait for the other. PostgreSQL shows no commit before it is on disk, and 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -18,15 +19,21 @@ from typing import Final
 
 from txpool import failpoints
 from txpool.errors import LogError, LogUnknown
+from txpool.finishing import plural
 from txpool.log import forks
 from txpool.log.base import Decision, Heuristic, Life, decode, encode
+from txpool.log.formats import FORMAT
+from txpool.log.holders import HELD
 from txpool.log.lease import Lease, key_of
 from txpool.log.memos import SqlMemos
 from txpool.log.server import LogServer, Raw
 from txpool.log.sessions import Sessions
+from txpool.log.sites import INCARNATION, SiteNotes
 from txpool.resources.base import BranchRecord, Refused, Settled
 from txpool.secret import Secret
 from txpool.xid import new_incarnation, split_gtrid
+
+logger = logging.getLogger("txpool")
 
 #: As `nodes`: all that share the log.
 EVERY_NODE: Final = "*"
@@ -48,8 +55,9 @@ _POINT = """INSERT INTO txpool_pointers AS met (gtrid, datasource) VALUES (%s, %
 _LET_GO = "DELETE FROM txpool_decisions WHERE gtrid = %s"
 _FINISH = """INSERT INTO txpool_finished (gtrid) VALUES (%s)
     ON CONFLICT (gtrid) DO UPDATE SET gtrid = excluded.gtrid"""
-_PUBLISH = """WITH old AS (UPDATE txpool_incarnations SET fenced = fenced + 1 WHERE name = %s)
-    INSERT INTO txpool_incarnations (name, node, lease) VALUES (%s, %s, %s)"""
+_PUBLISH = """WITH old AS (UPDATE txpool_incarnations SET fenced = fenced + 1 WHERE name = %(old)s),
+    noting AS (INSERT INTO txpool_memos (kind, name, text, made) VALUES (%(kind)s, %(name)s, %(format)s, %(now)s))
+    INSERT INTO txpool_incarnations (name, node, lease) VALUES (%(name)s, %(node)s, %(lease)s)"""
 _FENCE = """UPDATE txpool_incarnations SET fenced = fenced + 1
     WHERE name = %(name)s AND (%(every)s OR node = ANY(%(nodes)s)) RETURNING fenced"""
 _REVIVE = """WITH back AS (DELETE FROM txpool_expired
@@ -58,9 +66,8 @@ _REVIVE = """WITH back AS (DELETE FROM txpool_expired
     RETURNING fenced"""
 _IS_FENCED = """SELECT 1 FROM txpool_incarnations WHERE name = %(name)s AND fenced > 0
     UNION ALL SELECT 1 FROM txpool_expired WHERE name = %(name)s"""
-# Shared, so that two that look at once do not take each other for the owner; held until the statement's end.
-_INCARNATIONS = """SELECT name, fenced, CASE WHEN fenced = 0 THEN NOT pg_try_advisory_xact_lock_shared(lease) END
-    FROM txpool_incarnations WHERE %(every)s OR node = ANY(%(nodes)s)"""
+_INCARNATIONS: Final = f"""WITH {HELD} SELECT name, fenced, fenced = 0 AND lease IN (TABLE held)
+    FROM txpool_incarnations WHERE %(every)s OR node = ANY(%(nodes)s)"""  # noqa: S608 - a constant
 _NODES = "SELECT node FROM txpool_incarnations UNION SELECT node FROM txpool_expired"
 _NOTE = """INSERT INTO txpool_heuristics (gtrid, bqual, datasource, decided, ended, noted)
     VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"""
@@ -68,7 +75,7 @@ _DISMISS = "DELETE FROM txpool_heuristics WHERE gtrid = %s AND bqual = coalesce(
 _HEURISTICS = "SELECT gtrid, bqual, datasource, decided, ended, noted FROM txpool_heuristics ORDER BY gtrid, bqual"
 
 
-class SqlLog(SqlMemos):
+class SqlLog(SqlMemos, SiteNotes):
     """A DecisionLog in a PostgreSQL database. Thread-safe; a forked child goes on with an incarnation of its own.
 
     `incarnations` and `fence` know those of `nodes` alone: this node's own, unless others are listed, or all by "*".
@@ -97,6 +104,7 @@ class SqlLog(SqlMemos):
         self._forgotten: deque[str] = deque()
         self._fenced = ""  # the own incarnation's name, once it was found fenced
         self._quiet = False
+        self._noted = set()
         if create:
             with self._sessions.connecting():
                 self._server.create()
@@ -237,8 +245,10 @@ class SqlLog(SqlMemos):
     def close(self) -> None:
         with self._birth:
             try:
-                with suppress(LogError):  # what is still to be forgotten is recovery's
-                    self.flush()
+                self.flush()
+            except LogError as error:
+                left = plural(len(self._forgotten), "finished decision")
+                logger.warning("%s: deleting %s is left to recovery: %s", self._name, left, error)
             finally:
                 self._sessions.close()
                 if self._own is not None:
@@ -271,11 +281,13 @@ class SqlLog(SqlMemos):
         with self._sessions.connecting():
             own = Lease(self._server, self._node, new_incarnation())
         try:
-            self._sessions.run(_PUBLISH, (old.name if old else None, own.name, self._node, key_of(own.name)))
+            row = {"name": own.name, "node": self._node, "lease": key_of(own.name), "old": old.name if old else None}
+            self._sessions.run(_PUBLISH, row | {"kind": INCARNATION, "format": FORMAT, "now": time.time()})
         except BaseException:
             own.close()  # if the name was published after all, it is dead, and may be fenced
             raise
-        self._own = own
+        # What was noted under the former name may have been retired since that was fenced.
+        self._own, self._noted = own, set()
         if old is not None:
             old.close()
         return own

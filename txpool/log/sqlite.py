@@ -19,10 +19,12 @@ from pathlib import Path
 from txpool import failpoints
 from txpool.errors import LogError, LogUnknown
 from txpool.log import forks, registry
-from txpool.log.base import Decision, Heuristic, Life, decode, encode
+from txpool.log.base import Decision, Heuristic, Life, Memo, decode, encode
 from txpool.log.folder import LogFolder
+from txpool.log.formats import FORMAT
 from txpool.log.group import GroupCommit
 from txpool.log.memos import SqliteMemos
+from txpool.log.sites import INCARNATION, SiteNotes
 from txpool.resources.base import BranchRecord, Refused, Settled
 from txpool.xid import new_incarnation, split_gtrid
 
@@ -43,7 +45,7 @@ _DISMISS = "DELETE FROM heuristics WHERE gtrid = ?1 AND bqual = coalesce(?2, bqu
 _HEURISTICS = "SELECT gtrid, bqual, datasource, decided, ended, noted FROM heuristics ORDER BY gtrid, bqual"
 
 
-class SqliteLog(SqliteMemos):
+class SqliteLog(SqliteMemos, SiteNotes):
     """A DecisionLog in a folder. Thread-safe; a forked child goes on with an incarnation of its own.
 
     Errors: LogError where nothing was written, LogUnknown where that is not known.
@@ -56,6 +58,7 @@ class SqliteLog(SqliteMemos):
             f"the decision log {self._folder.path}", partial(self._folder.connect, node), self._folder.release
         )
         self._birth = threading.Lock()
+        self._noted = set()
         self._own: registry.IncarnationLock | None = None
         self._fenced = ""  # the own incarnation's name, once it was found fenced
         self._quiet = False
@@ -212,7 +215,8 @@ class SqliteLog(SqliteMemos):
         except BaseException:
             own.discard()  # if the name was published after all, it is dead, and may be fenced
             raise
-        self._own, self._group.poison = own, ""
+        # What was noted under the former name may have been retired since that was fenced.
+        self._own, self._noted, self._group.poison = own, set(), ""
         if old is not None:
             old.release()
             registry.remove(self._folder.incarnations, old.name)
@@ -283,6 +287,8 @@ def _publish(name: str, old: str | None, db: sqlite3.Connection) -> None:
     if old is not None:
         _fence(old, db)
     db.execute("INSERT INTO incarnations (name) VALUES (?)", (name,))
+    memo = Memo(INCARNATION, name, FORMAT, time.time())
+    db.execute("INSERT INTO memos (kind, name, text, made) VALUES (?, ?, ?, ?)", astuple(memo))
 
 
 def _fence(name: str, db: sqlite3.Connection) -> bool:

@@ -231,6 +231,15 @@ class Exchange(Generic[C]):
         self.catch_up()
         return fresh
 
+    def idle_instead_of(self, place: Pooled[C]) -> Pooled[C]:
+        """An idle connection, and the next may have the place that is empty; the place itself where none is idle."""
+        try:
+            pooled = self.idle.pop()
+        except IndexError:
+            return place
+        self.destroy(place)
+        return pooled
+
     def destroy(self, pooled: Pooled[C]) -> None:
         """Close it, and only then free its place: there are never more than the cap."""
         if self.puts_off(self.destroy, pooled):

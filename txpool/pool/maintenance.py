@@ -28,6 +28,8 @@ log = logging.getLogger("txpool.pool")
 
 #: Seconds between attempts to refill while connecting fails: the first, and what doubling it ends at.
 FIRST_BACKOFF, LAST_BACKOFF = 0.1, 30.0
+#: Seconds that a connect has at least: nobody waits for it, but one that hangs would keep its place.
+LEAST_CONNECT = 30.0
 
 
 class Maintenance(Generic[C]):
@@ -136,7 +138,7 @@ class Maintenance(Generic[C]):
             if slot is None:
                 return
             try:
-                pool.exchange.put(pool.open(slot))
+                pool.exchange.put(pool.open(slot, max(pool.max_wait, LEAST_CONNECT)))
             except PoolClosed:
                 return
             except Exception as error:

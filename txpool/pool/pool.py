@@ -14,6 +14,7 @@ from typing import Any, Generic
 from txpool.errors import ConfigurationError, PoolClosed, PoolTimeout, ProgrammingError
 from txpool.metrics import HISTOGRAMS, instruments
 from txpool.metrics.catalogue import CREATE_SECONDS, USE_SECONDS
+from txpool.pool.budget import Budget, Look
 from txpool.pool.exchange import Exchange
 from txpool.pool.maintenance import Maintenance
 from txpool.pool.pooled import C, Connector, Pooled
@@ -31,10 +32,11 @@ class Pool(Generic[C]):
     """Physical connections, at most `max_size` of them, each in one hand at a time. All methods are thread-safe.
 
     Idle connections go last in first out, so that a quiet pool shrinks; waiting threads first in first out, and
-    a connection is handed straight to the first. All times are seconds. `max_wait` bounds the waiting for a
-    place (a connect is bounded by the driver's own timeout). Beyond `min_size` a connection is closed after
-    `idle_timeout`, and any is after `max_lifetime`; 0 switches either off. One that was used within
-    `check_bypass` is handed out without asking the server whether it is alive. What is held longer than
+    a connection is handed straight to the first. All times are seconds. `max_wait` bounds a take as a whole: the
+    waiting for a place, the look at what was idle, and the connecting. Beyond `min_size` a connection is closed
+    after `idle_timeout`, and any is after `max_lifetime`; 0 switches either off. One that was used within
+    `check_bypass` is handed out without asking the server whether it is alive. One that does not answer within
+    `check_timeout`, when it is asked or reset, is closed: a late answer must find nobody. What is held longer than
     `leak_threshold` is reported once, with the stack that took it, on the logger `txpool.pool`.
 
     What is given back is reset where it is not clean, or always.
@@ -53,6 +55,7 @@ class Pool(Generic[C]):
         idle_timeout: float = 600.0,
         max_lifetime: float = 1800.0,
         check_bypass: float = 0.5,
+        check_timeout: float = 5.0,
         leak_threshold: float | None = None,
         reset_always: bool = False,
     ) -> None:
@@ -67,6 +70,7 @@ class Pool(Generic[C]):
         self._is_clean = connector.is_clean
         self._max_lifetime = max_lifetime or math.inf
         self._bypass = check_bypass
+        self._check_timeout = check_timeout
         self._reset_always = reset_always
         self._begin(min_size, max_size)
         _pools.add(self)
@@ -93,13 +97,15 @@ class Pool(Generic[C]):
 
         Raises PoolTimeout, PoolClosed, or the driver's own error when it cannot connect.
         """
+        budget = None
         try:
             pooled = self._idle.pop()
         except IndexError:
-            pooled = self._wait(self.max_wait if timeout is None else timeout)
+            budget = Budget(self.max_wait if timeout is None else timeout)
+            pooled = self._wait(budget)
         now = monotonic()
         if now - pooled.returned_at >= self._bypass or now >= pooled.expires:
-            pooled = self._refresh(pooled)
+            pooled = self._refresh(pooled, budget or Budget(self.max_wait if timeout is None else timeout))
             now = monotonic()
         pooled.taken_at = now
         pooled.uses += 1
@@ -154,7 +160,7 @@ class Pool(Generic[C]):
         """Ask every idle connection whether it is alive, and close those that are not."""
         for pooled in self._idle.copy():
             if self.exchange.snatch(pooled):
-                if self._is_alive(pooled):
+                if self._look(pooled, self._check_timeout) is Look.ALIVE:
                     self.exchange.put(pooled)
                 else:
                     self.exchange.destroy(pooled)
@@ -208,13 +214,13 @@ class Pool(Generic[C]):
             **totals,
         )
 
-    def open(self, place: Pooled[C]) -> Pooled[C]:
+    def open(self, place: Pooled[C], timeout: float) -> Pooled[C]:
         """Connect, in a place that is reserved for it; a connect that fails gives the place to the next."""
         self.exchange.refuse_finaliser()
         started = monotonic()
         try:
             if not self.exchange.closed:
-                place.open()
+                place.open(timeout)
         except BaseException as error:
             if isinstance(error, Exception):
                 self.failure = f"{type(error).__name__}: {error}"
@@ -234,34 +240,64 @@ class Pool(Generic[C]):
         self._maintenance.wake()
         return place
 
-    def _wait(self, timeout: float) -> Pooled[C]:
-        pooled = self.exchange.wait(timeout)
+    def _wait(self, budget: Budget) -> Pooled[C]:
+        pooled = self.exchange.wait(budget.left())
         if pooled is not None:
             return pooled
         if self.exchange.closed:
             raise self._closed()
+        raise self._timed_out(budget, hanging=False)
+
+    def _timed_out(self, budget: Budget, *, hanging: bool) -> PoolTimeout:
         self.exchange.count("timeouts")
-        members = self.exchange.all()
-        raise PoolTimeout(timeout_message(self.name, timeout, members, self.exchange.max_size, self.failure))
+        members, most = self.exchange.all(), self.exchange.max_size
+        return PoolTimeout(timeout_message(self.name, budget, members, most, self.failure, hanging=hanging))
 
-    def _refresh(self, pooled: Pooled[C]) -> Pooled[C]:
-        if not pooled.is_open:
-            return self.open(pooled)
-        if monotonic() < pooled.expires and self._is_alive(pooled):
-            return pooled
-        return self.open(self.exchange.replace(pooled))
+    def _refresh(self, pooled: Pooled[C], budget: Budget) -> Pooled[C]:
+        """This one, or in place of one that does not answer another idle one, or else a fresh one."""
+        while pooled.is_open:
+            look = Look.DEAD
+            if monotonic() < pooled.expires:
+                look = self._look(pooled, budget.look(self._check_timeout))
+            if look is Look.ALIVE:
+                return pooled
+            pooled = self.exchange.replace(pooled)
+            if look is Look.SILENT:
+                budget.silent += 1
+                if budget.left() <= 0:
+                    self.exchange.destroy(pooled)
+                    raise self._timed_out(budget, hanging=True)
+                if budget.has_looks():
+                    pooled = self.exchange.idle_instead_of(pooled)
+        return self._open_within(pooled, budget)
 
-    def _is_alive(self, pooled: Pooled[C]) -> bool:
+    def _open_within(self, place: Pooled[C], budget: Budget) -> Pooled[C]:
+        granted, started = budget.connect(), monotonic()
         try:
-            self._connector.ping(pooled.raw)
+            return self.open(place, granted)
+        except PoolClosed:
+            raise
+        except Exception as error:
+            # An error that has come sooner is the driver's own word, and tells more.
+            if monotonic() - started < granted:
+                raise
+            raise self._timed_out(budget, hanging=True) from error
+
+    def _look(self, pooled: Pooled[C], timeout: float) -> Look:
+        try:
+            self._connector.ping(pooled.raw, timeout)
+        except TimeoutError:
+            self.exchange.count("check_failures")
+            log.warning("pool %r: a connection was closed, it did not answer within %.1f s", self.name, timeout)
+            return Look.SILENT
         except Exception as error:
             self.exchange.count("check_failures")
             log.info("pool %r: a connection was found dead: %s: %s", self.name, type(error).__name__, error)
-            return False
+            return Look.DEAD
         except BaseException:
             self.exchange.destroy(pooled)
             raise
-        return True
+        return Look.ALIVE
 
     def _mend(self, pooled: Pooled[C]) -> None:
         if pooled.dropped or self.exchange.puts_off(self._mend, pooled):
@@ -273,7 +309,7 @@ class Pool(Generic[C]):
 
     def _reset(self, pooled: Pooled[C]) -> bool:
         try:
-            self._connector.reset(pooled.raw)
+            self._connector.reset(pooled.raw, self._check_timeout)
             reason = "" if self._is_clean(pooled.raw) else "it is not clean after the reset"
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"

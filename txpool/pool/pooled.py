@@ -23,22 +23,22 @@ JITTER = 0.025
 
 
 class Connector(Protocol[C]):
-    """What the pool needs of a driver. Every method may be called from any thread."""
+    """What the pool needs of a driver. Every method may be called from any thread; a `timeout` is in seconds."""
 
-    def connect(self) -> C:
+    def connect(self, *, timeout: float) -> C:
         """Open a connection, clean and ready for use; the driver's own error when it cannot."""
 
     def is_clean(self, raw: C) -> bool:
         """Tell, without I/O, whether it is open, idle and outside any transaction."""
 
-    def reset(self, raw: C) -> None:
-        """Roll back and restore the session; raises when it cannot."""
+    def reset(self, raw: C, timeout: float) -> None:
+        """Roll back and restore the session; raises when it cannot, or has no answer in time."""
 
-    def ping(self, raw: C) -> None:
-        """Ask the server for a sign of life; raises when there is none."""
+    def ping(self, raw: C, timeout: float) -> None:
+        """Ask the server for a sign of life: TimeoutError when none has come in time, another when it is dead."""
 
     def close(self, raw: C) -> None:
-        """Close it, whatever state it is in."""
+        """Close it, whatever state it is in, and without waiting for the server."""
 
 
 class Pooled(Generic[C]):
@@ -89,8 +89,8 @@ class Pooled(Generic[C]):
         self.uses = 0
         self.use_seconds = 0.0
 
-    def open(self) -> None:
-        self.raw = self._connector.connect()
+    def open(self, timeout: float) -> None:
+        self.raw = self._connector.connect(timeout=timeout)
         self.is_open = True
         self.returned_at = monotonic()
 

@@ -10,6 +10,7 @@ from threading import current_thread
 from time import monotonic
 from types import CodeType
 
+from txpool.pool.budget import Budget
 from txpool.pool.pooled import C, Pooled
 
 #: Innermost frames are the ones that tell where a connection was taken.
@@ -41,16 +42,25 @@ def held_by(pooled: Pooled[C], now: float) -> str | None:
     return f"{text}, taken at\n{format_stack(pooled.stack).rstrip()}" if pooled.stack else text
 
 
-def timeout_message(name: str, waited: float, members: list[Pooled[C]], max_size: int, failure: str | None) -> str:
-    """Why nobody could get a connection, and what to do."""
+def timeout_message(
+    name: str, budget: Budget, members: list[Pooled[C]], max_size: int, failure: str | None, *, hanging: bool
+) -> str:
+    """Why nobody could get a connection, and what to do; `hanging` where it was the server that took the time."""
     now = monotonic()
     holders = [text for pooled in members if (text := held_by(pooled, now)) is not None]
     opening = sum(not pooled.is_open for pooled in members)
-    lines = [f"pool {name!r}: no connection came free within {waited:g} s ({len(holders)} of {max_size} are in use)"]
+    what = "no connection that works was found" if hanging else "no connection came free"
+    lines = [f"pool {name!r}: {what} within {budget.wait:g} s ({len(holders)} of {max_size} are in use)"]
     lines += [f"held by {text}" for text in holders]
+    if budget.silent:
+        some = "1 idle connection" if budget.silent == 1 else f"{budget.silent} idle connections"
+        lines.append(f"{some} did not answer in time: dropped")
     if opening:
         lines.append(f"{opening} being opened")
     if failure is not None:
         lines.append(f"the last attempt to connect failed with {failure}")
-    lines.append("close connections sooner, raise pool.max-size, or raise pool.max-wait")
+    if hanging:
+        lines.append("nothing was executed; see whether the server, and the network to it, still answers")
+    else:
+        lines.append("close connections sooner, raise pool.max-size, or raise pool.max-wait")
     return "\n  ".join(line.replace("\n", "\n  ") for line in lines)

@@ -61,7 +61,7 @@ class PoolStatistics:
     connect_failures: int
     """Total: how often the driver could not connect."""
     check_failures: int
-    """Total: connections that were found dead before they were handed out."""
+    """Total: connections that were found dead, or did not answer in time, before they were handed out."""
     reset_failures: int
     """Total: connections that could not be cleaned when they were given back."""
     lost: int

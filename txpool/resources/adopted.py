@@ -14,7 +14,7 @@ from txpool.drivers.base import Driver
 from txpool.drivers.libpq import IDLE, Session
 from txpool.errors import ProgrammingError
 from txpool.patience import FOREVER, Patience
-from txpool.resources.base import Answer, BranchRecord, Vote
+from txpool.resources.base import Answer, BranchRecord, Site, Vote
 from txpool.resources.ending import Ending, Verb
 from txpool.xid import Xid
 
@@ -98,6 +98,10 @@ class AdoptedBranch:
     @property
     def datasource(self) -> str:
         return self.record.datasource
+
+    @property
+    def site(self) -> Site:
+        raise self._prepared()
 
     def commit_one_phase(self) -> Answer:
         raise self._prepared()

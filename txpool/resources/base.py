@@ -6,7 +6,7 @@ work at the same time without a thread pool. A resource manager that can only bl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -42,6 +42,27 @@ class BranchRecord:
     evidence: Mapping[str, str] = field(default_factory=dict)
 
 
+#: A database's identity, and the role that a session logged in there as.
+Place = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a branch is prepared, and as whom: what recovery must be able to reach. Holds no secret."""
+
+    datasource: str
+    #: The server's own identity; empty where it does not tell it.
+    identity: str = ""
+    #: The role that the session logged in as, as the server numbers it; empty where it has none.
+    role: str = ""
+    #: The datasource's file; empty where it came from code.
+    path: str = ""
+
+    @property
+    def place(self) -> Place:
+        return self.identity, self.role
+
+
 class Branch(Protocol):
     """One transaction's part in one datasource, as the coordinator sees it.
 
@@ -59,6 +80,10 @@ class Branch(Protocol):
     @property
     def record(self) -> BranchRecord:
         """What the decision keeps; complete once `await_prepare` has returned."""
+
+    @property
+    def site(self) -> Site:
+        """Where it is prepared: the log knows that before any PREPARE is sent there."""
 
     def commit_one_phase(self) -> Answer:
         """Commit a branch that was never prepared: ROLLED_BACK and UNKNOWN are answers, an exception is not."""
@@ -137,7 +162,19 @@ class PreparedBranch:
     xid: Xid
     #: Seconds since it was prepared by the database's own clock, for people only: nothing is inferred from age.
     age: float | None = None
+    #: Who prepared it, as the server tells people; None where it does not tell.
     owner: str | None = None
+    #: Its owner and all roles that are members of it, as the server numbers them: whoever logged in as one of these
+    #: may have prepared it. None where the server does not tell, or where whoever asks has logged in as one of these,
+    #: or was configured with its owner.
+    roles: frozenset[str] | None = None
+    #: The identity of the database that it is in, and what people call that, where it is another of the same server.
+    elsewhere: str = ""
+    database: str = ""
+
+    def counts(self, logins: Collection[str]) -> bool:
+        """Whether one of these login roles may have prepared it. A name alone is a claim, never evidence."""
+        return self.roles is None or not self.roles.isdisjoint(logins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +192,10 @@ class ResourceManager(Protocol):
         """The server's own identity, to be compared with a decision's."""
 
     def recover(self) -> list[PreparedBranch]:
-        """The prepared branches of ours (names that parse) in this very database."""
+        """The prepared branches that have a name of ours, anybody's: in this database, and in others of its server."""
+
+    def logins(self) -> frozenset[str]:
+        """The roles that sessions of this configuration log in as, as the server numbers them."""
 
     def commit(self, record: BranchRecord) -> Answer: ...
 

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import Iterable
 
 from txpool import failpoints
+from txpool.finishing import Piece, plural
 from txpool.resources.xids import Xids
 
 logger = logging.getLogger("txpool")
+
+#: Those that have something to delete; it keeps them, since nobody else may know them any more.
+_pending: set[CleanupQueue] = set()
+
+
+def pending() -> list[CleanupQueue]:
+    """Every queue of this process that has something to delete."""
+    return [queue for queue in _pending.copy() if queue]
 
 
 class CleanupQueue:
     """One datasource's finished marks. Thread-safe.
 
     They ride in the next marked transaction, which costs next to nothing; those that find no ride go when there is
-    a batch of them, or by `flush` when the datasource is closed. Whatever is lost with the process, recovery deletes.
+    a batch of them, or by `flush`: when the datasource is closed, and when the process ends, whether or not its
+    datasource is there still. Whatever is lost with the process, recovery deletes.
     """
 
     def __init__(self, xids: Xids, *, batch_size: int = 100, immediate: bool = False) -> None:
@@ -30,7 +41,7 @@ class CleanupQueue:
 
     def add(self, gtrid: str) -> None:
         """This one's branches have all answered. An error of deleting is logged: there is another time."""
-        self._queue.append(gtrid)
+        self.put_back([gtrid])
         if self._immediate or len(self._queue) >= self._batch_size:
             try:
                 self.flush()
@@ -45,11 +56,18 @@ class CleanupQueue:
                 taken.append(self._queue.popleft())
             except IndexError:
                 break
+        self._register()
         return taken
 
     def put_back(self, gtrids: Iterable[str]) -> None:
         """What was taken and not deleted."""
         self._queue.extend(gtrids)
+        self._register()
+
+    def piece(self) -> Piece:
+        """To delete all there is."""
+        name, left = self._xids.datasource, plural(len(self), "finished mark")
+        return Piece(f"datasource {name}: deleting {left} is left to recovery", self.flush)
 
     def flush(self) -> None:
         """Delete all there is, now; raises where the database does not."""
@@ -61,3 +79,20 @@ class CleanupQueue:
             except BaseException:
                 self.put_back(taken)
                 raise
+
+    def _register(self) -> None:
+        """Be among the pending, or not."""
+        if not self._queue:
+            _pending.discard(self)
+        if self._queue:  # also where another thread has added one meanwhile
+            _pending.add(self)
+
+
+def _after_fork_in_child() -> None:
+    # What is finished is for the parent to delete.
+    for queue in _pending:
+        queue._queue.clear()
+    _pending.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

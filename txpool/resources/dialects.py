@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from time import monotonic
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ import psycopg
 from txpool.drivers.base import Driver
 from txpool.drivers.libpq import ACTIVE, IDLE, INERROR, INTRANS, Session, ends_session, failure, value
 from txpool.errors import ProgrammingError, translate
+from txpool.resources import trust
 from txpool.resources.base import Refused
 from txpool.xid import PREFIX
 
@@ -42,6 +43,12 @@ class Dialect(Protocol):
 
     def qualified(self, raw: Any, table: str) -> str | None:
         """The table's full name, which no search path and no temporary table hides; None where there is none."""
+
+    def require_ours(self, raw: Any, table: str, roles: Collection[str], *, writes: bool) -> None:
+        """OperationalError where it belongs to somebody who is none of ours; `roles` are, and the session's own.
+
+        Where it is written over the connection, it stays as it is until the transaction ends.
+        """
 
     def within(self, raw: Any) -> Any | None:
         """A cursor in the connection's open transaction, where nobody else can write until that ends; else None."""
@@ -133,6 +140,9 @@ class PostgreSQL:
             f"c.relnamespace where c.oid = to_regclass({session.quoted(table)})"
         )
         return value(found) if found.ntuples else None
+
+    def require_ours(self, raw: psycopg.Connection[Any], table: str, roles: Collection[str], *, writes: bool) -> None:
+        (trust.require_locked if writes else trust.require_relations)(psycopg.Cursor(raw), table, roles=roles)
 
     def within(self, raw: Any) -> None:
         return None
@@ -235,6 +245,9 @@ class SQLite:
         schema = schema or "main"
         query = f"select name from {schema}.sqlite_master where type = 'table' and lower(name) = lower(?)"  # noqa: S608
         return f"{schema}.{name}" if raw.execute(query, [name]).fetchone() else None
+
+    def require_ours(self, raw: sqlite3.Connection, table: str, roles: Collection[str], *, writes: bool) -> None:
+        """A file counts by its permissions."""
 
     def within(self, raw: sqlite3.Connection) -> sqlite3.Cursor | None:
         return sqlite3.Cursor(raw) if raw.in_transaction else None

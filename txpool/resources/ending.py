@@ -70,6 +70,8 @@ class Ending:
         self._until: float | None = None
         #: Of what is said where there is no answer; recovery asks again and again, and says so once itself.
         self._level = level
+        #: What came in place of an answer.
+        self.why = ""
         #: Whether the server hangs, as far as could be awaited.
         self.overdue = False
         self._session: Session | None = None
@@ -165,6 +167,7 @@ class Ending:
         return _STATUS.get(value(found) or "", Answer.LOST)
 
     def _tell(self, level: int, what: str) -> None:
+        self.why = what
         logger.log(
             level,
             "datasource %s: %s of %s: %s",

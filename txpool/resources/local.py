@@ -7,7 +7,7 @@ from typing import Any
 from txpool.drivers.base import Driver
 from txpool.errors import NotSupportedError, TransactionRolledBack
 from txpool.patience import FOREVER, Patience
-from txpool.resources.base import Answer, BranchRecord, Refused, Vote
+from txpool.resources.base import Answer, BranchRecord, Refused, Site, Vote
 from txpool.resources.dialects import DIALECTS
 from txpool.xid import Xid
 
@@ -87,6 +87,10 @@ class LocalBranch(LocalTransaction):
         if self._xid is None:
             raise self._alone()
         return BranchRecord(self._xid, self.datasource)
+
+    @property
+    def site(self) -> Site:
+        raise self._alone()
 
     def name(self, xid: Xid) -> None:
         self._xid = xid

@@ -1,30 +1,33 @@
 """Staging tables: where Spark's tasks put rows that their driver will move, and what is left of dead drivers.
 
 They stand in a schema of ours, are unlogged, and have the name of their write: gtrid and number. So recovery knows
-whose each of them is. A server crash empties them without a word: whoever moves their rows counts them.
+whose each of them is, and of which format: a gtrid of another number does not parse, and is left alone. A server
+crash empties them without a word: whoever moves their rows counts them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 
 from txpool.drivers.base import Driver
 from txpool.errors import translate, translated
+from txpool.resources.trust import OURS, require_relations, require_schema
 from txpool.xid import split_gtrid
 
 #: The schema of all tables that are ours; whoever may create it need not be whoever writes.
 SCHEMA = "txpool_spark"
 _NAME = re.compile(r"(txp1:[A-Za-z0-9_.-]+:[a-z0-9]+:[0-9a-z]+):([0-9]+)")
-_LIST = (
-    "select relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace "  # noqa: S608
-    f"where n.nspname = '{SCHEMA}' and c.relkind = 'r' order by c.oid"
-)
+# Anybody can give a table such a name, where he may make one there.
+_LIST: LiteralString = f"""
+    with recursive {OURS} select relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    where n.nspname = %(schema)s and c.relkind = 'r' and c.relowner in (table ours) order by c.oid
+"""  # noqa: S608 - a constant
 
 # What CREATE meets of another's, by how far that had come: the table, its row type, or their names in the catalogue.
 _MADE_MEANWHILE = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation)
@@ -69,18 +72,22 @@ class Staging:
     def create(self, table: StagingTable, columns: Sequence[str]) -> None:
         """Create it, and the schema where that is missing; `columns` are declared as SQL has them."""
         with self._session() as raw:
-            create_schema(raw)
+            create_schema(raw, self._driver.roles)
             raw.execute(f"create unlogged table {table.name} ({', '.join(columns)}) with (autovacuum_enabled = off)")
 
     def ensure(self, table: StagingTable, columns: Sequence[str]) -> None:
-        """Create it, unless another has meanwhile."""
+        """Create it, unless another has meanwhile; OperationalError where that is none of ours."""
         with suppress(*_MADE_MEANWHILE):
             self.create(table, columns)
+            return
+        with self._session() as raw:
+            require_relations(raw, table.name, roles=self._driver.roles, types=False)
 
     def tables(self) -> list[StagingTable]:
-        """All that are there."""
+        """All that are there, and ours."""
         with self._session() as raw:
-            found = [StagingTable.parse(name) for (name,) in raw.execute(_LIST).fetchall()]
+            asked = {"schema": SCHEMA, "roles": [*self._driver.roles]}
+            found = [StagingTable.parse(name) for (name,) in raw.execute(_LIST, asked).fetchall()]
         return [table for table in found if table is not None]
 
     def drop(self, table: StagingTable) -> None:
@@ -102,17 +109,15 @@ class Staging:
                 raise
 
 
-def create_schema(raw: Any) -> None:
-    """Create the schema of our own tables; whoever may not, is told what to do."""
+def create_schema(raw: Any, roles: Collection[str] = ()) -> None:
+    """Create the schema of our own tables; whoever may not, is told what to do. OperationalError for a stranger's."""
     (there,) = raw.execute(f"select to_regnamespace('{SCHEMA}') is not null").fetchone()
-    if there:
-        return
-    try:
-        raw.execute(f"create schema {SCHEMA}")
-    except psycopg.errors.DuplicateSchema:
-        return  # another was faster
-    except psycopg.errors.UniqueViolation:
-        return
-    except psycopg.errors.InsufficientPrivilege as error:
-        error.add_note(f"Let somebody who may create it for you: create schema {SCHEMA} authorization <this user>")
-        raise
+    if not there:
+        try:
+            raw.execute(f"create schema {SCHEMA}")
+        except (psycopg.errors.DuplicateSchema, psycopg.errors.UniqueViolation):
+            pass  # another was faster
+        except psycopg.errors.InsufficientPrivilege as error:
+            error.add_note(f"Let somebody who may create it for you: create schema {SCHEMA} authorization <this user>")
+            raise
+    require_schema(raw, SCHEMA, roles=roles)

@@ -10,6 +10,9 @@ That tells another database's table, a table that was made anew, and on PostgreS
 or on another server, which gets an identity of its own when it is first used. A copy of a SQLite file, a PostgreSQL
 server restored from its own backup, and a standby that has lost what it had not received are the same to the letter:
 what was decided after the copy was made, they do not know.
+
+The table's format, and that of the branches in its rows, is the number in that row's `transaction_manager_id`: txp1. A
+table that a later version has given another number is neither read nor written. The rows need none of their own.
 """
 
 from __future__ import annotations
@@ -79,6 +82,7 @@ class Xids:
                     "kind varchar(6) not null check (kind in ('commit', 'abort')), branches text not null, "
                     f"confirmed integer not null default 0, made_at {self._dialect.moment})"
                 )
+                self._require_ours(raw, writes=True)  # another may have been faster
             self._introduce(raw)
 
     @property
@@ -152,6 +156,9 @@ class Xids:
             rows = raw.execute(
                 f"select xid, transaction_manager_id, kind, branches from {self._qualified(raw)}"  # noqa: S608
             ).fetchall()
+        for xid, number, *_ in rows:
+            if xid == IDENTITY:
+                self._require_format(number)
         return [_marked(*row) for row in rows if _is_ours(row[0])]
 
     def tombstone(self, gtrid: str, identity: str = "") -> MarkedRow:
@@ -193,9 +200,20 @@ class Xids:
     def _identified(self, raw: Any) -> tuple[str, str] | None:
         """The identity that the table has, and the place where it was given that; None where it has none."""
         found = raw.execute(
-            f"select action_uid, branches from {self._qualified(raw)} where xid = '{IDENTITY}'"  # noqa: S608
+            "select action_uid, branches, transaction_manager_id "  # noqa: S608
+            f"from {self._qualified(raw)} where xid = '{IDENTITY}'"
         ).fetchone()
-        return None if found is None else (str(found[0]), str(found[1]))
+        if found is None:
+            return None
+        self._require_format(found[2])
+        return str(found[0]), str(found[1])
+
+    def _require_format(self, number: str) -> None:
+        if number != PREFIX:
+            raise OperationalError(
+                f"datasource {self.datasource}: the table {self._table} has format {number}; this txpool reads "
+                f"{PREFIX}. A later txpool has written it: use that one. Nothing was done"
+            )
 
     def _look(self, raw: Any) -> tuple[str, str] | None:
         """The same, with the place where it is; None where that is another, so that it is a copy."""
@@ -239,13 +257,24 @@ class Xids:
             self._found = self._dialect.qualified(raw, self._table)
         return self._found or self.table
 
+    def _require_ours(self, raw: Any, *, writes: bool) -> None:
+        """OperationalError where a table of that name is there, and none of ours: what it says was said by others."""
+        found = self._found or self._dialect.qualified(raw, self._table)
+        if found is not None:
+            self._dialect.require_ours(raw, found, self._driver.roles, writes=writes)
+
     @contextmanager
     def _session(self, *, writes: bool = True) -> Iterator[Any]:
-        """A durable transaction on a connection of its own; closing that rolls it back, however we leave."""
+        """A durable transaction on a connection of its own; closing that rolls it back, however we leave.
+
+        The table counts by its owner, in each of them. A marked transaction's own connection does not look: before
+        its first one the process has found the table by this, and only its owner can make another of it.
+        """
         raw = self._driver.connect()
         try:
             with translated():
                 self._dialect.begin(raw, self._lock_timeout, writes=writes)
+                self._require_ours(raw, writes=writes)
                 yield raw
                 self._dialect.commit(raw)
         except (psycopg.Error, sqlite3.Error) as error:

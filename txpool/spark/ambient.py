@@ -16,6 +16,7 @@ from pyspark import SparkContext, TaskContext
 
 from txpool.errors import ProgrammingError
 from txpool.manager import ambient_listeners, current
+from txpool.spark.tracing import TRACEPARENT
 from txpool.transaction import Transaction
 
 logger = logging.getLogger("txpool")
@@ -92,6 +93,7 @@ class Announcer:
         try:
             self._context.setLocalProperty(_AMBIENT, told)
             self._here.told = told
+            self._trace(transaction if told else None)
             self._tag(transaction if told else None)
         except Exception as error:
             logger.warning("Spark cannot be told of the transaction %s: %s", told or "that has ended", error)
@@ -102,10 +104,18 @@ class Announcer:
         if _HOME not in transaction.values:
             transaction.values[_HOME] = _thread.token if asyncio._get_running_loop() is None else None
             # Its own commit() ends it, and leaves it ambient.
-            transaction.after_completion(lambda _: self._forget(transaction.gtrid))
+            gtrid = transaction.gtrid
+            transaction.after_completion(lambda _: self._forget(gtrid))
             with _lock:
                 _known[transaction.gtrid] = transaction
         return transaction.gtrid if transaction.values[_HOME] is _thread.token else _UNSURE + transaction.gtrid
+
+    def _trace(self, transaction: Transaction | None) -> None:
+        """The jobs' tasks go on with its trace, where it has one."""
+        traceparent = "" if transaction is None or transaction.trace is None else transaction.trace.traceparent
+        if traceparent != getattr(self._here, "traceparent", ""):
+            self._context.setLocalProperty(TRACEPARENT, traceparent)
+            self._here.traceparent = traceparent
 
     def _forget(self, gtrid: str) -> None:
         if getattr(self._here, "told", "").endswith(gtrid):

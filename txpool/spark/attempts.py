@@ -113,8 +113,8 @@ class Candidates:
                 raise OperationalError(
                     f"{gtrid}: attempt {result.attempt} of partition {result.partition} reported its work prepared, "
                     f"and it is not any more in {where}: Spark had given that attempt up, and it was rolled back so "
-                    "that a later one need not wait for its locks. The transaction rolls back, nothing of it stays: "
-                    "do it again."
+                    "that a later one need not wait for its locks. The transaction rolls back, and nothing that was "
+                    "done within it stays: do it again."
                 )
             winners += result.records
         return winners
@@ -126,7 +126,7 @@ def require_all(gtrid: str, results: Sequence[PartitionResult], partitions: int)
     if missing or len(results) != partitions:
         raise OperationalError(
             f"{gtrid}: Spark returned {len(results)} results for {partitions} partitions (none for {missing}); "
-            "it rolls back, nothing of it stays"
+            "it rolls back, and nothing that was done within it stays"
         )
 
 

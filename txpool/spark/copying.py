@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -23,6 +23,7 @@ from txpool.spark.attempts import PartitionResult
 from txpool.spark.columns import Layout
 from txpool.spark.encoding import HEADER, TRAILER, Wire, encode
 from txpool.spark.target import listed, quoted
+from txpool.spark.tracing import Trail, traced, trail
 from txpool.spark.travel import Luggage
 from txpool.spark.worker import quicken
 
@@ -104,8 +105,13 @@ class Stage:
 
     copy: Copy
     luggage: Luggage
+    #: Whose work it is.
+    gtrid: str
+    write: int
     #: Called with the connection before there are rows on it: where tasks create the table themselves.
     prepare: Callable[[Any], object] | None = None
+    #: That of the ambient transaction where it is packed.
+    trail: Trail = field(default_factory=trail)
 
     def __call__(self, partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         context = TaskContext.get()
@@ -113,13 +119,14 @@ class Stage:
         attempt = context.taskAttemptId()
         self.luggage.unpack()
         size = 0, 0
-        first = next((batch for batch in batches if batch.num_rows), None)
-        if first is not None:
-            with closing(connect(self.copy.datasource)) as connection:
-                if self.prepare is not None:
-                    self.prepare(connection)
-                size = self.copy.into(connection, (_under(attempt, batch) for batch in chain([first], batches)))
-                connection.commit()
+        with traced(self.trail, self.gtrid, write=self.write, partition=partition, attempt=attempt):
+            first = next((batch for batch in batches if batch.num_rows), None)
+            if first is not None:
+                with closing(connect(self.copy.datasource)) as connection:
+                    if self.prepare is not None:
+                        self.prepare(connection)
+                    size = self.copy.into(connection, (_under(attempt, batch) for batch in chain([first], batches)))
+                    connection.commit()
         return iter([PartitionResult(partition, attempt, (), {}, size).pack()])
 
 

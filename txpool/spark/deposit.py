@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,11 +20,13 @@ from pyspark.sql.datasource import WriterCommitMessage
 from txpool.datasource import find
 from txpool.errors import DataError, OperationalError, ProgrammingError
 from txpool.resources.staging import Staging, StagingTable
+from txpool.resources.trust import require_locked
 from txpool.spark.ambient import told_by
 from txpool.spark.copying import DIRECT, STAGED, Stage, measure, staged_columns
 from txpool.spark.plan import Field, WritePlan
 from txpool.spark.slots import NO_SLOT, Reservation
 from txpool.spark.task import PartitionTask
+from txpool.spark.tracing import TRACEPARENT
 from txpool.spark.worker import quicken
 
 #: Slots that tasks leave free, for the driver's own branch.
@@ -57,6 +59,8 @@ class Deposit(WriterCommitMessage):
     way: str
     #: A packed PartitionResult.
     packed: dict[str, Any]
+    #: Its place in a trace, or empty.
+    traceparent: str = ""
 
 
 def deposit(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> Deposit:
@@ -88,17 +92,21 @@ def deposit(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> Deposit:
             "txpool.suspend(). Nothing was written"
         )
     gtrid = ambient or plan.gtrid
+    trail = replace(plan.trail, traceparent=context.getLocalProperty(TRACEPARENT) or "") if ambient else plan.trail
     rows = (_as_table_has_them(batch, plan.fields) for batch in batches)
     task: PartitionTask | Stage
     with closing(_Slot(plan)) as slot:
         if slot.held:
-            way, task = DIRECT, PartitionTask(gtrid, plan.number, None, plan.direct(), plan.luggage, measure)
+            way = DIRECT
+            task = PartitionTask(gtrid, plan.number, None, plan.direct(), plan.luggage, plan.places, measure, trail)
         elif plan.insists:
             raise OperationalError(f"{gtrid}: {NO_SLOT} in {plan.source}, and strategy=direct wants one for each task")
         else:
-            way, task = STAGED, Stage(plan.staged(gtrid), plan.luggage, partial(_ensure, plan, plan.staging(gtrid)))
+            way, prepare = STAGED, partial(_ensure, plan, plan.staging(gtrid))
+            task = Stage(plan.staged(gtrid), plan.luggage, gtrid, plan.number, prepare, trail)
         (packed,) = task(context.partitionId(), rows)
-    return Deposit(plan.digest, plan.gtrid, plan.number, ambient, batch, context.stageId(), way, packed)
+    stage = context.stageId()
+    return Deposit(plan.digest, plan.gtrid, plan.number, ambient, batch, stage, way, packed, trail.traceparent)
 
 
 class _Slot:
@@ -124,9 +132,12 @@ class _Slot:
 
 
 def _ensure(plan: WritePlan, table: StagingTable, connection: Any) -> None:
-    """The first of the tasks creates the staging table."""
-    (there,) = connection.cursor().execute("select to_regclass(%s) is not null", [table.name]).fetchone()
-    if not there:
+    """The first of the tasks creates the staging table; who finds one looks whose it is."""
+    cursor = connection.cursor()
+    (there,) = cursor.execute("select to_regclass(%s) is not null", [table.name]).fetchone()
+    if there:
+        require_locked(cursor, table.name, types=False)
+    else:
         source = find(plan.source)
         Staging(source.name, source.driver_adapter).ensure(table, staged_columns(plan.layout))
 

@@ -21,10 +21,12 @@ from txpool.datasource import DataSource, connect
 from txpool.errors import ProgrammingError
 from txpool.manager import current
 from txpool.resources.staging import SCHEMA
+from txpool.resources.trust import require_locked
 from txpool.spark.attempts import PartitionResult
 from txpool.spark.columns import match
 from txpool.spark.copying import PLACE, RESULT, Copy, InArrow, copy_into
 from txpool.spark.privileges import require_privileges
+from txpool.spark.records import create_table
 from txpool.spark.replay import Replay, fingerprint
 from txpool.spark.report import Copying, Finished, Progress, WriteReport, watching
 from txpool.spark.status import TaggedJob
@@ -35,9 +37,9 @@ EACH = "each"
 #: What a server keeps of an application_name.
 _LABEL = 63
 _TABLE = f"{SCHEMA}.partitions"
-CREATE = f"""
-    create table if not exists {_TABLE} (transaction_id text, target text, partition integer, row_count bigint,
-        made_at timestamptz not null default now(), primary key (transaction_id, target, partition))
+_COLUMNS = """
+    transaction_id text, target text, partition integer, row_count bigint, made_at timestamptz not null default now(),
+    primary key (transaction_id, target, partition)
 """
 _CLAIM = (
     f"insert into {_TABLE} (transaction_id, target, partition) values (%s, %s, %s) "  # noqa: S608
@@ -63,6 +65,7 @@ class Each:
         key = [self.transaction_id, self.target, partition]
         with closing(connect(self.copy.datasource)) as connection:
             cursor = connection.cursor()
+            require_locked(cursor, _TABLE)
             # It waits for an attempt that is at it, and then meets its record or takes its place.
             if cursor.execute(_CLAIM, key).fetchone() is None:
                 (rows,) = cursor.execute(_READ, key).fetchone()
@@ -98,7 +101,7 @@ def write_each(
     replay = Replay(source, transaction_id, target.name, label, mode, fingerprint(df))
     with closing(source.connect()) as connection:
         earlier = replay.claim(connection)
-        connection.cursor().execute(CREATE)
+        create_table(connection.cursor(), _TABLE, _COLUMNS)
         connection.commit()
     report = WriteReport(label, 0, target.name, mode)
     if earlier is not None and earlier.rows is not None:

@@ -27,6 +27,7 @@ from txpool.spark.copying import (
     staged_columns,
 )
 from txpool.spark.moving import Move, drop_staged
+from txpool.spark.places import note_places
 from txpool.spark.report import Copying, Finished, Progress, WriteReport, watching
 from txpool.spark.selfwait import SelfWait
 from txpool.spark.slots import NO_SLOT, Reservation, reserve
@@ -90,9 +91,10 @@ class TableJob:
         layout = self.move.layout
         direct = copy_into(self.source.name, self.move.target.name, layout)
         staged = copy_staged(self.source.name, self._table.name, layout, self.report.label)
+        places = note_places(self.transaction.log, [self.source]) if self.strategy != STAGED else frozenset()
         return {
-            DIRECT: PartitionTask(self.transaction.gtrid, self.report.write, None, direct, luggage, measure),
-            STAGED: Stage(staged, luggage),
+            DIRECT: PartitionTask(self.transaction.gtrid, self.report.write, None, direct, luggage, places, measure),
+            STAGED: Stage(staged, luggage, self.transaction.gtrid, self.report.write),
         }
 
     def _reserved(self, partitions: int) -> Reservation | None:

@@ -36,7 +36,8 @@ def list_attempts(datasources: Iterable[DataSource], *, gtrid: str, write: int) 
         try:
             manager = datasource.resource_manager(recovery=False)
             identity = identities[datasource.name] = manager.identity()
-            xids = [branch.xid for branch in manager.recover()]
+            # A name alone is a claim: to adopt what somebody else has prepared would be to lose the rows.
+            xids = [branch.xid for branch in manager.recover() if branch.counts(()) and not branch.elsewhere]
         except Exception as error:
             unreached[datasource.name] = error
             continue
@@ -51,7 +52,8 @@ def require_same_server(record: BranchRecord, listing: Listing) -> None:
     if record.identity and here and record.identity != here:  # a server may hide its identity from a role
         raise ConfigurationError(
             f"{record.xid.gtrid}: datasource {record.datasource} is one server for the tasks ({record.identity}) and "
-            f"another for the driver ({here}): give both the same url. The transaction rolls back, nothing of it stays"
+            f"another for the driver ({here}): give both the same url. The transaction rolls back, and "
+            "nothing that was done within it stays"
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from txpool.datasource import DataSource
 from txpool.errors import DataError, NotSupportedError, OperationalError
 from txpool.resources.staging import Staging, StagingTable
+from txpool.resources.trust import require_relations
 from txpool.spark.attempts import PartitionResult
 from txpool.spark.columns import Layout
 from txpool.spark.copying import ATTEMPT
@@ -65,7 +66,7 @@ class Move:
             cursor.execute(self._insert(chosen))
 
     def _require_rows(self, cursor: Any, chosen: str, rows: Mapping[int, int]) -> None:
-        """Every winner has as many rows as it has reported.
+        """Every winner has as many rows as it has reported, in a table of ours.
 
         Nothing counts what the INSERT does with them: a trigger or a rule of the table's may leave some out.
         """
@@ -75,6 +76,7 @@ class Move:
                 f"{self.gtrid}: in a transaction that is {isolation} the rows that tasks have staged cannot be seen: "
                 "leave the connection's isolation_level as it is, or write with strategy='direct'. All of it rolls back"
             )
+        require_relations(cursor, self.staging, types=False)
         query = f"select {ATTEMPT}, count(*) from {self.staging} {chosen} group by 1"  # noqa: S608
         there: dict[int, int] = dict(cursor.execute(query).fetchall())
         for attempt, reported in rows.items():

@@ -12,6 +12,7 @@ from pyspark import RDD
 from txpool.datasource import DataSource, find
 from txpool.errors import ProgrammingError
 from txpool.manager import current
+from txpool.spark.places import note_places
 from txpool.spark.session import context_of, guard
 from txpool.spark.slots import reserve
 from txpool.spark.status import TaggedJob
@@ -45,7 +46,8 @@ def foreach_partition(
     Inside `write`, `txpool.connect(...)` joins the transaction; its datasources must be able to prepare (mode=xa).
     Tasks know those that this process has registered or opened, those of the coordinator's file, those that `write`
     mentions, and `datasources`; of the last it is checked first that they have a free prepared transaction for every
-    partition. A file that only a task finds works as well, but what a lost task holds in it waits for recovery.
+    partition. The log notes them before the job, so that recovery finds what a crash leaves there: a task that works in
+    another database, or logs in as another role, is refused before it prepares anything.
 
     What a partition has written stays locked until the transaction ends, and so does what the driver has. A partition
     that comes to wait for such a row or key would wait for ever: once that was seen twice in some ten seconds, it ends
@@ -81,7 +83,8 @@ def foreach_partition(
         for datasource in passed:
             kept = reserve(datasource, partitions, transaction.gtrid)
             transaction.after_completion(lambda _, kept=kept: kept.release())  # type: ignore[misc]
-        task = PartitionTask(transaction.gtrid, number, partitions, write, luggage)
         able = {it.name: it for it in everything.values() if it.mode == "xa" and it.name in luggage.settings}
+        places = note_places(transaction.log, passed, [it for it in able.values() if it not in passed])
+        task = PartitionTask(transaction.gtrid, number, partitions, write, luggage, places)
         done = Write(transaction, number, job, able).run(partitions, lambda: rdd.mapPartitionsWithIndex(task).collect())
         return PartitionsReport(transaction.gtrid, number, partitions, done.attempts, done.branches)

@@ -22,12 +22,15 @@ from txpool.datasource import DataSource, find
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.manager import get_manager
 from txpool.properties import nearest
+from txpool.resources.base import Place
 from txpool.resources.staging import StagingTable
 from txpool.spark.columns import Column, Layout, definitions, pair
 from txpool.spark.copying import Copy, copy_into, copy_staged
 from txpool.spark.moving import Move
+from txpool.spark.places import note_places
 from txpool.spark.privileges import require_privileges
 from txpool.spark.target import Target, look, require_unique, why_staged
+from txpool.spark.tracing import NOT_TRACED, Trail, planned_trail
 from txpool.spark.travel import Luggage
 from txpool.transaction import Transaction
 
@@ -66,6 +69,8 @@ class WritePlan:
     datasource: str
     source: str
     luggage: Luggage
+    #: Where its tasks may prepare, and as whom.
+    places: frozenset[Place]
     target: Target
     fields: tuple[Field, ...]
     layout: Layout
@@ -84,6 +89,8 @@ class WritePlan:
     open: tuple[str, ...]
     #: What all plans of one stream have in common, and no others; empty for a batch.
     stream: str
+    #: Of the transaction of its own, until that begins.
+    trail: Trail = NOT_TRACED
 
     def staging(self, gtrid: str) -> StagingTable:
         return StagingTable(gtrid, self.number)
@@ -130,13 +137,15 @@ def plan_write(
     require_unique(target, keys, layout.names)
     require_privileges(source, target, layout.names, mode=mode, keys=keys, strategy=given.get("strategy", "auto"))
     strategy = _strategy(given.get("strategy", "auto"), source, target, mode, open_transactions)
+    gtrid = get_manager().new_gtrid()
     told = {name: value for name, value in given.items() if name != "strategy"}
     return WritePlan(
-        get_manager().new_gtrid(),
+        gtrid,
         next(_numbers),
         given["datasource"],
         source.name,
         Luggage.pack([source], {source.name: source}),
+        note_places(get_manager().log, [source]) if strategy == "direct" else frozenset(),
         target,
         tuple(_field(schema, field, column, target.name) for field, column in pairs),
         layout,
@@ -149,6 +158,7 @@ def plan_write(
         _digest([told, mode, schema.json(), asdict(layout)]),
         tuple(each.gtrid for each in open_transactions),
         _digest([sorted(options.items()), schema.json()]) if streaming else "",
+        planned_trail(gtrid, own=not open_transactions),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, LiteralString
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
 from txpool.resources.staging import SCHEMA
+from txpool.resources.trust import schema_faults
 from txpool.spark.session import SparkWriteWarning
 from txpool.spark.target import Target, listed
 
@@ -86,13 +87,16 @@ class _Need:
                 self._require_grants(cursor, user)
                 self._require_sequences(cursor, user)
             (may_stage,) = cursor.execute(_STAGING, {"schema": SCHEMA}).fetchone()
-        if may_stage or self.strategy not in ("staged", "auto"):
+            strangers = schema_faults(cursor, SCHEMA)
+        if (may_stage and not strangers) or self.strategy not in ("staged", "auto"):
             return None
         who = f"the user {user} of {self.datasource.name}"
         remedy = (
             f"create schema {SCHEMA} authorization {user}, or where it is there, grant create, usage on schema "
             f"{SCHEMA} to {user}"
         )
+        if strangers:
+            remedy = f"{strangers[0].found}, and what is none of ours is not used: {strangers[0].do}"
         if self.strategy == "staged":
             raise ProgrammingError(
                 f"{who} may not make staging tables, which this write needs: {remedy}. Nothing was done."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from contextlib import closing
 from contextvars import Context
@@ -11,7 +12,9 @@ from typing import Any
 import psycopg
 
 from txpool.datasource import DataSource
+from txpool.errors import NotSupportedError
 from txpool.resources.staging import SCHEMA, create_schema
+from txpool.resources.trust import require_relations, require_schema
 
 _INSERT = "insert into {table} as it (transaction_id, target, gtrid, mode, plan, batch) values (?, ?, ?, ?, ?, ?) "
 _CLAIM = _INSERT + "on conflict do nothing"
@@ -24,6 +27,22 @@ _MOVE_ON = (
 _READ = "select gtrid, mode, plan, partitions, row_count, batch from {table} where transaction_id = ? and target = ?"
 _FINISH = "update {table} set partitions = ?, row_count = ? where transaction_id = ? and target = ?"
 _KEEP = "update {table} set partitions = coalesce(partitions, ?) where transaction_id = ? and target = ?"
+
+#: What a table of records says of itself: its comment, in SQLite its statement.
+FORMAT = "txpool format 1"
+_SAID = re.compile(r"txpool format \d+")
+_DESCRIBED = (
+    "select pg_has_role(relowner, 'usage'), obj_description(oid, 'pg_class') from pg_class where oid = to_regclass(%s)"
+)
+_POSTGRESQL = """
+    transaction_id text, target text, gtrid text not null, mode text not null, plan text not null, partitions integer,
+    row_count bigint, made_at timestamptz not null default now(), batch bigint, primary key (transaction_id, target)
+"""
+_SQLITE = """
+    transaction_id text, target text, gtrid text not null, mode text not null, plan text not null, partitions integer,
+    row_count integer, batch integer, made_at text not null default current_timestamp,
+    primary key (transaction_id, target)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +102,29 @@ class PostgreSQLRecords(Records):
 
     def create(self, source: DataSource, cursor: Any) -> None:
         Context().run(self._create, source)
+        # Nothing can be hung on it now. Whose it is another connection sees better: this one's snapshot may be older.
+        cursor.execute(f"lock table {self.table} in row exclusive mode")
+        Context().run(self._require_ours, source)
 
     def _create(self, source: DataSource) -> None:
         with closing(source.connect()) as connection:
             cursor = connection.cursor()
+            require_schema(cursor, SCHEMA)
+            require_relations(cursor, self.table)
             there = "select count(*) from pg_attribute where attrelid = to_regclass(%s) and attname = 'batch'"
             if not cursor.execute(there, [self.table]).fetchone()[0]:
                 create_schema(connection)
-                cursor.execute(
-                    f"""
-                    create table if not exists {self.table} (transaction_id text, target text, gtrid text not null,
-                        mode text not null, plan text not null, partitions integer, row_count bigint,
-                        made_at timestamptz not null default now(), primary key (transaction_id, target));
-                    alter table {self.table} add column if not exists batch bigint
-                    """
-                )
-                connection.commit()
+                create_table(cursor, self.table, _POSTGRESQL)
+                cursor.execute(f"alter table {self.table} add column if not exists batch bigint")
+            connection.commit()
+
+    def _require_ours(self, source: DataSource) -> None:
+        with closing(source.connect()) as connection:
+            cursor = connection.cursor()
+            require_relations(cursor, self.table)
+            _, said = cursor.execute(_DESCRIBED, [self.table]).fetchone()
+            _require_format(self.table, said)
+            connection.commit()
 
     def insert(self, cursor: Any, record: list[Any], patience: int) -> bool | None:
         (former,) = cursor.execute("select current_setting('lock_timeout')").fetchone()
@@ -121,18 +147,36 @@ class SQLiteRecords(Records):
     parameter = "?"
 
     def create(self, source: DataSource, cursor: Any) -> None:
-        cursor.execute(
-            f"""
-            create table if not exists {self.table} (transaction_id text, target text, gtrid text not null,
-                mode text not null, plan text not null, partitions integer, row_count integer, batch integer,
-                made_at text not null default current_timestamp, primary key (transaction_id, target))
-            """
-        )
+        # SQLite keeps the statement as it is, and so the number, too.
+        cursor.execute(f"create table if not exists {self.table} (/* {FORMAT} */ {_SQLITE})")
+        self._is_there(cursor)
 
     def read(self, cursor: Any, transaction_id: str, target: str) -> Earlier | None:
+        return super().read(cursor, transaction_id, target) if self._is_there(cursor) else None
+
+    def _is_there(self, cursor: Any) -> bool:
         schema, _, name = self.table.partition(".")
-        there = cursor.execute(f"select 1 from {schema}.sqlite_master where name = ?", [name]).fetchone()  # noqa: S608
-        return super().read(cursor, transaction_id, target) if there else None
+        made = cursor.execute(f"select sql from {schema}.sqlite_master where name = ?", [name]).fetchone()  # noqa: S608
+        if made is not None:
+            _require_format(self.table, made[0])
+        return made is not None
+
+
+def create_table(cursor: Any, table: str, columns: str) -> None:
+    """Create one of the tables that a schema of ours keeps, where it is missing; OperationalError for a stranger's."""
+    cursor.execute(f"create table if not exists {table} ({columns})")
+    require_relations(cursor, table)
+    mine, said = cursor.execute(_DESCRIBED, [table]).fetchone()
+    _require_format(table, said)
+    if mine and said is None:
+        cursor.execute(f"comment on table {table} is '{FORMAT}'")
+
+
+def _require_format(table: str, said: str | None) -> None:
+    """What says nothing was made before there was a number, and has the first."""
+    found = _SAID.search(said or "")
+    if found is not None and found[0] != FORMAT:
+        raise NotSupportedError(f"{table} has {found[0]}, and this txpool knows {FORMAT}. Nothing was done")
 
 
 RECORDS: dict[str, Records] = {"psycopg": PostgreSQLRecords(), "sqlite3": SQLiteRecords()}

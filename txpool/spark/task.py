@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from pyspark import TaskContext
@@ -12,12 +12,14 @@ from pyspark import TaskContext
 from txpool.datasource import DataSource
 from txpool.errors import ConfigurationError
 from txpool.manager import _ambient
-from txpool.resources.base import BranchRecord
+from txpool.resources.base import BranchRecord, Place
 from txpool.spark.attempts import PartitionResult, earlier_attempt
 from txpool.spark.listing import list_attempts
 from txpool.spark.slots import explain_slots
+from txpool.spark.tracing import Trail, traced, trail
 from txpool.spark.travel import Luggage
 from txpool.subordinate import Subordinate
+from txpool.tracing import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,12 @@ class PartitionTask:
     partitions: int | None
     function: Callable[[Iterator[Any]], object]
     luggage: Luggage
+    #: Where it may prepare, and as whom: what the driver has noted in the log.
+    places: frozenset[Place]
     #: Counts rows and bytes of a partition that an earlier attempt has written; what `function` returns is that, too.
     measure: Callable[[Iterator[Any]], tuple[int, int]] | None = None
+    #: That of the ambient transaction where it is packed.
+    trail: Trail = field(default_factory=trail)
 
     def __call__(self, partition: int, rows: Iterator[Any]) -> Iterator[dict[str, Any]]:
         """Write the partition and prepare it, or adopt what an earlier attempt has prepared; one packed result."""
@@ -39,10 +45,12 @@ class PartitionTask:
         assert context is not None  # noqa: S101 - Spark runs this
         attempt = context.taskAttemptId()
         here, missing = self.luggage.unpack()
+        numbers = {"write": self.write, "partition": partition, "attempt": attempt}
         try:
-            result = self._adopted(partition, rows, here.values()) if context.attemptNumber() > 0 else None
-            if result is None:
-                result = self._written(partition, attempt, rows, here)
+            with traced(self.trail, self.gtrid, **numbers) as trace:
+                result = self._adopted(partition, rows, here.values()) if context.attemptNumber() > 0 else None
+                if result is None:
+                    result = self._written(partition, attempt, rows, here, trace)
         except Exception as error:
             error.add_note(f"This was partition {partition} (task attempt {attempt}) of {self.gtrid}.")
             if isinstance(error, ConfigurationError):
@@ -63,9 +71,12 @@ class PartitionTask:
         return PartitionResult(partition, earlier.number, earlier.records, {}, size)
 
     def _written(
-        self, partition: int, attempt: int, rows: Iterator[Any], here: dict[str, DataSource]
+        self, partition: int, attempt: int, rows: Iterator[Any], here: dict[str, DataSource], trace: Trace | None
     ) -> PartitionResult:
-        subordinate = Subordinate(self.gtrid, write=self.write, partition=partition, attempt=attempt)
+        subordinate = Subordinate(
+            self.gtrid, write=self.write, partition=partition, attempt=attempt, places=self.places
+        )
+        subordinate.trace = trace
         ambient = _ambient.set(subordinate)
         try:
             produced = self.function(rows)

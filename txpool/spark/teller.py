@@ -254,11 +254,15 @@ class _Taking:
 
 def _as_worked_by(plan: WritePlan, deposits: Sequence[Deposit]) -> WritePlan:
     """Under the names that tasks had: the commit of a stream's batch comes with a plan made anew."""
-    return replace(plan, gtrid=deposits[0].gtrid, number=deposits[0].number) if deposits else plan
+    if not deposits:
+        return plan
+    first = deposits[0]
+    trail = replace(plan.trail, traceparent="" if first.ambient else first.traceparent)
+    return replace(plan, gtrid=first.gtrid, number=first.number, trail=trail)
 
 
 def _own(plan: WritePlan) -> Transaction:
-    return get_manager().new_transaction(gtrid=plan.gtrid)
+    return get_manager().new_transaction(gtrid=plan.gtrid, traceparent=plan.trail.traceparent)
 
 
 def _free(source: DataSource, gtrid: str, plan: WritePlan) -> None:

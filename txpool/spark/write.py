@@ -107,7 +107,7 @@ class Write:
             raise ConfigurationError(
                 f"{self._gtrid}: partition {result.partition} used datasource {name}, which cannot be loaded on the "
                 f"driver: {error}. Pass it as foreach_partition(…, datasources=[…]). The transaction rolls back, "
-                "nothing of it stays"
+                "and nothing that was done within it stays"
             ) from error
         logger.warning(
             "%s: only the tasks knew of datasource %s: pass it as foreach_partition(..., datasources=[...]), so that "
@@ -163,7 +163,7 @@ def take_over(
         if name in listing.unreached:
             raise OperationalError(
                 f"{transaction.gtrid}: datasource {name} was used by a task and cannot be asked by the driver what is "
-                "prepared in it; the transaction rolls back, nothing of it stays"
+                "prepared in it; the transaction rolls back, and nothing that was done within it stays"
             ) from listing.unreached[name]
     for result in results:
         for record in result.records:

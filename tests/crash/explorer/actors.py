@@ -16,11 +16,13 @@ from recovery.manager import RecoveryManager
 from recovery.modules import DecidedModule, MarkedModule, OrphanModule
 from recovery.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
 from recovery.report import Account, News
-from tests.crash.explorer.parts import ModelBranch, ModelDataSource, ModelLog, ModelMarked
+from tests.crash.explorer.parts import ModelBranch, ModelDataSource, ModelFurther, ModelLog, ModelMarked
 from tests.crash.explorer.scenarios import Scenario
 from tests.crash.explorer.world import GTRID, LEDGER, RIGHT, Command, LogState, Reply, World
 from txpool.coordinator import Coordinator
 from txpool.settings import RecoverySettings
+from txpool.spark.attempts import earlier_attempt
+from txpool.spark.listing import list_attempts
 from txpool.unit import Unit
 from txpool.xid import TaskName, Xid, make_xid
 
@@ -103,7 +105,7 @@ class Process:
 def task_xid(scenario: Scenario, name: str) -> Xid:
     """The name under which a task attempt has prepared."""
     number = scenario.names.index(name)
-    return make_xid(GTRID, 0, name, task=TaskName(0, number, number, 1))
+    return make_xid(GTRID, 0, name, task=TaskName(0, number, number + 1, 1))
 
 
 def first_world(scenario: Scenario) -> World:
@@ -114,7 +116,33 @@ def first_world(scenario: Scenario) -> World:
     if scenario.loser:
         branches.append(("open", ""))
         late = (("prepare", "zombie", task_xid(scenario, "zombie").bqual),)
-    return World(tuple(branches), "open" if scenario.marked else "", log=LogState(), late=late)
+    log = LogState(sites=frozenset(scenario.noted))
+    return World(tuple(branches), "open" if scenario.marked else "", log=log, late=late)
+
+
+def forged_names(scenario: Scenario) -> list[tuple[str, str]]:
+    """What somebody who owns nothing may prepare, and where: names that say something else than ours, and ours."""
+    if not scenario.forges:
+        return []
+    says = ["L", "M.nosuch", f"M.{LEDGER}"]
+    if scenario.marked:
+        says += [f"M.{LEDGER}:{RIGHT}", f"M.{LEDGER}:wrong0table0"]
+    found = [(place, f"9:{place}:{said}") for place in scenario.names[:2] for said in says]
+    # As an attempt that was before ours, and has prepared all that it worked on.
+    found += [(name, f"9:{name}:L:0.{scenario.names.index(name)}.0.1") for name in scenario.adopted]
+    own = list(own_names(scenario).items())
+    elsewhere = [(place, xid) for place, _ in own for name, xid in own if place != name]
+    return [*found, *((place, xid.bqual) for place, xid in (*own, *elsewhere))]
+
+
+def own_names(scenario: Scenario) -> dict[str, Xid]:
+    """Under which name each of our branches is prepared."""
+    decider, identity = (LEDGER, RIGHT) if scenario.marked else (None, "")
+    named = {
+        name: make_xid(GTRID, number, name, decider=decider, identity=identity)
+        for number, name in enumerate(scenario.opened)
+    }
+    return named | {name: task_xid(scenario, name) for name in scenario.names[scenario.branches :]}
 
 
 def coordinator_program(scenario: Scenario) -> Callable[[Any], None]:
@@ -122,7 +150,8 @@ def coordinator_program(scenario: Scenario) -> Callable[[Any], None]:
 
     def program(port: Any) -> None:
         def known(name: str) -> ModelBranch:
-            return ModelBranch(port, name, evidence=scenario.evidence, xid=task_xid(scenario, name))
+            xid = _adopted(scenario, port, name) if scenario.retries else task_xid(scenario, name)
+            return ModelBranch(port, name, evidence=scenario.evidence, xid=xid)
 
         unit = Unit(
             GTRID,
@@ -131,7 +160,7 @@ def coordinator_program(scenario: Scenario) -> Callable[[Any], None]:
             marked=ModelMarked(port) if scenario.marked else None,
             loose_ends=scenario.loser,
         )
-        coordinator = Coordinator(unit, ModelLog(port))
+        coordinator = Coordinator(unit, _log(scenario, port))
         result = coordinator.rollback() if scenario.rolls_back else coordinator.commit()
         port.call("report", result.outcome, result.knowable)
         for _ in range(_SETTLES):
@@ -145,16 +174,39 @@ def coordinator_program(scenario: Scenario) -> Callable[[Any], None]:
     return program
 
 
+def _adopted(scenario: Scenario, port: Any, name: str) -> Xid:
+    """What a retry of the task finds, and adopts, by the real code."""
+    place = ModelDataSource(port, name, _stranger(scenario))
+    listing = list_attempts([place], gtrid=GTRID, write=0)  # type: ignore[list-item]
+    found = earlier_attempt(listing.attempts, scenario.names.index(name))
+    if found is None:
+        raise Stopped  # it would do the work again
+    (record,) = found.records
+    return record.xid
+
+
+def _stranger(scenario: Scenario) -> frozenset[str]:
+    """What a server tells of a branch that is none of ours: the roles that may have prepared it."""
+    return frozenset() if scenario.ownerless else frozenset({"mallory"})
+
+
 def manager_of(scenario: Scenario, port: Any) -> RecoveryManager:
     """A real RecoveryManager over the model."""
-    places = [*scenario.names, *([LEDGER] if scenario.marked else [])]
-    return RecoveryManager(
+    names = [*scenario.names, *([LEDGER] if scenario.marked or scenario.beside else [])]
+    places = [ModelDataSource(port, name, _stranger(scenario)) for name in names]
+    manager = RecoveryManager(
         _SETTINGS,
-        log=ModelLog(port),
-        datasources=[ModelDataSource(port, name) for name in places],
+        log=_log(scenario, port),
+        datasources=[place for place in places if place.name not in scenario.missing],
         backoff=0,
         scanners=[Eager()] if scenario.expires else [],
     )
+    manager._further = ModelFurther(port, places)  # type: ignore[assignment]
+    return manager
+
+
+def _log(scenario: Scenario, port: Any) -> ModelLog:
+    return ModelLog(port, None if scenario.unnoted else scenario.noted)
 
 
 class Eager:
@@ -166,18 +218,13 @@ class Eager:
 
 def recovery_program(scenario: Scenario) -> Callable[[Any], None]:
     """One pass, to which every branch is one that the pass before has found: each must be right by itself."""
-    decider, identity = (LEDGER, RIGHT) if scenario.marked else (None, "")
-    seen = [
-        make_xid(GTRID, number, name, decider=decider, identity=identity) for number, name in enumerate(scenario.opened)
-    ]
-    seen += [task_xid(scenario, name) for name in scenario.names[scenario.branches :]]
-
+    seen = own_names(scenario).values()
     expiry = [Expiry(1.0, [Eager()])] if scenario.expires else []
 
     def program(port: Any) -> None:
         manager = manager_of(scenario, port)
         orphans = OrphanModule((IncarnationFilter(), TransactionLogFilter(), NodeFilter()), seen)
-        manager._pass(ModelLog(port), Account(News()), (MarkedModule(), DecidedModule(), orphans, *expiry))
+        manager._pass(_log(scenario, port), Account(News()), (MarkedModule(), DecidedModule(), orphans, *expiry))
 
     return program
 

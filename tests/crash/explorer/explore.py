@@ -13,9 +13,11 @@ from typing import NamedTuple
 
 from tests.crash.explorer.actors import (
     DEAD,
+    ENDED,
     Process,
     coordinator_program,
     first_world,
+    forged_names,
     operator_program,
     recovery_program,
 )
@@ -30,16 +32,18 @@ from txpool.unit import Outcome
 _UNKNOWN = ("reply-lost", "lost", "late")
 _COORDINATORS = {
     **dict.fromkeys(("prepare", "commit", "rollback", "alone", "mark", "seal", "both", "abort"), _UNKNOWN),
-    **dict.fromkeys(("record", "insert", "finish", "point"), _UNKNOWN),
+    **dict.fromkeys(("record", "insert", "finish", "point", "note_site"), _UNKNOWN),
     **dict.fromkeys(("is_fenced", "decisions"), ("lost",)),
     "delete": ("late",),
 }
 _RECOVERYS = {
     **dict.fromkeys(("commit", "rollback", "tombstone", "fence", "purge", "delete", "forget", "expire"), _UNKNOWN),
-    **dict.fromkeys(("list", "rows"), ("lost",)),
+    **dict.fromkeys(("list", "rows", "reach"), ("lost",)),
 }
 #: What nobody else's doing bears upon, and nobody sees: no other process need run in between.
 _UNSEEN = frozenset({"heuristics", "report"})
+#: What meets a branch that is prepared.
+_TELLING = frozenset({"list", "prepare", "commit", "rollback"})
 
 
 class Faults(NamedTuple):
@@ -50,6 +54,7 @@ class Faults(NamedTuple):
     leases: int
     cuts: int
     strays: int
+    forges: int
 
 
 class State(NamedTuple):
@@ -93,7 +98,7 @@ class Explorer:
     def __init__(self, scenario: Scenario, flaws: frozenset[str] = frozenset()) -> None:
         self.scenario = scenario
         readers = frozenset(scenario.opened[: scenario.readers])
-        self.machine = Machine(scenario.names, readers, holds=scenario.holds, flaws=flaws)
+        self.machine = Machine(scenario.names, readers, holds=scenario.holds, flaws=flaws, superuser=scenario.superuser)
         self.finale = Finale(scenario, self.machine)
         recovery = Process(recovery_program(scenario), flaws)
         self.processes = [Process(coordinator_program(scenario), flaws), *[recovery] * scenario.recoverers]
@@ -101,7 +106,8 @@ class Explorer:
         if scenario.operator:
             self.processes.append(Process(operator_program(scenario), flaws))
             self.names.append("O")
-        faults = Faults(scenario.fates, scenario.crashes, scenario.leases, scenario.cuts, scenario.strays)
+        self._forged = forged_names(scenario)
+        faults = Faults(*(getattr(scenario, kind) for kind in Faults._fields))
         self.first = State(first_world(scenario), (0,) * len(self.processes), faults, None)
 
     def search(self, limit: int, wanted: str = "") -> Finding:
@@ -179,6 +185,24 @@ class Explorer:
             answer = reply if "false yes" in self.machine.flaws else no
             yield f"{name}.no", self._advance(charged, who, refused, answer)
 
+    def _forge_steps(self, state: State) -> Iterator[Step]:
+        """Somebody who owns nothing prepares under a name that says something to us.
+
+        It bears upon nothing before somebody lists that database, or says that name there: it is done right before
+        that, or at the end.
+        """
+        left = state.faults.forges - 1
+        commands = (process.command(at) for process, at in zip(self.processes, state.positions, strict=True))
+        told = [command for command in (*filter(None, commands), *state.world.late) if command[0] in _TELLING]
+        over = (ENDED if state.positions[0] == ENDED else DEAD, *[DEAD] * (len(state.positions) - 1))
+        for place, bqual in self._forged:
+            after = self.machine.forge(state.world, place, bqual)
+            if after is None:
+                continue
+            if any(where == place and (verb == "list" or rest[0] == bqual) for verb, where, *rest in told):
+                yield f"forge.{bqual}@{place}", state._replace(world=after, faults=state.faults._replace(forges=left))
+            yield f"last.{bqual}@{place}", State(after, over, Faults(0, 0, 0, 0, 0, left), state.reported)
+
     def _never(self, world: World, command: Command, who: int) -> World:
         """A command that never arrives, since its session is cut."""
         if who == 0 and command[0] in ("prepare", "alone", "mark", "seal", "both"):
@@ -245,6 +269,8 @@ class Explorer:
             for name in self.machine.names:
                 if self.machine.state(world, name) == "prepared":
                     yield f"meddle.{name}", state._replace(world=self.machine.meddle(world, name))
+        if faults.forges:
+            yield from self._forge_steps(state)
         if dead and self.scenario.holds:
             for name in self.machine.names:
                 if self.machine.state(world, name) == "held":

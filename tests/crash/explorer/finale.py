@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 from tests.crash.explorer.actors import DEAD, ENDED, manager_of, unpack
 from tests.crash.explorer.scenarios import Scenario
 from tests.crash.explorer.words import answer_of, describe
-from tests.crash.explorer.world import GTRID, INCARNATION, LEDGER, Command, Machine, Reply, World
+from tests.crash.explorer.world import GTRID, INCARNATION, LEDGER, Command, Machine, Reply, World, named
 from txpool.log.base import Life
 from txpool.unit import Outcome
 
-_READS = {"list", "rows", "incarnations", "finished", "pointers", "decisions", "aborted", "heuristics", "expired"}
+_READS = {"list", "rows", "reach", "sites", "incarnations", "expired", "finished", "pointers", "decisions", "aborted"}
+_READS |= {"heuristics"}
 
 
 class End(NamedTuple):
@@ -109,7 +110,12 @@ class Finale:
             port.world = self._machine.notice(port.world, name)
         if held:
             self._scan()
-        return self._result(port.world, alive)
+        waits = self._result(port.world, alive)
+        if port.world.forged and not waits.problem:
+            port.story.append("event           an administrator ends what is none of ours")
+            port.world = port.world._replace(forged=frozenset())
+            self._scan()
+        return waits if waits.problem else self._result(port.world, alive)
 
     def _scan(self) -> None:
         for _ in range(6):
@@ -131,6 +137,10 @@ class Finale:
             problem = "an attempt that lost has committed"
         elif {"prepared", "held"} & set(states):
             problem = "a branch stays prepared"
+        elif world.touched:
+            problem = "TOUCHED: a branch was ended that is none of ours, and that no decision names"
+        elif world.forged & named(world):
+            pass  # Somebody has taken the name of a branch that has ended: its decision is kept until that is gone.
         elif any(recs is not None for _, recs in (*world.log.outcomes, *world.rows)):
             problem = "a decision stays behind"
         elif not alive and (world.log.outcomes or world.rows or world.log.finished or world.log.pointers):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from tests.crash.explorer.world import GTRID, INCARNATION, LEDGER, NODE, RIGHT, No, Rec, freeze, thaw
+from tests.crash.explorer.world import GTRID, INCARNATION, LEDGER, NODE, OURS, RIGHT, No, Rec, freeze, site_of, thaw
 from txpool.log.base import Decision, Heuristic, Life, Memo
-from txpool.resources.base import Answer, BranchRecord, MarkedRow, PreparedBranch, Refused, Settled, Vote
+from txpool.log.sites import SiteNote
+from txpool.resources.base import Answer, BranchRecord, MarkedRow, PreparedBranch, Refused, Settled, Site, Vote
 from txpool.xid import Xid
 
 _ANSWERS = {
@@ -15,6 +16,7 @@ _ANSWERS = {
     "aborted": Answer.ROLLED_BACK,
     "absent": Answer.LOST,
     "in progress": Answer.UNKNOWN,
+    "refused": Answer.UNKNOWN,  # it belongs to somebody else
 }
 
 
@@ -46,6 +48,10 @@ class ModelBranch:
         evidence = {"xid": "7"} if self._evidence else {}
         return BranchRecord(self._xid, self.datasource, self.datasource, evidence)
 
+    @property
+    def site(self) -> Site:
+        return site_of(self.datasource)
+
     def name(self, xid: Xid) -> None:
         self._xid = xid
 
@@ -68,20 +74,20 @@ class ModelBranch:
         return Vote(vote)
 
     def start_commit(self) -> None:
-        self._send("commit", self.datasource, self._evidence, True)
+        self._send("commit", self.datasource, self._xid.bqual, self._evidence, True)
 
     def await_commit(self) -> Answer:
         return _ANSWERS[self._receive()]
 
     def start_rollback(self) -> None:
         if self._stage == "prepared":
-            self._send("rollback", self.datasource, self._evidence, True)
+            self._send("rollback", self.datasource, self._xid.bqual, self._evidence, True)
 
     def await_rollback(self) -> Answer:
         if self._stage == "prepared":
             return _ANSWERS[self._receive()]
         if self._stage == "lost":
-            answer = _ANSWERS[self._port.call("rollback", self.datasource, False, True)]
+            answer = _ANSWERS[self._port.call("rollback", self.datasource, self._xid.bqual, False, True)]
             return Answer.UNKNOWN if answer is Answer.LOST else answer
         self._port.call("leave", self.datasource)
         return Answer.ROLLED_BACK
@@ -163,9 +169,11 @@ class ModelLog:
     node = NODE
     incarnation = INCARNATION
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: Port, noted: Iterable[str] | None = None) -> None:
+        """`noted` is where the node has prepared long ago: nobody notes that again, nor needs to look."""
         self._call = port.call
         self._flaws = port.flaws
+        self._noted = None if noted is None else [SiteNote(NODE, site_of(name)) for name in noted]
 
     def nodes(self) -> frozenset[str]:
         return frozenset({NODE})
@@ -229,6 +237,21 @@ class ModelLog:
     def expired(self, incarnations: Iterable[str] | None = None) -> set[str]:
         return set(self._call("expired", "log", tuple(incarnations or ())))
 
+    def note_site(self, site: Site) -> None:
+        if self._noted is None:
+            self._call("note_site", "log", site.datasource)
+
+    def sites(self) -> list[SiteNote]:
+        if self._noted is not None:
+            return self._noted
+        return [SiteNote(NODE, site_of(name)) for name in sorted(self._call("sites", "log"))]
+
+    def retire_sites(self, notes: Iterable[SiteNote]) -> None:
+        raise AssertionError("only a person retires one")
+
+    def noting(self) -> set[str]:
+        return {INCARNATION}
+
     def keep(self, memo: Memo) -> None:
         """Nothing depends on one."""
 
@@ -243,15 +266,23 @@ class ModelLog:
 
 
 class ModelDataSource:
-    """A datasource as recovery sees it; resource manager and table of marks in one."""
+    """A datasource as recovery sees it; resource manager and table of marks in one.
 
-    def __init__(self, port: Port, name: str) -> None:
+    `stranger` is what its server tells of a branch that is none of ours: the roles that may have prepared it.
+    """
+
+    def __init__(
+        self, port: Port, name: str, stranger: frozenset[str], ours: frozenset[str] | None = frozenset({OURS})
+    ) -> None:
         self.name = name
         self.mode = "cmr" if name == LEDGER else "xa"
         self._port = port
+        self._stranger = stranger
+        self._ours = ours
 
-    def resource_manager(self) -> ModelDataSource:
-        return self
+    def resource_manager(self, *, recovery: bool = True) -> ModelDataSource:
+        # Whom its own session has logged in as, the server is asked in the same breath.
+        return self if recovery else ModelDataSource(self._port, self.name, self._stranger, None)
 
     def xids_table(self, **_options: Any) -> ModelDataSource:
         return self
@@ -260,7 +291,13 @@ class ModelDataSource:
         return self.name
 
     def recover(self) -> list[PreparedBranch]:
-        return [PreparedBranch(Xid(GTRID, bqual)) for bqual in self._port.call("list", self.name)]
+        listed = self._port.call("list", self.name)
+        return [
+            PreparedBranch(Xid(GTRID, bqual), roles=self._ours if ours else self._stranger) for bqual, ours in listed
+        ]
+
+    def logins(self) -> frozenset[str]:
+        return frozenset({OURS})
 
     def commit(self, record: BranchRecord) -> Answer:
         return self._end("commit", record)
@@ -279,13 +316,28 @@ class ModelDataSource:
 
     def _end(self, verb: str, record: BranchRecord) -> Answer:
         try:
-            answer = self._port.call(verb, self.name, bool(record.evidence), False)
+            answer = self._port.call(verb, self.name, record.xid.bqual, bool(record.evidence), False)
             if answer == "nota":  # MariaDB: no answer while the session that prepared is connected
                 listed = "believed" not in self._port.flaws and self._port.call("list", self.name)
                 return Answer.UNKNOWN if listed else Answer.LOST
         except Exception:
             return Answer.UNKNOWN
         return _ANSWERS[answer]
+
+
+class ModelFurther:
+    """What recovery reaches by a note alone."""
+
+    def __init__(self, port: Port, places: Iterable[ModelDataSource]) -> None:
+        self._port = port
+        self._places = {place.name: place for place in places}
+
+    def reach(self, note: SiteNote) -> tuple[ModelDataSource, str]:
+        self._port.call("reach", note.site.datasource)
+        return self._places[note.site.datasource], ""
+
+    def marked(self, name: str) -> ModelDataSource | None:
+        return None
 
 
 def _row(gtrid: str, kept: tuple[Rec, ...] | None) -> MarkedRow:

@@ -16,6 +16,8 @@ class Scenario:
     marked: bool = False
     #: Branches that Spark tasks have prepared before the commit begins.
     tasks: int = 0
+    #: The task is a retry, which adopts what it finds that an earlier attempt has prepared.
+    retries: bool = False
     #: A task attempt that nobody has heard of, whose PREPARE is still on its way.
     loser: bool = False
     #: Branches that vote read-only.
@@ -47,6 +49,18 @@ class Scenario:
     expires: bool = False
     #: A person may roll a decided branch back in its database.
     meddles: bool = False
+    #: How often somebody who owns nothing may prepare a branch under a name that says something to us.
+    forges: int = 0
+    #: Whether the server does not tell who has prepared it (the role was dropped).
+    ownerless: bool = False
+    #: Recovery's role may end whatever is prepared.
+    superuser: bool = False
+    #: Recovery has a marked datasource, too, that has no part in the transaction.
+    beside: bool = False
+    #: The node has never prepared there before: it is noted in the log first.
+    unnoted: bool = False
+    #: The last database that prepares is not in recovery's configuration.
+    unconfigured: bool = False
 
     @property
     def opened(self) -> tuple[str, ...]:
@@ -55,6 +69,16 @@ class Scenario:
     @property
     def adopted(self) -> tuple[str, ...]:
         return tuple(f"task{number}" for number in range(self.tasks))
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What recovery's configuration lacks."""
+        return self.opened[-1:] if self.unconfigured else ()
+
+    @property
+    def noted(self) -> tuple[str, ...]:
+        """Where the log says from the start that our node prepares: a driver notes it before its tasks begin."""
+        return self.names[self.branches :] if self.unnoted else self.names
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,6 +91,12 @@ MARKED = Scenario("one+marked", 1, marked=True)
 MARKED_TWO = Scenario("two+marked", 2, marked=True)
 TASKS = Scenario("one+task", 1, tasks=1)
 POINTER = Scenario("task+marked", 0, tasks=1, marked=True)
+
+FORGED = replace(TWO, name="two, forged", forges=1, beside=True, leases=0)
+FORGED_MARKED = replace(MARKED, name="one+marked, forged", forges=1)
+FORGED_TWO = replace(MARKED_TWO, name="two+marked, forged", fates=0, leases=0, forges=1)
+ADOPTED = replace(TASKS, name="one+task, a retry adopts, forged", retries=True, fates=0, forges=1)
+UNNOTED = replace(TWO, name="two, one by its note", unnoted=True, unconfigured=True)
 
 #: Every shape, with bounds that leave the whole of it explored in seconds.
 SCENARIOS = (
@@ -110,6 +140,21 @@ SCENARIOS = (
         for shape in (TWO, MARKED, POINTER)
         for verb in ("rollback", "commit")
     ),
+    FORGED,
+    replace(FORGED, name="two, forged, a lease", fates=0, leases=1),
+    replace(FORGED, name="two, forged twice", fates=0, forges=2),
+    replace(FORGED, name="two, forged, nobody's", fates=0, ownerless=True),
+    replace(FORGED, name="two, forged, recovery is a superuser", superuser=True, fates=0),
+    FORGED_MARKED,
+    replace(FORGED_MARKED, name="one+marked, forged twice", fates=0, leases=0, forges=2),
+    FORGED_TWO,
+    replace(FORGED_MARKED, name="one+marked, forged, rollback by hand", operator="rollback", recoverers=0, fates=0),
+    replace(TASKS, name="one+task, a loser, forged", loser=True, fates=0, forges=1),
+    ADOPTED,
+    replace(POINTER, name="task+marked, forged", forges=1, fates=0),
+    UNNOTED,
+    replace(UNNOTED, name="two, one by its note, forged", forges=1, fates=0, leases=0),
+    replace(UNNOTED, name="one+marked, by its note", branches=1, marked=True),
     # Two commands of unknown fate, which is where most of what can go wrong does.
     *(
         replace(shape, name=f"{shape.name}, two fates", fates=2, leases=leases)
@@ -126,5 +171,6 @@ def deeper(scenario: Scenario, depth: int) -> Scenario:
         scenario,
         fates=scenario.fates + (depth + 1) // 2,
         leases=max(scenario.leases, 1) if scenario.branches + scenario.tasks + scenario.marked > 1 else 0,
+        forges=scenario.forges + (depth > 1 and scenario.forges == 1),
         recoverers=max(scenario.recoverers, 2) if depth > 1 and scenario.recoverers else scenario.recoverers,
     )

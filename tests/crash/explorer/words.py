@@ -34,6 +34,9 @@ _SAID = {
     "incarnations": "ask the log who is alive",
     "point": "write a pointer to the log",
     "note": "write a heuristic outcome to the log",
+    "note_site": "note in the log that it prepares in {detail}",
+    "sites": "read in the log where its nodes prepare",
+    "reach": "reach {place} by its note",
 }
 _SAID_LOG = {"abort": "write an abort record to the log"}
 
@@ -43,7 +46,7 @@ def describe(command: Command) -> str:
     verb, place = command[:2]
     named = [bqual for bqual, _, _ in command[3]] if verb in ("mark", "both", "record", "insert") else []
     said = _SAID_LOG.get(verb, _SAID[verb]) if place == "log" else _SAID[verb]
-    return said.format(place=place, named=", ".join(named) or "nobody")
+    return said.format(place=place, named=", ".join(named) or "nobody", detail=command[-1])
 
 
 def answer_of(reply: Reply) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from txpool.log.base import Decision, Heuristic, Life
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.resources.base import BranchRecord, Refused
+from txpool.resources.base import BranchRecord, Refused, Site
 from txpool.xid import Xid, make_gtrid
 
 NODE = "node"
@@ -20,6 +20,8 @@ GTRID = make_gtrid(NODE, INCARNATION, 1)
 LEDGER = "ledger"
 #: The identity of its table of marks.
 RIGHT = "right0table0"
+#: The role that our sessions log in as.
+OURS = "app"
 
 #: A command: its verb, the database it goes to (or "log"), and its arguments; all hashable.
 Command = tuple[Any, ...]
@@ -38,6 +40,8 @@ class LogState(NamedTuple):
     pointers: frozenset[tuple[str, str]] = frozenset()
     notes: frozenset[tuple[str, str, str]] = frozenset()
     expired: frozenset[str] = frozenset()
+    #: Where it is noted that this node prepares.
+    sites: frozenset[str] = frozenset()
 
 
 class World(NamedTuple):
@@ -62,6 +66,10 @@ class World(NamedTuple):
     late: tuple[Command, ...] = ()
     #: A person has rolled a branch back by hand, in its database, after the decision.
     meddled: bool = False
+    #: What somebody who owns nothing has prepared: the database, and the name that it has there.
+    forged: frozenset[tuple[str, str]] = frozenset()
+    #: Such a branch was ended by us, and no decision named it.
+    touched: bool = False
     #: The marked datasource's url leads to a copy, which has a table of marks of another identity, and no row.
     astray: bool = False
 
@@ -76,6 +84,10 @@ class Lost(Exception):
 
 class No(Exception):
     """A definite error of a database."""
+
+
+class Taken(No):
+    """Another prepared transaction has that name (PostgreSQL: 42710)."""
 
 
 class Busy(Exception):
@@ -93,15 +105,30 @@ def thaw(recs: Iterable[Rec]) -> tuple[BranchRecord, ...]:
     )
 
 
-_DURABLE = frozenset({"record", "abort", "fence", "finish", "point", "purge", "note", "expire"})
+_DURABLE = frozenset({"record", "abort", "fence", "finish", "point", "purge", "note", "expire", "note_site"})
+
+
+def site_of(name: str) -> Site:
+    """Where a branch of ours is prepared, and as whom."""
+    return Site(name, name, OURS)
+
+
+def named(world: World) -> frozenset[tuple[str, str]]:
+    """The branches that what is decided names: in which database, and how."""
+    kept = [recs for _, recs in (*world.log.outcomes, *world.rows) if recs]
+    return frozenset((place, bqual) for recs in kept for bqual, place, _ in recs)
 
 
 class Machine:
     """What commands do, for one scenario. `flaws` name what a mutation leaves out of the model's own stores."""
 
-    def __init__(self, names: tuple[str, ...], readers: frozenset[str], *, holds: bool, flaws: frozenset[str]) -> None:
+    def __init__(
+        self, names: tuple[str, ...], readers: frozenset[str], *, holds: bool, flaws: frozenset[str], superuser: bool
+    ) -> None:
         self.names = names
         self.flaws = flaws
+        #: Recovery may end what it does not own.
+        self._superuser = superuser
         self._readers = readers
         self._holds = holds
         self._index = {name: number for number, name in enumerate(names)}
@@ -139,6 +166,8 @@ class Machine:
             return world, ("!", Lost, "the session is gone")
         if name in self._readers:
             return self._become(world, name, "read-only"), ("=", "read-only")
+        if (name, bqual) in world.forged:
+            return self._become(world, name, "aborted"), ("!", Taken, "somebody else has prepared under that name")
         return self._become(world, name, "held" if self._holds else "prepared", bqual), ("=", "commit")
 
     def _refuse(self, world: World, name: str) -> tuple[World, Reply]:
@@ -154,14 +183,18 @@ class Machine:
             return world, ("!", Lost, "the session is gone")
         return self._become(world, name, "committed"), ("=", None)
 
-    def _commit(self, world: World, name: str, evidence: bool, own: bool) -> tuple[World, Reply]:
-        return self._end(world, name, "committed", evidence, own)
+    def _commit(self, world: World, name: str, bqual: str, evidence: bool, own: bool) -> tuple[World, Reply]:
+        return self._end(world, name, bqual, "committed", evidence, own)
 
-    def _rollback(self, world: World, name: str, evidence: bool, own: bool) -> tuple[World, Reply]:
-        return self._end(world, name, "aborted", evidence, own)
+    def _rollback(self, world: World, name: str, bqual: str, evidence: bool, own: bool) -> tuple[World, Reply]:
+        return self._end(world, name, bqual, "aborted", evidence, own)
 
-    def _end(self, world: World, name: str, end: str, evidence: bool, own: bool) -> tuple[World, Reply]:
-        state = self.state(world, name)
+    def _end(self, world: World, name: str, bqual: str, end: str, evidence: bool, own: bool) -> tuple[World, Reply]:
+        if (name, bqual) in world.forged:
+            return self._end_forged(world, name, bqual, end, own)
+        state, prepared = world.branches[self._index[name]]
+        if prepared and bqual != prepared:
+            return world, ("=", "absent")
         if state == "prepared" or (state == "held" and own):
             return self._become(world, name, end), ("=", end)
         if state == "held":
@@ -170,9 +203,29 @@ class Machine:
             return world, ("=", "absent")
         return world, ("=", state if state in ("committed", "aborted") else "in progress")
 
+    def _end_forged(self, world: World, name: str, bqual: str, end: str, own: bool) -> tuple[World, Reply]:
+        if own or not self._superuser:
+            return world, ("=", "refused")
+        # What takes the place of ours between a listing and the command is ended in its place.
+        touched = bqual != world.branches[self._index[name]][1] and (name, bqual) not in named(world)
+        ended = world._replace(forged=world.forged - {(name, bqual)}, touched=world.touched or touched)
+        return ended, ("=", end)
+
     def _list(self, world: World, name: str) -> tuple[World, Reply]:
         state, bqual = world.branches[self._index[name]]
-        return world, ("=", (bqual,) if state in ("prepared", "held") else ())
+        forged = sorted(taken for place, taken in world.forged if place == name)
+        ours = [(bqual, True)] if state in ("prepared", "held") else []
+        return world, ("=", (*((taken, False) for taken in forged), *ours))
+
+    def _reach(self, world: World, name: str) -> tuple[World, Reply]:
+        return world, ("=", None)
+
+    def forge(self, world: World, name: str, bqual: str) -> World | None:
+        """Somebody who owns nothing prepares under that name; None where it is taken."""
+        state, prepared = world.branches[self._index[name]]
+        if (name, bqual) in world.forged or (state in ("prepared", "held") and bqual == prepared):
+            return None
+        return world._replace(forged=world.forged | {(name, bqual)})
 
     def meddle(self, world: World, name: str) -> World:
         """A person rolls a prepared branch back, not knowing that it is decided."""
@@ -268,12 +321,16 @@ def _ask(log: LogState, command: Command) -> tuple[LogState, Reply]:
     disk.pointers = dict(log.pointers)
     disk.expired = set(log.expired)
     disk.heuristics = {(GTRID, b): Heuristic(GTRID, b, "", decided, ended) for b, decided, ended in log.notes}
+    for name in log.sites:
+        MemoryLog(disk, node=NODE).note_site(site_of(name))
     store = MemoryLog(disk, node=NODE)
     verb, _, *arguments = command
     if verb == "record":
         arguments[1] = thaw(arguments[1])
     elif verb == "note":
         arguments = [Heuristic(GTRID, arguments[0], "", *arguments[1:])]
+    elif verb == "note_site":
+        arguments = [site_of(*arguments)]
     try:
         answer = getattr(store, verb)(*arguments)
     except Exception as error:
@@ -285,6 +342,7 @@ def _ask(log: LogState, command: Command) -> tuple[LogState, Reply]:
         frozenset(disk.pointers.items()),
         frozenset((h.bqual, h.decided, h.ended) for h in disk.heuristics.values()),
         frozenset(disk.expired),
+        frozenset(note.site.datasource for note in store.sites()),
     )
     if isinstance(answer, dict):
         answer = frozenset(
@@ -292,6 +350,8 @@ def _ask(log: LogState, command: Command) -> tuple[LogState, Reply]:
         )
     elif isinstance(answer, set):
         answer = frozenset(answer)
+    elif verb == "sites":
+        answer = after.sites
     elif isinstance(answer, list):
         answer = after.notes
     return (log if after == log else after), ("=", answer)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
+from tests.integration.around_a_transaction.reports import Reports
 from tests.integration.around_a_transaction.world import World
+from txpool.datasource import DataSource
 from txpool.manager import configure, current, rollback
 from txpool.resources.xids import Xids
 
@@ -25,6 +27,11 @@ def coordinator() -> Iterator[None]:
     yield
     rollback() if current() is not None else None
     manager.close()
+
+
+@pytest.fixture
+def reports(caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest) -> Reports:
+    return Reports(caplog, str(request.path))
 
 
 @pytest.fixture(params=["psycopg", "sqlite3"])
@@ -49,3 +56,9 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     yield world
     for datasource in world.opened:
         datasource.close()
+
+
+@pytest.fixture
+def strict(world: World) -> DataSource:
+    """The same, with transaction.required = strict."""
+    return world.open(transaction_required="strict")

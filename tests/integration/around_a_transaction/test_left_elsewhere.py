@@ -14,7 +14,7 @@ from txpool.errors import ProgrammingError
 from txpool.manager import current
 from txpool.scope import transaction
 
-_ELSEWHERE = "is left in another thread or context than it was entered in .*: all of it was rolled back"
+_ELSEWHERE = "is left in another thread or context than it was entered in .*: what was done within it was rolled back"
 
 
 def test_a_generator_that_goes_on_in_another_thread(world: World) -> None:

@@ -140,6 +140,53 @@ BROKEN = {
         ["ALTER TABLE xids ENABLE ROW LEVEL SECURITY", "ALTER TABLE xids FORCE ROW LEVEL SECURITY"],
         ("cmr", "wrong", "table", "row-level security applies to {user} on public.xids"),
     ),
+    "marks of a stranger's": (
+        ["CREATE ROLE {user}_x", "ALTER TABLE xids OWNER TO {user}_x", "GRANT ALL ON xids TO {user}"],
+        ("cmr", "wrong", "owner", "table public.xids belongs to {user}_x"),
+    ),
+    "marks in a schema of a stranger's": (
+        ["CREATE ROLE {user}_x", "ALTER SCHEMA public OWNER TO {user}_x", "GRANT ALL ON SCHEMA public TO {user}"],
+        ("cmr", "wrong", "owner", "schema public belongs to {user}_x"),
+    ),
+    "a stranger's trigger on marks": (
+        [
+            "CREATE ROLE {user}_x",
+            "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+            "ALTER FUNCTION f() OWNER TO {user}_x",
+            "CREATE TRIGGER t BEFORE INSERT ON xids EXECUTE FUNCTION f()",
+        ],
+        ("cmr", "wrong", "owner", "trigger t of public.xids calls function f(), which belongs to {user}_x"),
+    ),
+    "marks that everybody may write": (
+        ["GRANT INSERT, UPDATE (kind) ON xids TO public"],
+        ("cmr", "wrong", "grants", "everybody may INSERT, UPDATE on public.xids"),
+    ),
+    "marks that others may write": (
+        ["CREATE ROLE {user}_x", "GRANT DELETE, TRIGGER ON xids TO {user}_x"],
+        ("cmr", "warning", "grants", "{user}_x may DELETE, TRIGGER on public.xids"),
+    ),
+    "a stranger's schema for Spark": (
+        ["CREATE ROLE {user}_x", "CREATE SCHEMA txpool_spark AUTHORIZATION {user}_x"],
+        ("xa", "wrong", "owner", "schema txpool_spark belongs to {user}_x"),
+    ),
+    "a stranger's records of Spark": (
+        [
+            "CREATE ROLE {user}_x",
+            "CREATE SCHEMA txpool_spark",
+            "GRANT USAGE ON SCHEMA txpool_spark TO public",
+            "CREATE TABLE txpool_spark.writes (n int)",
+            "ALTER TABLE txpool_spark.writes OWNER TO {user}_x",
+        ],
+        ("xa", "wrong", "owner", "table txpool_spark.writes belongs to {user}_x"),
+    ),
+    "a database for everybody": (
+        ["GRANT CONNECT ON DATABASE {database} TO public"],
+        ("xa", "warning", "connect", "every role of the server may connect to {database}"),
+    ),
+    "a marked database for everybody": (
+        ["GRANT CONNECT ON DATABASE {database} TO public"],
+        ("cmr", "warning", "connect", "every role of the server may connect to {database}"),
+    ),
 }
 
 

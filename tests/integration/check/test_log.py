@@ -86,3 +86,34 @@ def test_a_log_on_a_server(place: Place) -> None:
         if finding["severity"] == "wrong":
             place.heal(finding["do"])
     assert checked(conf).bad == []
+
+
+def test_a_log_that_others_have_a_hand_in(place: Place) -> None:
+    text = f"node.name = etl-1\nlog.url = {place.url}\nlog.password = ${{env:{PASSWORD}}}\n"
+    conf = place.write("txpool", text)
+    initialise(RecoverySettings.load(conf))
+    assert checked(conf).bad == []
+    role = f"{place.user}_x"
+    place.admin(
+        f"CREATE ROLE {role}",
+        f"GRANT CONNECT ON DATABASE {place.database} TO public",
+        "GRANT INSERT ON txpool_incarnations TO public",
+        f"GRANT UPDATE, DELETE ON txpool_decisions TO {role}",
+    )
+    answer = checked(conf)
+    assert sorted(answer.bad) == ["connect", "grants", "grants"]
+    (public,) = answer.about("grants", "wrong")
+    assert public["found"] == "everybody may INSERT on public.txpool_incarnations"
+    (other,) = answer.about("grants", "warning")
+    assert other["found"] == f"{role} may DELETE, UPDATE on public.txpool_decisions"
+    for finding in answer.findings:
+        if finding["topic"] in ("grants", "connect"):
+            place.heal(finding["do"])
+    assert checked(conf).bad == []
+
+    place.admin(f"ALTER TABLE txpool_decisions OWNER TO {role}", f"GRANT ALL ON txpool_decisions TO {place.user}")
+    answer = checked(conf)
+    assert answer.bad == ["log"]
+    assert f"table public.txpool_decisions belongs to {role}" in answer.about("log")[0]["found"]
+    place.heal(answer.about("log")[0]["found"])
+    assert checked(conf).bad == []

@@ -68,6 +68,7 @@ def test_branches_that_are_left_over(place: Place) -> None:
 
 def test_branches_of_another_role(place: Place) -> None:
     place.admin(f"CREATE ROLE {place.user}_old LOGIN PASSWORD '{place.server.password}'")
+    place.admin(f"GRANT CONNECT ON DATABASE {place.database} TO {place.user}_old")
     gid = make_xid(make_gtrid("etl-9", new_incarnation(), 1), 0, "orders").joined
     with place.session(f"{place.user}_old") as connection:
         connection.execute("begin")

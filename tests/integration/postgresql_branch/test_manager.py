@@ -12,7 +12,7 @@ from txpool.resources.postgresql import PostgreSQLManager
 from txpool.secret import Secret
 
 
-def test_recover_lists_ours_in_this_database_only(world: World) -> None:
+def test_recover_lists_ours_and_tells_those_of_other_databases_of_the_server(world: World) -> None:
     world.databases.execute("two", "create table work (id int)")
     other = World(world.databases, "two")
     here, there = world.prepared_branch(), other.prepared_branch()
@@ -20,8 +20,11 @@ def test_recover_lists_ours_in_this_database_only(world: World) -> None:
         stranger.execute("insert into work values (9)")
         stranger.execute("prepare transaction 'txp1:somebody:else'")
     manager = PostgreSQLManager("one", world.driver)
-    (found,) = manager.recover()
+    found, elsewhere = manager.recover()
     assert found.xid == here.record.xid
+    assert (found.elsewhere, found.database) == ("", "")
+    assert elsewhere.xid == there.record.xid
+    assert (elsewhere.elsewhere, elsewhere.database) == (there.record.identity, "two")
     assert found.age is not None
     assert found.age >= 0
     assert manager.identity() == here.record.identity

@@ -1,0 +1,136 @@
+"""Processes of the former version itself and of this one, on one log: TXPOOL_OLD_CHECKOUT names a checkout of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.integration.upgrade.former import LEFT_ALONE, WRITER, Former, Make, texts
+
+pytestmark = pytest.mark.former
+
+_NODES = {"old": "etl-1", "new": "etl-2"}
+STORES = pytest.mark.parametrize("store", ["sqlite", "server"])
+VERSIONS = pytest.mark.parametrize("version", ["old", "new"])
+
+
+def start(site: Former, version: str, source: str, *arguments: str, failpoints: str = "") -> subprocess.Popen[str]:
+    root = os.environ["TXPOOL_OLD_CHECKOUT"] if version == "old" else ""
+    return site.start(source, *arguments, root=root, failpoints=failpoints)
+
+
+def configure(site: Former, version: str, user: str = "") -> None:
+    """Processes of one node share a folder; on a server, each version has a node of its own."""
+    node, nodes = (_NODES[version], "*") if site.store == "server" else ("etl-1", "")
+    site.configure(node=node, nodes=nodes, recovery_user=user)
+
+
+def write(site: Former, version: str, number: int, *names: str, failpoints: str = "") -> subprocess.Popen[str]:
+    configure(site, version)
+    return start(site, version, WRITER, str(number), *names, failpoints=failpoints)
+
+
+def command(site: Former, version: str, *arguments: str, user: str = "") -> tuple[int, str]:
+    """The exit code of `txpool-recovery`, and all that it has said."""
+    configure(site, version, user)
+    process = start(site, version, "", "-m", "recovery", *arguments, "--conf", "recovery.properties")
+    output, errors = process.communicate(timeout=120)
+    return process.returncode, output + errors
+
+
+def ended(process: subprocess.Popen[str], code: int = 0) -> str:
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == code, output + errors
+    return output + errors
+
+
+def recover(site: Former, version: str, *codes: int, user: str = "") -> str:
+    code, said = command(site, version, "scan", user=user)
+    assert code in codes, said
+    return said
+
+
+@contextmanager
+def held(site: Former, version: str, number: int) -> Iterator[list[str]]:
+    """The branches of a living process that is prepared, and has decided nothing."""
+    before = site.databases.prepared()
+    process = write(site, version, number, "one", "two", failpoints="coordinator.prepared=hang")
+    try:
+        while len(site.databases.prepared()) < len(before) + 2:
+            assert process.poll() is None, process.communicate()
+        yield sorted(set(site.databases.prepared()) - set(before))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@VERSIONS
+@STORES
+@pytest.mark.parametrize("user", ["", "txpool"], ids=["one user", "recovery.user"])
+def test_each_recovers_both(former: Make, version: str, user: str, store: str) -> None:
+    site = former(store)
+    for number, each in ((21, "old"), (31, "new")):
+        ended(write(site, each, number, "one", "two"))
+        ended(write(site, each, number + 1, "one", "two", failpoints="coordinator.decided=kill"), -signal.SIGKILL)
+        ended(write(site, each, number + 2, "one", "two", failpoints="coordinator.prepared=kill"), -signal.SIGKILL)
+        ended(
+            write(site, each, number + 3, "one", "two", "ledger", failpoints="marked.committed=kill"), -signal.SIGKILL
+        )
+        ended(write(site, each, number + 4, "one", "book", failpoints="marked.row=kill"), -signal.SIGKILL)
+    site.disconnect()
+    said = recover(site, version, 0, 1, user=user)
+    committed = [21, 22, 24, 31, 32, 34]
+    assert site.rows()["one"] == [1, 3, 7, 9, *committed], said
+    assert site.rows()["two"] == [1, 3, 7, 9, *committed]
+    assert site.rows()["ledger"] == [7, 24, 34]
+    assert site.databases.prepared() in (LEFT_ALONE, LEFT_ALONE[:1])
+
+
+@VERSIONS
+@STORES
+def test_each_leaves_the_living_of_the_other_alone(former: Make, version: str, store: str) -> None:
+    other = "new" if version == "old" else "old"
+    site = former(store)
+    recover(site, version, 0, 1)
+    before = site.rows()
+    with held(site, other, 41) as branches:
+        assert len(branches) == 2
+        recover(site, version, 0, 1)
+        assert set(branches) <= set(site.databases.prepared())
+        ended(write(site, version, 42, "one", "two"))
+        ended(write(site, other, 43, "one", "two"))
+    site.disconnect()
+    recover(site, version, 0, 1)
+    assert not set(branches) & set(site.databases.prepared())
+    assert site.rows()["one"] == [*before["one"], 42, 43]
+
+
+@VERSIONS
+@STORES
+def test_each_reads_what_the_other_keeps_for_people(former: Make, version: str, store: str) -> None:
+    other = "new" if version == "old" else "old"
+    site = former(store)
+    recover(site, other, 0, 1, 7)
+    assert command(site, other, "suspend", "--reason", "the other")[0] == 0
+    for name, *more in (("list",), ("list", "--expired"), ("audit",)):
+        code, said = command(site, version, name, *more)
+        assert code in (0, 1, 7), said
+        assert "Traceback" not in said
+    assert "(the other)" in recover(site, version, 6)
+    assert command(site, version, "resume")[0] == 0
+    before = kept_since(site)
+    recover(site, version, 0, 1, 7)
+    if store == "sqlite":  # where both are of one node, its expiry goes on from what the other's has kept
+        assert before
+        assert before.items() <= kept_since(site).items()
+
+
+def kept_since(site: Former) -> dict[str, float]:
+    """Since when what is of no use is, as recovery has kept it."""
+    (found,) = texts(site.kept("memos where kind = 'expiry' and name = 'etl-1'", "text"))
+    return {entry: since for entry, since in found.items() if entry != "format"}

@@ -1,0 +1,76 @@
+"""Who else has a hand in what txpool goes by in PostgreSQL: owners, what hangs on tables, grants, who may connect."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+
+from txpool.check.connecting import quoted
+from txpool.check.finding import Finding, warning, wrong
+from txpool.check.server import Server
+from txpool.resources.staging import SCHEMA, StagingTable
+from txpool.resources.trust import Fault, relation_faults, schema_faults, writers
+
+_INSIDE = (
+    "select relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace "
+    "where n.nspname = %s and has_schema_privilege(n.oid, 'usage')"
+)
+
+
+def owners(raw: Any, tables: Sequence[str], roles: Collection[str], why: str) -> Iterator[Finding]:
+    """About tables by their names on the search path, and their schemas; `why` says what they are for."""
+    with suppress(psycopg.errors.InsufficientPrivilege):  # whoever looks for the table says what is to be granted
+        yield from _told(relation_faults(raw, tables, roles=roles), why)
+
+
+def grants(raw: Any, tables: Sequence[str], roles: Collection[str], why: str) -> Iterator[Finding]:
+    """Whom the owner lets write tables, or hang triggers on them."""
+    try:
+        found = writers(raw, tables, roles=roles)
+    except psycopg.errors.InsufficientPrivilege:
+        return
+    for each in found:
+        rights = ", ".join(each.privileges)
+        everybody = each.role == "PUBLIC"
+        yield (wrong if everybody else warning)(
+            "grants",
+            f"{'everybody' if everybody else each.role} may {rights} on {each.table}",
+            f"{why}; a trigger runs as the role that writes",
+            f"unless that is meant to be, REVOKE {rights} ON {each.table} FROM {each.role};",
+        )
+
+
+def spark(raw: Any, roles: Collection[str]) -> Iterator[Finding]:
+    """About the schema of Spark's writes, where it is there."""
+    why = "writes of Spark are refused: whoever owns it decides what was written, and his triggers would run as us"
+    faults = schema_faults(raw, SCHEMA, roles=roles)
+    if not faults:
+        names = [name for (name,) in raw.execute(_INSIDE, [SCHEMA]).fetchall()]
+        kept = [f"{SCHEMA}.{name}" for name in names if name in ("writes", "partitions")]
+        staged = [f'{SCHEMA}."{name}"' for name in names if StagingTable.parse(name) is not None]
+        faults = relation_faults(raw, kept, roles=roles) + relation_faults(raw, staged, roles=roles, types=False)
+    yield from _told(faults, why)
+
+
+def connect(raw: Any, server: Server, roles: Iterable[str], why: str) -> Iterator[Finding]:
+    """Whether everybody with a role on the server may connect."""
+    (everybody,) = raw.execute("select has_database_privilege('public', current_database(), 'connect')").fetchone()
+    if everybody:
+        database = quoted(server.database)
+        users = ", ".join(quoted(role) for role in dict.fromkeys([server.user, *roles]))
+        yield warning(
+            "connect",
+            f"every role of the server may connect to {server.database}",
+            why,
+            f"REVOKE CONNECT ON DATABASE {database} FROM PUBLIC; GRANT CONNECT ON DATABASE {database} TO {users}; and "
+            "to whoever else works there",
+        )
+
+
+def _told(faults: Iterable[Fault], why: str) -> Iterator[Finding]:
+    for fault in faults:
+        if fault.owner:
+            yield wrong("owner", fault.found, why, fault.do)

@@ -1,0 +1,117 @@
+"""What is pending when something is closed, or the process ends: done within a time limit, or left to recovery.
+
+Each piece of work has a daemon thread, which nobody waits for beyond the limit: so whatever a database, a disk or a
+name server does, closing neither hangs nor raises. An interpreter that ends starts no threads (CPython 3.12 and
+later): `ready` starts a few before that, which wait for such work.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+from time import monotonic
+from typing import Final, NamedTuple
+
+logger = logging.getLogger("txpool")
+
+#: Seconds that closing takes at most, all its pieces together.
+LIMIT: Final = 5.0
+#: How many threads wait: where none can be started, one database that hangs does not keep the rest from being done.
+_STANDBY: Final = 2
+
+
+class Piece(NamedTuple):
+    """One piece of work, and what the log says where it could not be done."""
+
+    left: str
+    work: Callable[[], object]
+
+
+class _Job:
+    """A piece on its way."""
+
+    def __init__(self, piece: Piece) -> None:
+        self.piece = piece
+        self.ended = threading.Event()
+        self.error: BaseException | None = None
+
+    def do(self) -> None:
+        try:
+            self.piece.work()
+        except BaseException as error:  # it is told in the thread that waits
+            self.error = error
+        finally:
+            self.ended.set()
+
+
+_jobs: SimpleQueue[_Job] = SimpleQueue()
+_standing: list[threading.Thread] = []
+_starting = threading.Lock()
+
+
+def ready() -> None:
+    """Have threads that wait for work, in this process; where none can be had, `finish` says what it left."""
+    if _standing:
+        return
+    with _starting:
+        while len(_standing) < _STANDBY:
+            thread = _thread(_stand_by)
+            if thread is None:
+                return
+            _standing.append(thread)
+
+
+def finish(pieces: Iterable[Piece], until: float) -> None:
+    """Do the pieces at the same time; return when all have ended, or at that time of the monotonic clock.
+
+    Raises nothing of theirs: what was not done by then has a line in the log.
+    """
+    started = monotonic()
+    jobs = [_Job(piece) for piece in pieces]
+    for job in jobs:
+        if _thread(job.do) is None:
+            if not _standing:
+                job.error = RuntimeError("no thread can be started")
+                job.ended.set()
+            _jobs.put(job)
+    for job in jobs:
+        if not job.ended.wait(max(until - monotonic(), 0)):
+            logger.warning("%s: it was not done within %.0f s", job.piece.left, until - started)
+        elif job.error is not None:
+            logger.warning("%s: %s", job.piece.left, " ".join(str(job.error).split()) or type(job.error).__name__)
+
+
+def plural(count: int, noun: str) -> str:
+    """How many, in words of the log."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _thread(target: Callable[[], object]) -> threading.Thread | None:
+    # An empty context: it must not inherit the transaction in which it happened to start.
+    run = contextvars.Context().run
+    thread = threading.Thread(target=run, args=(target,), name="txpool-finishing", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # the interpreter is ending, or there are too many
+        return None
+    return thread
+
+
+def _stand_by() -> None:
+    jobs = _jobs
+    while True:
+        jobs.get().do()
+
+
+def _after_fork_in_child() -> None:
+    global _jobs, _starting
+    _jobs = SimpleQueue()
+    _starting = threading.Lock()
+    _standing.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,281 @@
+"""Whose schemas and tables count in PostgreSQL, and what others have hung on them.
+
+Whoever may connect can make a schema or a table that has a name of ours, with a trigger that runs as whoever writes
+into it, and with rows that tell him what was decided. So only what somebody of ours owns is written, read and acted
+on: the session's own roles, those that the datasource's file names, one that any of them is a member of, the
+database's owner, a superuser. That a superuser may do as any role is no membership, nor is the right to grant a role.
+
+Once a table and its schema count, nobody but their owners can change that, and those whom the owner grants TRIGGER:
+that is the owner's word, and `txpool check` tells of it. So one look before the first use serves a process, one look
+a connection of recovery's. Where a transaction looks for itself, it locks the table first: then nothing can be hung
+on it any more before it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, LiteralString, NamedTuple
+
+import psycopg
+
+from txpool.errors import OperationalError
+
+# A stranger's schema may be in the search path, with functions and operators that fit better than pg_catalog's, and
+# that would run as us: each has the very types of its arguments here, or its schema.
+#: The first of two CTEs is for itself: `ours` has the oid of each role whose schemas and tables count.
+#: Roles of the server's own (pg_…, below 16384) are bundles of rights: two that share one do not trust each other.
+OURS: LiteralString = """
+    member(oid) as (
+        select oid from pg_roles where rolname in (session_user, current_user) or rolname = any (%(roles)s::text[])
+        union
+        select m.roleid from member join pg_auth_members m on m.member = member.oid
+        where m.roleid >= 16384::oid
+            -- From PostgreSQL 16 on, who has made a role may grant it, and is its member for no other purpose.
+            and coalesce(
+                (pg_catalog.to_jsonb(m) ->> 'inherit_option'::text)::bool
+                or (pg_catalog.to_jsonb(m) ->> 'set_option'::text)::bool,
+                true
+            )
+    ),
+    ours(oid) as (
+        table member
+        union all select oid from pg_roles where rolsuper or rolname = 'pg_database_owner'
+        union all select datdba from pg_database where datname = current_database()
+    )
+"""
+_SCHEMA: LiteralString = f"""
+    with recursive {OURS}
+    select 'schema', pg_catalog.quote_ident(nspname), '', '', pg_get_userbyid(nspowner),
+        pg_catalog.quote_ident(session_user)
+    from pg_namespace where nspname = %(schema)s and nspowner not in (table ours)
+"""  # noqa: S608 - a constant
+_HUNG: LiteralString = """
+    it as (
+        select c.oid, pg_catalog.format('%%I.%%I', n.nspname, c.relname) as name, c.relkind, c.relowner, n.nspname,
+            n.nspowner
+        from pg_catalog.unnest(%(relations)s::text[]) given join pg_class c on c.oid = to_regclass(given)::oid
+            join pg_namespace n on n.oid = c.relnamespace
+    ),
+    hung(name, what, classid, objid) as (
+        select name, pg_catalog.format('trigger %%I', tgname), 'pg_trigger'::regclass::oid, t.oid
+        from it join pg_trigger t on t.tgrelid = it.oid where not t.tgisinternal and t.tgenabled <> 'D'
+        union all
+        select name, pg_catalog.format('rule %%I', rulename), 'pg_rewrite'::regclass::oid, r.oid
+        from it join pg_rewrite r on r.ev_class = it.oid where r.ev_enabled <> 'D'
+        union all
+        select name, pg_catalog.format('policy %%I', polname), 'pg_policy'::regclass::oid, p.oid
+        from it join pg_policy p on p.polrelid = it.oid
+        union all
+        select name, pg_catalog.format('the default of column %%I', attname), 'pg_attrdef'::regclass::oid, d.oid
+        from it join pg_attrdef d on d.adrelid = it.oid
+            join pg_attribute a on (a.attrelid, a.attnum) = (d.adrelid, d.adnum)
+        union all
+        select name, pg_catalog.format('constraint %%I', conname), 'pg_constraint'::regclass::oid, c.oid
+        from it join pg_constraint c on c.conrelid = it.oid
+        union all
+        select name, pg_catalog.format('index %%s', indexrelid::regclass), 'pg_class'::regclass::oid, i.indexrelid
+        from it join pg_index i on i.indrelid = it.oid
+        union all
+        select name, pg_catalog.format('column %%I', attname), 'pg_type'::regclass::oid, a.atttypid
+        from it join pg_attribute a on a.attrelid = it.oid and a.attnum > 0 and not a.attisdropped where %(types)s
+    )
+"""
+_CALLABLE: LiteralString = """(
+    'pg_proc'::regclass::oid, 'pg_operator'::regclass::oid, 'pg_type'::regclass::oid, 'pg_class'::regclass::oid
+)"""
+# What the system has made is in no pg_depend: of most tables nothing leads any further than the last part of this.
+_RELATIONS: LiteralString = f"""
+    with recursive {OURS}, {_HUNG}
+    select 'unseen', given, '', '', '', pg_catalog.quote_ident(session_user)
+    from pg_catalog.unnest(%(relations)s::text[]) given
+    where to_regclass(given) is not null and not exists (select from it where it.oid = to_regclass(given)::oid)
+    union all
+    select 'schema', pg_catalog.quote_ident(nspname), '', '', pg_get_userbyid(nspowner),
+        pg_catalog.quote_ident(session_user)
+    from it where nspowner not in (table ours)
+    union all
+    select 'table', name, relkind::text, '', pg_get_userbyid(relowner), pg_catalog.quote_ident(session_user)
+    from it where relowner not in (table ours)
+    union all
+    select 'kind', name, relkind::text, '', pg_get_userbyid(relowner), pg_catalog.quote_ident(session_user)
+    from it where relkind <> 'r'
+    union all
+    select 'kin', it.name, k.oid::regclass::text, '', pg_get_userbyid(k.relowner), pg_catalog.quote_ident(session_user)
+    from it join pg_inherits i on it.oid in (i.inhparent, i.inhrelid)
+        join pg_class k on k.oid = case it.oid when i.inhparent then i.inhrelid else i.inhparent end
+    where k.relowner not in (table ours)
+    union all
+    select 'deeper', h.name, '', '', '', '' from hung h
+    where (h.classid = 'pg_type'::regclass::oid and h.objid >= 16384::oid) or exists (
+        select from pg_depend d where (d.classid, d.objid) = (h.classid, h.objid) and d.refclassid in {_CALLABLE}
+            and not (d.refclassid = 'pg_class'::regclass::oid and d.refobjid in (select oid from it)))
+"""  # noqa: S608 - constants
+# Asked only then: a planner that expects much of it may compile it, which takes longer than all the rest.
+_DEEPER: LiteralString = f"""
+    with recursive {OURS}, {_HUNG},
+    reached as (
+        table hung
+        union
+        select r.name, r.what, next.classid, next.objid from reached r cross join lateral (
+            select d.refclassid, d.refobjid from pg_depend d
+            where (d.classid, d.objid) = (r.classid, r.objid)
+                and not (d.refclassid = 'pg_class'::regclass::oid and d.refobjid in (select oid from it))
+                and d.refclassid in {_CALLABLE}
+            union all
+            select 'pg_constraint'::regclass::oid, c.oid from pg_constraint c
+            where r.classid = 'pg_type'::regclass::oid and c.contypid = r.objid
+        ) next(classid, objid)
+    )
+    select 'hung', r.name, r.what, pg_describe_object(r.classid, r.objid, 0), pg_get_userbyid(o.owner),
+        pg_catalog.quote_ident(session_user)
+    from reached r cross join lateral (
+        select proowner from pg_proc where r.classid = 'pg_proc'::regclass::oid and oid = r.objid
+        union all select oprowner from pg_operator where r.classid = 'pg_operator'::regclass::oid and oid = r.objid
+        union all select typowner from pg_type where r.classid = 'pg_type'::regclass::oid and oid = r.objid
+        union all select relowner from pg_class
+        where r.classid = 'pg_class'::regclass::oid and oid = r.objid and relkind not in ('i', 'I')
+    ) o(owner) where o.owner not in (table ours)
+"""  # noqa: S608
+_WRITERS: LiteralString = f"""
+    with recursive {OURS},
+    granted(oid, acl) as (
+        select oid, relacl from pg_class
+        union all select attrelid, attacl from pg_attribute where attnum > 0 and not attisdropped
+    )
+    select pg_catalog.format('%%I.%%I', n.nspname, c.relname), coalesce(pg_catalog.quote_ident(r.rolname), 'PUBLIC'),
+        pg_catalog.array_agg(distinct a.privilege_type order by a.privilege_type)
+    from pg_catalog.unnest(%(relations)s::text[]) given join pg_class c on c.oid = to_regclass(given)::oid
+        join pg_namespace n on n.oid = c.relnamespace join granted g on g.oid = c.oid
+        cross join lateral aclexplode(g.acl) a left join pg_roles r on r.oid = a.grantee
+    where a.privilege_type in ('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'TRIGGER') and a.grantee not in (table ours)
+    group by 1, 2 order by 1, 2
+"""  # noqa: S608
+_WORDS = {
+    "r": "table",
+    "p": "table",
+    "v": "view",
+    "m": "materialized view",
+    "f": "foreign table",
+    "S": "sequence",
+    "c": "type",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why something does not count, and what to do about it."""
+
+    found: str
+    do: str
+    #: The stranger whose it is; empty where that is not what is wrong.
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Somebody who is none of ours, and may write a table; `role` is PUBLIC where that is everybody."""
+
+    table: str
+    role: str
+    privileges: tuple[str, ...]
+
+
+def schema_faults(cursor: Any, schema: str, *, roles: Collection[str] = ()) -> list[Fault]:
+    """Whether a schema counts; none for one that is not there. `roles` are ours beside the session's own."""
+    rows = cursor.execute(_SCHEMA, {"schema": schema, "roles": [*roles]}).fetchall()
+    return [_fault(_Row(*row)) for row in rows]
+
+
+def relation_faults(
+    cursor: Any, relations: Sequence[str], *, roles: Collection[str] = (), types: bool = True
+) -> list[Fault]:
+    """Whether tables count, with their schemas and all that hangs on them; none for what is not there.
+
+    Names go by the search path. Without `types` the owners of the columns' types do not matter.
+    """
+    asked = {"relations": [*relations], "roles": [*roles], "types": types}
+    rows = [_Row(*row) for row in cursor.execute(_RELATIONS, asked).fetchall()]
+    found = [row for row in rows if row.sort != "deeper"]
+    if len(found) < len(rows):
+        found += [_Row(*row) for row in cursor.execute(_DEEPER, asked).fetchall()]
+    return [_fault(row) for row in found]
+
+
+def writers(cursor: Any, relations: Sequence[str], *, roles: Collection[str] = ()) -> list[Writer]:
+    """Who else has been granted to write tables, or to hang triggers on them."""
+    rows = cursor.execute(_WRITERS, {"relations": [*relations], "roles": [*roles]}).fetchall()
+    return [Writer(table, role, tuple(privileges)) for table, role, privileges in rows]
+
+
+def require_schema(cursor: Any, schema: str, *, roles: Collection[str] = ()) -> None:
+    """OperationalError where it does not count."""
+    _require(schema_faults(cursor, schema, roles=roles))
+
+
+def require_relations(cursor: Any, *relations: str, roles: Collection[str] = (), types: bool = True) -> None:
+    """OperationalError where one of them does not count."""
+    _require(relation_faults(cursor, relations, roles=roles, types=types))
+
+
+def require_locked(cursor: Any, relation: str, *, roles: Collection[str] = (), types: bool = True) -> None:
+    """The same, and nobody can change it, or hang anything on it, before the transaction of the cursor ends."""
+    try:
+        cursor.execute(f"savepoint txpool_look; lock table {relation} in row exclusive mode; release txpool_look")
+    except psycopg.Error:
+        cursor.execute("rollback to txpool_look")
+        require_relations(cursor, relation, roles=roles, types=types)  # which says more
+        raise
+    require_relations(cursor, relation, roles=roles, types=types)
+
+
+def explained(fault: Fault) -> str:
+    """A fault as an error says it."""
+    return (
+        f"{fault.found}. What is none of ours is not written, read or run: it has to belong to the user of the "
+        "session, to a role that this is a member of, to the database's owner or to a superuser. Nothing was done; "
+        f"{fault.do}"
+    )
+
+
+def _require(faults: Sequence[Fault]) -> None:
+    if faults:
+        raise OperationalError(explained(faults[0]))
+
+
+class _Row(NamedTuple):
+    """What the server answers for one fault."""
+
+    sort: str
+    #: The table or schema, quoted where it must be.
+    name: str
+    #: Its kind, what hangs on it, or its relative.
+    what: str
+    #: What that calls.
+    called: str
+    owner: str
+    user: str
+
+
+def _fault(row: _Row) -> Fault:
+    """One of them, for people."""
+    name, what, owner = row.name, row.what, row.owner
+    match row.sort:
+        case "unseen":
+            found, do = f"table {name} was made after this transaction had begun, and whose it is cannot be seen", ""
+        case "kind":
+            kind = "partitioned" if what == "p" else f"a {_WORDS.get(what, 'relation')}"
+            found, do, owner = f"{name} is {kind}, and only a plain table counts", f"drop {name}, have it made anew", ""
+        case "kin":
+            found, do = f"{name} has {what} of {owner} for a parent or a child table", f"drop {what}, or detach it"
+        case "hung":
+            called = f"is of {row.called}" if row.called.startswith("type") else f"calls {row.called}"
+            found, do = f"{what} of {name} {called}, which belongs to {owner}", f"drop {what}, or alter its owner"
+            kind, _, label = what.partition(" ")
+            if kind in ("trigger", "rule", "policy"):
+                do = f"drop it: DROP {kind.upper()} {label} ON {name};"
+        case _:
+            kind = "schema" if row.sort == "schema" else _WORDS.get(what, "relation")
+            found, do = f"{kind} {name} belongs to {owner}", f"ALTER {kind.upper()} {name} OWNER TO {row.user};"
+            do = f"drop it; or, where you know who has made it and what for, {do}"
+    return Fault(found, do or "do it again", owner)

@@ -1,0 +1,267 @@
+"""Traces by OpenTelemetry: a transaction's span, and within it those of its datasources, its phases and Spark's tasks.
+
+`instrument()` turns them on. Where they go is the tracer provider's: its sampler, its processors, its exporters.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from txpool import tracing
+from txpool.coordinator import Phase
+from txpool.errors import ConfigurationError
+from txpool.unit import Outcome
+from txpool.xid import split_gtrid
+
+try:
+    from opentelemetry import context as contexts
+    from opentelemetry import trace as api
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ImportError as error:
+    raise ConfigurationError(
+        "traces for OpenTelemetry need opentelemetry-api, which is not installed: pip install 'txpool[metrics]'"
+    ) from error
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, TracerProvider
+
+    from txpool.participants import Enlistable
+    from txpool.resources.base import Answer, BranchRecord
+    from txpool.unit import Result
+
+logger = logging.getLogger("txpool")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_propagator = TraceContextTextMapPropagator()
+_FLUSH = 2_000  # milliseconds
+
+
+def instrument(tracer_provider: TracerProvider | None = None, *, in_tasks: Callable[[], Any] | None = None) -> None:
+    """Trace the transactions that begin from now on, and recovery's work, by this provider (None: the global one).
+
+    Spark's tasks run in other processes: `in_tasks` makes the provider there, once for each process. It travels with
+    the job as Spark's functions do. Without it, tasks have the global one of their own process.
+    """
+    tracing.tracer = _Tracer(tracer_provider, in_tasks)
+
+
+def uninstrument() -> None:
+    """Trace nothing that begins from now on."""
+    tracing.tracer = None
+
+
+class Instrumentor:
+    """What `opentelemetry-instrument` turns on and off, by the entry point `opentelemetry_instrumentor`."""
+
+    def instrument(self, **options: Any) -> None:
+        instrument(options.get("tracer_provider"))
+
+    def uninstrument(self, **_: Any) -> None:
+        uninstrument()
+
+
+def _harmless(method: Callable[P, T]) -> Callable[P, T | None]:
+    """What a provider fails with is logged, and the transaction goes on."""
+
+    @functools.wraps(method)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        try:
+            return method(*args, **kwargs)
+        except Exception:
+            logger.exception("a span could not be made, or ended; what it is of goes on")
+            return None
+
+    return guarded
+
+
+class _Tracer:
+    def __init__(self, provider: TracerProvider | None, in_tasks: Callable[[], Any] | None) -> None:
+        self.in_tasks = in_tasks
+        self._provider = provider
+        self._tracer = api.get_tracer("txpool", tracer_provider=provider)
+
+    @_harmless
+    def transaction(self, gtrid: str, traceparent: str = "") -> _Spans:
+        return _Spans(self._tracer, "txpool.transaction", _named(gtrid), _within(traceparent))
+
+    def plan(self, gtrid: str) -> str:
+        return self._plan(gtrid) or ""
+
+    @_harmless
+    def _plan(self, gtrid: str) -> str:
+        spans = _Spans(self._tracer, "txpool.plan", _named(gtrid), None)
+        spans.close()
+        return spans.traceparent
+
+    @_harmless
+    def task(self, gtrid: str, traceparent: str, numbers: Mapping[str, int]) -> _Spans:
+        attributes = _named(gtrid) | {f"txpool.{name}": value for name, value in numbers.items()}
+        return _TaskSpans(self._tracer, "txpool.task", attributes, _within(traceparent))
+
+    def recover(
+        self, verb: str, record: BranchRecord, traceparent: str, act: Callable[[BranchRecord], Answer]
+    ) -> Answer:
+        spans = self._recovering(verb, record, traceparent)
+        try:
+            answer = act(record)
+        except BaseException as error:
+            if spans is not None:
+                spans.failed(error)
+                spans.close()
+            raise
+        if spans is not None:
+            spans.answered(answer.value, wanted=_WANTED[verb])
+            spans.close()
+        return answer
+
+    @_harmless
+    def _recovering(self, verb: str, record: BranchRecord, traceparent: str) -> _Spans:
+        attributes = _named(record.xid.gtrid) | {"txpool.bqual": record.xid.bqual}
+        attributes |= {"txpool.datasource": record.datasource}
+        return _Spans(self._tracer, f"txpool.recovery.{verb}", attributes, _within(traceparent))
+
+    @_harmless
+    def flush(self) -> None:
+        flush = getattr(self._provider or api.get_tracer_provider(), "force_flush", None)
+        if flush is not None:
+            flush(_FLUSH)
+
+
+class _Spans:
+    """A Trace: one span, and those within it. Each of these is ended at the latest when that is."""
+
+    def __init__(self, tracer: api.Tracer, name: str, attributes: Mapping[str, Any], context: Context | None) -> None:
+        self._tracer = tracer
+        self._span = tracer.start_span(name, context, attributes=attributes)
+        self._inside = api.set_span_in_context(self._span, context)
+        self._datasources: dict[str, Span] = {}
+        self._phase: tuple[Phase, Span] | None = None
+
+    @property
+    def traceparent(self) -> str:
+        carrier: dict[str, str] = {}
+        _propagator.inject(carrier, self._inside)
+        return carrier.get("traceparent", "")
+
+    @_harmless
+    def enter(self) -> object:
+        return contexts.attach(api.set_span_in_context(self._span))
+
+    @_harmless
+    def leave(self, token: Any) -> None:
+        if token is not None:
+            contexts.detach(token)
+
+    @_harmless
+    def enlisting(self, datasource: Enlistable) -> None:
+        if datasource.name not in self._datasources:
+            attributes = {
+                "txpool.datasource": datasource.name,
+                "txpool.mode": datasource.mode,
+                "db.system.name": datasource.url.partition(":")[0],
+            }
+            self._datasources[datasource.name] = self._tracer.start_span(
+                "txpool.datasource", self._inside, api.SpanKind.CLIENT, attributes
+            )
+
+    @_harmless
+    def phase(self, phase: Phase) -> None:
+        self._end_phase(phase)
+        if phase not in _SILENT:
+            self._phase = phase, self._tracer.start_span(f"txpool.{phase.name.lower()}", self._inside)
+
+    def _end_phase(self, following: Phase | None) -> None:
+        if self._phase is not None:
+            (phase, span), self._phase = self._phase, None
+            if (phase, following) in _FAILURES:
+                span.set_status(api.StatusCode.ERROR, f"{phase.value} failed")
+            span.end()
+
+    @_harmless
+    def failed(self, error: BaseException) -> None:
+        if isinstance(error, Exception):
+            self._span.set_attribute("error.type", type(error).__qualname__)
+        self._span.set_status(api.StatusCode.ERROR, type(error).__qualname__)
+
+    @_harmless
+    def answered(self, answer: str, *, wanted: str) -> None:
+        """The one database of this span has answered."""
+        _answer(self._span, answer, wanted)
+
+    @_harmless
+    def ended(self, result: Result, note: str, *, committing: bool, doom: BaseException | None) -> None:
+        outcome, wanted = result.outcome, "committed" if result.outcome is Outcome.COMMITTED else "rolled back"
+        for name, span in list(self._datasources.items()):
+            if name in result.answers:
+                _answer(span, result.answers[name].value, wanted)
+        self._span.set_attribute("txpool.outcome", outcome.name.lower())
+        self._span.set_attribute("txpool.datasources", sorted({*self._datasources, *result.answers}))
+        if note:
+            self._span.set_attribute("txpool.note", note)
+        if doom is not None or outcome is not (Outcome.COMMITTED if committing else Outcome.ROLLED_BACK):
+            why = doom or result.cause
+            if why is not None:
+                self._span.set_attribute("error.type", type(why).__qualname__)
+            self._span.set_status(api.StatusCode.ERROR, outcome.value)
+        self.close()
+
+    @_harmless
+    def settled(self, outcome: Outcome) -> None:
+        self._end_phase(None)
+        attributes = {"txpool.outcome": outcome.name.lower()}
+        self._tracer.start_span("txpool.settled", self._inside, attributes=attributes).end()
+
+    @_harmless
+    def close(self) -> None:
+        self._end_parts()
+        if self._span.is_recording():
+            self._span.end()
+
+    def _end_parts(self) -> None:
+        self._end_phase(None)
+        while self._datasources:
+            self._datasources.popitem()[1].end()
+
+
+class _TaskSpans(_Spans):
+    """Those of a Spark task: its part of the transaction ends before it does."""
+
+    def ended(self, result: Result, note: str, *, committing: bool, doom: BaseException | None) -> None:
+        """Its own outcome is the task's; the transaction's is the driver's."""
+
+
+def _answer(span: Span, answer: str, wanted: str) -> None:
+    span.set_attribute("txpool.answer", answer)
+    if answer != wanted:
+        span.set_status(api.StatusCode.ERROR, answer)
+
+
+def _named(gtrid: str) -> dict[str, Any]:
+    return {"txpool.gtrid": gtrid, "txpool.node": split_gtrid(gtrid).node}
+
+
+def _within(traceparent: str) -> Context | None:
+    """The context of a span elsewhere; None for the one that is current here."""
+    return _propagator.extract({"traceparent": traceparent}, contexts.Context()) if traceparent else None
+
+
+#: Phases that have no span: nothing is asked of anybody in them.
+_SILENT = frozenset({Phase.COMPLETE, Phase.ENDED, Phase.IN_DOUBT})
+#: A phase has failed where such a one follows.
+_FAILURES = frozenset(
+    {
+        (Phase.PREPARE, Phase.ROLLBACK),
+        (Phase.DECIDE, Phase.ROLLBACK),
+        (Phase.DECIDE, Phase.ESTABLISH),
+        (Phase.ESTABLISH, Phase.IN_DOUBT),
+        (Phase.ONE_PHASE, Phase.IN_DOUBT),
+    }
+)
+#: How a branch ends that recovery has ended.
+_WANTED = {"commit": "committed", "rollback": "rolled back"}

@@ -1,0 +1,144 @@
+"""A PostgreSQL url, read once and strictly: nobody can mistake what in it is the password, or it is refused.
+
+libpq is more lenient, and reads what is behind the first @ of a password as a host; its errors would show that. So
+every character that could end a part of the url is to be percent-encoded in it, and no error here shows any of it.
+A brace is one of a reference that nobody has resolved.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from urllib.parse import unquote_to_bytes
+
+from psycopg.pq import Conninfo
+
+#: What secrets are called, in keys and in parameters.
+SECRET_WORD = r"(?:password|passwd|passphrase|pwd|secret|token|credential|scram_(?:client|server)_key)"  # noqa: S105
+
+_STARTS = ("postgresql://", "postgres://")
+_URL = re.compile(
+    r"(?P<scheme>postgres(?:ql)?://)(?P<userinfo>(?P<user>[^:/?#@{}]*)(?::(?P<password>[^/?#@]*))?@)?"
+    r"(?P<hosts>[^/?#@{}]*)(?P<database>/[^?#@{}]*)?(?:\?(?P<query>[^#@{}]*))?"
+)
+# NUL stands for a reference.
+_HOST = r"(?:\[[\w:.%\0-]*\]|[\w.%~\0-]*)(?::(?:[0-9]{0,5}|\0+))?"
+_HOSTS = re.compile(rf"{_HOST}(?:,{_HOST})*")
+_BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")
+_OTHER_SECRET = re.compile(SECRET_WORD, re.IGNORECASE)
+_ENCODE = "write each of @ : / ? # & = % and space in it as % and two digits (@ is %40, a space %20)"
+_OWN_KEY = "or give the password a key of its own, as ${env:NAME}"
+
+
+class UrlError(ValueError):
+    """A url is refused; the message is what is wrong with it, and shows nothing of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """A url without its password, and that, decoded; None where it has none."""
+
+    without: str
+    password: str | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    head: str
+    userinfo: bool
+    user: str
+    password: str
+    hosts: str
+    database: str
+    parameters: tuple[tuple[str, str], ...]
+
+
+def is_server(text: str) -> bool:
+    """Whether a value begins as the url of a PostgreSQL server does."""
+    return text.startswith(_STARTS)
+
+
+def parse(text: str) -> Url:
+    """Take a url's password out of it; UrlError unless it can be read in one way only."""
+    parts = _split(text)
+    passwords = [parts.password] if parts.password else []
+    kept = []
+    for name, value in parts.parameters:
+        if _decoded(name) == "password":
+            passwords += [value] if value else []
+        else:
+            kept.append(f"{name}={value}")
+    if len(passwords) > 1:
+        raise UrlError("gives more than one password: leave one")
+    user = f"{parts.user}@" if parts.userinfo else ""
+    query = f"?{'&'.join(kept)}" if kept else ""
+    without = f"{parts.head}{user}{parts.hosts}{parts.database}{query}"
+    return Url(without, _decoded(passwords[0]) if passwords else None)
+
+
+def may_hold_password(text: str) -> bool:
+    """Whether a password, or a part of one, may stand in a url that has NUL in the place of each reference.
+
+    A reference may stand for anything: the user and the beginning of the password, or its end and the host. The whole
+    is taken to be a url that `parse` accepts: nothing behind a / is a part of the password then.
+    """
+    if text.startswith("sqlite:///") or text == "memory:":
+        return False
+    try:
+        parts = _split(re.sub(r"\A\0+", "postgresql://\0", text))
+    except UrlError:
+        return True
+    passwords = [parts.password, *(value for name, value in parts.parameters if _decoded(name) == "password")]
+    if any(password.replace("\0", "") for password in passwords):
+        return True
+    if parts.userinfo:
+        unclear = re.search(r"\0[^\0]", parts.user)
+    else:
+        unclear = re.search(r"\0[^\0]*[^\0:,][^\0]*\0", parts.hosts)
+    return bool(unclear) or any(re.search(r"\0[^\0]", part) for pair in parts.parameters for part in pair)
+
+
+def _split(text: str) -> _Parts:
+    if not all(c == "\0" or (c.isprintable() and c != " ") for c in text):
+        raise UrlError(f"has a space in it, a line end, or another character that no url may have: {_ENCODE}")
+    if _BAD_PERCENT.search(text):
+        raise UrlError(f"has a % in it that stands for no character: {_ENCODE}")
+    match = _URL.fullmatch(text)
+    if match is None or not _HOSTS.fullmatch(match["hosts"]):
+        raise UrlError(f"can be read in more than one way, or in none: {_ENCODE}; {_OWN_KEY}")
+    pairs = []
+    for number, piece in enumerate(match["query"].split("&") if match["query"] else (), 1):
+        name, mark, value = piece.partition("=")
+        known = _decoded(name)
+        if not mark or "=" in value or known not in _parameters():
+            raise UrlError(f"has a parameter that PostgreSQL does not know, its number {number}: {_ENCODE}; {_OWN_KEY}")
+        if known != "password" and _OTHER_SECRET.search(known):
+            raise UrlError(f"has {known} in it: passwords have keys of their own, such as driver.{known}")
+        pairs.append((name, value))
+    userinfo = match["userinfo"] is not None
+    for part in (match["user"] or "", match["password"] or "", match["database"] or "", *(value for _, value in pairs)):
+        _decoded(part)
+    return _Parts(
+        match["scheme"],
+        userinfo,
+        match["user"] or "",
+        match["password"] or "",
+        match["hosts"],
+        match["database"] or "",
+        tuple(pairs),
+    )
+
+
+def _decoded(part: str) -> str:
+    try:
+        return unquote_to_bytes(part).decode()
+    except UnicodeError:
+        pass  # the error carries what it could not decode: nothing is raised while it is handled
+    raise UrlError("is not UTF-8 text, once its % are decoded: write it so")
+
+
+@cache
+def _parameters() -> frozenset[str]:
+    """What libpq knows as parameters of a url."""
+    return frozenset(option.keyword.decode() for option in Conninfo.parse(b"")) | {"ssl"}

@@ -42,5 +42,5 @@ def struck(world: World, proxy: Proxy, statement: Statement, how: Strike) -> str
         failpoints.arm("coordinator.prepared", "raise")
     said = world.attempt(1, *statement.names)
     failpoints.disarm()
-    assert proxy.struck.is_set()
+    assert proxy.struck.wait(10)
     return said

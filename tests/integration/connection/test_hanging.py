@@ -211,7 +211,7 @@ def test_a_server_that_lets_in_and_then_says_nothing_ends_the_wait(make: Maker, 
     proxy.strike(b"pg_control_system", Strike.BLACK_HOLE)
     with pytest.raises(PoolTimeout, match="the last attempt to connect failed with Overdue"):
         within(datasource.connect)
-    assert proxy.struck.is_set()
+    assert proxy.struck.wait(10)
     proxy.heal()
     assert_whole(datasource)
 

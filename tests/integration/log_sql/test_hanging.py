@@ -95,6 +95,6 @@ def test_a_server_that_lets_in_and_then_says_nothing_is_a_definite_failure(datab
         proxy.strike(b"txpool_meta", Strike.BLACK_HOLE)
         with pytest.raises(LogError, match="nothing was written"):
             within(log.finished)
-        assert proxy.struck.is_set()
+        assert proxy.struck.wait(10)
         proxy.heal()
         assert within(log.finished) == set()

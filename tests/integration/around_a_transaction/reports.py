@@ -30,8 +30,8 @@ class Reports:
     @property
     def texts(self) -> list[str]:
         # What other tests of this process left to delete is told, too, whenever a coordinator closes (finishing.py).
-        records = [record for record in self._caplog.records if record.name == "txpool" and record.module != "finishing"]
-        return [record.getMessage() for record in records]
+        records = [record for record in self._caplog.records if record.module != "finishing"]
+        return [record.getMessage() for record in records if record.name == "txpool"]
 
     def one(self, marker: str) -> str:
         """The only one; it names the line of the test's file that has the marker."""

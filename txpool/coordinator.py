@@ -13,6 +13,8 @@ decision it leads to rollback, after it never does, and during it the truth is e
        │  │       │  └──> IN DOUBT       │
        │  └───────┴──> ROLLBACK ─────────┘
        └──> ONE PHASE (a single branch that is not prepared)
+
+PREPARE first sets those apart that have only read (`readers.py`): they end beside all that.
 """
 
 from __future__ import annotations
@@ -25,8 +27,19 @@ from time import time
 from txpool import failpoints
 from txpool.log.base import ENDS, DecisionLog, Heuristic, Memo
 from txpool.log.formats import pack
+from txpool.readers import Readers
 from txpool.remarks import NOTE, with_remarks
-from txpool.resources.base import Answer, Branch, Decider, MarkedBranch, Refused, Settled, Vote
+from txpool.resources.base import (
+    Answer,
+    Branch,
+    Decider,
+    MarkedBranch,
+    OpenBranch,
+    Participant,
+    Refused,
+    Settled,
+    Vote,
+)
 from txpool.unit import Outcome, Result, Unit
 from txpool.xid import make_pointer, make_xid, split_gtrid
 
@@ -58,10 +71,11 @@ class Coordinator:
         self._watch = watch
         self._unit = unit
         self._log = log
-        self._branches: list[Branch] = [b for b in unit.branches if not b.idle]
+        self._branches: list[OpenBranch] = [b for b in unit.branches if not b.idle]
         self._marked = unit.marked if unit.marked is not None and not unit.marked.idle else None
         self._last = unit.last if unit.last is not None and not unit.last.idle else None
         self._last_answer: Answer | None = None
+        self._readers = Readers()
         #: What was decided, as every branch should end.
         self._wanted = Answer.COMMITTED
         self._voted: list[Branch] = []  #: Those that take part in phase two.
@@ -99,6 +113,8 @@ class Coordinator:
                 self.phase = _AFTER_FAILURE[self.phase]
         if self.phase is Phase.IN_DOUBT:
             self._result.outcome = Outcome.IN_DOUBT
+        self._readers.roll_back()  # where they have not ended yet
+        self._result.interrupt = self._readers.interrupt or self._result.interrupt
         self._observe()
         return self._result
 
@@ -121,7 +137,9 @@ class Coordinator:
     def _prepare(self) -> None:
         if failpoints.armed:
             failpoints.hit("coordinator.begin")
-        alone = [*self._branches, *filter(None, (self._marked, self._last))]
+        alone = self._unprepared
+        if self._unit.adopted or len(alone) > 1:
+            alone = self._set_readers_apart(alone)
         if not self._unit.adopted and len(alone) < 2:
             self._require_undoomed()
             self.phase = Phase.ONE_PHASE
@@ -145,6 +163,23 @@ class Coordinator:
         self._require_undoomed()
         self.phase = Phase.DECIDE
 
+    @property
+    def _unprepared(self) -> list[Participant]:
+        """What has worked here, and has not prepared."""
+        return [*self._branches, *filter(None, (self._marked, self._last))]
+
+    def _set_readers_apart(self, parts: list[Participant]) -> list[Participant]:
+        """From here on the others are all there is; returns them."""
+        self._readers.find(parts)
+        self._branches = [branch for branch in self._branches if branch not in self._readers]
+        if self._marked is not None and self._marked in self._readers:
+            self._marked = None
+        if self._last is not None and self._last in self._readers:
+            self._last = None
+        if failpoints.armed:
+            failpoints.hit("readers.apart")
+        return self._unprepared
+
     def _require_undoomed(self) -> None:
         """The last moment for it to be doomed."""
         doom = self._unit.doomed()
@@ -163,7 +198,7 @@ class Coordinator:
             failpoints.hit("coordinator.marked")
 
     def _one_phase(self) -> None:
-        alone = self._branches[0] if self._branches else self._marked or self._last
+        alone = next(iter(self._unprepared), None)
         if alone is not None:
             # An exception out of it is unknown, like a lost reply: the COMMIT may have been executed.
             self._result.knowable = False
@@ -176,6 +211,8 @@ class Coordinator:
                 self.phase = Phase.IN_DOUBT
                 return
             self._result.knowable = True
+        if self._result.outcome is Outcome.COMMITTED:
+            self._readers.commit()
         self._end_undecided()
 
     def _decide(self) -> None:
@@ -202,7 +239,7 @@ class Coordinator:
         self._result.untold = self._unit.loose_ends
         self.phase = Phase.LET_GO if self._result.untold else Phase.ENDED
 
-    def _commit_last(self, last: Branch) -> bool:
+    def _commit_last(self, last: OpenBranch) -> bool:
         """Whether the last resource has committed. Where nobody can say, the others roll back and it is a hazard."""
         self._last_answer = Answer.LOST
         answer = last.commit_one_phase()
@@ -231,6 +268,7 @@ class Coordinator:
         started = [branch for branch in branches if self._start(branch.start_commit)]
         if failpoints.armed:
             failpoints.hit("coordinator.committing")
+        self._readers.commit()  # while the others are at it
         for branch in started:
             self._ended[branch] = self._await(branch.await_commit)
             if failpoints.armed:
@@ -257,6 +295,7 @@ class Coordinator:
         if self._marked is not None:
             self._ended[self._marked] = self._await(self._marked.rollback)
         started = [branch for branch in branches if self._start(branch.start_rollback)]
+        self._readers.roll_back()
         for branch in started:
             self._ended[branch] = self._await(branch.await_rollback)
         self.phase = Phase.COMPLETE

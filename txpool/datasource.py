@@ -23,7 +23,7 @@ from txpool.pool import Pool, PoolStatistics
 from txpool.pool.pooled import Pooled
 from txpool.required import Required
 from txpool.resources.adopted import AdoptedBranch, Channel
-from txpool.resources.base import Branch, BranchRecord, MarkedBranch, ResourceManager, Site, XidsTable
+from txpool.resources.base import Branch, BranchRecord, MarkedBranch, OpenBranch, ResourceManager, Site, XidsTable
 from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.local import LocalBranch
 from txpool.resources.marked import MarkedBranch as MarkedLocal
@@ -156,7 +156,7 @@ class DataSource:
             error.args = (f"datasource {self.name} ({self.url}): {error}", *error.args[1:])
             raise
 
-    def _branch(self, raw: Any, patience: Patience) -> Branch | MarkedBranch:
+    def _branch(self, raw: Any, patience: Patience) -> OpenBranch | MarkedBranch:
         if self.mode == "xa":
             return PostgreSQLBranch(self.name, self.driver_adapter, raw, patience, file=self.settings.file)
         if self.mode == "cmr":

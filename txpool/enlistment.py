@@ -17,7 +17,7 @@ from txpool.pool import Pooled
 if TYPE_CHECKING:
     from txpool.connection import Connection
     from txpool.datasource import DataSource
-    from txpool.resources.base import Branch, MarkedBranch
+    from txpool.resources.base import MarkedBranch, OpenBranch
     from txpool.transaction import Transaction
 
 logger = logging.getLogger("txpool")
@@ -52,7 +52,7 @@ class Enlistment:
     )
 
     def __init__(
-        self, datasource: DataSource, transaction: Transaction, pooled: Pooled[Any], branch: Branch | MarkedBranch
+        self, datasource: DataSource, transaction: Transaction, pooled: Pooled[Any], branch: OpenBranch | MarkedBranch
     ) -> None:
         #: Its transaction, which refers to it: None where that was dropped.
         self.owner = ref(transaction)
@@ -81,7 +81,7 @@ class Enlistment:
     # -- for the transaction ------------------------------------------------------------------------------------
 
     @property
-    def branch(self) -> Branch | MarkedBranch:
+    def branch(self) -> OpenBranch | MarkedBranch:
         # The coordinator asks once no new statement can start: the lock waits for the one that is executing.
         with self.lock:
             return self._branch
@@ -204,10 +204,14 @@ class Enlistment:
             self.leave()
 
     @contextmanager
-    def started(self, handle: Connection) -> Iterator[None]:
-        """Around a block that executes without a cursor of ours: the connection's state before and after it tells."""
+    def started(self, handle: Connection, *, reads: bool = False) -> Iterator[None]:
+        """Around a block that executes without a cursor of ours: the connection's state before and after it tells.
+
+        What it executes may be anything, unless it `reads` only.
+        """
         self.start(handle)
         try:
+            self.raw.wrote = self.raw.wrote or not reads
             fresh = self._fresh
             try:
                 with translated():

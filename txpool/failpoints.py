@@ -18,6 +18,8 @@ from typing import Final
 #: Every point there is, with what has happened when it is reached. A test fails where one is never reached.
 POINTS: Final = {
     "coordinator.begin": "commit was called, nothing has been sent",
+    "readers.apart": "those that have only read are known, nothing is named or prepared",
+    "readers.committing": "the others have committed, no COMMIT of a reader is sent",
     "coordinator.marked": "the marked row is answered, no PREPARE is sent",
     "coordinator.preparing": "every PREPARE is sent, no reply is read",
     "coordinator.prepared": "every branch has voted to commit, nothing is decided",

@@ -6,7 +6,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from txpool.resources.base import Branch, MarkedBranch
+    from txpool.resources.base import MarkedBranch, OpenBranch
     from txpool.transaction import Transaction
 
 
@@ -31,7 +31,7 @@ class Enlistment(Protocol):
     """One datasource's part in one transaction: its physical connection until the end, and its branch."""
 
     @property
-    def branch(self) -> Branch | MarkedBranch:
+    def branch(self) -> OpenBranch | MarkedBranch:
         """Its branch; waits for the statement that another thread executes on it."""
 
     @property

@@ -13,7 +13,8 @@ from txpool import dropped, tally
 from txpool.coordinator import Coordinator, Phase
 from txpool.errors import ProgrammingError
 from txpool.participants import Enlistable
-from txpool.resources.base import Branch, BranchRecord, Place, Site, Vote
+from txpool.readers import Readers
+from txpool.resources.base import BranchRecord, OpenBranch, Place, Site, Vote
 from txpool.transaction import Status, Transaction, _quietly
 from txpool.xid import TaskName, make_xid
 
@@ -48,7 +49,9 @@ class Subordinate(Transaction):
         super().rollback(leaving=leaving)
 
     def prepare(self) -> list[BranchRecord]:
-        """Prepare every branch that did something, and return their records; nothing stays open in this process.
+        """Prepare every branch that wrote something, and return their records; nothing stays open in this process.
+
+        What has only read keeps its locks until then, and ends by a rollback.
 
         An exception leaves to the coordinator whatever PREPARE was sent to: it may be prepared, now or later. As long
         as it is not `ended`, nothing was sent, and rollback() is due.
@@ -59,14 +62,17 @@ class Subordinate(Transaction):
             raise self.doom
         self.status = Status.COMMITTING
         try:
-            working = [cast(Branch, e.branch) for e in self._enlistments() if not e.branch.idle]
+            working = [cast(OpenBranch, e.branch) for e in self._enlistments() if not e.branch.idle]
         except BaseException:  # it was interrupted while it waited for another thread's statement
             self._reopen()
             raise
-        voted: list[Branch] = []
+        voted: list[OpenBranch] = []
+        readers = Readers()
         if self.trace is not None:
             self.trace.phase(Phase.PREPARE)
         try:
+            readers.find(working, committing=False)
+            working = [branch for branch in working if branch not in readers]
             for number, branch in enumerate(working):
                 task = TaskName(self._write, self._partition, self._attempt, len(working))
                 branch.name(make_xid(self.gtrid, number, branch.datasource, task=task))
@@ -80,6 +86,7 @@ class Subordinate(Transaction):
             return [branch.record for branch in voted]
         finally:
             self.status = Status.PREPARED
+            readers.roll_back()
             tally.prepared()
             for enlistment in self._enlistments():
                 # To close a connection rolls back what was not sent a PREPARE, and cannot touch what was.
@@ -87,6 +94,8 @@ class Subordinate(Transaction):
                 _quietly(enlistment.release, self.status.value, reusable=certain)
             dropped.let_go(self)
             self._call_after()
+            if readers.interrupt is not None:
+                raise readers.interrupt
 
     def _require_noted(self, site: Site) -> None:
         """Nothing is prepared where recovery would not look for it after a crash."""

@@ -24,7 +24,7 @@ from txpool.outcome import raise_outcome, rolled_back
 from txpool.participants import Enlistable, Enlistment, Slot
 from txpool.patience import FOREVER, Patience
 from txpool.remarks import checked_note, remarks
-from txpool.resources.base import Answer, Branch, MarkedBranch
+from txpool.resources.base import Answer, Branch, MarkedBranch, OpenBranch
 from txpool.unit import Outcome, Result, Unit
 
 if TYPE_CHECKING:
@@ -369,9 +369,9 @@ class Transaction:
             if enlistment.mode == "cmr":
                 unit.marked = cast(MarkedBranch, enlistment.branch)
             elif enlistment.mode == "last-resource":
-                unit.last = cast(Branch, enlistment.branch)
+                unit.last = cast(OpenBranch, enlistment.branch)
             else:
-                unit.branches.append(cast(Branch, enlistment.branch))
+                unit.branches.append(cast(OpenBranch, enlistment.branch))
         return unit
 
     def _release(self, result: Result) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from txpool.resources.base import Answer, Branch, MarkedBranch
+from txpool.resources.base import Answer, Branch, MarkedBranch, OpenBranch
 
 
 class Outcome(Enum):
@@ -26,12 +26,12 @@ class Unit:
     """What one global transaction consists of when its commit begins."""
 
     gtrid: str
-    branches: list[Branch] = field(default_factory=list)
+    branches: list[OpenBranch] = field(default_factory=list)
     #: Branches that a subordinate transaction has prepared elsewhere: they always get a decision.
     adopted: Sequence[Branch] = ()
     marked: MarkedBranch | None = None
     #: The last resource: committed, without a mark, once all others have prepared. Not safe over a crash just there.
-    last: Branch | None = None
+    last: OpenBranch | None = None
     #: Something of this gtrid may still appear (a Spark attempt that nobody has heard of).
     loose_ends: bool = False
     #: Why it must not commit (timed out, rollback-only), asked once more just before the decision.

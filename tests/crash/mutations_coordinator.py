@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.crash.explorer.scenarios import MARKED, MARKED_TWO, ONE, POINTER, TASKS, TWO
+from tests.crash.explorer.scenarios import MARKED, MARKED_READER, MARKED_TWO, ONE, POINTER, READER, TASKS, TWO
 from tests.crash.mutating import Edit, Mutation
 
 _C = "txpool.coordinator:Coordinator."
 
+_ONE_READER = replace(READER, name="one, and one that reads", branches=2, recoverers=0, leases=0)
 _DISK = replace(TWO, name="two, disk", disk=True, leases=0)
 
 MUTATIONS = (
@@ -172,7 +173,7 @@ MUTATIONS = (
                 "    if self._marked is None and len(voted) < 2:\n        self.phase = Phase.COMMIT\n",
             ),
         ),
-        scenario=replace(TWO, name="two, one read-only", readers=1),
+        scenario=replace(TWO, name="two, one read-only", abstaining=1),
         found="FALSE",
     ),
     Mutation(
@@ -264,5 +265,52 @@ MUTATIONS = (
                 "return Vote.COMMIT",
             ),
         ),
+    ),
+    Mutation(
+        "36",
+        "a reader ends in phase one",
+        (
+            Edit(
+                _C + "_set_readers_apart",
+                "self._readers.find(parts)",
+                "self._readers.find(parts); self._readers.commit()",
+            ),
+        ),
+        scenario=READER,
+        found="EARLY",
+    ),
+    Mutation(
+        "36b",
+        "a reader commits though the outcome is not known",
+        (Edit(_C + "_run", "self._readers.roll_back()", "self._readers.commit()"),),
+        scenario=_ONE_READER,
+        found="EARLY",
+    ),
+    Mutation(
+        "36c",
+        "whoever is asked is taken for a reader",
+        (Edit("txpool.readers:Readers.find", "if not reading.await_answer():", "if reading.await_answer() is None:"),),
+        scenario=replace(TWO, name="two, asked", asked=True),
+        found="FALSE",
+    ),
+    Mutation(
+        "36d",
+        "no answer is taken for that of a reader",
+        (Edit("txpool.readers:Readers.find", "if failures:", "if False:"),),
+        scenario=replace(TWO, name="two, asked", asked=True, cuts=1, leases=0),
+        found="FALSE",
+    ),
+    Mutation(
+        "36e",
+        "the branches are named as if the marked one, which has only read, decided",
+        (
+            Edit(_C + "_prepare", "if self._marked else (None", "if self._unit.marked else (None"),
+            Edit(
+                _C + "_prepare",
+                "(self._marked.datasource, self._marked.identity())",
+                "(self._unit.marked.datasource, self._unit.marked.identity())",
+            ),
+        ),
+        scenario=replace(MARKED_READER, asked=True),
     ),
 )

@@ -44,6 +44,34 @@ class Faults:
         raise error(where)
 
 
+class ModelReading:
+    """The question to a part, and the end of one that has only read."""
+
+    def __init__(self, part: ModelBranch | ModelMarked) -> None:
+        self.datasource = part.datasource
+        self._part = part
+
+    def start_asking(self) -> None:
+        self._part._call("start_asking", lambda: None)
+
+    def await_answer(self) -> bool:
+        return self._part._call("await_answer", lambda: self._part.reads)  # type: ignore[no-any-return]
+
+    def start_commit(self) -> None:
+        def effect() -> None:
+            assert self._part.may_end(), "a reader ends before what is decided"
+            self._part.state = "committed"
+
+        self._part._call("reader_start_commit", effect)
+
+    def await_commit(self) -> None:
+        self._part._call("reader_await_commit", lambda: None)
+
+    def drop(self) -> None:
+        if self._part.state == "open":
+            self._part.state = "rolled back"
+
+
 class ModelBranch:
     """A branch in a database that keeps its word, over a connection that may not."""
 
@@ -53,6 +81,8 @@ class ModelBranch:
         self.faults = faults
         self.datasource = datasource
         self.vote = vote
+        self.asked = self.reads = False
+        self.may_end: Callable[[], bool] = lambda: True
         self.state = "open"
         self.reachable = True
         self.record = BranchRecord(Xid("", ""), datasource)
@@ -70,7 +100,14 @@ class ModelBranch:
     def disturb(self, command: str) -> None:
         raise AssertionError("nobody disturbs a model")
 
+    def reading(self, *, committing: bool) -> ModelReading | None:
+        return ModelReading(self) if self.asked else None
+
+    def rollback(self) -> Answer:
+        return self._call("rollback", lambda: self._end("rolled back", Answer.ROLLED_BACK))  # type: ignore[no-any-return]
+
     def start_prepare(self) -> None:
+        assert not self.reads, "a reader is prepared"
         self._call("start_prepare", lambda: None)
 
     def await_prepare(self) -> Vote:
@@ -112,6 +149,8 @@ class ModelMarked:
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
         self.datasource = "ledger"
+        self.asked = self.reads = False
+        self.may_end: Callable[[], bool] = lambda: True
         self.row: str | None = None  # None, "open", "committed", "tombstone"
         self.state = "open"
 
@@ -121,7 +160,11 @@ class ModelMarked:
     def disturb(self, command: str) -> None:
         raise AssertionError("nobody disturbs a model")
 
+    def reading(self, *, committing: bool) -> ModelReading | None:
+        return ModelReading(self) if self.asked else None
+
     def identity(self) -> str:
+        assert not self.reads, "a reader is marked"
         return "1" * 12
 
     def mark(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
@@ -188,6 +231,9 @@ class World:
     adopted: int = 0
     loose_ends: bool = False
     votes: dict[int, Vote | None] = field(default_factory=dict)
+    #: Which are asked whether they have only read, and which have; -1 is the marked one.
+    asked: tuple[int, ...] = ()
+    reads: tuple[int, ...] = ()
 
     def run(
         self,
@@ -207,6 +253,13 @@ class World:
             branch.name(make_xid(self.gtrid, 0, branch.datasource, task=TaskName(0, number, number, 1)))
             branch.state = "prepared"
         self.ledger = ModelMarked(self.faults) if self.marked else None
+        numbered: dict[int, ModelBranch | ModelMarked] = dict(enumerate(self.new)) | (
+            {-1: self.ledger} if self.ledger else {}
+        )
+        for number, part in numbered.items():
+            part.reads = number in self.reads
+            part.asked = part.reads or number in self.asked
+            part.may_end = self._nothing_can_change
         unit = Unit(self.gtrid, branches=self.new, adopted=self.old, marked=self.ledger, loose_ends=self.loose_ends)  # type: ignore[arg-type]
         self.coordinator = Coordinator(unit, FaultyLog(log, self.faults), watch)
         self.result: Result = self.coordinator.commit()
@@ -217,16 +270,30 @@ class World:
             self.disk.lives[incarnation] = Life.FENCED
 
     @property
+    def readers(self) -> list[ModelBranch | ModelMarked]:
+        return [part for part in (*self.new, self.ledger) if part is not None and part.reads]
+
+    def _nothing_can_change(self) -> bool:
+        """The decision is durable, or the only one that has written anything has committed, or none has."""
+        wrote = [part for part in (*self.new, *self.old, self.ledger) if part is not None and part not in self.readers]
+        return self.decided or {part.state for part in wrote} <= {"committed"}
+
+    @property
     def decided(self) -> bool:
-        if self.ledger is not None:
+        if self.ledger is not None and not self.ledger.reads:
             return self.ledger.row == "committed"
         return self.disk.outcomes.get(self.gtrid) is not None
 
     def check(self) -> None:
         everyone = [*self.new, *self.old]
-        states = [branch.state for branch in everyone] + ([self.ledger.state] if self.ledger else [])
+        states = [part.state for part in (*everyone, self.ledger) if part is not None and part not in self.readers]
         outcome = self.result.outcome
+        for reader in self.readers if len(self.new) + len(self.old) + self.marked > 1 else ():
+            undone = [f"{reader.datasource}.{step}" for step in ("rollback", "start_rollback", "await_rollback")]
+            assert reader.state != "open" or any(map(self._struck, undone)), "a reader stays open"
+            assert reader.state != "committed" or outcome is Outcome.COMMITTED, "a reader ended before the others"
         assert not {"committed", "rolled back"} <= set(states) or None in self.votes.values(), "a mix of outcomes"
+        everyone = [branch for branch in everyone if branch not in self.readers]
         if outcome is Outcome.COMMITTED:
             assert "rolled back" not in states
             left = [branch for branch in everyone if branch.state == "prepared"]

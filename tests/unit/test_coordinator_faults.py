@@ -31,6 +31,16 @@ SHAPES = [
     pytest.param(World(2, votes={0: Vote.READ_ONLY}), id="one of two read-only"),
     pytest.param(World(2, votes={0: Vote.READ_ONLY, 1: Vote.READ_ONLY}), id="both read-only"),
     pytest.param(World(2, votes={1: None}), id="the second votes to roll back"),
+    pytest.param(World(2, asked=(0, 1)), id="two that are asked"),
+    pytest.param(World(2, reads=(0,)), id="one, and one that reads"),
+    pytest.param(World(2, reads=(0, 1)), id="two that read"),
+    pytest.param(World(3, reads=(1,)), id="two, and one that reads"),
+    pytest.param(World(1, marked=True, reads=(0,)), id="one that reads, and marked"),
+    pytest.param(World(2, marked=True, reads=(1,)), id="one, one that reads, and marked"),
+    pytest.param(World(1, marked=True, reads=(-1,)), id="one, and marked that reads"),
+    pytest.param(World(2, marked=True, reads=(-1,)), id="two, and marked that reads"),
+    pytest.param(World(1, adopted=1, reads=(0,)), id="one that reads, and a task"),
+    pytest.param(World(1, marked=True, adopted=1, reads=(-1,)), id="one, a task, and marked that reads"),
 ]
 
 
@@ -78,7 +88,8 @@ def test_what_is_in_doubt_is_settled_later_and_rightly(world: World) -> None:
             settled = world.coordinator.settle()
             assert settled.outcome is (Outcome.COMMITTED if decided else Outcome.ROLLED_BACK)
             wanted = "committed" if decided else "rolled back"
-            voted = [branch for branch in (*world.new, *world.old) if branch.vote is not Vote.READ_ONLY]
+            everyone = [branch for branch in (*world.new, *world.old) if branch not in world.readers]
+            voted = [branch for branch in everyone if branch.vote is not Vote.READ_ONLY]
             assert {branch.state for branch in voted} == {wanted}
 
 
@@ -90,3 +101,20 @@ def test_nothing_goes_wrong() -> None:
         assert world.result.outcome is (Outcome.ROLLED_BACK if bad else Outcome.COMMITTED)
         assert not world.decided, "the decision was not forgotten"
         assert not world.disk.finished, "a mark was left though everybody has answered"
+        assert {reader.state for reader in world.readers} <= {"committed"}
+
+
+@pytest.mark.parametrize("world", SHAPES)
+def test_the_end_of_a_reader_changes_no_outcome(world: World) -> None:
+    world.run({})
+    outcome, calls = world.result.outcome, list(world.faults.calls)
+    ends = [number for number, call in enumerate(calls) if ".reader_" in call]
+    assert bool(ends) is bool(world.reads)
+    for number in ends:
+        for kind in KINDS:
+            world.run({number: kind})
+            assert world.result.outcome is outcome
+            assert not world.result.pending
+            assert [call for call in world.faults.calls if ".reader_" not in call and "rollback" not in call] == [
+                call for call in calls if ".reader_" not in call
+            ]

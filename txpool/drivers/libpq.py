@@ -26,6 +26,11 @@ INERROR = int(pq.TransactionStatus.INERROR)
 _BAD = int(pq.ConnStatus.BAD)
 COMMAND_OK = int(pq.ExecStatus.COMMAND_OK)
 _FATAL_ERROR = int(pq.ExecStatus.FATAL_ERROR)
+_STATES = {
+    IDLE: "the transaction has ended before it",
+    ACTIVE: "a statement is still executing",
+    INERROR: "a statement before it has failed",
+}
 # How often a wait looks at the clock, and for a signal, in seconds, and in milliseconds.
 INTERVAL = 0.1
 _INTERVAL = int(INTERVAL * 1000)
@@ -148,6 +153,11 @@ def ends_session(error: psycopg.Error) -> bool:
     """True where the session is over, and the fate of what was on its way unknown."""
     state = error.sqlstate
     return state is None or state.startswith("08") or state in _SESSION_ENDING
+
+
+def why_not_open(status: int) -> str:
+    """What a transaction status other than INTRANS means to people."""
+    return _STATES.get(status, "the connection was lost before it")
 
 
 def value(result: PGresult) -> str | None:

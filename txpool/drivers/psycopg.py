@@ -30,7 +30,9 @@ _MAKING = frozenset(b"CREATE " + kind for kind in (b"TABLE", b"TABLE AS", b"VIEW
 _SELECT_INTO = b"SELECT INTO"  # ours: the server's is that of any other SELECT
 _CHANGING = frozenset({b"SET", b"LISTEN", b"DECLARE CURSOR", _SELECT_INTO, *_MAKING, *_PREPARING})
 # A cursor of psycopg's on the server shows the tag of none.
-_NOTED = frozenset({*_BEGINNING, *_ENDING, *_CHANGING, b"ROLLBACK", b""})
+_NOTED = frozenset({*_BEGINNING, *_ENDING, *_CHANGING, b"ROLLBACK", b"NOTIFY", b""})
+# How those begin after which it is worth asking whether anything was written: a SELECT may have. NOTIFY writes nothing.
+_READING = (b"SELECT", b"FETCH", b"SHOW", b"EXPLAIN", b"SET", b"SAVEPOINT", b"RELEASE", b"ROLLBACK", b"NOTIFY")
 _CHAINED = re.compile(rb"\band\s+chain\b", re.IGNORECASE)
 
 # What DISCARD ALL does, but for the prepared statements: psycopg keeps account of its own, which are not from SQL.
@@ -69,6 +71,9 @@ class Connection(Connecting):
     changed = False
     #: True once the user may have prepared statements in SQL.
     prepared = False
+    #: What the tags of all that was executed since a transaction took it show: a write, or what may be one; a NOTIFY.
+    wrote = False
+    notified = False
 
 
 class PsycopgDriver:
@@ -173,8 +178,12 @@ class PsycopgDriver:
         # All results of a message with several statements; psycopg has no public way that leaves the cursor alone.
         results = raw_cursor._results
         status = raw.pgconn.transaction_status
-        if len(results) == 1 and status == INTRANS and _tag(results[0]) not in _NOTED:
-            return None
+        if len(results) == 1 and status == INTRANS:
+            tag = _tag(results[0])
+            if tag not in _NOTED:
+                if not raw.wrote:
+                    raw.wrote = tag is None or not tag.startswith(_READING)
+                return None
         tags = [_tag(result) for result in results] or [raw_cursor._statusmessage]
         if not _CHANGING.isdisjoint(tags) or (isinstance(raw_cursor, psycopg.ServerCursor) and raw_cursor.withhold):
             raw.changed = True
@@ -182,6 +191,10 @@ class PsycopgDriver:
         elif tags == [None] and status != INERROR:
             # It has failed behind the user's own COMMIT, or its answer is still to come, in a pipeline.
             raw.changed = raw.prepared = True
+        raw.notified = raw.notified or b"NOTIFY" in tags
+        raw.wrote = raw.wrote or not (
+            isinstance(raw_cursor, psycopg.ServerCursor) or all(tag and tag.startswith(_READING) for tag in tags)
+        )
         if not _ENDING.isdisjoint(tags):
             return "commit"
         if b"ROLLBACK" not in tags:

@@ -25,6 +25,8 @@ class Connection(sqlite3.Connection):
     marks = ""
     #: Written into the temporary database by `begin`: it is there afterwards if the transaction has committed.
     mark = 0
+    #: As psycopg's; nobody asks.
+    wrote = True
 
 
 class SQLiteDriver:

@@ -113,7 +113,7 @@ class Block(psycopg.Transaction):
         if enlistment is None:
             with translated():
                 return super().__enter__()
-        with enlistment.started(self._handle):
+        with enlistment.started(self._handle, reads=True):
             if self.pgconn.transaction_status == TransactionStatus.IDLE:
                 enlistment.raw.execute("")  # psycopg begins: else the block would begin, and commit
             super().__enter__()

@@ -12,11 +12,9 @@ from time import monotonic
 
 from txpool.drivers.base import Driver
 from txpool.drivers.libpq import IDLE, Session
-from txpool.errors import ProgrammingError
 from txpool.patience import FOREVER, Patience
-from txpool.resources.base import Answer, BranchRecord, Site, Vote
+from txpool.resources.base import Answer, BranchRecord
 from txpool.resources.ending import Ending, Verb
-from txpool.xid import Xid
 
 logger = logging.getLogger("txpool")
 
@@ -89,8 +87,6 @@ class Channel:
 class AdoptedBranch:
     """A branch that is prepared already, known by its record alone."""
 
-    idle = False
-
     def __init__(self, record: BranchRecord, channel: Channel) -> None:
         self.record = record
         self._channel = channel
@@ -98,25 +94,6 @@ class AdoptedBranch:
     @property
     def datasource(self) -> str:
         return self.record.datasource
-
-    @property
-    def site(self) -> Site:
-        raise self._prepared()
-
-    def commit_one_phase(self) -> Answer:
-        raise self._prepared()
-
-    def name(self, xid: Xid) -> None:
-        raise self._prepared()
-
-    def disturb(self, command: str) -> None:
-        raise self._prepared()
-
-    def start_prepare(self) -> None:
-        """Nothing: it is prepared."""
-
-    def await_prepare(self) -> Vote:
-        return Vote.COMMIT
 
     def start_commit(self) -> None:
         self._channel.start(self, Verb.COMMIT)
@@ -129,9 +106,3 @@ class AdoptedBranch:
 
     def await_rollback(self) -> Answer:
         return self._channel.finish(self)
-
-    def _prepared(self) -> ProgrammingError:
-        return ProgrammingError(
-            f"datasource {self.datasource}: {self.record.xid.joined} is prepared already, so it has a name, takes "
-            "no more work, and ends in two phases"
-        )

@@ -63,12 +63,28 @@ class Site:
         return self.identity, self.role
 
 
-class Branch(Protocol):
-    """One transaction's part in one datasource, as the coordinator sees it.
+class Reading(Protocol):
+    """A part that seems to have only read: whether that is so, and its end after the others'."""
 
-    Used by one thread at a time. After any exception out of a method, the next method called is a rollback's or a
-    commit's again, never the same await: a branch knows what it has sent and what was answered.
-    """
+    @property
+    def datasource(self) -> str: ...
+
+    def start_asking(self) -> None: ...
+
+    def await_answer(self) -> bool:
+        """Whether it has only read, in the database's own word. An exception is a vote to roll back."""
+
+    def start_commit(self) -> None: ...
+
+    def await_commit(self) -> None:
+        """An exception changes no outcome."""
+
+    def drop(self) -> None:
+        """Close the connection, without waiting."""
+
+
+class Participant(Protocol):
+    """One transaction's part in one datasource, as the coordinator sees it. Used by one thread at a time."""
 
     @property
     def datasource(self) -> str: ...
@@ -77,26 +93,35 @@ class Branch(Protocol):
     def idle(self) -> bool:
         """True while nothing was executed in it: it takes no part in the protocol."""
 
-    @property
-    def record(self) -> BranchRecord:
-        """What the decision keeps; complete once `await_prepare` has returned."""
+    def reading(self, *, committing: bool) -> Reading | None:
+        """How to ask whether it has only read; None where what was executed shows a write, or nobody can say.
 
-    @property
-    def site(self) -> Site:
-        """Where it is prepared: the log knows that before any PREPARE is sent there."""
-
-    def commit_one_phase(self) -> Answer:
-        """Commit a branch that was never prepared: ROLLED_BACK and UNKNOWN are answers, an exception is not."""
-
-    def name(self, xid: Xid) -> None:
-        """Give it the name it will be prepared under; before `start_prepare`, and before `record` is read."""
+        With `committing` false, None also where it has sent what only a COMMIT delivers (NOTIFY).
+        """
 
     def disturb(self, command: str) -> None:
         """The user's own SQL (`commit` or `rollback`) ended the local transaction: it can never vote to commit."""
 
-    def start_prepare(self) -> None: ...
+    def commit_one_phase(self) -> Answer:
+        """Commit a part that was never prepared: ROLLED_BACK and UNKNOWN are answers, an exception is not."""
 
-    def await_prepare(self) -> Vote: ...
+    def rollback(self) -> Answer:
+        """End the local transaction of one that was neither prepared nor marked."""
+
+
+class Branch(Protocol):
+    """A part that ends prepared, for phase two.
+
+    After any exception out of a method, the next method called is a rollback's or a commit's again, never the same
+    await: a branch knows what it has sent and what was answered.
+    """
+
+    @property
+    def datasource(self) -> str: ...
+
+    @property
+    def record(self) -> BranchRecord:
+        """What the decision keeps; complete once it is prepared."""
 
     def start_commit(self) -> None: ...
 
@@ -106,6 +131,21 @@ class Branch(Protocol):
 
     def await_rollback(self) -> Answer:
         """UNKNOWN where the branch may still appear prepared later, or could not be reached."""
+
+
+class OpenBranch(Participant, Branch, Protocol):
+    """A part that prepares, from its work on."""
+
+    @property
+    def site(self) -> Site:
+        """Where it is prepared: the log knows that before any PREPARE is sent there."""
+
+    def name(self, xid: Xid) -> None:
+        """Give it the name it will be prepared under; before `start_prepare`, and before `record` is read."""
+
+    def start_prepare(self) -> None: ...
+
+    def await_prepare(self) -> Vote: ...
 
 
 class Settled(Enum):
@@ -132,27 +172,14 @@ class Decider(Protocol):
         """Every branch has answered: the decision may go, lazily."""
 
 
-class MarkedBranch(Decider, Protocol):
+class MarkedBranch(Participant, Decider, Protocol):
     """A local transaction whose row in `xids` is the decision."""
-
-    @property
-    def datasource(self) -> str: ...
-
-    @property
-    def idle(self) -> bool: ...
-
-    def disturb(self, command: str) -> None: ...
-
-    def commit_one_phase(self) -> Answer: ...
 
     def identity(self) -> str:
         """The identity of its table of marks, by which the other branches name it; empty where it has none yet."""
 
     def mark(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         """Write the row with the names of all other branches; returns once the INSERT is answered."""
-
-    def rollback(self) -> Answer:
-        """End the local transaction without the row."""
 
 
 @dataclass(frozen=True, slots=True)

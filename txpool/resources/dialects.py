@@ -15,10 +15,12 @@ from typing import Any, Protocol
 import psycopg
 
 from txpool.drivers.base import Driver
-from txpool.drivers.libpq import ACTIVE, IDLE, INERROR, INTRANS, Session, ends_session, failure, value
+from txpool.drivers.libpq import ACTIVE, IDLE, INERROR, INTRANS, Session, ends_session, failure, value, why_not_open
 from txpool.errors import ProgrammingError, translate
+from txpool.patience import Patience
 from txpool.resources import trust
-from txpool.resources.base import Refused
+from txpool.resources.base import Reading, Refused
+from txpool.resources.reading import PostgreSQLReading
 from txpool.xid import PREFIX
 
 
@@ -31,6 +33,14 @@ class Dialect(Protocol):
 
     def is_open(self, raw: Any) -> bool:
         """Whether there is anything to commit or roll back, without I/O; true where that cannot be told."""
+
+    def watch(self, raw: Any) -> None:
+        """From now on it is noted what the command tags show of what is executed on the connection."""
+
+    def reading(
+        self, datasource: str, driver: Driver, raw: Any, patience: Patience, *, committing: bool
+    ) -> Reading | None:
+        """How to ask whether only reads were executed since `watch`; None as `Participant.reading`."""
 
     def commit(self, raw: Any) -> None:
         """Commit, durably; `Refused` is definite, any other error leaves it unknown."""
@@ -104,6 +114,16 @@ class PostgreSQL:
 
     def is_open(self, raw: psycopg.Connection[Any]) -> bool:
         return raw.pgconn.transaction_status != IDLE
+
+    def watch(self, raw: Any) -> None:
+        raw.wrote = raw.notified = False
+
+    def reading(
+        self, datasource: str, driver: Driver, raw: Any, patience: Patience, *, committing: bool
+    ) -> Reading | None:
+        if raw.wrote or (raw.notified and not committing):
+            return None
+        return PostgreSQLReading(datasource, driver, raw, patience)
 
     def commit(self, raw: psycopg.Connection[Any]) -> None:
         self._commit(Session(raw), "commit")
@@ -220,6 +240,14 @@ class SQLite:
         except sqlite3.ProgrammingError:  # closed
             return True
 
+    def watch(self, raw: sqlite3.Connection) -> None:
+        """Nothing: a transaction holds the write lock from its beginning, so it is no reader."""
+
+    def reading(
+        self, datasource: str, driver: Driver, raw: sqlite3.Connection, patience: Patience, *, committing: bool
+    ) -> None:
+        return None
+
     def commit(self, raw: sqlite3.Connection) -> None:
         try:
             if not raw.in_transaction:
@@ -304,11 +332,6 @@ class SQLite:
         raw.execute("begin immediate" if writes else "begin")
 
 
-def why_not_open(status: int) -> str:
-    """What a libpq transaction status other than INTRANS means to people."""
-    return _STATES.get(status, "the connection was lost before it")
-
-
 #: The key of the row that holds the table's own identity: it can be no gtrid.
 IDENTITY = f"{PREFIX}:identity"
 
@@ -320,11 +343,6 @@ _IDLE_TOO_LONG = "25P03"
 
 DIALECTS: dict[str, Dialect] = {"psycopg": PostgreSQL(), "sqlite3": SQLite()}
 
-_STATES = {
-    IDLE: "the transaction has ended before it",
-    ACTIVE: "a statement is still executing",
-    INERROR: "a statement before it has failed",
-}
 # The least `pragma synchronous` of a commit that survives the power, by journal mode: FULL, else EXTRA.
 _SYNCHRONOUS = {"wal": 2}
 # BUSY, FULL, READONLY, INTERRUPT and CONSTRAINT come before SQLite's commit point; an I/O error may come after it.

@@ -7,7 +7,7 @@ from typing import Any
 from txpool.drivers.base import Driver
 from txpool.errors import NotSupportedError, TransactionRolledBack
 from txpool.patience import FOREVER, Patience
-from txpool.resources.base import Answer, BranchRecord, Refused, Site, Vote
+from txpool.resources.base import Answer, BranchRecord, Reading, Refused, Site, Vote
 from txpool.resources.dialects import DIALECTS
 from txpool.xid import Xid
 
@@ -25,10 +25,16 @@ class LocalTransaction:
         self._dialect = DIALECTS[driver.module.__name__]
         #: `commit` and `rollback` where the user's own SQL has done that.
         self._disturbed: set[str] = set()
+        self._dialect.watch(raw)
 
     @property
     def idle(self) -> bool:
         return not self._disturbed and not self._dialect.is_open(self._raw)
+
+    def reading(self, *, committing: bool) -> Reading | None:
+        if self._disturbed:
+            return None
+        return self._dialect.reading(self.datasource, self._driver, self._raw, self._patience, committing=committing)
 
     def disturb(self, command: str) -> None:
         self._disturbed.add(command)

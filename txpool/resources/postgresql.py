@@ -13,11 +13,10 @@ import psycopg
 
 from txpool import failpoints
 from txpool.drivers.base import Driver
-from txpool.drivers.libpq import ACTIVE, IDLE, INTRANS, Session, ends_session, failure, value
+from txpool.drivers.libpq import ACTIVE, IDLE, INTRANS, Session, ends_session, failure, value, why_not_open
 from txpool.errors import TransactionRolledBack, translate
 from txpool.patience import FOREVER, Patience
 from txpool.resources.base import Answer, BranchRecord, PreparedBranch, Site, Slots, Vote
-from txpool.resources.dialects import why_not_open
 from txpool.resources.ending import NOTHING, Ending, Verb
 from txpool.resources.local import LocalTransaction
 from txpool.xid import Xid, parse

@@ -137,10 +137,10 @@ def forged_names(scenario: Scenario) -> list[tuple[str, str]]:
 
 def own_names(scenario: Scenario) -> dict[str, Xid]:
     """Under which name each of our branches is prepared."""
-    decider, identity = (LEDGER, RIGHT) if scenario.marked else (None, "")
+    decider, identity = (LEDGER, RIGHT) if scenario.decides else (None, "")
     named = {
         name: make_xid(GTRID, number, name, decider=decider, identity=identity)
-        for number, name in enumerate(scenario.opened)
+        for number, name in enumerate(scenario.writing)
     }
     return named | {name: task_xid(scenario, name) for name in scenario.names[scenario.branches :]}
 
@@ -155,9 +155,11 @@ def coordinator_program(scenario: Scenario) -> Callable[[Any], None]:
 
         unit = Unit(
             GTRID,
-            branches=[ModelBranch(port, name, evidence=scenario.evidence) for name in scenario.opened],
+            branches=[
+                ModelBranch(port, name, evidence=scenario.evidence, asked=scenario.asked) for name in scenario.opened
+            ],
             adopted=[known(name) for name in scenario.adopted],
-            marked=ModelMarked(port) if scenario.marked else None,
+            marked=ModelMarked(port, asked=scenario.asked) if scenario.marked else None,
             loose_ends=scenario.loser,
         )
         coordinator = Coordinator(unit, _log(scenario, port))

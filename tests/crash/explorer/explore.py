@@ -33,7 +33,7 @@ _UNKNOWN = ("reply-lost", "lost", "late")
 _COORDINATORS = {
     **dict.fromkeys(("prepare", "commit", "rollback", "alone", "mark", "seal", "both", "abort"), _UNKNOWN),
     **dict.fromkeys(("record", "insert", "finish", "point", "note_site"), _UNKNOWN),
-    **dict.fromkeys(("is_fenced", "decisions"), ("lost",)),
+    **dict.fromkeys(("is_fenced", "decisions", "ask"), ("lost",)),
     "delete": ("late",),
 }
 _RECOVERYS = {
@@ -97,8 +97,14 @@ class Explorer:
 
     def __init__(self, scenario: Scenario, flaws: frozenset[str] = frozenset()) -> None:
         self.scenario = scenario
-        readers = frozenset(scenario.opened[: scenario.readers])
-        self.machine = Machine(scenario.names, readers, holds=scenario.holds, flaws=flaws, superuser=scenario.superuser)
+        self.machine = Machine(
+            scenario.names,
+            frozenset(scenario.opened[: scenario.abstaining]),
+            reading=scenario.reading,
+            holds=scenario.holds,
+            flaws=flaws,
+            superuser=scenario.superuser,
+        )
         self.finale = Finale(scenario, self.machine)
         recovery = Process(recovery_program(scenario), flaws)
         self.processes = [Process(coordinator_program(scenario), flaws), *[recovery] * scenario.recoverers]
@@ -205,7 +211,7 @@ class Explorer:
 
     def _never(self, world: World, command: Command, who: int) -> World:
         """A command that never arrives, since its session is cut."""
-        if who == 0 and command[0] in ("prepare", "alone", "mark", "seal", "both"):
+        if who == 0 and command[0] in ("ask", "prepare", "alone", "mark", "seal", "both"):
             return self.machine.apply(world, ("leave", command[1]))[0]
         return world
 

@@ -127,12 +127,16 @@ class Finale:
 
     def _result(self, world: World, alive: bool) -> End:
         states = [state for state, _ in world.branches] + [world.ledger]
-        # An attempt that lost has no part in the outcome: it may only not stay.
-        judged = [state for state, name in zip(states, (*self._machine.names, LEDGER), strict=True) if name != "zombie"]
+        # An attempt that lost has no part in the outcome: it may only not stay. Nor has what has only read.
+        named_states = list(zip((*self._machine.names, LEDGER), states, strict=True))
+        judged = [state for name, state in named_states if name not in {"zombie", *self._machine.reading}]
         ends = frozenset(judged) & {"committed", "aborted"}
+        read = {state for name, state in named_states if name in self._machine.reading}
         problem = ""
         if len(ends) == 2 and not world.meddled:
             problem = "MIX: one database has committed, another has rolled back"
+        elif "committed" in read and "aborted" in ends and not world.meddled:
+            problem = "EARLY: a reader has committed, and the others have rolled back"
         elif len(ends) and "zombie" in self._machine.names and self._machine.state(world, "zombie") == "committed":
             problem = "an attempt that lost has committed"
         elif {"prepared", "held"} & set(states):

@@ -29,13 +29,45 @@ class Port(Protocol):
         """The answer; an exception where there is none, or an error."""
 
 
+class ModelReading:
+    """The question to a part, and the end of one that has only read."""
+
+    def __init__(self, port: Port, datasource: str) -> None:
+        self.datasource = datasource
+        self._port = port
+        self._reply: bool | BaseException = False
+
+    def start_asking(self) -> None:
+        try:
+            self._reply = self._port.call("ask", self.datasource)
+        except BaseException as error:
+            self._reply = error
+
+    def await_answer(self) -> bool:
+        if isinstance(self._reply, BaseException):
+            raise self._reply
+        return self._reply
+
+    def start_commit(self) -> None:
+        self._port.call("alone", self.datasource)
+
+    def await_commit(self) -> None:
+        """It was answered."""
+
+    def drop(self) -> None:
+        self._port.call("leave", self.datasource)
+
+
 class ModelBranch:
     """A branch over one session, with the states of PostgreSQL's."""
 
     idle = False
 
-    def __init__(self, port: Port, datasource: str, *, evidence: bool, xid: Xid | None = None) -> None:
+    def __init__(
+        self, port: Port, datasource: str, *, evidence: bool, xid: Xid | None = None, asked: bool = False
+    ) -> None:
         self.datasource = datasource
+        self._asked = asked
         self._port = port
         self._xid = xid or Xid("", "")
         self._stage = "unsent" if xid is None else "prepared"
@@ -57,6 +89,13 @@ class ModelBranch:
 
     def disturb(self, command: str) -> None:
         raise AssertionError("nobody disturbs a model")
+
+    def reading(self, *, committing: bool) -> ModelReading | None:
+        return ModelReading(self._port, self.datasource) if self._asked else None
+
+    def rollback(self) -> Answer:
+        self._port.call("leave", self.datasource)
+        return Answer.ROLLED_BACK
 
     def start_prepare(self) -> None:
         if self._stage == "prepared":
@@ -89,8 +128,7 @@ class ModelBranch:
         if self._stage == "lost":
             answer = _ANSWERS[self._port.call("rollback", self.datasource, self._xid.bqual, False, True)]
             return Answer.UNKNOWN if answer is Answer.LOST else answer
-        self._port.call("leave", self.datasource)
-        return Answer.ROLLED_BACK
+        return self.rollback()
 
     def commit_one_phase(self) -> Answer:
         return _alone(self._port, self.datasource)
@@ -113,8 +151,9 @@ class ModelMarked:
     idle = False
     datasource = LEDGER
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: Port, *, asked: bool = False) -> None:
         self._port = port
+        self._asked = asked
         self._recs: tuple[Rec, ...] = ()
 
     def disturb(self, command: str) -> None:
@@ -122,6 +161,9 @@ class ModelMarked:
 
     def commit_one_phase(self) -> Answer:
         return _alone(self._port, LEDGER)
+
+    def reading(self, *, committing: bool) -> ModelReading | None:
+        return ModelReading(self._port, LEDGER) if self._asked else None
 
     def identity(self) -> str:
         return RIGHT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+LEDGER = "ledger"
 _NAMES = ("orders", "audit", "stock")
 
 
@@ -21,7 +22,12 @@ class Scenario:
     #: A task attempt that nobody has heard of, whose PREPARE is still on its way.
     loser: bool = False
     #: Branches that vote read-only.
+    abstaining: int = 0
+    #: The last so many of the databases have only been read in, and so has the marked one.
     readers: int = 0
+    marked_reads: bool = False
+    #: All are asked whether they have only read, those that have written, too.
+    asked: bool = False
     #: Whether the databases tell how a branch that is gone has ended (PostgreSQL does).
     evidence: bool = True
     #: Whether nobody else can end a branch while the session that prepared it is connected (MariaDB).
@@ -67,6 +73,22 @@ class Scenario:
         return _NAMES[: self.branches]
 
     @property
+    def reading(self) -> frozenset[str]:
+        """Where only reads were done."""
+        names = self.opened[len(self.opened) - self.readers :]
+        return frozenset((*names, LEDGER) if self.marked_reads else names)
+
+    @property
+    def writing(self) -> tuple[str, ...]:
+        """Where the transaction prepares, and marks, itself."""
+        return tuple(name for name in self.opened if name not in self.reading)
+
+    @property
+    def decides(self) -> bool:
+        """Whether the marked datasource does."""
+        return self.marked and not self.marked_reads
+
+    @property
     def adopted(self) -> tuple[str, ...]:
         return tuple(f"task{number}" for number in range(self.tasks))
 
@@ -96,6 +118,8 @@ FORGED = replace(TWO, name="two, forged", forges=1, beside=True, leases=0)
 FORGED_MARKED = replace(MARKED, name="one+marked, forged", forges=1)
 FORGED_TWO = replace(MARKED_TWO, name="two+marked, forged", fates=0, leases=0, forges=1)
 ADOPTED = replace(TASKS, name="one+task, a retry adopts, forged", retries=True, fates=0, forges=1)
+READER = Scenario("two, and one that reads", 3, readers=1, asked=True, recoverers=1, fates=1)
+MARKED_READER = replace(MARKED_TWO, name="two, and marked that reads", marked_reads=True, leases=0)
 UNNOTED = replace(TWO, name="two, one by its note", unnoted=True, unconfigured=True)
 
 #: Every shape, with bounds that leave the whole of it explored in seconds.
@@ -105,7 +129,7 @@ SCENARIOS = (
     TWO,
     replace(TWO, name="two, interrupted", interrupts=True, leases=0),
     replace(TWO, name="two, votes and cuts", noes=True, cuts=1, leases=0),
-    replace(TWO, name="two, one read-only", readers=1),
+    replace(TWO, name="two, one read-only", abstaining=1),
     replace(TWO, name="two, no evidence", evidence=False),
     replace(TWO, name="two, held", evidence=False, holds=True, leases=0),
     replace(TWO, name="two, disk", disk=True, fates=1, leases=0),
@@ -155,6 +179,17 @@ SCENARIOS = (
     UNNOTED,
     replace(UNNOTED, name="two, one by its note, forged", forges=1, fates=0, leases=0),
     replace(UNNOTED, name="one+marked, by its note", branches=1, marked=True),
+    replace(READER, leases=0),
+    replace(READER, name="two, and one that reads, a lease", fates=0),
+    replace(READER, name="one, and one that reads", branches=2, recoverers=0, leases=0, fates=2, cuts=1),
+    replace(READER, name="two that read", branches=2, readers=2, recoverers=0, leases=0, fates=2, cuts=1),
+    replace(READER, name="one, and one that reads, interrupted", branches=2, interrupts=True, recoverers=0, leases=0),
+    replace(READER, name="one that reads, and marked", branches=1, marked=True, recoverers=0, leases=0, cuts=1),
+    replace(READER, name="one, one that reads, and marked", branches=2, marked=True, leases=0),
+    replace(READER, name="one that reads, and a task", branches=1, tasks=1),
+    replace(MARKED_READER, asked=True),
+    replace(MARKED_READER, name="one, and marked that reads", branches=1, asked=True, recoverers=0),
+    replace(TWO, name="two, asked", asked=True, noes=True, cuts=1, leases=0),
     # Two commands of unknown fate, which is where most of what can go wrong does.
     *(
         replace(shape, name=f"{shape.name}, two fates", fates=2, leases=leases)

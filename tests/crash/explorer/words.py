@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.crash.explorer.world import Command, Reply
 
 _SAID = {
+    "ask": "ask {place} whether it has only read",
     "prepare": "PREPARE {place}",
     "commit": "COMMIT PREPARED {place}",
     "rollback": "ROLLBACK PREPARED {place}",

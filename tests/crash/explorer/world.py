@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from tests.crash.explorer.scenarios import LEDGER
 from txpool.log.base import Decision, Heuristic, Life
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.resources.base import BranchRecord, Refused, Site
@@ -17,7 +18,6 @@ from txpool.xid import Xid, make_gtrid
 NODE = "node"
 INCARNATION = "c" * 12
 GTRID = make_gtrid(NODE, INCARNATION, 1)
-LEDGER = "ledger"
 #: The identity of its table of marks.
 RIGHT = "right0table0"
 #: The role that our sessions log in as.
@@ -123,13 +123,22 @@ class Machine:
     """What commands do, for one scenario. `flaws` name what a mutation leaves out of the model's own stores."""
 
     def __init__(
-        self, names: tuple[str, ...], readers: frozenset[str], *, holds: bool, flaws: frozenset[str], superuser: bool
+        self,
+        names: tuple[str, ...],
+        abstaining: frozenset[str],
+        *,
+        reading: frozenset[str],
+        holds: bool,
+        flaws: frozenset[str],
+        superuser: bool,
     ) -> None:
         self.names = names
         self.flaws = flaws
+        #: Where only reads were done.
+        self.reading = reading
         #: Recovery may end what it does not own.
         self._superuser = superuser
-        self._readers = readers
+        self._abstaining = abstaining
         self._holds = holds
         self._index = {name: number for number, name in enumerate(names)}
         self._known: dict[tuple[World, Command], tuple[World, Reply]] = {}
@@ -161,10 +170,15 @@ class Machine:
         branches[number] = (state, branches[number][1] if bqual is None else bqual)
         return world._replace(branches=tuple(branches))
 
+    def _ask(self, world: World, name: str) -> tuple[World, Reply]:
+        if self.state(world, name) != "open":
+            return world, ("!", Lost, "the session is gone")
+        return world, ("=", name in self.reading)
+
     def _prepare(self, world: World, name: str, bqual: str) -> tuple[World, Reply]:
         if self.state(world, name) != "open":
             return world, ("!", Lost, "the session is gone")
-        if name in self._readers:
+        if name in self._abstaining:
             return self._become(world, name, "read-only"), ("=", "read-only")
         if (name, bqual) in world.forged:
             return self._become(world, name, "aborted"), ("!", Taken, "somebody else has prepared under that name")
@@ -237,6 +251,11 @@ class Machine:
 
     # -- the marked database ------------------------------------------------------------------------------------
 
+    def _ask_row(self, world: World, place: str) -> tuple[World, Reply]:
+        if world.ledger != "open":
+            return world, ("!", Lost, "the session is gone")
+        return world, ("=", place in self.reading)
+
     def _mark_row(self, world: World, place: str, gtrid: str, recs: tuple[Rec, ...]) -> tuple[World, Reply]:
         if world.ledger == "left":
             return world._replace(ledger="aborted"), ("!", Lost, "the session is gone")
@@ -301,7 +320,7 @@ class Machine:
         key = (world.log, command)
         found = self._log_known.get(key)
         if found is None:
-            found = self._log_known[key] = _ask(world.log, command)
+            found = self._log_known[key] = _told(world.log, command)
         log, reply = found
         if log is not world.log:
             world = world._replace(log=log)
@@ -312,7 +331,7 @@ class Machine:
         return world, reply
 
 
-def _ask(log: LogState, command: Command) -> tuple[LogState, Reply]:
+def _told(log: LogState, command: Command) -> tuple[LogState, Reply]:
     """The memory store's own answer, and what it has made of the disk."""
     disk = MemoryDisk(NODE)
     disk.outcomes = {g: None if recs is None else Decision(g, thaw(recs)) for g, recs in log.outcomes}

@@ -67,7 +67,9 @@ class Readers:
             self._quietly(each.await_commit, each)
 
     def roll_back(self) -> None:
-        """The others have rolled back, or nobody knows. Raises nothing."""
+        """The others have rolled back, or nobody knows; in a task, they are prepared. Raises nothing."""
+        if failpoints.armed and self._open:
+            self._quietly(partial(failpoints.hit, "readers.rolling-back"), None)
         ending, self._open = self._open, {}
         for part, each in ending.items():
             self._quietly(part.rollback, each)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.crash.explorer.scenarios import MARKED, MARKED_READER, MARKED_TWO, ONE, POINTER, READER, TASKS, TWO
+from tests.crash.explorer.scenarios import MARKED, MARKED_TWO, ONE, POINTER, READER, TASKS, TWO
 from tests.crash.mutating import Edit, Mutation
 
 _C = "txpool.coordinator:Coordinator."
@@ -291,7 +291,6 @@ MUTATIONS = (
         "whoever is asked is taken for a reader",
         (Edit("txpool.readers:Readers.find", "if not reading.await_answer():", "if reading.await_answer() is None:"),),
         scenario=replace(TWO, name="two, asked", asked=True),
-        found="FALSE",
     ),
     Mutation(
         "36d",
@@ -299,18 +298,5 @@ MUTATIONS = (
         (Edit("txpool.readers:Readers.find", "if failures:", "if False:"),),
         scenario=replace(TWO, name="two, asked", asked=True, cuts=1, leases=0),
         found="FALSE",
-    ),
-    Mutation(
-        "36e",
-        "the branches are named as if the marked one, which has only read, decided",
-        (
-            Edit(_C + "_prepare", "if self._marked else (None", "if self._unit.marked else (None"),
-            Edit(
-                _C + "_prepare",
-                "(self._marked.datasource, self._marked.identity())",
-                "(self._unit.marked.datasource, self._unit.marked.identity())",
-            ),
-        ),
-        scenario=replace(MARKED_READER, asked=True),
     ),
 )

@@ -1,7 +1,7 @@
 """Children that may be killed, at the price of a fork: their parent has imported everything and opened nothing.
 
 `python -m tests.crash.nursery FOLDER` reads orders from stdin, a JSON object a line, and answers each with one:
-`{"task": "transact", "number": 7, "names": ["one", "two"], "failpoints": "log.record=kill"}` or
+`{"task": "transact", "number": 7, "names": ["one", "two"], "reads": [], "failpoints": "log.record=kill"}` or
 `{"task": "scan", "failpoints": …}`. A child that has survived stays until `{"task": "release"}`.
 """
 
@@ -37,9 +37,11 @@ class Nursery:
             text=True,
         )
 
-    def transact(self, number: int, names: Collection[str], points: str) -> dict[str, Any]:
+    def transact(
+        self, number: int, names: Collection[str], points: str, *, reads: Collection[str] = ()
+    ) -> dict[str, Any]:
         """One transaction in a child of its own: `said` and the `points` reached, or only `status` where it died."""
-        return self._order(task="transact", number=number, names=[*names], failpoints=points)
+        return self._order(task="transact", number=number, names=[*names], reads=[*reads], failpoints=points)
 
     def scan(self, points: str) -> dict[str, Any]:
         """One scan of recovery in a child of its own; the answer is as for `transact`."""
@@ -125,6 +127,8 @@ def _transact(order: dict[str, Any]) -> dict[str, Any]:
             gtrids.append(tx.gtrid)
             for name in order["names"]:
                 connect(f"{name}.properties").cursor().execute(f"insert into t values ({order['number']})")
+            for name in order["reads"]:
+                connect(f"{name}.properties").cursor().execute("select count(*) from t").fetchall()
 
     configure("txpool.properties")
     said = told(work)

@@ -32,15 +32,26 @@ class Statement:
     needle: bytes
     names: tuple[str, ...]
     rolls_back: bool = False
+    #: Databases that it only reads.
+    reads: tuple[str, ...] = ()
+
+    @property
+    def struck(self) -> str:
+        """The database on whose way it is."""
+        return (*self.reads, *self.names)[0]
 
 
 def struck(world: World, proxy: Proxy, statement: Statement, how: Strike) -> str:
     """A transaction whose statement is struck at; what its caller is told. The one before it warms everything up."""
-    assert world.attempt(0, *statement.names) == DONE
+
+    def attempt(number: int) -> str:
+        return world.attempt(number, *statement.names, doing=lambda: world.read(statement.reads))
+
+    assert attempt(0) == DONE
     proxy.strike(statement.needle, how)
     if statement.rolls_back:
         failpoints.arm("coordinator.prepared", "raise")
-    said = world.attempt(1, *statement.names)
+    said = attempt(1)
     failpoints.disarm()
     assert proxy.struck.wait(10)
     return said

@@ -55,6 +55,17 @@ IN_THE_LOG = (
     (UNKNOWN_NO, "log.abort", False),
     (UNKNOWN_YES, "log.abort", True),
 )
+BESIDE_READERS = (
+    (PLAIN, "readers.apart", False),
+    (PLAIN, "readers.committing", True),
+    (ROLLS_BACK, "readers.rolling-back", False),
+)
+#: Which databases are written, and which are only read beside these.
+READ = (
+    (PREPARING[:2], PREPARING[2:]),
+    (PREPARING[:2], (*PREPARING[2:], "book")),
+    ((*PREPARING[:1], "ledger"), PREPARING[1:2]),
+)
 IN_THE_MARK = (
     (PLAIN, "marked.row", False),
     (PLAIN, "coordinator.marked", False),
@@ -75,13 +86,15 @@ class Scenario:
     nth: int
     #: How it ends where it is killed there.
     committed: bool
+    #: Databases that it only reads.
+    reads: tuple[str, ...] = ()
 
     @property
     def points(self) -> str:
         return ", ".join(filter(None, (self.before, f"{self.point}={self.action}@{self.nth}")))
 
     def __str__(self) -> str:
-        return f"{'+'.join(self.names)}: {self.points}"
+        return f"{'+'.join(self.names)}, reading {'+'.join(self.reads) or 'nothing'}: {self.points}"
 
 
 def scenarios() -> Iterator[Scenario]:
@@ -96,6 +109,12 @@ def scenarios() -> Iterator[Scenario]:
                 for nth in range(1, count + 1 if each else 2):
                     for action in ("kill", "raise"):
                         yield Scenario(names, before, point, action, nth, committed)
+    for names, reads in READ:
+        for before, point, committed in BESIDE_READERS:
+            for action in ("kill", "raise"):
+                yield Scenario(names, before, point, action, 1, committed, reads)
+    for point, committed in (("readers.apart", False), ("readers.committing", True)):
+        yield Scenario(PREPARING[:1], PLAIN, point, "kill", 1, committed, PREPARING[1:2])
 
 
 @pytest.fixture(params=["sqlite", "sql"])
@@ -123,7 +142,7 @@ class Crashes:
 
     def play(self, scenario: Scenario) -> None:
         self._count += 1
-        answer = self.nursery.transact(self._count, scenario.names, scenario.points)
+        answer = self.nursery.transact(self._count, scenario.names, scenario.points, reads=scenario.reads)
         if scenario.action == "kill":
             assert answer == {"status": -9}, f"{scenario} was not reached: {answer}"
             self.hit.add(scenario.point)

@@ -24,6 +24,9 @@ COMMIT_PREPARED = Statement(b"commit prepared", ("one", "two"))
 ROLLBACK_PREPARED = Statement(b"rollback prepared", ("one", "two"), rolls_back=True)
 MARKED_COMMIT = Statement(b"commit\0", ("book", "one", "two"))
 ONE_PHASE = Statement(b"commit\0", ("one",))
+ASKED = Statement(b"pg_current_xact_id_if_assigned() is null", ("two", "three"), reads=("one",))
+READER_COMMIT = Statement(b"commit\0", ("two", "three"), reads=("one",))
+READER_ROLLBACK = Statement(b"rollback\0", ("two", "three"), rolls_back=True, reads=("one",))
 
 #: What the caller is told, and how it ends in truth.
 EXPECTED = {
@@ -35,6 +38,9 @@ EXPECTED = {
         Strike.DEAF: (UNDONE, False),
         Strike.LATE: (UNDONE, False),
     },
+    ("asked", ASKED): {how: (DONE, True) if how is Strike.DELAYED else (UNDONE, False) for how in Strike},
+    ("reader-COMMIT", READER_COMMIT): dict.fromkeys(Strike, (DONE, True)),
+    ("reader-ROLLBACK", READER_ROLLBACK): dict.fromkeys(Strike, (UNDONE, False)),
     ("COMMIT-PREPARED", COMMIT_PREPARED): dict.fromkeys(Strike, (DONE, True)),
     ("ROLLBACK-PREPARED", ROLLBACK_PREPARED): dict.fromkeys(Strike, (UNDONE, False)),
     ("marked-COMMIT", MARKED_COMMIT): DECIDING,
@@ -74,7 +80,7 @@ def test_a_fault_at_a_statement(
     evidence: Evidence,
 ) -> None:
     cleanup = "\ncmr.immediate-cleanup = true" if statement is MARKED_COMMIT else ""
-    world.describe(statement.names[0], port=proxy.port, more=_IMPATIENT + cleanup)
+    world.describe(statement.struck, port=proxy.port, more=_IMPATIENT + cleanup)
     with world.coordinator() as manager:
         assert struck(world, proxy, statement, how) == said
         proxy.repair(how)

@@ -153,6 +153,11 @@ class World:
         for name in names:
             connect(self.folder / f"{name}.properties").cursor().execute(f"insert into t values ({number})")
 
+    def read(self, names: Collection[str]) -> None:
+        """Read each datasource, as part of the ambient transaction."""
+        for name in names:
+            connect(self.folder / f"{name}.properties").cursor().execute("select count(*) from t").fetchall()
+
     def attempt(self, number: int, *names: str, doing: Callable[[], object] = lambda: None) -> str:
         """One transaction that does so, and what its caller is told of its end."""
         return told(lambda: self._transaction(number, names, doing))

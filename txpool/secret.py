@@ -209,6 +209,12 @@ def passwords_in(text: str) -> list[str]:
 
 def redact_url(text: str) -> str:
     """A url, conninfo, or any text with some in it, with all that may be a password shown as ***."""
+    start, end = _userinfo(text)
+    for match in _PARAMETER.finditer(text):
+        if 0 < start < match.start() and match.start("password") <= end < match.end():
+            # Nobody can say whether the @ is a parameter's, or the end of a password that looks like one.
+            text = f"{text[:start]}***{text[match.end() :]}"
+            break
     text = _PARAMETER.sub(_hidden, text)
     start, end = _userinfo(text)
     if start < end and not _REFERENCE_ALONE.fullmatch(text, start, end):

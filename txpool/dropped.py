@@ -18,6 +18,7 @@ from time import monotonic
 from types import CodeType
 from typing import TYPE_CHECKING
 
+from txpool.errors import ProgrammingError
 from txpool.outcome import rolled_back
 
 if TYPE_CHECKING:
@@ -93,6 +94,15 @@ def close(timeout: float) -> None:
     until = monotonic() + timeout
     for done in list(_under_way):
         done.acquire(timeout=max(until - monotonic(), 0))
+
+
+def require_kept(former: Transaction | None) -> None:
+    """ProgrammingError where work of one that was given up goes on here, and would begin another for its rest."""
+    if former is not None and former.abandoned:
+        raise ProgrammingError(
+            f"{former.gtrid}, which is ambient here, was given up and rolls back: its work cannot go on in another "
+            "transaction. Nothing was done"
+        )
 
 
 def holding(datasources: list[str], prepared: int) -> str:

@@ -47,9 +47,6 @@ _ambient: ContextVar[Transaction | None] = ContextVar("txpool.transaction", defa
 #: `current`, and to this it could not.
 ambient: Callable[[], Transaction | None] = _ambient.get
 
-
-#: Seconds that the end of the program waits for what was dropped, and is rolling back.
-
 #: Told in the thread itself what its ambient transaction is now, or None (Spark's jobs carry it to their tasks).
 ambient_listeners: list[Callable[[Transaction | None], object]] = []
 
@@ -244,6 +241,7 @@ def begin(timeout: float | None = None) -> Transaction:
         raise ProgrammingError(
             f"{active.gtrid} is active here: end it first, suspend() it, or nest by `with transaction()`"
         )
+    dropped.require_kept(active)
     frame = sys._getframe(1)
     origin = frame.f_code, frame.f_lasti
     transaction = get_manager().new_transaction(timeout)

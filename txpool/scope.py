@@ -65,53 +65,77 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             while frame.f_globals is _CONTEXTLIB and frame.f_back is not None:  # an ExitStack's
                 frame = frame.f_back
             origin = frame.f_code, frame.f_lasti
-            self._transaction = get_manager().new_transaction(self._timeout)
-            self._transaction.scoped = True
-            if self._note:
-                self._transaction.note = self._note
-            if self._transaction.trace is not None:
-                self._span = self._transaction.trace.enter()
-            self._token: Token[Transaction | None] = make_ambient(self._transaction)
+            dropped.require_kept(ambient)
+            self._begin(get_manager().new_transaction(self._timeout))
             self._transaction.origin = origin  # no call any more: an interrupt would leave it ambient
         return self._transaction
+
+    @classmethod
+    def _of(cls, begun: Transaction) -> transaction:
+        """A block that is entered already, whatever is ambient; who asked for it leaves it step by step."""
+        block = cls()
+        block.joined = False
+        block._begin(begun)
+        return block
+
+    def _begin(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        transaction.scoped = True
+        if self._note:
+            transaction.note = self._note
+        if transaction.trace is not None:
+            self._span = transaction.trace.enter()
+        self._token: Token[Transaction | None] = make_ambient(transaction)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._is_to_end(error):
+            return
+        # Ended while it is still ambient: before_completion callbacks work in it.
+        try:
+            self._end(error)
+        finally:
+            self._restore()
+
+    def _is_to_end(self, error: BaseException | None) -> bool:
+        """Whether this block ends the transaction, now and here; where another does, the error is noted."""
         if self.joined:
             if error is not None:
                 self._transaction.set_rollback_only(error)
-            return
+            return False
+        given_up = isinstance(error, GeneratorExit)  # perhaps by a finaliser, which does no I/O, and takes no lock
         try:
             self._token = renew_ambient(self._transaction, self._token)
         except ValueError as elsewhere:
-            if kind is GeneratorExit:
+            if given_up:
                 dropped.leave(self._transaction)
-                return
+                return False
             self._transaction.rollback(leaving=True)
             raise ProgrammingError(
                 f"the block of {self._transaction.gtrid} is left in another thread or context than it was entered in "
-                "(by a generator that has gone on elsewhere?): what was done within it was rolled back. Enter and "
-                "leave it in one"
+                "(by a generator that has gone on elsewhere, as FastAPI's synchronous dependencies do?): what was done "
+                "within it was rolled back, and what code elsewhere did meanwhile was no part of it. Enter and leave "
+                "it in one"
             ) from error or elsewhere
-        # Ended while it is still ambient: before_completion callbacks work in it.
-        spans = self._transaction.trace
-        try:
-            if kind is GeneratorExit:  # given up, perhaps by a finaliser, which does no I/O, and takes no span's lock
+        if given_up:
+            try:
                 dropped.leave(self._transaction)
-            else:
-                if spans is not None and error is not None:
-                    spans.failed(error)
-                self._end(error)
-        finally:
-            restore_ambient(self._token)
-            if spans is not None:
-                spans.leave(self._span)
+            finally:
+                self._restore()
+        return not given_up
+
+    def _restore(self) -> None:
+        restore_ambient(self._token)
+        if self._transaction.trace is not None:
+            self._transaction.trace.leave(self._span)
 
     def _end(self, error: BaseException | None) -> None:
         if error is None:
             self._transaction.commit(leaving=True)
             return
+        if self._transaction.trace is not None:
+            self._transaction.trace.failed(error)
         self._transaction.rollback(leaving=True)
         timeout = self._transaction.doom
         if isinstance(timeout, TransactionTimeout) and isinstance(error, Exception) and error is not timeout:
@@ -168,7 +192,7 @@ def transactional(
             name,
             propagation,
             timeout,
-            origin=_origin(function),
+            origin=origin_of(function),
             rollback_on=rollback_on,
             dont_rollback_on=dont_rollback_on,
             note=note,
@@ -243,7 +267,8 @@ def _require_function(function: Any) -> str:
     return name
 
 
-def _origin(function: Any) -> dropped.Origin | None:
+def origin_of(function: Any) -> dropped.Origin | None:
+    """Where it is written."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return None if code is None else (code, 0)
 

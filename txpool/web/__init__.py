@@ -1,0 +1,1 @@
+"""Each request of a web application as one transaction: `txpool.web.wsgi`, `txpool.web.fastapi`."""

@@ -1,0 +1,205 @@
+"""A WSGI middleware by which each request is one transaction, and no byte of its answer leaves before the decision.
+
+The application runs, its body is iterated and closed, all in one thread and within the transaction. Then that ends, and
+only then does the server hear of an answer: the application's, or an error where the commit has failed. A client that
+goes away meanwhile changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from txpool.errors import ProgrammingError, TransactionError, TransactionRolledBack, TransactionTimeout
+from txpool.manager import current, make_ambient, restore_ambient
+from txpool.scope import transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+logger = logging.getLogger("txpool")
+
+#: In a request's environ: its Transaction.
+TRANSACTION = "txpool.transaction"
+
+_MAX_BODY = 8 * 2**20
+_STATUS = re.compile(r"[1-9][0-9]{2}( [^\r\n\0]*)?")
+_SENDABLE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # Latin-1, and no control character
+
+_ROLLED_BACK = (
+    "503 Service Unavailable",
+    "What this request did in its transaction was rolled back: nothing of it stays. It may be sent again.\n",
+)
+_UNCERTAIN = (
+    "500 Internal Server Error",
+    "What has become of this request is not certain: it may have been done, as a whole or in part. Do not send it "
+    "again before that is settled; the server's log names its transaction.\n",
+)
+
+
+def is_error(status: int) -> bool:
+    """From 400 on: frameworks make such an answer of an exception, which so never reaches a middleware."""
+    return status >= 400
+
+
+class _ErrorAnswer(Exception):
+    """The application has answered with an error: its transaction rolls back."""
+
+
+class TransactionMiddleware:
+    """Makes each request of a WSGI application one transaction of its own. Thread-safe.
+
+    It commits where the application has answered, and rolls back where that raised, or where `rollback_on_status`,
+    given the answer's status, says so: by default from 400 on. A commit that fails is answered with 503 where the
+    transaction rolled back, else with 500, and logged. `timeout` in seconds is the transaction's. A body of more than
+    `max_body` bytes, and a `text/event-stream`, are refused, and roll back: requests for which `exclude(environ)` is
+    true pass by, outside any transaction. `environ["txpool.transaction"]` is the Transaction.
+    """
+
+    def __init__(
+        self,
+        app: WSGIApplication,
+        *,
+        timeout: float | None = None,
+        exclude: Callable[[WSGIEnvironment], object] | None = None,
+        rollback_on_status: Callable[[int], object] = is_error,
+        max_body: int = _MAX_BODY,
+    ) -> None:
+        self._app = app
+        self._timeout = timeout
+        self._exclude = exclude
+        self._rollback_on_status = rollback_on_status
+        self._max_body = max_body
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        here = current()
+        if here is not None and environ.get(TRANSACTION) is here:  # another middleware's, which will decide
+            return self._app(environ, start_response)
+        if self._exclude is not None and self._exclude(environ):
+            return self._app(environ, start_response)
+        # What an earlier request has left open in this thread is none of this one's.
+        token = make_ambient(None)
+        try:
+            answer = _Answer(_named(environ), self._max_body)
+            failure = self._run(environ, answer)
+        finally:
+            environ.pop(TRANSACTION, None)
+            restore_ambient(token)
+        if failure is None:
+            start_response(answer.status, answer.headers)
+            return answer.chunks
+        logger.error(
+            "%s: the application's answer is withheld, since its commit failed", _named(environ), exc_info=failure
+        )
+        return _tell(failure, environ, start_response)
+
+    def _run(self, environ: WSGIEnvironment, answer: _Answer) -> TransactionError | None:
+        """Let the application answer, and decide; how the decision failed, if the answer cannot be given for that."""
+        commits: bool | None = None
+        try:
+            with transaction(self._timeout) as begun:
+                environ[TRANSACTION] = begun
+                for _ in answer.collected(self._app, environ):
+                    if isinstance(begun.doom, TransactionTimeout) and not is_error(answer.code):
+                        raise begun.doom  # an endless body ends so
+                commits = not (answer.failed or self._rollback_on_status(answer.code))
+                if not commits:
+                    raise _ErrorAnswer(f"{_named(environ)} was answered by {answer.status}")
+        except _ErrorAnswer:
+            return None
+        except TransactionError as error:
+            if commits is None:  # the application's own, or why it could not go on
+                raise
+            if not commits and isinstance(error, TransactionRolledBack):
+                return None
+            return error
+        return None
+
+
+class _Answer:
+    """What an application answers, kept until the decision."""
+
+    def __init__(self, request: str, limit: int) -> None:
+        self.status = ""
+        self.headers: list[tuple[str, str]] = []
+        self.chunks: list[bytes] = []
+        #: The application has told of an exception.
+        self.failed = False
+        self._request = request
+        self._limit = limit
+        self._size = 0
+        self._complete = False
+
+    @property
+    def code(self) -> int:
+        return int(self.status[:3] or 0)
+
+    def collected(self, app: WSGIApplication, environ: WSGIEnvironment) -> Iterable[None]:
+        """Run the application to its end, with a step for each part of its body; closes that in any case."""
+        body = app(environ, self.start)
+        try:
+            for chunk in body:
+                if not self.status:
+                    raise ProgrammingError(f"{self._request}: the application has not called start_response()")
+                self.write(chunk)
+                yield
+        finally:
+            if hasattr(body, "close"):
+                body.close()
+        self._complete = True
+        if not self.status:
+            raise ProgrammingError(f"{self._request}: the application has not called start_response()")
+
+    def start(self, status: str, headers: list[tuple[str, str]], error: Any = None, /) -> Callable[[bytes], object]:
+        """WSGI's start_response. What the server would refuse after the decision is refused now."""
+        if self.status and error is None:
+            raise ProgrammingError(f"{self._request}: the application has called start_response() twice")
+        if not _STATUS.fullmatch(status):
+            raise ProgrammingError(f"{self._request}: {status!r} is no status: WSGI wants one like '200 OK'")
+        for name, value in headers:
+            if not _SENDABLE.fullmatch(name + value):
+                raise ProgrammingError(f"{self._request}: the header {name!r} cannot be sent")
+            if name.lower() == "content-type" and value.lower().startswith("text/event-stream"):
+                raise ProgrammingError(
+                    f"{self._request} answers by a stream of events, and nothing leaves before its transaction's end: "
+                    "it rolls back. Have such requests pass by: TransactionMiddleware(…, exclude=…)"
+                )
+        if error is not None:  # nothing has been sent yet: the error's page takes the place of all there is
+            self.failed = True
+            self.chunks.clear()
+            self._size = 0
+        self.status, self.headers = status, list(headers)
+        return self.write
+
+    def write(self, chunk: bytes) -> None:
+        """WSGI's write()."""
+        if self._complete:
+            raise ProgrammingError(f"{self._request} has been answered: nothing more can be written")
+        self._size += len(chunk)
+        if self._size > self._limit:
+            raise ProgrammingError(
+                f"{self._request} answers by more than max_body = {self._limit:,} bytes, which would be kept in memory "
+                "until its transaction's end: it rolls back. Have such requests pass by: TransactionMiddleware(…, "
+                "exclude=…)"
+            )
+        self.chunks.append(bytes(chunk))
+
+
+def _tell(failure: TransactionError, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    status, text = _ROLLED_BACK if isinstance(failure, TransactionRolledBack) else _UNCERTAIN
+    body = text.encode()
+    headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
+    try:
+        raise failure
+    except TransactionError:
+        start_response(status, headers, sys.exc_info())
+    return [] if environ.get("REQUEST_METHOD") == "HEAD" else [body]
+
+
+def _named(environ: WSGIEnvironment) -> str:
+    """A request, for people."""
+    return f"{environ.get('REQUEST_METHOD')} {environ.get('SCRIPT_NAME', '')}{environ.get('PATH_INFO', '')}"

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from txpool.errors import ProgrammingError, TransactionError, TransactionRolledBack, TransactionTimeout
@@ -103,9 +104,10 @@ class TransactionMiddleware:
         try:
             with transaction(self._timeout) as begun:
                 environ[TRANSACTION] = begun
-                for _ in answer.collected(self._app, environ):
-                    if isinstance(begun.doom, TransactionTimeout) and not is_error(answer.code):
-                        raise begun.doom  # an endless body ends so
+                with closing(answer.collected(self._app, environ)) as steps:
+                    for _ in steps:
+                        if isinstance(begun.doom, TransactionTimeout) and not is_error(answer.code):
+                            raise begun.doom  # an endless body ends so
                 commits = not (answer.failed or self._rollback_on_status(answer.code))
                 if not commits:
                     raise _ErrorAnswer(f"{_named(environ)} was answered by {answer.status}")
@@ -138,7 +140,7 @@ class _Answer:
     def code(self) -> int:
         return int(self.status[:3] or 0)
 
-    def collected(self, app: WSGIApplication, environ: WSGIEnvironment) -> Iterable[None]:
+    def collected(self, app: WSGIApplication, environ: WSGIEnvironment) -> Generator[None]:
         """Run the application to its end, with a step for each part of its body; closes that in any case."""
         body = app(environ, self.start)
         try:

@@ -1,0 +1,374 @@
+"""TransactionMiddleware: what the server hears of an answer, and when; both of its sides are held to PEP 3333."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from wsgiref.util import FileWrapper, setup_testing_defaults
+from wsgiref.validate import validator
+
+import pytest
+
+import txpool
+from txpool.manager import current, make_ambient, restore_ambient
+from txpool.web.wsgi import TransactionMiddleware
+
+OK = "200 OK"
+PLAIN = [("Content-Type", "text/plain")]
+
+
+class Server:
+    """A server of one request at a time, and the database behind it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "one.db"
+        with self.bare() as raw:
+            raw.execute("create table t (n integer primary key)")
+        self.datasource = txpool.DataSource(name="one", driver="sqlite3", mode="local", url=f"sqlite:///{self._path}")
+        #: What the server has heard, and what the database held just then.
+        self.heard: list[tuple[str, list[int]]] = []
+        self.headers: list[tuple[str, str]] = []
+        self.exc_info: Any = None
+
+    def bare(self) -> Any:
+        return closing(sqlite3.connect(self._path, isolation_level=None))
+
+    @property
+    def rows(self) -> list[int]:
+        with self.bare() as raw:
+            return [n for (n,) in raw.execute("select n from t order by n")]
+
+    def insert(self, n: int) -> None:
+        with self.datasource.connect() as connection:
+            connection.cursor().execute("insert into t values (?)", (n,))
+
+    def ask(self, app: Any, method: str = "GET", *, validated: bool = True, **environ: Any) -> tuple[str, bytes]:
+        """Status and body. The middleware has made all of the body before the server asks for any."""
+        environ["REQUEST_METHOD"] = method
+        setup_testing_defaults(environ)
+        environ["QUERY_STRING"] = ""
+
+        def start_response(status: str, headers: Any, exc_info: Any = None, /) -> Callable[[bytes], object]:
+            self.heard.append((status, self.rows))
+            self.headers, self.exc_info = headers, exc_info
+            return lambda chunk: None
+
+        body: Any = (validator(app) if validated else app)(environ, start_response)
+        try:
+            content = b"".join(body)
+        finally:
+            getattr(body, "close", lambda: None)()
+        assert current() is None
+        return self.heard[-1][0], content
+
+    def serve(self, app: Any, method: str = "GET", **options: Any) -> tuple[str, bytes]:
+        """The same, where the application is behind the middleware, and a validator on either side of that."""
+        return self.ask(TransactionMiddleware(validator(app), **options), method)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    txpool.configure(node_name="unit-test")
+    server = Server(tmp_path)
+    with server.datasource:
+        yield server
+
+
+class Body:
+    """A body that is iterated, and closed."""
+
+    def __init__(self, chunks: Iterable[bytes], close: Callable[[], object] = lambda: None) -> None:
+        self._chunks = chunks
+        self._close = close
+        self.closed = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._chunks)
+
+    def close(self) -> None:
+        self.closed += 1
+        self._close()
+
+
+def test_an_answer_is_given_after_the_decision(server: Server) -> None:
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        server.insert(1)
+        start_response(OK, [*PLAIN, ("Set-Cookie", "a=1"), ("Set-Cookie", "b=2")])
+        assert server.heard == []
+        assert environ["txpool.transaction"] is current()
+        return [b"do", b"ne"]
+
+    assert server.serve(app) == (OK, b"done")
+    assert server.heard == [(OK, [1])]
+    assert server.headers == [*PLAIN, ("Set-Cookie", "a=1"), ("Set-Cookie", "b=2")]
+
+
+def test_a_generator_starts_late_and_works_in_the_transaction_to_its_end(server: Server) -> None:
+    def app(environ: Any, start_response: Any) -> Iterator[bytes]:
+        start_response(OK, PLAIN)
+        server.insert(1)
+        yield b"a"
+        server.insert(2)
+        assert server.rows == []
+        yield b"b"
+        server.insert(3)
+
+    assert server.serve(app) == (OK, b"ab")
+    assert server.heard == [(OK, [1, 2, 3])]
+
+
+def test_what_is_written_comes_before_what_is_iterated(server: Server) -> None:
+    late: list[Any] = []
+
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        write = start_response(OK, PLAIN)
+        late.append(write)
+        write(b"first ")
+        return [b"second"]
+
+    assert server.serve(app) == (OK, b"first second")
+    with pytest.raises(txpool.ProgrammingError, match="nothing more can be written"):
+        late[0](b"third")
+
+
+def test_close_is_called_once_and_within(server: Server) -> None:
+    body = Body([b"a"], lambda: server.insert(1))
+
+    def app(environ: Any, start_response: Any) -> Body:
+        start_response(OK, PLAIN)
+        return body
+
+    assert server.serve(app) == (OK, b"a")
+    assert (body.closed, server.heard) == (1, [(OK, [1])])
+
+
+def _fail() -> None:
+    raise ZeroDivisionError("the application's own")
+
+
+def _failing(server: Server) -> Iterator[bytes]:
+    server.insert(3)
+    yield b"a"
+    _fail()
+
+
+@pytest.mark.parametrize("where", ["call", "first", "later", "close"])
+def test_an_exception_rolls_back_and_reaches_the_server(server: Server, where: str) -> None:
+    body = Body(_failing(server) if where == "later" else [b"a"], _fail if where == "close" else lambda: None)
+
+    def app(environ: Any, start_response: Any) -> Any:
+        server.insert(1)
+        if where == "call":
+            _fail()
+        start_response(OK, PLAIN)
+        return body
+
+    def generating(environ: Any, start_response: Any) -> Any:
+        server.insert(1)
+        _fail()
+        yield b""
+
+    with pytest.raises(ZeroDivisionError):
+        server.ask(TransactionMiddleware(generating if where == "first" else app), validated=False)
+    assert (server.heard, server.rows) == ([], [])
+    assert current() is None
+    assert body.closed == (where in ("later", "close"))
+
+
+@pytest.mark.parametrize(
+    ("status", "kept"),
+    [("200 OK", True), ("303 See Other", True), ("404 Not Found", False), ("409 Conflict", False), ("500 Oh", False)],
+)
+def test_an_error_s_status_rolls_back_and_is_the_answer(server: Server, status: str, kept: bool) -> None:
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        server.insert(1)
+        start_response(status, PLAIN)
+        return [b"so"]
+
+    assert server.serve(app) == (status, b"so")
+    assert server.heard == [(status, [1] if kept else [])]
+
+
+def test_which_status_rolls_back_is_the_users_choice(server: Server) -> None:
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        server.insert(1)
+        start_response("404 Not Found", PLAIN)
+        return [b""]
+
+    with pytest.raises(ZeroDivisionError):
+        server.serve(app, rollback_on_status=lambda status: 1 / 0)
+    assert server.rows == []
+    assert server.serve(app, rollback_on_status=lambda status: status >= 500) == ("404 Not Found", b"")
+    assert server.rows == [1]
+
+
+def test_an_answer_that_tells_of_an_exception_rolls_back_and_replaces_all_there_was(server: Server) -> None:
+    def app(environ: Any, start_response: Any) -> Iterator[bytes]:
+        server.insert(1)
+        start_response(OK, [*PLAIN, ("Content-Length", "8")])
+        yield b"half"
+        try:
+            _fail()
+        except ZeroDivisionError:
+            start_response("200 Not so OK", PLAIN, sys.exc_info())
+        yield b"sorry"
+
+    assert server.serve(app) == ("200 Not so OK", b"sorry")
+    assert (server.headers, server.rows) == (PLAIN, [])
+
+
+@pytest.mark.parametrize("method", ["POST", "HEAD"])
+def test_a_failed_commit_is_no_success(server: Server, method: str, caplog: pytest.LogCaptureFixture) -> None:
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        server.insert(1)
+        txpool.current().before_completion(_fail)  # type: ignore[union-attr]
+        start_response(OK, [*PLAIN, ("Set-Cookie", "session=1")])
+        return [b"" if method == "HEAD" else b"done"]
+
+    status, body = server.serve(app, method)
+    assert status == "503 Service Unavailable"
+    assert (b"was rolled back" in body) == (method == "POST")
+    assert "Set-Cookie" not in dict(server.headers)
+    assert server.exc_info[0] is txpool.TransactionRolledBack
+    assert server.heard == [(status, [])]
+    (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert f"{method} /: the application's answer is withheld" in record.getMessage()
+    assert "unit-test" in str(record.exc_info[1])  # type: ignore[index]
+
+
+def test_one_that_is_marked_to_roll_back_is_no_success(server: Server) -> None:
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        server.insert(1)
+        environ["txpool.transaction"].set_rollback_only()
+        start_response(OK, PLAIN)
+        return [b"done"]
+
+    assert server.serve(app)[0] == "503 Service Unavailable"
+    assert server.rows == []
+
+
+@pytest.mark.parametrize("status", [OK, "504 Gateway Timeout"])
+def test_a_timeout_ends_a_body_that_does_not(server: Server, status: str) -> None:
+    """The application's own answer to it is the answer."""
+
+    def app(environ: Any, start_response: Any) -> Iterator[bytes]:
+        server.insert(1)
+        tx = environ["txpool.transaction"]
+        if status != OK:
+            while tx.active:
+                pass
+        start_response(status, PLAIN)
+        yield b"a"
+        while status == OK:
+            yield b""
+
+    if status == OK:
+        with pytest.raises(txpool.TransactionTimeout):
+            server.serve(app, timeout=0.05)
+        assert server.heard == []
+    else:
+        assert server.serve(app, timeout=0.05) == (status, b"a")
+    assert server.rows == []
+
+
+def test_a_stream_is_refused(server: Server) -> None:
+    bodies: list[Body] = []
+
+    def app(environ: Any, start_response: Any) -> Body:
+        server.insert(1)
+        start_response(OK, PLAIN)
+        bodies.append(Body(iter(lambda: b"x" * 1000, b"")))
+        return bodies[-1]
+
+    with pytest.raises(txpool.ProgrammingError, match=r"GET / answers by more than max_body = 4,096 bytes.*exclude="):
+        server.serve(app, max_body=4096)
+
+    def events(environ: Any, start_response: Any) -> list[bytes]:
+        server.insert(1)
+        start_response(OK, [("Content-Type", "text/event-stream; charset=utf-8")])
+        return [b"data: 1\n\n"]
+
+    with pytest.raises(txpool.ProgrammingError, match="answers by a stream of events.*exclude="):
+        server.serve(events)
+    assert (server.heard, server.rows, bodies[0].closed) == ([], [], 1)
+
+
+def test_a_file_is_read_before_the_decision(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 20_000)
+
+    def app(environ: Any, start_response: Any) -> Any:
+        server.insert(1)
+        start_response(OK, PLAIN)
+        return environ["wsgi.file_wrapper"]((tmp_path / "file").open("rb"))
+
+    middleware = TransactionMiddleware(app, max_body=20_000)
+    assert server.ask(middleware, **{"wsgi.file_wrapper": FileWrapper}) == (OK, b"x" * 20_000)
+    assert server.rows == [1]
+
+
+def test_what_is_excluded_passes_by(server: Server) -> None:
+    def app(environ: Any, start_response: Any) -> Iterator[bytes]:
+        assert current() is None
+        start_response(OK, PLAIN)
+        yield b"a"
+        assert server.heard == [(OK, [])]
+
+    assert server.serve(app, exclude=lambda environ: environ["PATH_INFO"] == "/") == (OK, b"a")
+
+
+@pytest.mark.parametrize(
+    ("start", "why"),
+    [
+        (lambda start_response: None, "has not called start_response"),
+        (lambda start_response: [start_response(OK, PLAIN), start_response(OK, PLAIN)], "twice"),
+        (lambda start_response: start_response("ok", PLAIN), "'ok' is no status"),
+        (lambda start_response: start_response(OK, [("X-A", "b\r\nX-C: d")]), "the header 'X-A' cannot be sent"),
+        (lambda start_response: start_response(OK, [("X-A", "\u20ac")]), "the header 'X-A' cannot be sent"),
+    ],
+)
+@pytest.mark.parametrize("body", [[], [b"a"]])
+def test_what_a_server_would_refuse_rolls_back(server: Server, start: Any, why: str, body: list[bytes]) -> None:
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        server.insert(1)
+        start(start_response)
+        return body
+
+    with pytest.raises(txpool.ProgrammingError, match=why):
+        server.ask(TransactionMiddleware(app), validated=False)
+    assert (server.heard, server.rows) == ([], [])
+
+
+def test_a_transaction_that_an_earlier_request_has_left_open_is_not_joined(server: Server) -> None:
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        server.insert(1)
+        start_response(OK, PLAIN)
+        return [b"done"]
+
+    left = txpool.begin()
+    token = make_ambient(left)
+    middleware = TransactionMiddleware(app)
+    try:
+        environ: dict[str, Any] = {}
+        setup_testing_defaults(environ)
+        middleware(environ, lambda *_: lambda _: None)
+        assert server.rows == [1]
+        assert current() is left
+    finally:
+        restore_ambient(token)
+        txpool.rollback()
+    assert server.rows == [1]
+
+
+def test_of_two_middlewares_the_outer_one_decides(server: Server) -> None:
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        server.insert(1)
+        start_response(OK, PLAIN)
+        return [b"done"]
+
+    assert server.serve(TransactionMiddleware(validator(app))) == (OK, b"done")
+    assert server.heard == [(OK, [1])]

@@ -181,6 +181,18 @@ class Databases:
         with psycopg.connect(self.dsn(database), autocommit=True) as connection:
             return connection.execute(query, parameters).fetchall()
 
+    def empty(self) -> None:
+        """Of tables, sessions and prepared transactions alike."""
+        self.server.start()
+        for database in self.server.databases:
+            with psycopg.connect(self.server.dsn(database), autocommit=True) as connection:
+                gids = connection.execute(
+                    "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+                ).fetchall()
+                for (gid,) in gids:
+                    connection.execute(psycopg.sql.SQL("ROLLBACK PREPARED {}").format(gid))
+                connection.execute(_EMPTY)
+
     def prepared(self) -> list[str]:
         """The names of all prepared transactions of the server, and of those elsewhere."""
         query: LiteralString = "SELECT gid FROM pg_prepared_xacts"
@@ -189,17 +201,10 @@ class Databases:
 
 @pytest.fixture
 def databases(postgres: EmbeddedPostgres) -> Databases:
-    """The shared server's two databases, emptied: of tables, sessions and prepared transactions alike."""
-    postgres.start()
-    for database in postgres.databases:
-        with psycopg.connect(postgres.dsn(database), autocommit=True) as connection:
-            gids = connection.execute(
-                "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
-            ).fetchall()
-            for (gid,) in gids:
-                connection.execute(psycopg.sql.SQL("ROLLBACK PREPARED {}").format(gid))
-            connection.execute(_EMPTY)
-    return Databases(postgres)
+    """The shared server's two databases, emptied."""
+    databases = Databases(postgres)
+    databases.empty()
+    return databases
 
 
 @pytest.fixture

@@ -293,7 +293,7 @@ def test_a_stream_is_refused(server: Server) -> None:
         start_response(OK, [("Content-Type", "text/event-stream; charset=utf-8")])
         return [b"data: 1\n\n"]
 
-    with pytest.raises(txpool.ProgrammingError, match="answers by a stream of events.*exclude="):
+    with pytest.raises(txpool.ProgrammingError, match=r"answers by a stream of events.*exclude="):
         server.serve(events)
     assert (server.heard, server.rows, bodies[0].closed) == ([], [], 1)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from txpool.errors import ProgrammingError, TransactionError, TransactionRolledBack, TransactionTimeout
 from txpool.manager import current, make_ambient, restore_ambient
 from txpool.scope import transaction
+from txpool.web.received import received
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,11 +55,12 @@ class _ErrorAnswer(Exception):
 class TransactionMiddleware:
     """Makes each request of a WSGI application one transaction of its own. Thread-safe.
 
-    It commits where the application has answered, and rolls back where that raised, or where `rollback_on_status`,
-    given the answer's status, says so: by default from 400 on. A commit that fails is answered with 503 where the
-    transaction rolled back, else with 500, and logged. `timeout` in seconds is the transaction's. A body of more than
-    `max_body` bytes, and a `text/event-stream`, are refused, and roll back: requests for which `exclude(environ)` is
-    true pass by, outside any transaction. `environ["txpool.transaction"]` is the Transaction.
+    It commits where the application has answered, and rolls back where that raised, where the request's body was cut
+    off, or where `rollback_on_status`, given the answer's status, says so: by default from 400 on. A commit that fails
+    is answered with 503 where the transaction rolled back, else with 500, and logged. `timeout` in seconds is the
+    transaction's. A body of more than `max_body` bytes, and a `text/event-stream`, are refused, and roll back: requests
+    for which `exclude(environ)` is true pass by, outside any transaction. `environ["txpool.transaction"]` is the
+    Transaction.
     """
 
     def __init__(
@@ -101,6 +103,9 @@ class TransactionMiddleware:
     def _run(self, environ: WSGIEnvironment, answer: _Answer) -> TransactionError | None:
         """Let the application answer, and decide; how the decision failed, if the answer cannot be given for that."""
         commits: bool | None = None
+        body = received(environ)
+        if body is not None:
+            environ["wsgi.input"] = body
         try:
             with transaction(self._timeout) as begun:
                 environ[TRANSACTION] = begun
@@ -108,6 +113,8 @@ class TransactionMiddleware:
                     for _ in steps:
                         if isinstance(begun.doom, TransactionTimeout) and not is_error(answer.code):
                             raise begun.doom  # an endless body ends so
+                if body is not None:
+                    body.require_uncut()  # whatever the application has made of it
                 commits = not (answer.failed or self._rollback_on_status(answer.code))
                 if not commits:
                     raise _ErrorAnswer(f"{_named(environ)} was answered by {answer.status}")

@@ -1,0 +1,78 @@
+"""A request's body, which ends no sooner than its Content-Length says.
+
+Servers hand a body on that is shorter, where the client went away in the midst of it; and an application that takes it
+for the whole would commit what nobody has asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wsgiref.types import InputStream, WSGIEnvironment
+
+
+class Received:
+    """The `wsgi.input` of a request that has a Content-Length. Errors: ConnectionAbortedError where it was cut off."""
+
+    def __init__(self, stream: InputStream, length: int) -> None:
+        self._stream = stream
+        self._length = self._left = length
+        self._cut = False
+
+    def require_uncut(self) -> None:
+        """Raise once the application has met the early end."""
+        if self._cut:
+            raise ConnectionAbortedError(
+                f"the client went away after {self._length - self._left:,} of {self._length:,} bytes of its request: "
+                "what was done in its transaction rolls back"
+            )
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        parts, wanted = [], self._wanted(size)
+        while wanted:
+            part = self._took(self._stream.read(wanted), complete=True)
+            wanted -= len(part)
+            parts.append(part)
+        return b"".join(parts)
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        wanted = self._wanted(size)
+        if not wanted:
+            return b""
+        line = self._stream.readline(wanted)
+        return self._took(line, complete=line.endswith(b"\n") or len(line) == wanted)
+
+    def readlines(self, hint: int | None = -1, /) -> list[bytes]:
+        lines: list[bytes] = []
+        size = 0
+        for line in self:
+            lines.append(line)
+            size += len(line)
+            if hint is not None and 0 < hint <= size:
+                break
+        return lines
+
+    def __iter__(self) -> Iterator[bytes]:
+        while line := self.readline():
+            yield line
+
+    def _wanted(self, size: int | None) -> int:
+        self.require_uncut()
+        return self._left if size is None or size < 0 else min(size, self._left)
+
+    def _took(self, part: bytes, *, complete: bool) -> bytes:
+        self._left -= len(part)
+        self._cut = not part or not complete
+        self.require_uncut()
+        return part
+
+
+def received(environ: WSGIEnvironment) -> Received | None:
+    """The body of this request; None where its length is not given, as in chunks, whose end the server knows."""
+    length = environ.get("CONTENT_LENGTH") or ""
+    stream = environ.get("wsgi.input")
+    if stream is None or not (length.isascii() and length.isdigit()):
+        return None
+    return Received(stream, int(length))

@@ -7,7 +7,6 @@ import http.client
 import os
 import re
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -128,7 +127,7 @@ class Served:
 
     def stop(self) -> None:
         self.go()
-        self.process.send_signal(signal.SIGTERM)
+        self.process.terminate()
         try:
             self.process.wait(_PATIENCE)
         finally:

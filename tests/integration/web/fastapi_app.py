@@ -1,0 +1,193 @@
+"""What uvicorn serves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import uvicorn
+from fastapi import BackgroundTasks, Depends, FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel
+
+import txpool
+from tests.integration.web.served import arm, configure, insert, wait
+from txpool.web.fastapi import in_transaction
+
+logging.basicConfig()
+configure()
+app = FastAPI()
+within = in_transaction()
+
+
+@app.get("/alive")
+async def alive() -> str:
+    return "yes"
+
+
+@app.post("/transfer", dependencies=[within])
+def transfer(request: Request) -> str:
+    arm(request.url.query)
+    insert("one", "two")
+    return "done"
+
+
+def get_connection() -> Iterator[Any]:
+    with txpool.connect("one.properties") as connection:
+        yield connection
+
+
+Connection = Annotated[Any, Depends(get_connection)]
+Begun = Annotated[txpool.Transaction, within]
+
+
+@app.post("/dependent", dependencies=[within])
+def dependent(begun: Begun, again: Annotated[txpool.Transaction, in_transaction()], connection: Connection) -> str:
+    assert begun is again is txpool.current()
+    connection.execute("insert into t values (1)")
+    with txpool.transaction() as inner:
+        insert("two")
+    assert inner is begun
+    return "done"
+
+
+@app.post("/count", dependencies=[within])
+def count() -> None:
+    with txpool.connect("one.properties") as connection:
+        connection.cursor().execute("update t set id = id + 1")
+
+
+@app.post("/wait", dependencies=[within])
+def waiting() -> str:
+    insert("one", "two")
+    wait()
+    try:
+        insert("one", "two")
+    finally:
+        with txpool.transaction():
+            insert("one", "two")
+    return "done"
+
+
+# -- what rolls back ------------------------------------------------------------------------------------------------
+
+
+class Answer(BaseModel):
+    number: int
+
+
+@app.post("/conflict", dependencies=[within])
+def conflict() -> None:
+    insert("one", "two")
+    raise HTTPException(409)
+
+
+@app.post("/failure", dependencies=[within])
+def failure() -> None:
+    insert("one", "two")
+    raise ZeroDivisionError
+
+
+@app.post("/invalid", dependencies=[within])
+def invalid() -> Answer:
+    insert("one", "two")
+    return {"number": "no number"}  # type: ignore[return-value]
+
+
+@app.post("/upload", dependencies=[within])
+def upload(answer: Answer) -> None:
+    insert("one", "two")
+
+
+@app.post("/returned", dependencies=[within])
+def returned() -> JSONResponse:
+    insert("one", "two")
+    return JSONResponse({}, status_code=409)
+
+
+# -- what comes after the end ---------------------------------------------------------------------------------------
+
+
+@app.post("/stream", dependencies=[within])
+def stream(connection: Connection) -> StreamingResponse:
+    mine = txpool.connect("one.properties")
+    mine.execute("insert into t values (1)")
+
+    def body() -> Iterator[str]:
+        yield f"{txpool.current()}; "
+        try:
+            mine.execute("insert into t values (2)")
+        except txpool.Error as error:
+            yield f"{error}; "
+        insert("two", number=3)
+        raise ZeroDivisionError
+
+    return StreamingResponse(body())
+
+
+@app.post("/background", dependencies=[within])
+def background(tasks: BackgroundTasks) -> str:
+    insert("one")
+
+    def task() -> None:
+        assert txpool.current() is None
+        insert("two")
+
+    tasks.add_task(task)
+    return "done"
+
+
+# -- what is refused ------------------------------------------------------------------------------------------------
+
+
+@app.post("/asynchronous", dependencies=[within])
+async def asynchronous() -> None:
+    insert("one", "two")
+
+
+@app.post("/yielding", dependencies=[within])
+def yielding() -> Iterator[int]:
+    insert("one", "two")
+    yield 1
+
+
+class Called:
+    async def __call__(self) -> None:
+        insert("one", "two")
+
+
+app.post("/called", dependencies=[within])(Called())
+
+
+# -- what users write, and what FastAPI makes of it: the endpoint runs outside ----------------------------------------
+
+
+def trap() -> Iterator[None]:
+    with txpool.transaction():
+        insert("one")
+        yield
+
+
+@app.post("/trap", dependencies=[Depends(trap)])
+def trapped() -> str:
+    insert("two")
+    return "done"
+
+
+@app.post("/strict", dependencies=[Depends(trap)])
+def strict() -> str:
+    insert("strict")
+    return "done"
+
+
+# -- a program that serves it, and can be told to go down ------------------------------------------------------------
+
+if __name__ == "__main__":
+    server = uvicorn.Server(uvicorn.Config(app, port=0, timeout_graceful_shutdown=1))
+
+    @app.post("/stop")
+    async def stop() -> None:
+        server.should_exit = True
+
+    server.run()

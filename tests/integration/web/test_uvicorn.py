@@ -1,0 +1,199 @@
+"""The FastAPI dependency in uvicorn, over two databases: what the client hears, and what the databases hold."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.integration.recovery_site import PASSWORD, Site
+from tests.integration.web.served import Served, nothing_has_come, until
+
+COMMAND = ["uvicorn", "--host=127.0.0.1", "--port=0", "tests.integration.web.fastapi_app:app"]
+
+
+@pytest.fixture(scope="module")
+def started(web_site: Site) -> Iterator[Served]:
+    url = web_site.databases.url("two")
+    web_site.write(
+        "strict", f"driver = psycopg\nurl = {url}\npassword = ${{env:{PASSWORD}}}\ntransaction.required = strict"
+    )
+    server = Served(web_site, COMMAND)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def server(started: Served) -> Served:
+    started.afresh()
+    return started
+
+
+@pytest.mark.parametrize("path", ["/transfer", "/dependent"])
+def test_a_request_is_one_transaction(server: Served, path: str) -> None:
+    assert server.ask(path) == (200, '"done"')
+    assert server.counts == (1, 1)
+
+
+@pytest.mark.parametrize(("path", "status"), [("/conflict", 409), ("/failure", 500), ("/invalid", 500)])
+def test_an_exception_rolls_back(server: Served, path: str, status: int) -> None:
+    assert server.ask(path)[0] == status
+    assert server.counts == (0, 0)
+    assert server.site.databases.prepared() == []
+
+
+def test_an_answer_that_is_returned_commits(server: Served) -> None:
+    assert server.ask("/returned")[0] == 409
+    assert server.counts == (1, 1)
+
+
+def test_a_failed_commit_is_no_success(server: Served) -> None:
+    assert server.ask("/transfer?arm=coordinator.prepared:raise") == (500, "Internal Server Error")
+    assert server.counts == (0, 0)
+    assert server.site.databases.prepared() == []
+    until(lambda: "txpool.errors.TransactionRolledBack" in server.log)
+
+
+def test_in_doubt_is_neither_success_nor_rollback(server: Served) -> None:
+    answer = server.ask("/transfer?arm=log.recorded:raise&arm=log.abort:raise")
+    assert answer == (500, "Internal Server Error")
+    until(lambda: "txpool.errors.TransactionInDoubt" in server.log)
+    until(lambda: server.counts == (1, 1))
+
+
+def test_nothing_leaves_before_the_decision_and_a_client_that_goes_away_changes_nothing(server: Served) -> None:
+    with server.asking("/transfer?arm=coordinator.prepared:wait") as client:
+        server.waits()
+        assert len(server.site.databases.prepared()) == 2
+        assert server.ask("/alive", "GET") == (200, '"yes"'), "the event loop is held"
+        assert nothing_has_come(client)
+    server.go()
+    until(lambda: server.counts == (1, 1))
+
+
+def test_a_client_that_goes_away_before_that(server: Served) -> None:
+    with server.asking("/wait"):
+        server.waits()
+        assert server.counts == (0, 0)
+    server.go()
+    until(lambda: server.counts == (3, 3))
+
+
+def test_a_client_that_goes_away_before_it_has_sent_its_request(server: Served) -> None:
+    with server.asking("/upload", b'{"number": 1}', 100) as client:
+        client.shutdown(socket.SHUT_WR)
+        with client.makefile("rb") as answer:
+            assert answer.readline().split()[1:2] in ([], [b"400"])
+    assert server.counts == (0, 0)
+
+
+def test_a_commit_waits_for_no_place_among_the_endpoints_threads(server: Served) -> None:
+    """More requests than there are such threads wait for the row that the first of them has locked."""
+    server.site.databases.execute("one", "insert into t values (0)")
+    with ThreadPoolExecutor(60) as clients:
+        answers = list(clients.map(lambda _: server.ask("/count")[0], range(60)))
+    assert answers == [200] * 60
+    assert server.site.databases.rows("one", "select id from t") == [(60,)]
+
+
+def test_the_body_of_a_stream_lies_outside(server: Served) -> None:
+    with server.asking("/stream") as client, client.makefile("rb") as answer:
+        said = answer.read().decode()
+    assert "None; " in said
+    assert "has ended (committed)" in said
+    assert server.site.databases.rows("one", "select id from t") == [(1,)]
+    assert server.site.databases.rows("two", "select id from t") == [(3,)], "it was no part of what it was sent after"
+
+
+def test_background_tasks_lie_outside(server: Served) -> None:
+    assert server.ask("/background") == (200, '"done"')
+    until(lambda: server.counts == (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("/asynchronous", "asynchronous() is an `async def` endpoint"),
+        ("/called", "Called.__call__() is an `async def` endpoint"),
+        ("/yielding", "yielding() is an endpoint that yields"),
+    ],
+)
+def test_what_is_refused(server: Served, path: str, why: str) -> None:
+    assert server.ask(path)[0] == 500
+    until(lambda: why in server.log)
+    assert server.counts == (0, 0)
+
+
+def test_a_synchronous_dependency_of_ones_own_leaves_the_endpoint_outside_and_says_no_more_than_that(
+    server: Served,
+) -> None:
+    assert server.ask("/trap") == (200, '"done"')
+    assert server.counts == (0, 1)
+    until(lambda: "ProgrammingError: the block of" in server.log)
+    assert "what was done within it was rolled back, and what code elsewhere did meanwhile was no part" in server.log
+
+
+def test_strict_finds_that(server: Served) -> None:
+    assert server.ask("/strict")[0] == 500
+    assert server.counts == (0, 0)
+    until(lambda: "datasource strict: a statement outside any transaction" in server.log)
+
+
+# -- a server that goes down, and gives what still runs a second ------------------------------------------------------
+
+
+def test_a_program_that_goes_down_cancels_an_endpoint_whose_thread_goes_on(web_site: Site) -> None:
+    """In no transaction, and in none of its own either: that would be a half of the request."""
+    server = Served(web_site, ["tests.integration.web.fastapi_app"])
+    server.afresh()
+    try:
+        with server.asking("/wait") as client, client.makefile("rb") as answer:
+            server.waits()
+            server.ask("/stop")
+            until(lambda: "Cancel 1 running task" in server.log)
+            until(lambda: working(web_site) == 0)
+            assert b"500" in answer.readline()
+            server.go()
+            assert server.process.wait(60) == 0
+    finally:
+        server.stop()
+    assert server.counts == (0, 0)
+
+
+def test_a_program_that_goes_down_hears_the_outcome_first(web_site: Site) -> None:
+    server = Served(web_site, ["tests.integration.web.fastapi_app"])
+    server.afresh()
+    try:
+        with server.asking("/transfer?arm=coordinator.prepared:wait"):
+            server.waits()
+            server.ask("/stop")
+            until(lambda: "Cancel 1 running task" in server.log)
+            server.go()
+            assert server.process.wait(60) == 0
+    finally:
+        server.stop()
+    assert server.counts == (1, 1)
+    assert server.site.databases.prepared() == []
+
+
+def test_a_server_that_does_not_wait_for_the_outcome_leaves_it_to_recovery(web_site: Site) -> None:
+    server = Served(web_site, [*COMMAND, "--timeout-graceful-shutdown=1"])
+    server.afresh()
+    try:
+        with server.asking("/transfer?arm=coordinator.prepared:wait"):
+            server.waits()
+            server.process.terminate()
+            assert server.process.wait(60) != 0
+    finally:
+        server.stop()
+    assert len(server.site.databases.prepared()) == 2
+    web_site.manager().scan()
+    assert (server.counts, server.site.databases.prepared()) == ((0, 0), [])
+
+
+def working(site: Site) -> int:
+    """How many sessions are in a transaction."""
+    found = site.databases.rows("one", "select count(*) from pg_stat_activity where state = 'idle in transaction'")
+    return int(found[0][0])

@@ -163,10 +163,11 @@ def test_a_program_that_goes_down_cancels_an_endpoint_whose_thread_goes_on(web_s
 
 
 def test_a_program_that_goes_down_hears_the_outcome_first(web_site: Site) -> None:
+    """Which nobody else would say: the request is cancelled."""
     server = Served(web_site, ["tests.integration.web.fastapi_app"])
     server.afresh()
     try:
-        with server.asking("/transfer?arm=coordinator.prepared:wait"):
+        with server.asking("/transfer?arm=coordinator.prepared:wait&arm=log.recorded:raise&arm=log.abort:raise"):
             server.waits()
             server.ask("/stop")
             until(lambda: "Cancel 1 running task" in server.log)
@@ -174,8 +175,10 @@ def test_a_program_that_goes_down_hears_the_outcome_first(web_site: Site) -> Non
             assert server.process.wait(60) == 0
     finally:
         server.stop()
-    assert server.counts == (1, 1)
-    assert server.site.databases.prepared() == []
+    assert "a request was cancelled while its transaction ended" in server.log
+    assert "txpool.errors.TransactionInDoubt" in server.log
+    web_site.manager().scan()
+    assert (server.counts, server.site.databases.prepared()) == ((1, 1), [])
 
 
 def test_a_server_that_does_not_wait_for_the_outcome_leaves_it_to_recovery(web_site: Site) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import txpool
-from txpool.web import fastapi
+from txpool.web.fastapi import require_version
 
 if TYPE_CHECKING:
     from tests.conftest import PythonWithout
@@ -21,8 +21,12 @@ def test_the_middleware_needs_none(python_without: PythonWithout) -> None:
     assert python_without("fastapi", "import txpool.web.wsgi") == ""
 
 
-def test_an_old_fastapi_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose dependencies end after the answer."""
-    monkeypatch.setattr(fastapi, "Depends", lambda dependency, *, use_cache=True: dependency)
-    with pytest.raises(txpool.ConfigurationError, match=r"needs FastAPI 0\.121 or later"):
-        fastapi.in_transaction()
+@pytest.mark.parametrize("version", ["0.120.4", "0.121.0", "0.99.1"])
+def test_one_that_would_commit_after_the_answer_is_refused(version: str) -> None:
+    with pytest.raises(txpool.ConfigurationError, match=f"FastAPI {version} would commit after the answer"):
+        require_version(version)
+
+
+@pytest.mark.parametrize("version", ["0.121.1", "0.122.0", "0.165.0rc1", "1.0"])
+def test_a_later_one_is_not(version: str) -> None:
+    require_version(version)

@@ -11,6 +11,7 @@ import asyncio
 import functools
 import inspect
 import logging
+import re
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
@@ -24,7 +25,7 @@ from txpool.transaction import Transaction
 
 try:
     from anyio import CancelScope, to_thread
-    from fastapi import Depends
+    from fastapi import Depends, __version__
     from fastapi.requests import HTTPConnection
 except ImportError as error:
     raise ConfigurationError(
@@ -32,6 +33,18 @@ except ImportError as error:
     ) from error
 
 logger = logging.getLogger("txpool")
+
+
+def require_version(version: str) -> None:
+    """ConfigurationError where FastAPI ends an endpoint's `dependencies` after its answer is sent, as before 0.121.1."""
+    if tuple(map(int, re.findall(r"\d+", version)[:3])) < (0, 121, 1):
+        raise ConfigurationError(
+            f"FastAPI {version} would commit after the answer is sent, and 0.121.1 is the first that can do it before: "
+            "pip install 'txpool[fastapi]'"
+        )
+
+
+require_version(__version__)
 
 #: In a request's scope: its Transaction.
 TRANSACTION = "txpool.transaction"
@@ -46,8 +59,8 @@ def in_transaction(timeout: float | None = None) -> Any:
     raised, and so an error of the server's. The body of a StreamingResponse and background tasks come after the end,
     outside. `timeout` in seconds is the transaction's.
 
-    Errors: ConfigurationError where FastAPI is older than 0.121; for a request to an endpoint that is asynchronous, or
-    that yields its answer, ProgrammingError, before anything is done.
+    Errors: for a request to an endpoint that is asynchronous, or that yields its answer, ProgrammingError, before
+    anything is done.
     """
 
     async def in_transaction(connection: HTTPConnection) -> AsyncIterator[Transaction]:
@@ -70,13 +83,7 @@ def in_transaction(timeout: float | None = None) -> Any:
             raise
         await _leave(block, None)
 
-    try:
-        return Depends(in_transaction, scope="function")
-    except TypeError as error:
-        raise ConfigurationError(
-            "in_transaction() needs FastAPI 0.121 or later, where a dependency can end before the answer is sent: "
-            "pip install 'txpool[fastapi]'"
-        ) from error
+    return Depends(in_transaction, scope="function")
 
 
 def _require_synchronous(endpoint: Any) -> None:

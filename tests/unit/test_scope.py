@@ -8,6 +8,8 @@ import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from contextvars import copy_context
 
 import pytest
 from pyspark import cloudpickle
@@ -331,3 +333,14 @@ def test_it_does_not_commit_while_another_thread_makes_something_a_part_of_it() 
     with txpool.transaction() as tx:
         grow(tx)
     assert tx.status is Status.COMMITTED
+
+
+@pytest.mark.parametrize("begun_by", [txpool.begin, txpool.transaction().__enter__])
+def test_the_work_of_one_that_was_given_up_begins_no_other(begun_by: Callable[[], object]) -> None:
+    """As in the thread of a web request that was cancelled, and whose first half has rolled back."""
+    tx = txpool.begin()
+    elsewhere = copy_context()
+    tx.abandoned = True
+    txpool.rollback()
+    with pytest.raises(txpool.ProgrammingError, match="was given up and rolls back: its work cannot go on in another"):
+        elsewhere.run(begun_by)

@@ -36,7 +36,7 @@ logger = logging.getLogger("txpool")
 
 
 def require_version(version: str) -> None:
-    """ConfigurationError where FastAPI ends an endpoint's `dependencies` after its answer is sent, as before 0.121.1."""
+    """ConfigurationError where FastAPI ends what a decorator's `dependencies` name after the answer is sent."""
     if tuple(map(int, re.findall(r"\d+", version)[:3])) < (0, 121, 1):
         raise ConfigurationError(
             f"FastAPI {version} would commit after the answer is sent, and 0.121.1 is the first that can do it before: "
@@ -70,6 +70,7 @@ def in_transaction(timeout: float | None = None) -> Any:
             return
         endpoint = connection.scope["endpoint"]
         _require_synchronous(endpoint)
+        asyncio.get_running_loop()  # an error under trio, before anything is done
         # In a thread, since the log may have to be opened.
         begun = await to_thread.run_sync(lambda: get_manager().new_transaction(timeout))
         begun.origin = origin_of(endpoint)

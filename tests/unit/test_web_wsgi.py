@@ -308,8 +308,11 @@ def test_a_file_is_read_before_the_decision(server: Server, tmp_path: Path) -> N
         start_response(OK, PLAIN)
         return environ["wsgi.file_wrapper"]((tmp_path / "file").open("rb"))
 
-    middleware = TransactionMiddleware(app, max_body=20_000)
-    assert server.ask(middleware, **{"wsgi.file_wrapper": FileWrapper}) == (OK, b"x" * 20_000)
+    environ = {"wsgi.file_wrapper": FileWrapper}
+    with pytest.raises(txpool.ProgrammingError, match="more than max_body = 19,999 bytes"):
+        server.ask(TransactionMiddleware(app, max_body=19_999), **environ)
+    assert server.rows == []
+    assert server.ask(TransactionMiddleware(app, max_body=20_000), **environ) == (OK, b"x" * 20_000)
     assert server.rows == [1]
 
 
@@ -372,7 +375,14 @@ def test_of_two_middlewares_the_outer_one_decides(server: Server) -> None:
         start_response(OK, PLAIN)
         return [b"done"]
 
-    assert server.serve(TransactionMiddleware(validator(app))) == (OK, b"done")
+    inner = TransactionMiddleware(validator(app))
+
+    def outer(environ: Any, start_response: Any) -> Any:
+        body = inner(environ, start_response)
+        assert server.rows == []
+        return body
+
+    assert server.serve(outer) == (OK, b"done")
     assert server.heard == [(OK, [1])]
 
 

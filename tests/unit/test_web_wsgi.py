@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import logging
-import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 from wsgiref.util import FileWrapper, setup_testing_defaults
@@ -17,60 +13,9 @@ from wsgiref.validate import validator
 import pytest
 
 import txpool
+from tests.unit.wsgi_server import OK, PLAIN, Server
 from txpool.manager import current, make_ambient, restore_ambient
 from txpool.web.wsgi import TransactionMiddleware
-
-OK = "200 OK"
-PLAIN = [("Content-Type", "text/plain")]
-
-
-class Server:
-    """A server of one request at a time, and the database behind it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "one.db"
-        with self.bare() as raw:
-            raw.execute("create table t (n integer primary key)")
-        self.datasource = txpool.DataSource(name="one", driver="sqlite3", mode="local", url=f"sqlite:///{self._path}")
-        #: What the server has heard, and what the database held just then.
-        self.heard: list[tuple[str, list[int]]] = []
-        self.headers: list[tuple[str, str]] = []
-        self.exc_info: Any = None
-
-    def bare(self) -> Any:
-        return closing(sqlite3.connect(self._path, isolation_level=None))
-
-    @property
-    def rows(self) -> list[int]:
-        with self.bare() as raw:
-            return [n for (n,) in raw.execute("select n from t order by n")]
-
-    def insert(self, n: int) -> None:
-        with self.datasource.connect() as connection:
-            connection.cursor().execute("insert into t values (?)", (n,))
-
-    def ask(self, app: Any, method: str = "GET", *, validated: bool = True, **environ: Any) -> tuple[str, bytes]:
-        """Status and body. The middleware has made all of the body before the server asks for any."""
-        environ["REQUEST_METHOD"] = method
-        setup_testing_defaults(environ)
-        environ["QUERY_STRING"] = ""
-
-        def start_response(status: str, headers: Any, exc_info: Any = None, /) -> Callable[[bytes], object]:
-            self.heard.append((status, self.rows))
-            self.headers, self.exc_info = headers, exc_info
-            return lambda chunk: None
-
-        body: Any = (validator(app) if validated else app)(environ, start_response)
-        try:
-            content = b"".join(body)
-        finally:
-            getattr(body, "close", lambda: None)()
-        assert current() is None
-        return self.heard[-1][0], content
-
-    def serve(self, app: Any, method: str = "GET", **options: Any) -> tuple[str, bytes]:
-        """The same, where the application is behind the middleware, and a validator on either side of that."""
-        return self.ask(TransactionMiddleware(validator(app), **options), method)
 
 
 @pytest.fixture
@@ -384,72 +329,3 @@ def test_of_two_middlewares_the_outer_one_decides(server: Server) -> None:
 
     assert server.serve(outer) == (OK, b"done")
     assert server.heard == [(OK, [1])]
-
-
-# -- the request's body ---------------------------------------------------------------------------------------------
-
-TEXT = b"one\ntwo\nthree"
-
-
-class Trickle(io.BytesIO):
-    """A server that hands on what has come, and no more."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        return super().read(min(size or 0, 2))
-
-
-READS: dict[str, Callable[[Any], bytes]] = {
-    "all": lambda stream: stream.read(),
-    "exactly": lambda stream: stream.read(len(TEXT)),
-    "parts": lambda stream: b"".join(iter(lambda: stream.read(5), b"")),
-    "more": lambda stream: stream.read(10_000),
-    "line": lambda stream: b"".join(iter(stream.readline, b"")),
-    "part of a line": lambda stream: b"".join(iter(lambda: stream.readline(2), b"")),
-    "lines": lambda stream: b"".join(stream.readlines()),
-    "iterated": b"".join,
-}
-
-
-@pytest.mark.parametrize("read", READS.values(), ids=READS)
-@pytest.mark.parametrize("kind", [io.BytesIO, Trickle])
-def test_a_request_s_body_is_read_to_its_end_and_no_further(server: Server, read: Any, kind: Any) -> None:
-    def app(environ: Any, start_response: Any) -> list[bytes]:
-        server.insert(1)
-        start_response(OK, PLAIN)
-        return [read(environ["wsgi.input"])]
-
-    stream = kind(TEXT + b"\nthe next request")
-    environ = {"wsgi.input": stream, "CONTENT_LENGTH": str(len(TEXT))}
-    assert server.ask(TransactionMiddleware(app), "POST", validated=False, **environ) == (OK, TEXT)
-    assert server.rows == [1]
-    assert stream.tell() == len(TEXT)
-
-
-@pytest.mark.parametrize("read", [each for name, each in READS.items() if name != "part of a line"])
-@pytest.mark.parametrize("end", [2, 4, 9])
-@pytest.mark.parametrize("swallows", [False, True])
-def test_one_that_was_cut_off_rolls_back_whatever_the_application_says(
-    server: Server, read: Any, end: int, swallows: bool
-) -> None:
-    def app(environ: Any, start_response: Any) -> list[bytes]:
-        server.insert(1)
-        start_response(OK, PLAIN)
-        with contextlib.suppress(OSError) if swallows else contextlib.nullcontext():
-            read(environ["wsgi.input"])
-        return [b"done"]
-
-    environ = {"wsgi.input": io.BytesIO(TEXT[:end]), "CONTENT_LENGTH": str(len(TEXT))}
-    with pytest.raises(ConnectionAbortedError, match=f"went away after {end} of 13 bytes"):
-        server.ask(TransactionMiddleware(app), "POST", validated=False, **environ)
-    assert (server.heard, server.rows) == ([], [])
-
-
-@pytest.mark.parametrize("length", ["", "13", "nonsense"])
-def test_a_body_that_is_not_read_matters_not(server: Server, length: str) -> None:
-    def app(environ: Any, start_response: Any) -> list[bytes]:
-        server.insert(1)
-        start_response(OK, PLAIN)
-        return [b"done"]
-
-    environ = {"wsgi.input": io.BytesIO(), "CONTENT_LENGTH": length}
-    assert server.ask(TransactionMiddleware(app), "POST", validated=False, **environ) == (OK, b"done")

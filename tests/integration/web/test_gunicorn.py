@@ -94,8 +94,11 @@ def test_a_client_that_goes_away_before_it_has_sent_its_request(server: Served, 
 
 @pytest.mark.parametrize(("point", "left"), [("coordinator.prepared", (0, 0)), ("coordinator.decided", (1, 1))])
 def test_a_worker_that_is_killed_between_prepare_and_commit(server: Served, point: str, left: tuple[int, int]) -> None:
+    before = server.log.count("SIGKILL")
     with pytest.raises((http.client.RemoteDisconnected, ConnectionResetError)):
         server.ask(f"/transfer?arm={point}:kill")
+    # The client's connection may be closed before the lock by which recovery tells who lives.
+    until(lambda: server.log.count("SIGKILL") > before)
     assert len(server.site.databases.prepared()) == 2
     server.site.manager().scan()
     assert (server.counts, server.site.databases.prepared()) == (left, [])

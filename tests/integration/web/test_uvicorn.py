@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -131,8 +132,8 @@ def test_a_synchronous_dependency_of_ones_own_leaves_the_endpoint_outside_and_sa
 ) -> None:
     assert server.ask("/trap") == (200, '"done"')
     assert server.counts == (0, 1)
-    until(lambda: "ProgrammingError: the block of" in server.log)
-    assert "what was done within it was rolled back, and what code elsewhere did meanwhile was no part" in server.log
+    said = "what was done within it was rolled back, and what code elsewhere did meanwhile was no part of it"
+    until(lambda: re.search(f"ProgrammingError: the block of .*{said}", server.log))
 
 
 def test_strict_finds_that(server: Served) -> None:
@@ -154,7 +155,7 @@ def test_a_program_that_goes_down_cancels_an_endpoint_whose_thread_goes_on(web_s
             server.ask("/stop")
             until(lambda: "Cancel 1 running task" in server.log)
             until(lambda: working(web_site) == 0)
-            assert b"500" in answer.readline()
+            assert b"200" not in answer.readline()
             server.go()
             assert server.process.wait(60) == 0
     finally:

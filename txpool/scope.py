@@ -115,8 +115,8 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             raise ProgrammingError(
                 f"the block of {self._transaction.gtrid} is left in another thread or context than it was entered in "
                 "(by a generator that has gone on elsewhere, as FastAPI's synchronous dependencies do?): what was done "
-                "within it was rolled back, and what code elsewhere did meanwhile was no part of it. Enter and leave "
-                "it in one"
+                "within it was rolled back. Of what other code did meanwhile this says nothing: that may be outside. "
+                "Enter and leave it in one"
             ) from error or elsewhere
         if given_up:
             try:

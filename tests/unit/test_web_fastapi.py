@@ -1,13 +1,17 @@
-"""in_transaction() where it cannot be had."""
+"""in_transaction() where it cannot be had, and where no thread can."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
+from fastapi.requests import HTTPConnection
 
 import txpool
-from txpool.web.fastapi import require_version
+from txpool.web import fastapi
+from txpool.web.fastapi import in_transaction, require_version
 
 if TYPE_CHECKING:
     from tests.conftest import PythonWithout
@@ -30,3 +34,20 @@ def test_one_that_would_commit_after_the_answer_is_refused(version: str) -> None
 @pytest.mark.parametrize("version", ["0.121.1", "0.122.0", "0.165.0rc1", "1.0"])
 def test_a_later_one_is_not(version: str) -> None:
     require_version(version)
+
+
+def test_it_ends_where_no_thread_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Nothing:
+        @staticmethod
+        def Thread(**_: object) -> NoReturn:  # noqa: N802
+            raise RuntimeError("can't start new thread")
+
+    async def request() -> txpool.Transaction:
+        connection = HTTPConnection({"type": "http", "endpoint": lambda: None})
+        async with asynccontextmanager(in_transaction().dependency)(connection) as begun:
+            assert txpool.current() is begun
+        assert txpool.current() is None
+        return begun
+
+    monkeypatch.setattr(fastapi, "threading", Nothing)
+    assert asyncio.run(request()).status is txpool.Status.COMMITTED

@@ -132,7 +132,10 @@ async def _to_its_end(block: transaction, error: BaseException | None) -> None:
         else:
             ended.set_result(None)
 
-    threading.Thread(target=copy_context().run, args=(end,), name="txpool-end").start()
+    try:
+        threading.Thread(target=copy_context().run, args=(end,), name="txpool-end").start()
+    except RuntimeError:  # no thread is to be had, and its locks would wait for one
+        end()
     outcome, cancelled = asyncio.wrap_future(ended), None
     with CancelScope(shield=True):
         while not outcome.done():

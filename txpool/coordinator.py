@@ -110,7 +110,8 @@ class Coordinator:
                 self._note(error)
                 if self.phase in (Phase.COMMIT, Phase.ROLLBACK) and not self._begun:
                     continue  # an interrupt came before all that: nobody was told, and nobody is forgotten
-                self.phase = _AFTER_FAILURE[self.phase]
+                unsent = self.phase is Phase.ONE_PHASE and self._result.knowable
+                self.phase = Phase.ROLLBACK if unsent else _AFTER_FAILURE[self.phase]
         if self.phase is Phase.IN_DOUBT:
             self._result.outcome = Outcome.IN_DOUBT
         self._readers.roll_back()  # where they have not ended yet
@@ -210,10 +211,10 @@ class Coordinator:
             if answer in (Answer.UNKNOWN, Answer.LOST):
                 self.phase = Phase.IN_DOUBT
                 return
-            self._result.knowable = True
+        self._end_undecided()  # before anything else may be interrupted: nobody asks the log, which knows nothing
+        self._result.knowable = True
         if self._result.outcome is Outcome.COMMITTED:
             self._readers.commit()
-        self._end_undecided()
 
     def _decide(self) -> None:
         voted = [*self._unit.adopted, *self._voted]
@@ -268,7 +269,6 @@ class Coordinator:
         started = [branch for branch in branches if self._start(branch.start_commit)]
         if failpoints.armed:
             failpoints.hit("coordinator.committing")
-        self._readers.commit()  # while the others are at it
         for branch in started:
             self._ended[branch] = self._await(branch.await_commit)
             if failpoints.armed:
@@ -279,6 +279,7 @@ class Coordinator:
             self._ended[self._last] = Answer.COMMITTED
         if failpoints.armed:
             failpoints.hit("coordinator.committed")
+        self._readers.commit()  # not before: a NOTIFY tells of what can be seen
         self.phase = Phase.COMPLETE
 
     def _roll_back(self) -> None:
@@ -405,4 +406,5 @@ _AFTER_FAILURE = {
     Phase.ROLLBACK: Phase.COMPLETE,
     Phase.COMPLETE: Phase.ENDED,
     Phase.LET_GO: Phase.ENDED,
+    Phase.ENDED: Phase.ENDED,
 }

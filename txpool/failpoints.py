@@ -19,7 +19,7 @@ from typing import Final
 POINTS: Final = {
     "coordinator.begin": "commit was called, nothing has been sent",
     "readers.apart": "those that have only read are known, nothing is named or prepared",
-    "readers.rolling-back": "the others have rolled back, or are prepared in a task; no ROLLBACK of a reader is sent",
+    "readers.rolling-back": "no commit follows, or a task has prepared the others; no ROLLBACK of a reader is sent",
     "readers.committing": "the others have committed, no COMMIT of a reader is sent",
     "coordinator.marked": "the marked row is answered, no PREPARE is sent",
     "coordinator.preparing": "every PREPARE is sent, no reply is read",

@@ -61,18 +61,18 @@ class Readers:
         """The others have committed. Raises nothing: a failure is logged, and its connection dropped."""
         if failpoints.armed and self._open:
             self._quietly(partial(failpoints.hit, "readers.committing"), None)
-        ending, self._open = self._open, {}
-        started = [each for each in ending.values() if self._quietly(each.start_commit, each)]
+        started = [each for each in self._open.values() if self._quietly(each.start_commit, each)]
         for each in started:
             self._quietly(each.await_commit, each)
+        self._open = {}
 
     def roll_back(self) -> None:
         """The others have rolled back, or nobody knows; in a task, they are prepared. Raises nothing."""
         if failpoints.armed and self._open:
             self._quietly(partial(failpoints.hit, "readers.rolling-back"), None)
-        ending, self._open = self._open, {}
-        for part, each in ending.items():
+        for part, each in self._open.items():
             self._quietly(part.rollback, each)
+        self._open = {}
 
     def _quietly(self, step: Callable[[], object], reading: Reading | None) -> bool:
         try:

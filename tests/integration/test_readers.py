@@ -142,13 +142,14 @@ def test_beside_two_that_write_the_log_decides_over_these_alone(world: World) ->
                 world.databases.rows("one", rows),
                 world.locked,
             ),
-            readers_committing=lambda: world.locked,
+            readers_committing=lambda: (world.locked, world.held, world.prepared),
         ) as seen,
         txpool.transaction(),
     ):
         world.write("one", "two")
         world.read("book")
-    assert seen == {"coordinator_decided": (["one", "two"], {None}, 1, [], True), "readers_committing": True}
+    assert seen["coordinator_decided"] == (["one", "two"], {None}, 1, [], True)
+    assert seen["readers_committing"] == (True, (1, 1), []), "a NOTIFY would tell of what nobody sees yet"
     assert world.held == (1, 1)
     assert world.prepared == []
     assert not world.locked
@@ -231,6 +232,20 @@ def test_what_may_have_an_end_of_its_own_is_prepared(world: World, why: str) -> 
             world.write("two")
         assert seen == {"coordinator_prepared": ["one", "two"]}
         assert world.held == (1 if why == "a function writes" else 0, 1)
+
+
+def test_a_cursor_that_outlives_the_transaction_executes_at_its_commit_and_is_refused(world: World) -> None:
+    """What it has still to fetch is executed by COMMIT, and may write."""
+    world.databases.execute("one", WRITES)
+    world.databases.execute(
+        "one",
+        "create function declares() returns void language plpgsql as "
+        "$$ begin execute 'declare c cursor with hold for select writes()'; end $$",
+    )
+    with pytest.raises(txpool.TransactionRolledBack, match="WITH HOLD"), txpool.transaction():
+        world.write("two")
+        world.execute("one", "select declares()")
+    assert world.held == (0, 0)
 
 
 def test_only_those_whose_command_tags_show_only_reads_are_asked(world: World) -> None:

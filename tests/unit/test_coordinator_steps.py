@@ -10,6 +10,7 @@ from types import FrameType
 import pytest
 
 from tests.unit.coordinator_model import Lost, World
+from txpool import coordinator, readers
 from txpool.coordinator import Phase
 from txpool.resources.base import Vote
 from txpool.settler import Settler
@@ -152,6 +153,53 @@ def test_an_interrupt_before_the_first_line_of_a_phase(step: str) -> None:
     assert isinstance(world.result.interrupt, KeyboardInterrupt)
     states = {branch.state for branch in world.new}
     assert states == {"committed" if world.result.outcome is Outcome.COMMITTED else "rolled back"}
+
+
+def calls_of_ours(struck_at: int, world: World) -> list[str]:
+    """Run it, with an interrupt at the start of our so manyeth function; the functions that were called."""
+    called: list[str] = []
+
+    def strike(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename in (coordinator.__file__, readers.__file__):
+            called.append(frame.f_code.co_name)
+            if len(called) == struck_at:
+                raise KeyboardInterrupt
+
+    profiled = sys.getprofile()
+    sys.setprofile(strike)
+    try:
+        world.run({})
+    finally:
+        sys.setprofile(profiled)
+    return called
+
+
+@pytest.mark.parametrize("reads", [(), (0,), (0, 1)])
+def test_an_interrupt_before_or_after_the_only_commit_leaves_no_doubt(reads: tuple[int, ...]) -> None:
+    """At the start of any function: what was not sent is rolled back, what was answered is as it was answered."""
+    world = World(1 + bool(reads), reads=reads)
+    calls = calls_of_ours(0, world)
+    first, last = calls.index("_one_phase"), len(calls) - calls[::-1].index("roll_back") - 1
+    assert first < last
+    for number in range(first, last):
+        calls_of_ours(number + 1, world)
+        result, wrote = world.result, {branch.state for branch in world.new if branch not in world.readers}
+        assert isinstance(result.interrupt, KeyboardInterrupt)
+        if calls[number] == "_end_undecided" and wrote:
+            assert (result.outcome, result.knowable) == (Outcome.IN_DOUBT, False)
+        elif wrote:
+            states = {Outcome.COMMITTED: "committed", Outcome.ROLLED_BACK: "rolled back"}
+            assert {states[result.outcome]} == wrote, calls[number]
+        assert "open" not in {reader.state for reader in world.readers}
+
+
+@pytest.mark.parametrize("reads", [(2,), (1, 2)])
+def test_readers_end_once_the_others_have_answered_and_overlap(reads: tuple[int, ...]) -> None:
+    world = World(4, reads=reads)
+    world.run({})
+    calls = world.faults.calls
+    assert calls.index("db3.await_commit") < calls.index(f"db{reads[0]}.reader_start_commit")
+    assert calls.index(f"db{reads[-1]}.reader_start_commit") < calls.index(f"db{reads[0]}.reader_await_commit")
 
 
 def test_the_settler_tells_the_log_what_could_not_be_told() -> None:

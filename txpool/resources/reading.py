@@ -12,11 +12,13 @@ from txpool.errors import TransactionRolledBack, translate
 from txpool.patience import Patience
 
 # Without an id it has written nothing here, but a function may have written elsewhere, through a foreign server. What
-# is serializable may be refused at its end though it has only read. The types of all arguments are exact, as wherever
-# somebody may have made something that fits better in a schema of the search path.
+# is serializable may be refused at its end though it has only read. A cursor WITH HOLD executes at the COMMIT what is
+# left of its query, which may write. The types of all arguments are exact, as wherever somebody may have made something
+# that fits better in a schema of the search path.
 _HAS_ONLY_READ = (
     "select pg_catalog.pg_current_xact_id_if_assigned() is null "
     "and not exists (select from pg_catalog.pg_foreign_server) "
+    "and not exists (select from pg_catalog.pg_cursors where is_holdable) "
     "and pg_catalog.current_setting('transaction_isolation'::text) operator(pg_catalog.<>) 'serializable'::text"
 )
 

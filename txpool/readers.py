@@ -67,7 +67,7 @@ class Readers:
         self._open = {}
 
     def roll_back(self) -> None:
-        """The others have rolled back, or nobody knows; in a task, they are prepared. Raises nothing."""
+        """The others roll back, or nobody knows; in a task, they are prepared. Raises nothing."""
         if failpoints.armed and self._open:
             self._quietly(partial(failpoints.hit, "readers.rolling-back"), None)
         for part, each in self._open.items():
@@ -83,7 +83,7 @@ class Readers:
             if reading is not None:
                 logger.warning(
                     "datasource %s, which was only read in this transaction, has not ended its part well, which "
-                    "changes no outcome; the connection is dropped: %s",
+                    "changes no outcome, but a NOTIFY in it may be lost; the connection is dropped: %s",
                     reading.datasource,
                     error,
                 )

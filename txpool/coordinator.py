@@ -161,6 +161,7 @@ class Coordinator:
                 self._voted.append(branch)
         if failpoints.armed:
             failpoints.hit("coordinator.prepared")
+        self._readers.require_alive()
         self._require_undoomed()
         self.phase = Phase.DECIDE
 

@@ -57,6 +57,11 @@ class Readers:
             raise failures[0]
         self._open = asked
 
+    def require_alive(self) -> None:
+        """The last moment for one of them to vote: what it has read was locked until here."""
+        for reading in self._open.values():
+            reading.require_alive()
+
     def commit(self) -> None:
         """The others have committed. Raises nothing: a failure is logged, and its connection dropped."""
         if failpoints.armed and self._open:

@@ -316,6 +316,19 @@ def test_a_reader_that_cannot_answer_votes_to_roll_back(world: World, how: str) 
     assert not world.locked
 
 
+def test_a_reader_that_loses_its_locks_before_the_decision_votes_to_roll_back(world: World) -> None:
+    pids: list[int] = []
+    with (
+        seeing(coordinator_preparing=lambda: world.kill(pids[0])),
+        pytest.raises(txpool.TransactionRolledBack, match="datasource book voted to roll back"),
+        txpool.transaction(),
+    ):
+        world.write("one", "two")
+        pids.append(world.read("book"))
+    assert world.held == (0, 0)
+    assert world.prepared == []
+
+
 def test_a_reader_whose_end_is_lost_changes_no_outcome_and_its_connection_is_dropped(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -57,6 +57,9 @@ class ModelReading:
     def await_answer(self) -> bool:
         return self._part._call("await_answer", lambda: self._part.reads)  # type: ignore[no-any-return]
 
+    def require_alive(self) -> None:
+        self._part._call("require_alive", lambda: None)
+
     def start_commit(self) -> None:
         def effect() -> None:
             assert self._part.may_end(), "a reader ends before what is decided"

@@ -74,6 +74,9 @@ class Reading(Protocol):
     def await_answer(self) -> bool:
         """Whether it has only read, in the database's own word. An exception is a vote to roll back."""
 
+    def require_alive(self) -> None:
+        """Raise where its session is known to be lost, with its locks; no I/O that waits."""
+
     def start_commit(self) -> None: ...
 
     def await_commit(self) -> None:

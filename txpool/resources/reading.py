@@ -54,6 +54,10 @@ class PostgreSQLReading:
             raise self._no("the answer to whether it has only read was lost in an interrupt")
         return value(results[-1]) == "t"
 
+    def require_alive(self) -> None:
+        if not self._session.is_alive():
+            raise self._no(why_not_open(self._session.status))
+
     def start_commit(self) -> None:
         self._session.send("commit")
 

@@ -48,6 +48,9 @@ class ModelReading:
             raise self._reply
         return self._reply
 
+    def require_alive(self) -> None:
+        """Nobody ends it but its own command, a crash or a cut, which the next command meets."""
+
     def start_commit(self) -> None:
         self._port.call("alone", self.datasource)
 

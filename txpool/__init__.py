@@ -10,6 +10,7 @@ from typing import Any
 from txpool import manager as _manager
 from txpool.datasource import DataSource, connect, register
 from txpool.errors import (
+    AlreadyDone,
     ConfigurationError,
     DatabaseError,
     DataError,
@@ -36,8 +37,9 @@ from txpool.errors import (
     TransactionTimeout,
     Warning,  # noqa: A004 - the name is PEP 249's
 )
+from txpool.lifetime import TransactionScoped, observe
 from txpool.manager import begin, commit, current, resume, rollback, status, suspend
-from txpool.scope import TransactionScoped, observe, transaction, transactional
+from txpool.scope import transaction, transactional
 from txpool.transaction import Status, Transaction
 
 __version__ = "0.1.0"
@@ -62,6 +64,7 @@ def configure(source: Any = None, /, **options: Any) -> None:
 
 
 __all__ = [
+    "AlreadyDone",
     "ConfigurationError",
     "DataError",
     "DataSource",

@@ -20,6 +20,7 @@
         │   ├── InternalError
         │   ├── ProgrammingError
         │   └── NotSupportedError
+        ├── AlreadyDone                    a transaction of the same transaction_id has committed; has .done_at …
         └── TransactionError               has .gtrid and .datasource
             ├── TransactionRolledBack      nothing that was done within it stays
             │   └── TransactionTimeout     rolled back because its time was up
@@ -38,6 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -104,6 +106,30 @@ class ProgrammingError(DatabaseError):
 
 class NotSupportedError(DatabaseError):
     """PEP 249: the database does not support what was asked."""
+
+
+class AlreadyDone(Error):
+    """What a transaction_id stands for was done before, and nothing was done now.
+
+    `transaction_id` is the name, `datasource` where it is recorded, `gtrid` the transaction that has done it, and
+    `done_at` when that had begun there, by the database's clock (UTC; None where the record does not say).
+    """
+
+    def __init__(
+        self, message: str, *, transaction_id: str, datasource: str, gtrid: str, done_at: datetime | None
+    ) -> None:
+        super().__init__(message)
+        self.transaction_id = transaction_id
+        self.datasource = datasource
+        self.gtrid = gtrid
+        self.done_at = done_at
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _redone, (self.args[0], self.transaction_id, self.datasource, self.gtrid, self.done_at)
+
+
+def _redone(message: str, transaction_id: str, datasource: str, gtrid: str, done_at: datetime | None) -> AlreadyDone:
+    return AlreadyDone(message, transaction_id=transaction_id, datasource=datasource, gtrid=gtrid, done_at=done_at)
 
 
 class TransactionError(Error):

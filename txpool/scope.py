@@ -1,4 +1,4 @@
-"""transaction() and transactional(): a block or a function that is a transaction; values that live as long as one."""
+"""transaction() and transactional(): a block or a function that is a transaction."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from contextlib import contextmanager
 from contextvars import Token
 from sys import _getframe
 from types import TracebackType
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, get_args, overload
-from weakref import ref
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_args, overload
 
 from txpool import dropped
 from txpool.errors import ProgrammingError, TransactionTimeout
-from txpool.manager import current, get_manager, make_ambient, observers, renew_ambient, restore_ambient
+from txpool.manager import current, get_manager, make_ambient, renew_ambient, restore_ambient
 from txpool.remarks import checked_note
 from txpool.required import outside
 from txpool.retry import Attempts
-from txpool.transaction import Status, Transaction
+from txpool.transaction import Transaction
+
+if TYPE_CHECKING:
+    from txpool.once import Once, RecordIn
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,8 +32,9 @@ _CONTEXTLIB = vars(contextlib)
 
 Exceptions = tuple[type[BaseException], ...]
 Propagation = Literal["required", "requires_new", "mandatory", "supports", "not_supported", "never"]
-#: Those that may begin a transaction.
+#: Those that may begin a transaction, and those whose function is in one.
 _BEGINNING = ("required", "requires_new")
+_INSIDE = (*_BEGINNING, "mandatory")
 
 
 class transaction:  # noqa: N801 - it reads as a word of the language: `with transaction():`
@@ -42,14 +45,31 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
     behind what is in doubt; the first that a transaction is given stays. A generator or a coroutine that is given up
     within the block, or closed, does not wait for the databases: a thread rolls back, and reports it.
 
+    A `transaction_id`, such as "invoice-42", makes the transaction happen once: a row that says so is written within
+    it into the datasource `record_in`, a file, a name or a DataSource. Where an earlier run has committed, AlreadyDone
+    is raised before the body; one that is at work is awaited for some ten seconds, and one in doubt is settled first,
+    where recovery can. The id is the business's: what else is done under it is not looked at. A nested block's record
+    is a part of the whole, which AlreadyDone leaves as it was. Errors, all before the body: AlreadyDone;
+    OperationalError where the other run has not ended; ProgrammingError for another function's id.
+
     Errors at the block's end: TransactionRolledBack, TransactionTimeout, TransactionInDoubt, HeuristicError.
     """
 
-    __slots__ = ("_note", "_span", "_timeout", "_token", "_transaction", "joined")
+    __slots__ = ("_note", "_once", "_span", "_timeout", "_token", "_transaction", "begun", "joined")
 
-    def __init__(self, timeout: float | None = None, *, note: str = "") -> None:
+    def __init__(
+        self,
+        timeout: float | None = None,
+        *,
+        note: str = "",
+        transaction_id: str | None = None,
+        record_in: RecordIn | None = None,
+    ) -> None:
         self._timeout = timeout
         self._note = note if note == "" else checked_note(note)
+        self._once = None if transaction_id is None and record_in is None else _once(transaction_id, record_in)
+        #: The transaction that this block has begun; None where it has joined one.
+        self.begun: Transaction | None = None
 
     def __enter__(self) -> Transaction:
         ambient = current()
@@ -58,6 +78,8 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             if not ambient.active:
                 ambient.require_active()
             self._transaction = ambient
+            if self._once is not None:
+                self._once.claim(ambient)
             if self._note and not ambient.note:
                 ambient.note = self._note
         else:
@@ -68,6 +90,13 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             dropped.require_kept(ambient)
             self._begin(get_manager().new_transaction(self._timeout))
             self._transaction.origin = origin  # no call any more: an interrupt would leave it ambient
+            self.begun = self._transaction
+            if self._once is not None:
+                try:
+                    self._once.claim(self._transaction)
+                except BaseException as error:
+                    self.__exit__(type(error), error, error.__traceback__)
+                    raise
         return self._transaction
 
     @classmethod
@@ -155,6 +184,8 @@ def transactional(
     dont_rollback_on: Exceptions = (),
     attempts: int = 1,
     note: str = "",
+    transaction_id: str | Callable[..., str] | None = None,
+    record_in: RecordIn | None = None,
 ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
 
 
@@ -166,6 +197,8 @@ def transactional(
     dont_rollback_on: Exceptions = (),
     attempts: int = 1,
     note: str = "",
+    transaction_id: str | Callable[..., str] | None = None,
+    record_in: RecordIn | None = None,
 ) -> Any:
     """Make each call of a function a transaction, or a part of the ambient one, as JTA's @Transactional does.
 
@@ -179,11 +212,17 @@ def transactional(
     that was rolled back for a conflict with others: a serialization failure, a deadlock, no free slot to prepare in,
     or SQLite's file being busy. Never where the outcome is in doubt or heuristic, a database has not answered yet, or
     the timeout has struck. Only what it does in the transaction is undone before.
+
+    With a `transaction_id`, each id's call happens once, as that of transaction(): a text, or, called with the call's
+    own arguments, what makes one (`transaction_id=lambda number: f"invoice-{number}", record_in="orders"`). A call for
+    what is done already raises AlreadyDone, and one that another function has done under this id ProgrammingError.
     """
     if callable(propagation) or isinstance(propagation, classmethod | property):
         return transactional()(propagation)  # without parentheses
     _check(propagation, attempts)
     note = checked_note(note)
+    if transaction_id is not None or record_in is not None:
+        _check_id(propagation, transaction_id, record_in)
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         name = _require_function(function)
@@ -198,14 +237,20 @@ def transactional(
             note=note,
         )
 
+        def once(args: Any, kwargs: Any) -> Once | None:
+            if transaction_id is None:
+                return None
+            made = transaction_id(*args, **kwargs) if callable(transaction_id) else transaction_id
+            return _once(made, record_in, function)
+
         if _is_coroutine_function(function):
 
             @functools.wraps(function)
             async def call(*args: P.args, **kwargs: P.kwargs) -> Any:
-                made = Attempts(name, attempts)
+                made, named = Attempts(name, attempts), once(args, kwargs)
                 while True:
                     try:
-                        with around(made):
+                        with around(made, named):
                             return await cast(Any, function)(*args, **kwargs)
                     except Exception as error:
                         pause = made.pause(error)
@@ -217,10 +262,10 @@ def transactional(
 
             @functools.wraps(function)
             def call(*args: P.args, **kwargs: P.kwargs) -> T:
-                made = Attempts(name, attempts)
+                made, named = Attempts(name, attempts), once(args, kwargs)
                 while True:
                     try:
-                        with around(made):
+                        with around(made, named):
                             return function(*args, **kwargs)
                     except Exception as error:
                         pause = made.pause(error)
@@ -244,6 +289,25 @@ def _check(propagation: object, attempts: object) -> None:
             f"transactional(): attempts={attempts} has no use with {propagation!r}, which begins no transaction, and "
             f"only who began one can repeat it: leave it out, or make it {' or '.join(_BEGINNING)}"
         )
+
+
+def _check_id(propagation: str, transaction_id: Any, record_in: Any) -> None:
+    from txpool.once import checked_id, require_both
+
+    require_both(transaction_id, record_in)
+    if not callable(transaction_id):
+        checked_id(transaction_id)
+    if propagation not in _INSIDE:
+        raise ProgrammingError(
+            f"transactional(): a transaction_id has no use with {propagation!r}, which is not always in a transaction: "
+            f"leave it out, or make it {' or '.join(_INSIDE)}"
+        )
+
+
+def _once(transaction_id: Any, record_in: Any, function: Any = None) -> Once:
+    from txpool.once import Once  # which needs datasources, and those this
+
+    return Once.of(transaction_id, record_in, function)
 
 
 def _require_function(function: Any) -> str:
@@ -284,6 +348,7 @@ def _around(
     propagation: Propagation,
     timeout: float | None,
     made: Attempts,
+    once: Once | None = None,
     *,
     origin: dropped.Origin | None,
     rollback_on: Exceptions,
@@ -304,6 +369,8 @@ def _around(
         with outside():
             yield
         return
+    block = transaction(timeout, note=note)
+    block._once = once
     token = make_ambient(None) if propagation in ("requires_new", "not_supported") else None
     try:
         if propagation == "not_supported":
@@ -311,10 +378,9 @@ def _around(
                 yield
             return
         kept: BaseException | None = None
-        block = transaction(timeout, note=note)
         with block as entered:
             if not block.joined:
-                made.begun, entered.origin = entered, origin
+                entered.origin = origin
             try:
                 yield
             except dont_rollback_on as error:
@@ -324,60 +390,7 @@ def _around(
         if kept is not None:
             raise kept
     finally:
+        made.begun = block.begun
         if token is not None:
             with contextlib.suppress(ValueError):  # a coroutine that was given up is closed anywhere
                 restore_ambient(token)
-
-
-class TransactionScoped(Generic[T]):
-    """A value of which each transaction has its own: made at first use, closed and gone with the transaction's end."""
-
-    def __init__(self, factory: Callable[[], T], close: Callable[[T], object] | None = None) -> None:
-        self._factory = factory
-        self._close = close
-
-    def __call__(self) -> T:
-        """The ambient transaction's value. Errors: ProgrammingError without an active transaction."""
-        ambient = current()
-        if ambient is None:
-            raise ProgrammingError("a transaction-scoped value exists only within a transaction, and there is none")
-        if self not in ambient.values:
-            ambient.require_active()
-            values = ambient.values
-            value = values[self] = self._factory()
-            ambient.after_completion(lambda _: self._end(values, value))
-        made: T = ambient.values[self]
-        return made
-
-    def _end(self, values: dict[Any, Any], value: T) -> None:
-        del values[self]
-        if self._close is not None:
-            self._close(value)
-
-
-def observe(observer: Callable[[Transaction], object], phase: Literal["begin", "before", "success", "failure"]) -> None:
-    """Call an observer with every transaction of this process from now on, at this phase of its life.
-
-    It may be called before configure(), or after.
-
-    `before` runs before completion, and its exception forces rollback; `success` and `failure` run after it (`failure`
-    whenever the transaction did not commit everywhere), and their errors are logged.
-    """
-
-    def attach(begun: Transaction) -> None:
-        if phase == "begin":
-            observer(begun)
-            return
-        known = ref(begun)
-
-        def hear() -> None:
-            if (still := known()) is not None:
-                observer(still)
-
-        if phase == "before":
-            begun.before_completion(hear)
-        else:
-            wanted = phase == "success"
-            begun.after_completion(lambda status: hear() if (status is Status.COMMITTED) == wanted else None)
-
-    observers.append(attach)

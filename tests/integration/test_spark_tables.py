@@ -14,10 +14,10 @@ from tests.strangers import EVIL, Strangers, ran
 from txpool.datasource import DataSource
 from txpool.drivers import make_driver
 from txpool.errors import NotSupportedError, OperationalError
+from txpool.resources.records import RECORDS
 from txpool.resources.staging import Staging, StagingTable
 from txpool.secret import Secret
 from txpool.settings import DataSourceSettings
-from txpool.spark.records import RECORDS
 from txpool.xid import make_gtrid, new_incarnation
 
 RECORD = ["nightly", "public.landed", "txp1:tests:aaaaaaaaaaaa:1", "append", "a plan", None]
@@ -120,8 +120,8 @@ def made(source: DataSource, name: str) -> None:
     if name.endswith("writes"):
         claim(source)
         return
+    from txpool.resources.records import create_table
     from txpool.spark import each
-    from txpool.spark.records import create_table
 
     with closing(source.connect()) as connection:
         create_table(connection.cursor(), each._TABLE, each._COLUMNS)

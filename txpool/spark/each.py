@@ -20,13 +20,13 @@ from pyspark.sql import DataFrame
 from txpool.datasource import DataSource, connect
 from txpool.errors import ProgrammingError
 from txpool.manager import current
+from txpool.resources.records import create_table
 from txpool.resources.staging import SCHEMA
 from txpool.resources.trust import require_locked
 from txpool.spark.attempts import PartitionResult
 from txpool.spark.columns import match
 from txpool.spark.copying import PLACE, RESULT, Copy, InArrow, copy_into
 from txpool.spark.privileges import require_privileges
-from txpool.spark.records import create_table
 from txpool.spark.replay import Replay, fingerprint
 from txpool.spark.report import Copying, Finished, Progress, WriteReport, watching
 from txpool.spark.status import TaggedJob

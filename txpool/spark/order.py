@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
+from txpool.resources.records import Earlier
 from txpool.resources.staging import StagingTable
 from txpool.spark import sqlite
 from txpool.spark.collecting import STAGING, collected
@@ -19,7 +20,6 @@ from txpool.spark.copying import DIRECT
 from txpool.spark.job import TableJob
 from txpool.spark.moving import Move
 from txpool.spark.privileges import require_privileges
-from txpool.spark.records import Earlier
 from txpool.spark.replay import Replay, fingerprint
 from txpool.spark.report import Progress, WriteReport
 from txpool.spark.target import Target, is_written_by, look, require_unique, why_staged

@@ -7,42 +7,25 @@ the other is. Recovery never deletes it.
 from __future__ import annotations
 
 import hashlib
-import logging
 import re
 from contextlib import closing
-from contextvars import Context
 from dataclasses import dataclass
-from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
 from pyspark.sql import DataFrame
 
-from txpool.datasource import DataSource, known
 from txpool.errors import OperationalError, ProgrammingError
-from txpool.manager import get_manager
-from txpool.spark.records import RECORDS, Earlier, Records
+from txpool.once import Named
+from txpool.resources.records import Earlier
 
-logger = logging.getLogger("txpool")
-
-#: Milliseconds to wait for another run that has the name, before recovery is asked, and after that.
-_PATIENCE = (1_000, 10_000)
 # What differs from run to run in the text of one and the same plan: ids of expressions and of RDDs, and addresses.
 _VOLATILE = re.compile(r"#\d+L?|(?<=RDD\[)\d+(?=\])|@[0-9a-f]+\b|plan_id=\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(Named):
     """A write's name, and the table that it is for; or a stream's, and one of its batches."""
-
-    source: DataSource
-    transaction_id: str
-    target: str
-    gtrid: str
-    mode: str
-    plan: str
-    #: Batches count upwards: the record of one takes the place of that of the batch before.
-    batch: int | None = None
 
     def claim(self, connection: Any) -> Earlier | None:
         """Take the name within the connection's transaction; the run that had it before, once that has ended.
@@ -52,38 +35,30 @@ class Replay:
         """
         cursor = connection.cursor()
         self._records.create(self.source, cursor)
-        claimed = self._records.insert(cursor, self._record, _PATIENCE[0])
-        if claimed is None:
-            logger.warning("%s: an earlier run of %r has not ended: recovery is asked", self.gtrid, self.transaction_id)
-            Context().run(partial(_recover, self.source))
-            claimed = self._records.insert(cursor, self._record, _PATIENCE[1])
-        earlier = None if claimed else self._same(cursor)
-        if not claimed and earlier is None:
-            raise OperationalError(
-                f"{self.gtrid}: another run of transaction_id={self.transaction_id!r} is writing {self.target} now, or "
-                "is in doubt with a process that lives, or that this node does not recover: `txpool-recovery list` "
-                "tells. Nothing was written, do it again later"
-            )
-        return earlier
+        claimed, earlier = self._claim(cursor)
+        return self._judged(earlier, claimed=claimed)
 
     def met(self) -> Earlier | None:
         """The run that has the name, if one has committed; nothing is taken. ProgrammingError as by `claim`."""
         with closing(self.source.connect()) as connection:
-            return self._same(connection.cursor())
-
-    def _same(self, cursor: Any) -> Earlier | None:
-        """The record, which must be of the same data."""
-        earlier = self._records.read(cursor, self.transaction_id, self.target)
-        if earlier is not None and earlier.batch != self.batch:
-            raise self._other(earlier, f"this is {'no batch' if self.batch is None else f'batch {self.batch}'}")
-        if earlier is not None and (earlier.plan, earlier.mode) != (self.plan, self.mode):
-            what = "its plan was another" if self.batch is None else "its schema or its offsets were others"
-            raise self._other(earlier, what)
+            earlier = self._records.read(connection.cursor(), self.transaction_id, self.target)
+        if earlier is not None:
+            self._require_same(earlier)
         return earlier
 
-    def finish(self, connection: Any, partitions: int, rows: int) -> None:
-        """Record how much it was, within the connection's transaction."""
-        self._records.finish(connection.cursor(), self.transaction_id, self.target, partitions, rows)
+    def _require_same(self, earlier: Earlier) -> None:
+        if earlier.batch != self.batch:
+            raise self._other(earlier, f"this is {'no batch' if self.batch is None else f'batch {self.batch}'}")
+        if (earlier.plan, earlier.mode) != (self.plan, self.mode):
+            what = "its plan was another" if self.batch is None else "its schema or its offsets were others"
+            raise self._other(earlier, what)
+
+    def _at_work(self) -> OperationalError:
+        return OperationalError(
+            f"{self.gtrid}: another run of transaction_id={self.transaction_id!r} is writing {self.target} now, or "
+            "is in doubt with a process that lives, or that this node does not recover: `txpool-recovery list` "
+            "tells. Nothing was written, do it again later"
+        )
 
     def require_partitions(self, connection: Any, partitions: int) -> None:
         """Keep how many partitions there are, where each is a transaction of its own; ProgrammingError for others."""
@@ -126,14 +101,6 @@ class Replay:
             "was written."
         )
 
-    @property
-    def _records(self) -> Records:
-        return RECORDS[self.source.driver]
-
-    @property
-    def _record(self) -> list[Any]:
-        return [self.transaction_id, self.target, self.gtrid, self.mode, self.plan, self.batch]
-
 
 def must_count(df: DataFrame) -> bool:
     """Whether its rows have to be counted, since no file tells by its path which data they are."""
@@ -145,11 +112,3 @@ def fingerprint(df: DataFrame) -> str:
     plan = _VOLATILE.sub("", df._jdf.queryExecution().analyzed().toString())
     folders = sorted({str(PurePosixPath(file).parent) for file in df.inputFiles()})
     return hashlib.sha256("\n".join([df.schema.json(), plan, *folders]).encode()).hexdigest()
-
-
-def _recover(source: DataSource) -> None:
-    """One scan over all that this process knows: a run that is in doubt ends by it, if its process is dead."""
-    from recovery import RecoveryManager
-
-    datasources = {each.name: each for each in (*known().values(), source) if each.mode in ("xa", "cmr")}
-    RecoveryManager(log=get_manager().log, datasources=datasources.values(), backoff=0).scan()

@@ -1,20 +1,30 @@
-"""The records of named writes, in the very database that is written to; recovery deletes none of them."""
+"""The records of work that has a name of the user's own, beside the data of that work; recovery deletes none of them.
+
+A record is a row, written within the transaction that does the work: the one is there exactly where the other is. What
+the work is called has two parts: the name, and what it is for, a table or a word. Names of whole transactions and of
+Spark's writes stand in one table.
+"""
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from contextlib import closing
-from contextvars import Context
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, LiteralString
+from weakref import WeakSet
 
 import psycopg
 
-from txpool.datasource import DataSource
-from txpool.errors import NotSupportedError
+from txpool.errors import NotSupportedError, translated
 from txpool.resources.staging import SCHEMA, create_schema
 from txpool.resources.trust import require_relations, require_schema
+from txpool.xid import PREFIX
+
+if TYPE_CHECKING:
+    from txpool.datasource import DataSource
 
 _INSERT = "insert into {table} as it (transaction_id, target, gtrid, mode, plan, batch) values (?, ?, ?, ?, ?, ?) "
 _CLAIM = _INSERT + "on conflict do nothing"
@@ -24,9 +34,17 @@ _MOVE_ON = (
     "plan = excluded.plan, batch = excluded.batch, partitions = null, row_count = null, made_at = current_timestamp "
     "where it.batch < excluded.batch"
 )
-_READ = "select gtrid, mode, plan, partitions, row_count, batch from {table} where transaction_id = ? and target = ?"
+_READ = (
+    "select gtrid, mode, plan, partitions, row_count, batch, made_at from {table} "
+    "where transaction_id = ? and target = ?"
+)
 _FINISH = "update {table} set partitions = ?, row_count = ? where transaction_id = ? and target = ?"
 _KEEP = "update {table} set partitions = coalesce(partitions, ?) where transaction_id = ? and target = ?"
+
+_PREPARED: LiteralString = (
+    "select exists (select from pg_prepared_xacts where database = current_database() "
+    "and pg_catalog.starts_with(gid::text, %s::text))"
+)
 
 #: What a table of records says of itself: its comment, in SQLite its statement.
 FORMAT = "txpool format 1"
@@ -56,6 +74,8 @@ class Earlier:
     partitions: int | None
     rows: int | None
     batch: int | None
+    #: When it had begun; None where somebody has left that out.
+    made_at: datetime | None
 
 
 class Records(ABC):
@@ -67,6 +87,19 @@ class Records(ABC):
     @abstractmethod
     def create(self, source: DataSource, cursor: Any) -> None:
         """Make their table, where it is missing: in the transaction, or before it."""
+
+    @abstractmethod
+    @contextmanager
+    def opened(self, source: DataSource) -> Iterator[Any]:
+        """A cursor in the ambient transaction, with their table there; at the price of one look for each process."""
+
+    @abstractmethod
+    def may_be_prepared(self, source: DataSource) -> bool:
+        """Whether somebody who has a name may be in doubt, and recovery can end that."""
+
+    @abstractmethod
+    def read_outside(self, source: DataSource, transaction_id: str, target: str) -> Earlier | None:
+        """A record that the transaction does not see, since its snapshot is older."""
 
     def insert(self, cursor: Any, record: list[Any], patience: int) -> bool | None:
         """Whether the name was free; None where somebody who has it does not end within so many milliseconds.
@@ -80,7 +113,7 @@ class Records(ABC):
         found = self._run(cursor, _READ, [transaction_id, target]).fetchone()
         return None if found is None else Earlier(*found)
 
-    def finish(self, cursor: Any, transaction_id: str, target: str, partitions: int, rows: int) -> None:
+    def finish(self, cursor: Any, transaction_id: str, target: str, partitions: int, rows: int | None) -> None:
         """Say how much it was."""
         self._run(cursor, _FINISH, [partitions, rows, transaction_id, target])
 
@@ -100,14 +133,39 @@ class PostgreSQLRecords(Records):
     table = f"{SCHEMA}.writes"
     parameter = "%s"
 
+    def __init__(self) -> None:
+        #: Where this process has found the table to be there, and ours.
+        self._looked_at: WeakSet[DataSource] = WeakSet()
+
+    @contextmanager
+    def opened(self, source: DataSource) -> Iterator[Any]:
+        if source not in self._looked_at:
+            self._create(source)
+            self._require_ours(source)
+            self._looked_at.add(source)
+        with closing(source.connect()) as connection:
+            try:
+                yield connection.cursor()
+            except psycopg.errors.UndefinedTable:  # dropped since
+                self._looked_at.discard(source)
+                raise
+
+    def may_be_prepared(self, source: DataSource) -> bool:
+        with _aside(source) as connection:
+            return bool(connection.cursor().execute(_PREPARED, [f"{PREFIX}:"]).fetchone()[0])
+
+    def read_outside(self, source: DataSource, transaction_id: str, target: str) -> Earlier | None:
+        with _aside(source) as connection:
+            return self.read(connection.cursor(), transaction_id, target)
+
     def create(self, source: DataSource, cursor: Any) -> None:
-        Context().run(self._create, source)
+        self._create(source)
         # Nothing can be hung on it now. Whose it is another connection sees better: this one's snapshot may be older.
         cursor.execute(f"lock table {self.table} in row exclusive mode")
-        Context().run(self._require_ours, source)
+        self._require_ours(source)
 
     def _create(self, source: DataSource) -> None:
-        with closing(source.connect()) as connection:
+        with _aside(source) as connection:
             cursor = connection.cursor()
             require_schema(cursor, SCHEMA)
             require_relations(cursor, self.table)
@@ -119,7 +177,7 @@ class PostgreSQLRecords(Records):
             connection.commit()
 
     def _require_ours(self, source: DataSource) -> None:
-        with closing(source.connect()) as connection:
+        with _aside(source) as connection:
             cursor = connection.cursor()
             require_relations(cursor, self.table)
             _, said = cursor.execute(_DESCRIBED, [self.table]).fetchone()
@@ -132,9 +190,12 @@ class PostgreSQLRecords(Records):
         try:
             cursor.execute("select set_config('lock_timeout', %s, true)", [str(patience)])
             free = super().insert(cursor, record, patience)
-        except psycopg.errors.LockNotAvailable:
-            cursor.execute("rollback to savepoint txpool_claim")
-            return None
+        except psycopg.Error as error:
+            with suppress(psycopg.Error):  # of a session that is lost
+                cursor.execute("rollback to savepoint txpool_claim")
+            if isinstance(error, psycopg.errors.LockNotAvailable):
+                return None
+            raise
         cursor.execute("select set_config('lock_timeout', %s, true)", [former])
         cursor.execute("release savepoint txpool_claim")
         return free
@@ -151,8 +212,24 @@ class SQLiteRecords(Records):
         cursor.execute(f"create table if not exists {self.table} (/* {FORMAT} */ {_SQLITE})")
         self._is_there(cursor)
 
+    @contextmanager
+    def opened(self, source: DataSource) -> Iterator[Any]:
+        with closing(source.connect()) as connection:
+            cursor = connection.cursor()
+            self.create(source, cursor)
+            yield cursor
+
+    def may_be_prepared(self, source: DataSource) -> bool:
+        return False
+
+    def read_outside(self, source: DataSource, transaction_id: str, target: str) -> Earlier | None:
+        return None
+
     def read(self, cursor: Any, transaction_id: str, target: str) -> Earlier | None:
-        return super().read(cursor, transaction_id, target) if self._is_there(cursor) else None
+        found = super().read(cursor, transaction_id, target) if self._is_there(cursor) else None
+        if found is None or found.made_at is None:
+            return found
+        return replace(found, made_at=datetime.fromisoformat(str(found.made_at)).replace(tzinfo=UTC))
 
     def _is_there(self, cursor: Any) -> bool:
         schema, _, name = self.table.partition(".")
@@ -177,6 +254,13 @@ def _require_format(table: str, said: str | None) -> None:
     found = _SAID.search(said or "")
     if found is not None and found[0] != FORMAT:
         raise NotSupportedError(f"{table} has {found[0]}, and this txpool knows {FORMAT}. Nothing was done")
+
+
+@contextmanager
+def _aside(source: DataSource) -> Iterator[Any]:
+    """A connection outside of any transaction, and of the pool, in which those may wait that hold all of its own."""
+    with closing(source.driver_adapter.connect()) as raw, translated():
+        yield raw
 
 
 RECORDS: dict[str, Records] = {"psycopg": PostgreSQLRecords(), "sqlite3": SQLiteRecords()}

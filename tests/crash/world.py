@@ -16,7 +16,7 @@ from recovery import RecoveryManager, ScanReport
 from recovery.setup import initialise
 from txpool.datasource import connect, find
 from txpool.demo.server import EmbeddedPostgres
-from txpool.errors import Error, HeuristicError, TransactionInDoubt
+from txpool.errors import AlreadyDone, Error, HeuristicError, TransactionInDoubt
 from txpool.manager import TransactionManager, configure
 from txpool.scope import transaction
 from txpool.settings import RecoverySettings
@@ -31,7 +31,7 @@ LOG = "log"  # the database of a decision log on a server
 PASSWORD = "TXPOOL_TEST_CRASH_PASSWORD"
 LOG_PASSWORD = f"{PASSWORD}_LOG"
 #: What the caller of a transaction may be told.
-DONE, UNDONE, UNKNOWN = "committed", "rolled back", "in doubt"
+DONE, UNDONE, UNKNOWN, ALREADY = "committed", "rolled back", "in doubt", "already done"
 #: By this name the server knows the sessions of transactions from those of recovery and of the tests.
 APPLICATION = "txpool-under-attack"
 
@@ -249,7 +249,8 @@ class World:
                 "select gid from pg_prepared_xacts where database = current_database()"
             ).fetchall():
                 eye.execute(psycopg.sql.SQL("rollback prepared {}").format(gid))
-            eye.execute("drop schema public cascade; create schema public; create table t (n integer)")
+            eye.execute("drop schema if exists txpool_spark cascade; drop schema public cascade; create schema public")
+            eye.execute("create table t (n integer)")
 
     def close(self) -> None:
         for eye in self._eyes.values():
@@ -258,9 +259,14 @@ class World:
 
 
 def told(work: Callable[[], object]) -> str:
-    """What the caller of a transaction learns: committed, rolled back, in doubt, or the heuristic outcome's name."""
+    """What the caller of a transaction learns: committed, rolled back, in doubt, or the heuristic outcome's name.
+
+    That its work was done before is no end of it, and is raised.
+    """
     try:
         work()
+    except AlreadyDone:
+        raise
     except TransactionInDoubt:
         return UNKNOWN
     except HeuristicError as error:

@@ -51,16 +51,21 @@ class Named:
     #: Batches count upwards: the record of one takes the place of that of the batch before.
     batch: int | None = None
 
-    def take(self) -> Earlier | None:
-        """Take the name within the ambient transaction; the run that had it before, where that has committed.
+    def take(self, transaction: Transaction) -> Earlier | None:
+        """Take the name within the transaction, which is ambient; the run that had it before, where it has committed.
 
         That may be this very transaction, too. One that is in doubt is settled by recovery first, where that can be.
         Errors: OperationalError where another run has the name and does not end within some ten seconds;
         ProgrammingError where it is known to have been of other work; the driver's own where the record cannot be
-        written. The transaction is as it was then.
+        written. The transaction is as it was then, but for an interrupt, which dooms it: the name may be taken.
         """
-        with self._explained(), self._records.opened(self.source) as cursor:
-            claimed, earlier = self._claim(cursor)
+        try:
+            with self._explained(), self._records.opened(self.source) as cursor:
+                claimed, earlier = self._claim(cursor)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                transaction.set_rollback_only(error)
+            raise
         return self._judged(earlier, claimed=claimed)
 
     def finish(self, connection: Any, partitions: int, rows: int | None = None) -> None:
@@ -175,18 +180,10 @@ class Once:
         return cls(checked_id(transaction_id), find(record_in), name)
 
     def claim(self, transaction: Transaction) -> None:
-        """Take the name within the transaction, which is ambient. AlreadyDone, and as `Named.take`.
-
-        Where it is interrupted the transaction is doomed: the name may be taken, and nothing was done under it.
-        """
+        """Take the name within the transaction, which is ambient. AlreadyDone, and as `Named.take`."""
         mode, plan = (BLOCK, UNTOLD) if self.function is None else (FUNCTION, self.function)
         named = Named(self.source, self.transaction_id, WHOLE, transaction.gtrid, mode, plan)
-        try:
-            earlier = named.take()
-        except BaseException as error:
-            if not isinstance(error, Exception):
-                transaction.set_rollback_only(error)
-            raise
+        earlier = named.take(transaction)
         if earlier is not None:
             raise named.already_done(earlier)
 

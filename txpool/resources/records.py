@@ -19,7 +19,7 @@ from weakref import WeakSet
 import psycopg
 
 from txpool.errors import NotSupportedError, translated
-from txpool.resources.staging import SCHEMA, create_schema
+from txpool.resources.staging import MADE_MEANWHILE, SCHEMA, create_schema
 from txpool.resources.trust import require_relations, require_schema
 from txpool.xid import PREFIX
 
@@ -166,15 +166,20 @@ class PostgreSQLRecords(Records):
 
     def _create(self, source: DataSource) -> None:
         with _aside(source) as connection:
-            cursor = connection.cursor()
-            require_schema(cursor, SCHEMA)
-            require_relations(cursor, self.table)
-            there = "select count(*) from pg_attribute where attrelid = to_regclass(%s) and attname = 'batch'"
-            if not cursor.execute(there, [self.table]).fetchone()[0]:
-                create_schema(connection)
-                create_table(cursor, self.table, _POSTGRESQL)
-                cursor.execute(f"alter table {self.table} add column if not exists batch bigint")
-            connection.commit()
+            try:
+                self._make(connection)
+            except MADE_MEANWHILE:  # another was faster, and what he has made is looked at
+                self._make(connection)
+
+    def _make(self, connection: Any) -> None:
+        cursor = connection.cursor()
+        require_schema(cursor, SCHEMA)
+        require_relations(cursor, self.table)
+        there = "select count(*) from pg_attribute where attrelid = to_regclass(%s) and attname = 'batch'"
+        if not cursor.execute(there, [self.table]).fetchone()[0]:
+            create_schema(connection)
+            create_table(cursor, self.table, _POSTGRESQL)
+            cursor.execute(f"alter table {self.table} add column if not exists batch bigint")
 
     def _require_ours(self, source: DataSource) -> None:
         with _aside(source) as connection:
@@ -182,7 +187,6 @@ class PostgreSQLRecords(Records):
             require_relations(cursor, self.table)
             _, said = cursor.execute(_DESCRIBED, [self.table]).fetchone()
             _require_format(self.table, said)
-            connection.commit()
 
     def insert(self, cursor: Any, record: list[Any], patience: int) -> bool | None:
         (former,) = cursor.execute("select current_setting('lock_timeout')").fetchone()
@@ -260,6 +264,7 @@ def _require_format(table: str, said: str | None) -> None:
 def _aside(source: DataSource) -> Iterator[Any]:
     """A connection outside of any transaction, and of the pool, in which those may wait that hold all of its own."""
     with closing(source.driver_adapter.connect()) as raw, translated():
+        raw.autocommit = True
         yield raw
 
 

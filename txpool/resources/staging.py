@@ -29,8 +29,8 @@ _LIST: LiteralString = f"""
     where n.nspname = %(schema)s and c.relkind = 'r' and c.relowner in (table ours) order by c.oid
 """  # noqa: S608 - a constant
 
-# What CREATE meets of another's, by how far that had come: the table, its row type, or their names in the catalogue.
-_MADE_MEANWHILE = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation)
+#: What CREATE meets of another's, by how far that had come: the table, its row type, or their names in the catalogue.
+MADE_MEANWHILE = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Staging:
 
     def ensure(self, table: StagingTable, columns: Sequence[str]) -> None:
         """Create it, unless another has meanwhile; OperationalError where that is none of ours."""
-        with suppress(*_MADE_MEANWHILE):
+        with suppress(*MADE_MEANWHILE):
             self.create(table, columns)
             return
         with self._session() as raw:

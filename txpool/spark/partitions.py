@@ -12,6 +12,8 @@ from pyspark import RDD
 from txpool.datasource import DataSource, find
 from txpool.errors import ProgrammingError
 from txpool.manager import current
+from txpool.once import RecordIn
+from txpool.spark.named import JobId, claimed
 from txpool.spark.places import note_places
 from txpool.spark.session import context_of, guard
 from txpool.spark.slots import reserve
@@ -33,6 +35,8 @@ class PartitionsReport:
     attempts: int
     #: Branches that stand prepared until the transaction is decided.
     branches: int
+    #: The gtrid of the run that has done it, under the same transaction_id; this one has done nothing then.
+    done_by: str | None = None
 
 
 def foreach_partition(
@@ -40,6 +44,8 @@ def foreach_partition(
     write: Callable[[Iterator[Any]], object],
     *,
     datasources: Iterable[str | Path | DataSource] | None = None,
+    transaction_id: str | None = None,
+    record_in: RecordIn | None = None,
 ) -> PartitionsReport:
     """Run `write(rows)` for every partition on the executors, as a part of the ambient transaction.
 
@@ -53,9 +59,16 @@ def foreach_partition(
     that comes to wait for such a row or key would wait for ever: once that was seen twice in some ten seconds, it ends
     the job by an OperationalError. Tasks work under the application_name gtrid/write/partition.
 
+    With a `transaction_id`, such as "load-2026-11-22", a rerun of a job that has committed runs nothing, and its report
+    says who has done it (`done_by`); one that was rolled back is run, and one in doubt is settled first. The record is
+    a row in the datasource `record_in`, a part of the same transaction; in SQLite it locks the file until that ends.
+    Another function, or a DataFrame with another plan or other folders, under the same id is refused; what a lambda or
+    an RDD does cannot be told.
+
     Call it in the thread that began the transaction. Errors: ProgrammingError outside of a transaction or without a
     decision log; Spark's own where a task failed for good; OperationalError where too few prepared transactions are
-    free, or what was prepared is gone. Once the job has begun, the transaction can only roll back after an error.
+    free, or what was prepared is gone. Once the job has begun, or has its name, the transaction can
+    only roll back after an error.
     """
     transaction = current()
     if transaction is None or transaction.ended:
@@ -73,11 +86,18 @@ def foreach_partition(
     for datasource in passed:
         datasource.resource_manager()  # which is an error for one that cannot prepare
     number = next_number(transaction)
-    with TaggedJob(context, f"{transaction.gtrid}/{number}") as job:
+    with (
+        claimed(transaction, JobId("foreach_partition", transaction_id, record_in), df_or_rdd, write) as claim,
+        TaggedJob(context, f"{transaction.gtrid}/{number}") as job,
+    ):
+        if claim.earlier is not None:
+            partitions = claim.earlier.partitions or 0
+            return PartitionsReport(transaction.gtrid, number, partitions, 0, 0, done_by=claim.earlier.gtrid)
         transaction.on_cancel(job.cancel)
         # To find a DataFrame's RDD, Spark may run jobs of its own.
         rdd: Any = df_or_rdd if isinstance(df_or_rdd, RDD) else df_or_rdd.rdd
         partitions = rdd.getNumPartitions()
+        claim.finish(partitions)
         if not partitions:
             return PartitionsReport(transaction.gtrid, number, partitions=0, attempts=0, branches=0)
         for datasource in passed:

@@ -213,6 +213,33 @@ def test_of_two_at_a_time_one_waits(world: World, databases: Databases, isolatio
     assert world.read() == ([0, 1] if commits else [0, 2])
 
 
+@on_postgresql
+def test_many_at_once_where_nothing_was_recorded_before(world: World) -> None:
+    """Each of them makes the schema and the table; and none needs a second connection of the pool for that."""
+    datasource = world.open(pool_max_size=4, pool_max_wait=5)
+    start = threading.Barrier(4)
+    failed: list[BaseException] = []
+
+    def one(number: int) -> None:
+        try:
+            with transaction():
+                world.insert(datasource.connect(), number)
+                start.wait(10)
+                with transaction(transaction_id=f"invoice-{number}", record_in=datasource):
+                    world.insert(datasource.connect(), -number)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=one, args=[number]) for number in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert world.read() == [-4, -3, -2, -1, 1, 2, 3, 4]
+    assert len(records(world)) == 4
+
+
 def waits(databases: Databases) -> bool:
     return bool(databases.rows("one", "select 1 from pg_stat_activity where wait_event_type = 'Lock'"))
 

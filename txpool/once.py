@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import dataclass
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,8 @@ class Named:
 
     def already_done(self, earlier: Earlier) -> AlreadyDone:
         """The error that says so."""
-        when = "" if earlier.made_at is None else f" (begun {earlier.made_at:%Y-%m-%d %H:%M:%S %Z})"
+        done_at = earlier.made_at and earlier.made_at.astimezone(UTC)
+        when = "" if done_at is None else f" (begun {done_at:%Y-%m-%d %H:%M:%S} UTC)"
         by = f"{earlier.gtrid} has committed it{when}"
         if earlier.gtrid == self.gtrid:
             by = f"this very transaction, {self.gtrid}, has done it, and its end decides"
@@ -84,7 +86,7 @@ class Named:
             transaction_id=self.transaction_id,
             datasource=self.source.name,
             gtrid=earlier.gtrid,
-            done_at=earlier.made_at,
+            done_at=done_at,
         )
 
     # -- for those who know more of their work ------------------------------------------------------------------

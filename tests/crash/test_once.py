@@ -5,15 +5,16 @@ The rerun comes first and recovery later: where the name is held by what is in d
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.crash.evidence import Count, Evidence
 from tests.crash.nursery import Nursery
-from tests.crash.world import ALREADY, DONE, UNKNOWN, World
-from txpool import AlreadyDone, OperationalError, once
-from txpool.datasource import find
+from tests.crash.world import ALREADY, DONE, World
+from txpool import AlreadyDone, OperationalError, failpoints, once
 from txpool.scope import transaction
 
 BOTH, MARKED = ("one", "two"), ("one", "two", "ledger")
@@ -60,28 +61,36 @@ def test_killed_and_run_again(world: World, nursery: Nursery, evidence: Evidence
     evidence.add(Count.KILLS, len(KILLS))
 
 
-def test_a_run_that_is_in_doubt_and_lives_is_not_doubled(
-    world: World, nursery: Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its name is locked until it is settled: another run is told so, and does nothing."""
+def test_what_is_prepared_by_a_process_that_lives_is_not_doubled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name is locked until it has ended: another run is told so, and does nothing; nor does recovery end it."""
     monkeypatch.setattr(once, "_PATIENCE", (100, 100))
-    order = {"record_in": "one"}
-    lives = nursery.transact(7, BOTH, "log.recorded=raise, log.abort=raise", **order)
-    assert lives["said"] == UNKNOWN
-    with world.coordinator(), pytest.raises(OperationalError, match="'work-7' is at work now, or is in doubt with a"):
-        claim(world)
-    assert (world.holders(7), len(world.prepared())) == (set(), 2)
-    nursery.release()
-    world.quiet()
-    with world.coordinator(), pytest.raises(AlreadyDone, match=lives["gtrid"]):
-        claim(world)
-    world.scan()
-    assert world.holders(7) == {*BOTH}
-    world.assert_nothing_is_left()
+    prepared, go_on = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        prepared.set()
+        go_on.wait(60)
+
+    with world.coordinator():
+        first = threading.Thread(target=world.attempt, args=[7, *BOTH], kwargs={"once": named(world)})
+        with failpoints.arming("coordinator.prepared", stay):
+            first.start()
+            assert prepared.wait(60)
+            with pytest.raises(
+                OperationalError, match="'work-7' is at work now, or is in doubt with a process that lives"
+            ):
+                claim(world)
+            assert (world.holders(7), len(world.prepared())) == (set(), 2)
+            go_on.set()
+            first.join()
+        with pytest.raises(AlreadyDone):
+            claim(world)
+    world.assert_settled(7, BOTH, DONE)
+
+
+def named(world: World) -> dict[str, Any]:
+    return {"transaction_id": "work-7", "record_in": world.folder / "one.properties"}
 
 
 def claim(world: World) -> None:
-    for name in BOTH:
-        find(world.folder / f"{name}.properties")
-    with transaction(transaction_id="work-7", record_in=world.folder / "one.properties"):
+    with transaction(**named(world)):
         pytest.fail("it must not be done beside the other run")

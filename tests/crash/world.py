@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,8 @@ _QUIET = f"""
     end $$
 """
 
+#: A transaction without an id.
+_UNNAMED: Mapping[str, Any] = {}
 #: How long this process may take to settle what is in doubt, in seconds.
 _PATIENCE = 60.0
 
@@ -158,12 +160,16 @@ class World:
         for name in names:
             connect(self.folder / f"{name}.properties").cursor().execute("select count(*) from t").fetchall()
 
-    def attempt(self, number: int, *names: str, doing: Callable[[], object] = lambda: None) -> str:
+    def attempt(
+        self, number: int, *names: str, doing: Callable[[], object] = lambda: None, once: Mapping[str, Any] = _UNNAMED
+    ) -> str:
         """One transaction that does so, and what its caller is told of its end."""
-        return told(lambda: self._transaction(number, names, doing))
+        return told(lambda: self._transaction(number, names, doing, once))
 
-    def _transaction(self, number: int, names: Collection[str], doing: Callable[[], object]) -> None:
-        with transaction():
+    def _transaction(
+        self, number: int, names: Collection[str], doing: Callable[[], object], once: Mapping[str, Any]
+    ) -> None:
+        with transaction(**once):
             self.insert(number, names)
             doing()
 

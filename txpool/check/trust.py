@@ -44,8 +44,11 @@ def grants(raw: Any, tables: Sequence[str], roles: Collection[str], why: str) ->
 
 
 def spark(raw: Any, roles: Collection[str]) -> Iterator[Finding]:
-    """About the schema of Spark's writes, where it is there."""
-    why = "writes of Spark are refused: whoever owns it decides what was written, and his triggers would run as us"
+    """About the schema of Spark's writes and of work with a transaction_id, where it is there."""
+    why = (
+        "writes of Spark and work with a transaction_id are refused: whoever owns it decides what was done, and his "
+        "triggers would run as us"
+    )
     faults = schema_faults(raw, SCHEMA, roles=roles)
     if not faults:
         names = [name for (name,) in raw.execute(_INSIDE, [SCHEMA]).fetchall()]

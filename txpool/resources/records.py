@@ -7,6 +7,7 @@ Spark's writes stand in one table.
 
 from __future__ import annotations
 
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -231,9 +232,27 @@ class SQLiteRecords(Records):
 
     def read(self, cursor: Any, transaction_id: str, target: str) -> Earlier | None:
         found = super().read(cursor, transaction_id, target) if self._is_there(cursor) else None
+        if found is not None:
+            self._make_durable(cursor)
         if found is None or found.made_at is None:
             return found
         return replace(found, made_at=datetime.fromisoformat(str(found.made_at)).replace(tzinfo=UTC))
+
+    def _make_durable(self, cursor: Any) -> None:
+        """Who has written it may have died before it was synced, and whoever is told of it goes by that.
+
+        It is in the write-ahead log, or there since the journal was unlinked, which the folder keeps. Neither the file
+        itself nor its -shm is opened: to close that would take SQLite's locks on it away.
+        """
+        schema = self.table.partition(".")[0]
+        file = next(path for _, name, path in cursor.execute("pragma database_list").fetchall() if name == schema)
+        for path in (f"{file}-wal", os.path.dirname(file)) if file else ():
+            with suppress(FileNotFoundError):
+                descriptor = os.open(path, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
 
     def _is_there(self, cursor: Any) -> bool:
         schema, _, name = self.table.partition(".")

@@ -48,9 +48,9 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
     A `transaction_id`, such as "invoice-42", makes the transaction happen once: a row that says so is written within
     it into the datasource `record_in`, a file, a name or a DataSource. Where an earlier run has committed, AlreadyDone
     is raised before the body; one that is at work is awaited for some ten seconds, and one in doubt is settled first,
-    where recovery can. The id is the business's: what else is done under it is not looked at. A nested block's record
-    is a part of the whole, which AlreadyDone leaves as it was. Errors, all before the body: AlreadyDone;
-    OperationalError where the other run has not ended; ProgrammingError for another function's id.
+    where recovery can. Whether it was the same work cannot be told of a block. A nested block's record is a part of the
+    whole, which AlreadyDone leaves as it was. Errors, all before the body: AlreadyDone; OperationalError where the
+    other run has not ended; ProgrammingError for what is no id; the driver's own where nothing can be recorded.
 
     Errors at the block's end: TransactionRolledBack, TransactionTimeout, TransactionInDoubt, HeuristicError.
     """
@@ -215,7 +215,7 @@ def transactional(
 
     With a `transaction_id`, each id's call happens once, as that of transaction(): a text, or, called with the call's
     own arguments, what makes one (`transaction_id=lambda number: f"invoice-{number}", record_in="orders"`). A call for
-    what is done already raises AlreadyDone, and one that another function has done under this id ProgrammingError.
+    what is done already raises AlreadyDone; where a function of another name has done it, ProgrammingError.
     """
     if callable(propagation) or isinstance(propagation, classmethod | property):
         return transactional()(propagation)  # without parentheses

@@ -62,8 +62,8 @@ def foreach_partition(
     With a `transaction_id`, such as "load-2026-11-22", a rerun of a job that has committed runs nothing, and its report
     says who has done it (`done_by`); one that was rolled back is run, and one in doubt is settled first. The record is
     a row in the datasource `record_in`, a part of the same transaction; in SQLite it locks the file until that ends.
-    Another function, or a DataFrame with another plan or other folders, under the same id is refused; what a lambda or
-    an RDD does cannot be told.
+    A function of another name, or a DataFrame with another plan or other folders, under the same id is refused; what
+    a lambda or an RDD does cannot be told.
 
     Call it in the thread that began the transaction. Errors: ProgrammingError outside of a transaction or without a
     decision log; Spark's own where a task failed for good; OperationalError where too few prepared transactions are

@@ -190,10 +190,10 @@ class PostgreSQLRecords(Records):
             _require_format(self.table, said)
 
     def insert(self, cursor: Any, record: list[Any], patience: int) -> bool | None:
-        (former,) = cursor.execute("select current_setting('lock_timeout')").fetchone()
-        cursor.execute("savepoint txpool_claim")
+        # Its text has no quotes in it: a number, and a unit.
+        before = f"savepoint txpool_claim; select set_config('lock_timeout', '{patience}', true)"
+        (former,) = cursor.execute(f"select current_setting('lock_timeout'); {before}").fetchone()
         try:
-            cursor.execute("select set_config('lock_timeout', %s, true)", [str(patience)])
             free = super().insert(cursor, record, patience)
         except psycopg.Error as error:
             with suppress(psycopg.Error):  # of a session that is lost
@@ -201,8 +201,7 @@ class PostgreSQLRecords(Records):
             if isinstance(error, psycopg.errors.LockNotAvailable):
                 return None
             raise
-        cursor.execute("select set_config('lock_timeout', %s, true)", [former])
-        cursor.execute("release savepoint txpool_claim")
+        cursor.execute(f"select set_config('lock_timeout', '{former}', true); release savepoint txpool_claim")
         return free
 
 

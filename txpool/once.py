@@ -177,7 +177,8 @@ class Once:
     @classmethod
     def of(cls, transaction_id: Any, record_in: Any, function: Any = None) -> Once:
         """ProgrammingError for what is no id, or where one of both is missing; ConfigurationError as by connect()."""
-        require_both(transaction_id, record_in)
+        if function is None:  # of a function both have been looked for when it was decorated
+            require_both(transaction_id, record_in)
         name = None if function is None else name_of(function)
         return cls(checked_id(transaction_id), find(record_in), name)
 

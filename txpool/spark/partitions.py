@@ -67,8 +67,8 @@ def foreach_partition(
 
     Call it in the thread that began the transaction. Errors: ProgrammingError outside of a transaction or without a
     decision log; Spark's own where a task failed for good; OperationalError where too few prepared transactions are
-    free, or what was prepared is gone. Once the job has begun, or has its name, the transaction can
-    only roll back after an error.
+    free, or what was prepared is gone. Once the job has begun, or has its name, the transaction can only roll back
+    after an error.
     """
     transaction = current()
     if transaction is None or transaction.ended:

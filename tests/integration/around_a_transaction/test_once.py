@@ -471,4 +471,7 @@ def test_what_is_no_place_and_no_propagation(world: World) -> None:
     wrong = transactional(transaction_id=lambda: 7, record_in=world.datasource)(lambda: None)  # type: ignore[arg-type,return-value]
     with pytest.raises(ProgrammingError, match="is text, and not int"):
         wrong()
+    wrong = transactional(transaction_id=lambda: None, record_in=world.datasource)(lambda: None)  # type: ignore[arg-type,return-value]
+    with pytest.raises(ProgrammingError, match="is text, and not NoneType"):
+        wrong()
     assert current() is None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_ar
 
 from txpool import dropped
 from txpool.errors import ProgrammingError, TransactionTimeout
+from txpool.functions import is_coroutine_function, require_function
 from txpool.manager import current, get_manager, make_ambient, renew_ambient, restore_ambient
 from txpool.remarks import checked_note
 from txpool.required import outside
@@ -225,7 +226,7 @@ def transactional(
         _check_id(propagation, transaction_id, record_in)
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        name = _require_function(function)
+        name = require_function(function)
         around = functools.partial(
             _around,
             name,
@@ -243,7 +244,7 @@ def transactional(
             made = transaction_id(*args, **kwargs) if callable(transaction_id) else transaction_id
             return _once(made, record_in, function)
 
-        if _is_coroutine_function(function):
+        if is_coroutine_function(function):
 
             @functools.wraps(function)
             async def call(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -310,36 +311,10 @@ def _once(transaction_id: Any, record_in: Any, function: Any = None) -> Once:
     return Once.of(transaction_id, record_in, function)
 
 
-def _require_function(function: Any) -> str:
-    """What to call it. ProgrammingError for what cannot be a transaction."""
-    name = str(getattr(function, "__qualname__", function))
-    if isinstance(function, classmethod | staticmethod | property):
-        kind = type(function).__name__
-        raise ProgrammingError(
-            f"{getattr(function, '__qualname__', 'it')} is a {kind} before it is transactional: write @{kind} above "
-            "@transactional, which decorates the function itself"
-        )
-    if isinstance(function, type):
-        raise ProgrammingError(f"{name} is a class: decorate those of its methods that are to be transactions")
-    if not callable(function):
-        raise ProgrammingError(f"{name} is no function: transactional decorates functions and methods")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ProgrammingError(
-            f"{name}() is a generator: its body runs when it is iterated, and a call would commit before that. "
-            "Decorate what iterates it"
-        )
-    return name
-
-
 def origin_of(function: Any) -> dropped.Origin | None:
     """Where it is written."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return None if code is None else (code, 0)
-
-
-def _is_coroutine_function(function: Any) -> bool:
-    """An object that is called counts by what its call is."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 @contextmanager

@@ -1,0 +1,34 @@
+"""Which functions can be transactions."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from txpool.errors import ProgrammingError
+
+
+def require_function(function: Any) -> str:
+    """What to call it. ProgrammingError for what cannot be a transaction."""
+    name = str(getattr(function, "__qualname__", function))
+    if isinstance(function, classmethod | staticmethod | property):
+        kind = type(function).__name__
+        raise ProgrammingError(
+            f"{getattr(function, '__qualname__', 'it')} is a {kind} before it is transactional: write @{kind} above "
+            "@transactional, which decorates the function itself"
+        )
+    if isinstance(function, type):
+        raise ProgrammingError(f"{name} is a class: decorate those of its methods that are to be transactions")
+    if not callable(function):
+        raise ProgrammingError(f"{name} is no function: transactional decorates functions and methods")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ProgrammingError(
+            f"{name}() is a generator: its body runs when it is iterated, and a call would commit before that. "
+            "Decorate what iterates it"
+        )
+    return name
+
+
+def is_coroutine_function(function: Any) -> bool:
+    """An object that is called counts by what its call is."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)

@@ -231,9 +231,8 @@ MUTATIONS = (
         (
             Edit(
                 _C + "_run",
-                "self.phase = _AFTER_FAILURE[self.phase]",
-                "late = self.phase in (Phase.DECIDE, Phase.COMMIT)\n"
-                "            self.phase = Phase.ROLLBACK if late else _AFTER_FAILURE[self.phase]",
+                "self.phase = Phase.ROLLBACK if unsent else",
+                "self.phase = Phase.ROLLBACK if unsent or self.phase in (Phase.DECIDE, Phase.COMMIT) else",
             ),
             Edit(_C + "_await", "except BaseException", "except Exception"),
         ),

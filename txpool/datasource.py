@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from sys import modules
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, ref
@@ -17,6 +18,7 @@ from txpool.enlistment import Enlistment
 from txpool.errors import ConfigurationError
 from txpool.finishing import LIMIT, finish
 from txpool.handles import HANDLES
+from txpool.jobs.announcing import tell
 from txpool.manager import ambient
 from txpool.patience import FOREVER, Patience
 from txpool.pool import Pool, PoolStatistics
@@ -74,7 +76,9 @@ class DataSource:
         )
         demands = settings.transaction_required
         #: What it demands of statements on plain connections, if anything.
-        self.required = None if demands == "off" else Required(settings.name, strict=demands == "strict")
+        self.required = None
+        if demands != "off" or "pyspark" in modules:
+            self.required = Required(settings.name, demands)
         self._handle = HANDLES[settings.driver]
         self._xids = Xids(settings.name, self.driver_adapter, settings.cmr_table)
         self._cleanup = CleanupQueue(
@@ -105,6 +109,8 @@ class DataSource:
         """
         transaction = ambient()
         if transaction is None:
+            if self.required is not None:
+                self.required.check_connecting()
             return self._handle(self, self._take(timeout), None)
         return self._handle(self, None, transaction.enlist(self, timeout))
 
@@ -135,12 +141,16 @@ class DataSource:
         return f"<DataSource {self.name}: {self.driver}, {self.mode}, {self.settings.url}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if "pyspark" in modules:  # it may be on its way to a job
+            tell(ambient())
         return arrive, (self.settings.travel(),)
 
     # -- for transactions and recovery --------------------------------------------------------------------------
 
     def open_enlistment(self, transaction: Transaction, timeout: float | None = None) -> Enlistment:
         """Take a physical connection for the whole transaction, and make its branch."""
+        if "pyspark" in modules:  # a session may have been created within it
+            tell(ambient())
         pooled = self._take(timeout)
         try:
             return Enlistment(self, transaction, pooled, self._branch(pooled.raw, transaction.patience))

@@ -23,12 +23,13 @@ from txpool import dropped, tracing
 from txpool.coordinator import Coordinator
 from txpool.errors import ConfigurationError, ProgrammingError
 from txpool.finishing import LIMIT, Piece, finish, ready
+from txpool.jobs.announcing import tell
 from txpool.log import open_log
 from txpool.log.base import DecisionLog
 from txpool.metrics import Sample, add_source
 from txpool.metrics.catalogue import UNSETTLED
 from txpool.patience import Patience
-from txpool.required import suspended
+from txpool.required import refuse_beginning_in_task, suspended
 from txpool.resources import cleanup
 from txpool.settings import CoordinatorSettings
 from txpool.settler import Settler
@@ -47,8 +48,6 @@ _ambient: ContextVar[Transaction | None] = ContextVar("txpool.transaction", defa
 #: `current`, and to this it could not.
 ambient: Callable[[], Transaction | None] = _ambient.get
 
-#: Told in the thread itself what its ambient transaction is now, or None (Spark's jobs carry it to their tasks).
-ambient_listeners: list[Callable[[Transaction | None], object]] = []
 
 #: Called with each new transaction: the process's, whichever manager it has by then.
 observers: list[Callable[[Transaction], object]] = []
@@ -62,10 +61,9 @@ def current() -> Transaction | None:
 def make_ambient(transaction: Transaction | None) -> Token[Transaction | None]:
     """Make it the ambient transaction of this thread or task; the token is for `restore_ambient`."""
     token = _ambient.set(transaction)
-    if ambient_listeners:
+    if "pyspark" in sys.modules:
         try:
-            for tell in ambient_listeners:
-                tell(transaction)
+            tell(transaction)
         except BaseException:  # an interrupt: nobody has the token, and so nobody would end what is ambient
             _ambient.reset(token)
             raise
@@ -74,9 +72,10 @@ def make_ambient(transaction: Transaction | None) -> Token[Transaction | None]:
 
 def restore_ambient(token: Token[Transaction | None]) -> None:
     """Make the ambient transaction what it was before."""
+    left = _ambient.get()
     _ambient.reset(token)
-    for tell in ambient_listeners:
-        tell(_ambient.get())
+    if "pyspark" in sys.modules:
+        tell(_ambient.get(), left)
 
 
 def renew_ambient(transaction: Transaction, token: Token[Transaction | None]) -> Token[Transaction | None]:
@@ -242,6 +241,7 @@ def begin(timeout: float | None = None) -> Transaction:
             f"{active.gtrid} is active here: end it first, suspend() it, or nest by `with transaction()`"
         )
     dropped.require_kept(active)
+    refuse_beginning_in_task()
     frame = sys._getframe(1)
     origin = frame.f_code, frame.f_lasti
     transaction = get_manager().new_transaction(timeout)
@@ -256,7 +256,7 @@ def commit() -> None:
     try:
         transaction.commit()
     finally:
-        make_ambient(None)
+        _leave()
 
 
 def rollback() -> None:
@@ -265,7 +265,7 @@ def rollback() -> None:
     try:
         transaction.rollback()
     finally:
-        make_ambient(None)
+        _leave()
 
 
 def suspend() -> Transaction | None:
@@ -304,6 +304,13 @@ def _report_open(transaction: Transaction, seconds: float) -> None:
             dropped.line_of(transaction.origin),
             transaction.holds or "nothing",
         )
+
+
+def _leave() -> None:
+    left = _ambient.get()
+    _ambient.set(None)
+    if "pyspark" in sys.modules:
+        tell(None, left)
 
 
 def _ended_here(verb: str) -> Transaction:

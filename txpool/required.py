@@ -1,7 +1,8 @@
 """transaction.required of a datasource: what becomes of a statement outside any transaction.
 
 It finds threads that left the transaction, and forgotten decorators. What is explicitly outside is allowed: a function
-whose propagation is `not_supported` or `never`, and work while a transaction is suspended; so is txpool's own.
+whose propagation is `not_supported` or `never`, and work while a transaction is suspended; so is txpool's own. All else
+is refused, whatever the key says, in a Spark task that would go past its driver's transaction.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from txpool.errors import OutsideTransactionWarning, ProgrammingError
+from txpool.jobs.bypass import in_task, refuse_in_task
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
@@ -26,6 +28,7 @@ _HANDLES = frozenset(
     {
         __name__,
         "contextlib",
+        "txpool.datasource",
         "txpool.connection",
         "txpool.cursor",
         "txpool.handles.psycopg",
@@ -63,23 +66,40 @@ def require_transaction(datasource: DataSource | None) -> None:
         datasource.required.check()
 
 
+def refuse_beginning_in_task() -> None:
+    """Before a transaction begins that nobody has set apart: ProgrammingError where a Spark task's job is in one."""
+    if in_task() and not _declared.get() and not _is_suspended():
+        refuse_in_task("a transaction cannot begin here")
+
+
 class Required:
     """What one datasource demands: that statements are part of a transaction."""
 
-    __slots__ = ("_name", "_strict")
+    __slots__ = ("_demands", "_name")
 
-    def __init__(self, datasource: str, *, strict: bool) -> None:
+    def __init__(self, datasource: str, demands: str) -> None:
+        """`demands` is transaction.required; where it is off, a Spark task's work shall not go past its driver's."""
         self._name = datasource
-        self._strict = strict
+        self._demands = demands
+
+    def check_connecting(self) -> None:
+        """Before a plain connection is taken. ProgrammingError where it goes past a Spark driver's transaction."""
+        if in_task() and self._users_frame() is not None:
+            refuse_in_task(f"datasource {self._name}")
 
     def check(self) -> None:
         """Before a statement on a plain connection. ProgrammingError, or a warning at the caller's line."""
-        if _declared.get() or _is_suspended():
+        tasks = in_task()
+        if self._demands == "off" and not tasks:
             return
-        frame = _caller(_getframe(1))
-        if _package(frame) == "txpool" and not _is_handles(frame):
+        frame = self._users_frame()
+        if frame is None:
             return
-        if self._strict:
+        if tasks:
+            refuse_in_task(f"datasource {self._name}")
+        if self._demands == "off":
+            return
+        if self._demands == "strict":
             raise ProgrammingError(
                 f"datasource {self._name}: a statement outside any transaction, and transaction.required = strict "
                 f"refuses that. Nothing was done. {_HOW}"
@@ -96,6 +116,13 @@ class Required:
             names.get("__name__", "<unknown>"),
             names.setdefault("__warningregistry__", {}),
         )
+
+    def _users_frame(self) -> FrameType | None:
+        """Who does it; None where it is meant to be outside, or is txpool's own."""
+        if _declared.get() or _is_suspended():
+            return None
+        frame = _caller(_getframe(2))
+        return None if _package(frame) == "txpool" and not _is_handles(frame) else frame
 
 
 _HOW = (

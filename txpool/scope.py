@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Token
-from sys import _getframe
+from sys import _getframe, modules
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_args, overload
 
@@ -19,7 +19,7 @@ from txpool.errors import ProgrammingError, TransactionTimeout
 from txpool.functions import is_coroutine_function, require_function
 from txpool.manager import current, get_manager, make_ambient, renew_ambient, restore_ambient
 from txpool.remarks import checked_note
-from txpool.required import outside
+from txpool.required import outside, refuse_beginning_in_task
 from txpool.retry import Attempts
 from txpool.transaction import Transaction
 
@@ -56,7 +56,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
     Errors at the block's end: TransactionRolledBack, TransactionTimeout, TransactionInDoubt, HeuristicError.
     """
 
-    __slots__ = ("_note", "_once", "_span", "_timeout", "_token", "_transaction", "begun", "joined")
+    __slots__ = ("_apart", "_note", "_once", "_span", "_timeout", "_token", "_transaction", "begun", "joined")
 
     def __init__(
         self,
@@ -71,6 +71,8 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         self._once = None if transaction_id is None and record_in is None else _once(transaction_id, record_in)
         #: The transaction that this block has begun; None where it has joined one.
         self.begun: Transaction | None = None
+        #: In a Spark task it may be none of the driver's transaction.
+        self._apart = False
 
     def __enter__(self) -> Transaction:
         ambient = current()
@@ -84,6 +86,8 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             if self._note and not ambient.note:
                 ambient.note = self._note
         else:
+            if "pyspark" in modules and not self._apart:
+                refuse_beginning_in_task()
             frame = _getframe(1)
             while frame.f_globals is _CONTEXTLIB and frame.f_back is not None:  # an ExitStack's
                 frame = frame.f_back
@@ -346,6 +350,7 @@ def _around(
         return
     block = transaction(timeout, note=note)
     block._once = once
+    block._apart = propagation == "requires_new"
     token = make_ambient(None) if propagation in ("requires_new", "not_supported") else None
     try:
         if propagation == "not_supported":

@@ -109,7 +109,7 @@ class Subordinate(Transaction):
         else:
             why = (
                 "the driver did not know, before the job, that its tasks work there: pass "
-                f"foreach_partition(…, datasources=[…]) the datasource {site.datasource}, or open it on the driver"
+                f"datasources=[…] with {site.datasource} among them, or open it on the driver"
             )
         raise ProgrammingError(
             f"datasource {site.datasource}: nothing was prepared there for {self.gtrid}, since after a crash nobody "

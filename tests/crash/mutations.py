@@ -12,7 +12,14 @@ import sys
 
 import pytest
 
-from tests.crash import mutations_claims, mutations_coordinator, mutations_recovery, mutations_staging, mutations_trust
+from tests.crash import (
+    mutations_claims,
+    mutations_coordinator,
+    mutations_recovery,
+    mutations_spark,
+    mutations_staging,
+    mutations_trust,
+)
 from tests.crash.mutating import applied
 
 MUTATIONS = (
@@ -21,6 +28,7 @@ MUTATIONS = (
     *mutations_staging.MUTATIONS,
     *mutations_claims.MUTATIONS,
     *mutations_trust.MUTATIONS,
+    *mutations_spark.MUTATIONS,
 )
 
 

@@ -79,6 +79,13 @@ def test_what_is_struck(ended: tuple[int, ...], stuck: tuple[int, ...], partial:
     assert {attempt.number for attempt in rolled_back} == candidates.struck == struck
 
 
+def test_where_nobody_adopts_all_that_spark_gave_up_is_struck_and_nothing_else() -> None:
+    found = listed(records(0, 1, "one", "two"), records(0, 2, "one", "two"), records(1, 3, "one", of=2))
+    candidates = Candidates(adoptable=False)
+    assert candidates.strike(found, ended={1}, partial=True) == [found[1]]
+    assert candidates.struck == {1}
+
+
 def test_what_a_struck_attempt_prepares_later_rolls_back_as_well() -> None:
     candidates = Candidates()
     candidates.strike(listed(records(0, 1, "one", of=2)), ended={1})

@@ -16,7 +16,6 @@ from pyspark import cloudpickle
 
 import txpool
 from txpool import Status
-from txpool.manager import ambient_listeners
 from txpool.transaction import Transaction
 
 
@@ -300,19 +299,17 @@ def test_what_was_begun_and_never_ended_is_told_at_the_end() -> None:
     assert "It was begun at <string>:1, in <module>" in done.stderr
 
 
-def test_an_interrupted_begin_leaves_nothing_ambient() -> None:
+def test_an_interrupted_begin_leaves_nothing_ambient(monkeypatch: pytest.MonkeyPatch) -> None:
     def strike(transaction: Transaction | None) -> None:
         if transaction is not None:
             raise KeyboardInterrupt
 
-    ambient_listeners.append(strike)
-    try:
-        for start in (txpool.begin, txpool.transaction().__enter__):
-            with pytest.raises(KeyboardInterrupt):
-                start()
-            assert txpool.current() is None
-    finally:
-        ambient_listeners.remove(strike)
+    assert "pyspark" in sys.modules
+    monkeypatch.setattr("txpool.manager.tell", strike)
+    for start in (txpool.begin, txpool.transaction().__enter__):
+        with pytest.raises(KeyboardInterrupt):
+            start()
+        assert txpool.current() is None
 
 
 def test_it_does_not_commit_while_another_thread_makes_something_a_part_of_it() -> None:

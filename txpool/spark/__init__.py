@@ -10,7 +10,7 @@ if importlib.util.find_spec("pyspark") is None:
     )
 
 from txpool.spark.format import register
-from txpool.spark.partitions import PartitionsReport, foreach_partition
+from txpool.spark.partitions import PartitionsReport, foreach_partition, map_partitions
 from txpool.spark.report import Progress, WriteReport
 from txpool.spark.session import SparkWriteWarning
 from txpool.spark.streaming import once_per_batch
@@ -22,6 +22,7 @@ __all__ = [
     "SparkWriteWarning",
     "WriteReport",
     "foreach_partition",
+    "map_partitions",
     "once_per_batch",
     "register",
     "write_table",

@@ -55,16 +55,19 @@ class PartitionResult:
     settings: Mapping[str, Mapping[str, Any]]
     #: Rows and bytes of the partition, where its task counts them.
     size: tuple[int, int] = (0, 0)
+    #: What its function has yielded, pickled, where that is wanted.
+    yields: bytes | None = None
 
     def pack(self) -> dict[str, Any]:
         """Plain data, which is all that travels."""
-        return {
+        packed = {
             "partition": self.partition,
             "attempt": self.attempt,
             "branches": encode(self.records),
             "settings": {name: dict(settings) for name, settings in self.settings.items()},
             "size": list(self.size),
         }
+        return packed if self.yields is None else {**packed, "yields": self.yields}
 
     @classmethod
     def unpack(cls, gtrid: str, packed: Mapping[str, Any]) -> PartitionResult:
@@ -77,7 +80,9 @@ class PartitionResult:
 class Candidates:
     """The attempts that may still win. Used by the monitor's thread, and after its end by the driver's."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, adoptable: bool = True) -> None:
+        """Without `adoptable` no retry adopts: what an attempt has reported is a part of its work, and lost with it."""
+        self._adoptable = adoptable
         self.struck: set[int] = set()
 
     def strike(
@@ -90,12 +95,12 @@ class Candidates:
     ) -> list[Attempt]:
         """Strike whatever would keep a retry waiting for ever, and return all struck attempts that are listed.
 
-        `ended` are the attempts that Spark gave up. Such a one is struck where it is incomplete, since nobody can
-        adopt it, or where its partition is `stuck`: a retry has been running for so long that it did not adopt it.
-        In a `partial` listing nothing looks incomplete for certain.
+        `ended` are the attempts that Spark gave up. Such a one is struck where nobody adopts any, where it is
+        incomplete, since nobody can adopt that, or where its partition is `stuck`: a retry has been running for so long
+        that it did not adopt it. In a `partial` listing nothing looks incomplete for certain.
         """
         for attempt in listed.values():
-            hopeless = not attempt.complete and not partial
+            hopeless = not self._adoptable or (not attempt.complete and not partial)
             if attempt.number in ended and (hopeless or attempt.partition in stuck):
                 self.struck.add(attempt.number)
         return [attempt for attempt in listed.values() if attempt.number in self.struck]

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from txpool.datasource import find
 from txpool.errors import DataError, OperationalError, ProgrammingError
+from txpool.jobs.announcing import TRACEPARENT
 from txpool.resources.staging import Staging, StagingTable
 from txpool.resources.trust import require_locked
 from txpool.spark.ambient import told_by
@@ -26,7 +27,6 @@ from txpool.spark.copying import DIRECT, STAGED, Stage, measure, staged_columns
 from txpool.spark.plan import Field, WritePlan
 from txpool.spark.slots import NO_SLOT, Reservation
 from txpool.spark.task import PartitionTask
-from txpool.spark.tracing import TRACEPARENT
 from txpool.spark.worker import quicken
 
 #: Slots that tasks leave free, for the driver's own branch.

@@ -24,7 +24,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from txpool.errors import NotSupportedError
-from txpool.spark.ambient import Announcer
+from txpool.jobs.announcing import open_ones, tell
+from txpool.manager import current
 from txpool.spark.deposit import Deposit, deposit
 from txpool.spark.desk import Desk, ask
 from txpool.spark.plan import WritePlan, plan_write
@@ -108,20 +109,19 @@ class _Office:
     def __init__(self, session: SparkSession) -> None:
         self.pid = os.getpid()
         self.context = session.sparkContext
-        self._announcer = Announcer(self.context)
-        self._teller = Teller(session, self._announcer)
+        self._teller = Teller(session)
+        tell(current())
         self.desk = Desk(self._answer)
 
     def close(self) -> None:
         """Another session takes its place."""
-        self._announcer.close()
         self.desk.close()
 
     def _answer(self, request: object) -> Any:
         match request:
             case _PlanWrite(options, schema, overwrite, streaming):
                 guard(self.context)
-                others = () if streaming else self._announcer.open()
+                others = () if streaming else open_ones()
                 return self._teller.planned(plan_write(options, schema, overwrite, others, streaming=streaming))
             case _PlanReading(options):
                 return plan_reading(options)
@@ -137,10 +137,10 @@ _registering = threading.Lock()
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("txpool")` known to a session; may be called again. Call it before transactions begin.
+    """Make `format("txpool")` known to a session; may be called again.
 
-    From then on each thread's Spark jobs carry the name of its ambient transaction, and a write by the format is a
-    part of that; where there is none, it is a transaction of its own. NotSupportedError for Spark Connect.
+    Each thread's Spark jobs carry the name of its ambient transaction, and a write by the format is a part of that;
+    where there is none, it is a transaction of its own. NotSupportedError for Spark Connect.
     """
     global _office
     require_classic(spark, "register()")

@@ -1,4 +1,4 @@
-"""foreach_partition(): a Spark job whose tasks write through the ambient transaction of the driver."""
+"""foreach_partition() and map_partitions(): a Spark job whose tasks write through the driver's ambient transaction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from txpool.spark.places import note_places
 from txpool.spark.session import context_of, guard
 from txpool.spark.slots import reserve
 from txpool.spark.status import TaggedJob
-from txpool.spark.task import PartitionTask
+from txpool.spark.task import PartitionTask, unpickled
 from txpool.spark.travel import Luggage, gather
 from txpool.spark.write import Write, next_number
 
@@ -49,6 +49,8 @@ def foreach_partition(
 ) -> PartitionsReport:
     """Run `write(rows)` for every partition on the executors, as a part of the ambient transaction.
 
+    What it returns or yields is dropped: map_partitions() keeps it.
+
     Inside `write`, `txpool.connect(...)` joins the transaction; its datasources must be able to prepare (mode=xa).
     Tasks know those that this process has registered or opened, those of the coordinator's file, those that `write`
     mentions, and `datasources`; of the last it is checked first that they have a free prepared transaction for every
@@ -70,26 +72,60 @@ def foreach_partition(
     free, or what was prepared is gone. Once the job has begun, or has its name, the transaction can only roll back
     after an error.
     """
-    transaction = current()
+    return _run(JobId("foreach_partition", transaction_id, record_in), df_or_rdd, write, datasources)
+
+
+def map_partitions(
+    df_or_rdd: Any,
+    function: Callable[[Iterator[Any]], Iterable[Any]],
+    *,
+    datasources: Iterable[str | Path | DataSource] | None = None,
+    transaction_id: str | None = None,
+    record_in: RecordIn | None = None,
+) -> list[Any]:
+    """foreach_partition() with a function whose yields are wanted: a list of them, in the order of the partitions.
+
+    The job runs at once. Each partition's yields are those of the very attempt whose rows commit: a retry adopts
+    nothing of an attempt that was lost, but does the work again, and what Spark has given up is rolled back within
+    seconds, so that no retry waits for its locks. Yields are held in the memory of their task until it has prepared,
+    and all of them in the driver's; they travel by Spark's collect(), within spark.driver.maxResultSize. Errors: as
+    foreach_partition(), and where yields are too many or cannot be pickled; AlreadyDone where a run has committed under
+    the same `transaction_id`, since its yields are not kept.
+    """
+    yields: dict[int, list[Any]] = {}
+    _run(JobId("map_partitions", transaction_id, record_in), df_or_rdd, function, datasources, yields)
+    return [each for partition in sorted(yields) for each in yields[partition]]
+
+
+def _run(
+    job_id: JobId,
+    df_or_rdd: Any,
+    function: Callable[[Iterator[Any]], object],
+    datasources: Iterable[str | Path | DataSource] | None,
+    yields: dict[int, list[Any]] | None = None,
+) -> PartitionsReport:
+    """One job of the ambient transaction, called by one who is called by the user; its yields, where wanted."""
+    transaction, who = current(), f"{job_id.kind}()"
     if transaction is None or transaction.ended:
         raise ProgrammingError(
-            "foreach_partition() is a part of a transaction, and there is none here: "
-            "write `with txpool.transaction():` around it"
+            f"{who} is a part of a transaction, and there is none here: write `with txpool.transaction():` around it"
         )
     transaction.require_active()
     transaction.adopt((), loose_ends=False)  # which needs a decision log: better said before the job than after it
-    context = context_of(df_or_rdd, "foreach_partition()")
-    guard(context, df_or_rdd)
+    context = context_of(df_or_rdd, who)
+    guard(context, df_or_rdd, stacklevel=4)
     passed = [find(target) for target in datasources or ()]
-    everything = gather(passed, write)
+    everything = gather(passed, function)
     luggage = Luggage.pack(passed, everything)
     for datasource in passed:
         datasource.resource_manager()  # which is an error for one that cannot prepare
     number = next_number(transaction)
     with (
-        claimed(transaction, JobId("foreach_partition", transaction_id, record_in), df_or_rdd, write) as claim,
+        claimed(transaction, job_id, df_or_rdd, function) as claim,
         TaggedJob(context, f"{transaction.gtrid}/{number}") as job,
     ):
+        if yields is not None:
+            claim.require_new()
         if claim.earlier is not None:
             partitions = claim.earlier.partitions or 0
             return PartitionsReport(transaction.gtrid, number, partitions, 0, 0, done_by=claim.earlier.gtrid)
@@ -105,6 +141,14 @@ def foreach_partition(
             transaction.after_completion(lambda _, kept=kept: kept.release())  # type: ignore[misc]
         able = {it.name: it for it in everything.values() if it.mode == "xa" and it.name in luggage.settings}
         places = note_places(transaction.log, passed, [it for it in able.values() if it not in passed])
-        task = PartitionTask(transaction.gtrid, number, partitions, write, luggage, places)
-        done = Write(transaction, number, job, able).run(partitions, lambda: rdd.mapPartitionsWithIndex(task).collect())
+        yielding = yields is not None
+        task = PartitionTask(transaction.gtrid, number, partitions, function, luggage, places, yielding=yielding)
+
+        def collect() -> list[dict[str, Any]]:
+            packed: list[dict[str, Any]] = rdd.mapPartitionsWithIndex(task).collect()
+            if yields is not None:  # unpickled here, since to fail at it dooms the transaction
+                yields.update((each["partition"], unpickled(each.pop("yields"))) for each in packed)
+            return packed
+
+        done = Write(transaction, number, job, able, adoptable=not yielding).run(partitions, collect)
         return PartitionsReport(transaction.gtrid, number, partitions, done.attempts, done.branches)

@@ -11,6 +11,9 @@ from typing import Any
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 
+from txpool.jobs.announcing import tell
+from txpool.manager import current
+
 _ALL = 2**31 - 1
 #: Milliseconds for Spark's own events to reach its status store, once the job has ended.
 _PATIENCE = 10_000
@@ -49,6 +52,7 @@ class TaggedJob:
         self._running = _list(java, v1.TaskStatus.RUNNING)
 
     def __enter__(self) -> TaggedJob:
+        tell(current())  # other jobs of the user's may follow, in a session that was created within the transaction
         self._context.addJobTag(self._tag)
         return self
 

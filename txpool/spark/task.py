@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from pyspark import TaskContext
+from pyspark import CPickleSerializer, TaskContext
 
 from txpool.datasource import DataSource
-from txpool.errors import ConfigurationError
+from txpool.errors import ConfigurationError, ProgrammingError
 from txpool.manager import _ambient
 from txpool.resources.base import BranchRecord, Place
 from txpool.spark.attempts import PartitionResult, earlier_attempt
@@ -20,6 +20,9 @@ from txpool.spark.tracing import Trail, traced, trail
 from txpool.spark.travel import Luggage
 from txpool.subordinate import Subordinate
 from txpool.tracing import Trace
+
+#: Spark's own, of what its jobs return.
+_SERIALIZER: Any = CPickleSerializer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,8 @@ class PartitionTask:
     measure: Callable[[Iterator[Any]], tuple[int, int]] | None = None
     #: That of the ambient transaction where it is packed.
     trail: Trail = field(default_factory=trail)
+    #: What `function` yields travels back. Then nothing of an earlier attempt's is adopted: its yields are lost.
+    yielding: bool = False
 
     def __call__(self, partition: int, rows: Iterator[Any]) -> Iterator[dict[str, Any]]:
         """Write the partition and prepare it, or adopt what an earlier attempt has prepared; one packed result."""
@@ -48,7 +53,8 @@ class PartitionTask:
         numbers = {"write": self.write, "partition": partition, "attempt": attempt}
         try:
             with traced(self.trail, self.gtrid, **numbers) as trace:
-                result = self._adopted(partition, rows, here.values()) if context.attemptNumber() > 0 else None
+                adopts = context.attemptNumber() > 0 and not self.yielding
+                result = self._adopted(partition, rows, here.values()) if adopts else None
                 if result is None:
                     result = self._written(partition, attempt, rows, here, trace)
         except Exception as error:
@@ -80,7 +86,10 @@ class PartitionTask:
         ambient = _ambient.set(subordinate)
         try:
             produced = self.function(rows)
-            if isinstance(produced, Iterator):  # a generator works only while somebody asks it for more
+            yields = None
+            if self.yielding:
+                yields = _pickled(produced)
+            elif isinstance(produced, Iterator):  # a generator works only while somebody asks it for more
                 deque(produced, maxlen=0)
             # The driver must be able to load what it does not know: better found out before anything is prepared.
             used = cast("list[DataSource]", subordinate.datasources)
@@ -93,7 +102,7 @@ class PartitionTask:
         finally:
             _ambient.reset(ambient)
         size = cast("tuple[int, int]", produced) if self.measure is not None else (0, 0)
-        return PartitionResult(partition, attempt, tuple(records), settings, size)
+        return PartitionResult(partition, attempt, tuple(records), settings, size, yields)
 
     def _prepared(self, subordinate: Subordinate) -> list[BranchRecord]:
         try:
@@ -101,3 +110,18 @@ class PartitionTask:
         except Exception as error:
             explain_slots(error, self.partitions)
             raise
+
+
+def _pickled(produced: object) -> bytes:
+    """All that a function yields, before anything is prepared: some of it may not travel."""
+    if not isinstance(produced, Iterable):
+        raise ProgrammingError(
+            f"map_partitions() returns what its function yields, and this one has returned {type(produced).__name__}: "
+            "let it yield, or return a list; foreach_partition() is for functions that only write"
+        )
+    return cast(bytes, _SERIALIZER.dumps(list(produced)))
+
+
+def unpickled(yields: bytes) -> list[Any]:
+    """On the driver: what a partition's function has yielded."""
+    return cast("list[Any]", _SERIALIZER.loads(yields))

@@ -19,9 +19,10 @@ from pyspark.sql import SparkSession
 
 from txpool.datasource import DataSource, find
 from txpool.errors import OperationalError, ProgrammingError
+from txpool.jobs.announcing import known
 from txpool.manager import _ambient, get_manager
 from txpool.outcome import rolled_back
-from txpool.spark.ambient import Announcer
+from txpool.spark.ambient import find as find_ambient
 from txpool.spark.attempts import Candidates, PartitionResult, require_all
 from txpool.spark.copying import DIRECT, STAGED
 from txpool.spark.deposit import Batch, Deposit
@@ -57,9 +58,8 @@ class _Ending:
 class Teller:
     """Takes in what the tasks of writes have deposited. Thread-safe."""
 
-    def __init__(self, session: SparkSession, announcer: Announcer) -> None:
+    def __init__(self, session: SparkSession) -> None:
         self._session = session
-        self._announcer = announcer
         self._lock = threading.Lock()
         self._endings: OrderedDict[tuple[str, int], _Ending] = OrderedDict()
         #: By stream: what was planned, and is not ended.
@@ -95,7 +95,7 @@ class Teller:
                     )
                 name = self._name(plan, deposits[0].batch)
                 attempts = attempts_of_stage(self._session.sparkContext, deposits[0].stage)
-                transaction = self._announcer.find(ambient) if ambient else _own(plan)
+                transaction = find_ambient(ambient) if ambient else _own(plan)
                 ending.transaction = transaction
                 report = Context().run(_Taking(transaction, plan, name, deposits, *attempts).run, own=not ambient)
             except BaseException as error:
@@ -135,7 +135,7 @@ class Teller:
 
     def _give_up(self, plan: WritePlan, ambient: str, own: Transaction | None, error: BaseException | None) -> None:
         source, gtrid = find(plan.datasource), ambient or plan.gtrid
-        transaction = self._announcer.get(ambient) if ambient else own or _own(plan)
+        transaction = known(ambient) if ambient else own or _own(plan)
         if transaction is not None and not transaction.ended:
             if ambient and error is not None:
                 transaction.set_rollback_only(_doom(transaction, plan, error))

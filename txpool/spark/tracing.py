@@ -16,9 +16,6 @@ from txpool.manager import current
 
 logger = logging.getLogger("txpool")
 
-#: The local property by which jobs of the "txpool" format have the traceparent of the driver's transaction.
-TRACEPARENT = "txpool.traceparent"
-
 
 @dataclass(frozen=True, slots=True)
 class Trail:

@@ -42,13 +42,20 @@ class Write:
     """From its job to its branches. Used by one thread, once."""
 
     def __init__(
-        self, transaction: Transaction, number: int, job: TaggedJob, datasources: dict[str, DataSource]
+        self,
+        transaction: Transaction,
+        number: int,
+        job: TaggedJob,
+        datasources: dict[str, DataSource],
+        *,
+        adoptable: bool = True,
     ) -> None:
+        """Without `adoptable` none of its tasks adopts what an earlier attempt has prepared."""
         self._transaction = transaction
         self._gtrid = transaction.gtrid
         self._number = number
         self._job = job
-        self._candidates = Candidates()
+        self._candidates = Candidates(adoptable=adoptable)
         #: By name: those that have travelled with the task, and later those that tasks have found by themselves.
         self._datasources = datasources
 
@@ -106,11 +113,11 @@ class Write:
         except Exception as error:
             raise ConfigurationError(
                 f"{self._gtrid}: partition {result.partition} used datasource {name}, which cannot be loaded on the "
-                f"driver: {error}. Pass it as foreach_partition(…, datasources=[…]). The transaction rolls back, "
+                f"driver: {error}. Pass it in datasources=[…]. The transaction rolls back, "
                 "and nothing that was done within it stays"
             ) from error
         logger.warning(
-            "%s: only the tasks knew of datasource %s: pass it as foreach_partition(..., datasources=[...]), so that "
+            "%s: only the tasks knew of datasource %s: pass it in datasources=[...], so that "
             "the driver can free what a lost task holds in it",
             self._gtrid,
             name,

@@ -1,0 +1,108 @@
+"""What a Spark task asks of its driver: who does not answer is not taken for one who has nothing against it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark import TaskContext
+
+import txpool
+from txpool.datasource import DataSource
+from txpool.errors import ProgrammingError
+from txpool.jobs import asking
+from txpool.jobs.announcing import AMBIENT, NO_JOB
+
+GTRID = "txp1:driver:abcdefghijkl:1"
+
+
+@contextmanager
+def task(told: str, stage: int) -> Iterator[None]:
+    """As a worker has it of Spark."""
+    context = TaskContext(stageId=stage, partitionId=0, attemptNumber=0, taskAttemptId=0)
+    context._localProperties = {AMBIENT: told}
+    try:
+        yield
+    finally:
+        TaskContext._setTaskContext(None)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[DataSource]:
+    with DataSource("here", driver="sqlite3", mode="local", url=f"sqlite:///{tmp_path}/here.db") as source:
+        yield source
+
+
+@pytest.fixture
+def driver() -> Iterator[Callable[[asking.Answer], str]]:
+    """Answers like that, at the address."""
+    opened: list[socket.socket] = []
+
+    def open_one(answer: asking.Answer) -> str:
+        opened.append(asking._open("127.0.0.1", answer))
+        return f"127.0.0.1:{opened[-1].getsockname()[1]}"
+
+    yield open_one
+    for line in opened:
+        line.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "why"), [("127.0.0.1:9", r"does not answer at 127.0.0.1:9 \(UDP\)"), ("", "cannot be asked")]
+)
+def test_without_an_answer_it_is_refused(source: DataSource, address: str, why: str) -> None:
+    with task(f"{GTRID}@{address}", 1):
+        for work in (source.connect, txpool.begin, txpool.transaction().__enter__):
+            with pytest.raises(ProgrammingError, match=f"tells of {GTRID}, and whether .* {why}.*Nothing was written"):
+                work()
+        txpool.transactional("not_supported")(source.connect)().close()
+        txpool.transactional("requires_new")(source.connect)()
+    source.connect().close()
+    with task("", 1):
+        source.connect().close()
+
+
+def test_what_the_driver_says(source: DataSource, driver: Callable[[asking.Answer], str]) -> None:
+    asked: list[tuple[int, list[str]]] = []
+    answers: list[list[str] | None] = [[GTRID], [NO_JOB], None, None, []]
+
+    def answer(stage: int, gtrids: list[str]) -> list[str] | None:
+        asked.append((stage, gtrids))
+        return answers.pop(0)
+
+    with task(f"unsure {GTRID} {GTRID}2@{driver(answer)}", 7):
+        with pytest.raises(ProgrammingError, match=f"within {GTRID}, or beside it by one who shares its thread: this"):
+            source.connect()
+        with pytest.raises(ProgrammingError, match=r"Spark is not at work at that job any more\. Nothing was written"):
+            source.connect()
+        # Datagrams are lost; and what has been let through once in a stage is not asked for again.
+        source.connect().close()
+        source.connect().close()
+    assert asked == [(7, [GTRID, f"{GTRID}2"])] * 5
+
+
+def test_nobody_else_answers(driver: Callable[[asking.Answer], str], caplog: pytest.LogCaptureFixture) -> None:
+    """Who is not asked does not know the number; and who asks for nonsense stops nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+        line.bind(("127.0.0.1", 0))
+
+        def serve() -> None:
+            request, who = line.recvfrom(4096)
+            number = request.decode().split(" ")[0]
+            for said in ("", "0123456789abcdef", f"{number} {GTRID}"):
+                line.sendto(said.encode(), who)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert asking.ask(f"127.0.0.1:{line.getsockname()[1]}", 1, [GTRID]) == [GTRID]
+        thread.join()
+        address = driver(lambda stage, gtrids: gtrids)
+        host, _, port = address.partition(":")
+        for request in (b"", b"\xff\xff", b"a b c"):
+            line.sendto(request, (host, int(port)))
+    assert asking.ask(address, 1, [GTRID]) == [GTRID]
+    assert caplog.messages == []

@@ -1,0 +1,124 @@
+"""Whether a job was begun within a transaction: a Spark task asks, and the driver answers, in one datagram each.
+
+A task that is on the driver's machine asks over the loopback; in a cluster the driver answers where its executors reach
+it (spark.driver.host, at a port of the system's choice). What is asked are names, and what is answered is some of them:
+no secret, and nothing that anybody could change by it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+logger = logging.getLogger("txpool")
+
+_LOOPBACK = "127.0.0.1"
+#: Masters whose tasks run on this machine.
+_HERE = ("local", "local-cluster")
+_LONGEST = 4096
+#: Seconds to wait for an answer before it is asked for again: datagrams are lost.
+_WAITS = (0.2, 0.4, 0.8, 1.6, 3.0)
+
+#: From a stage and gtrids to some of these; None where that is not known now.
+Answer = Callable[[int, list[str]], list[str] | None]
+
+#: What this process answers at, by host.
+_sockets: dict[str, socket.socket] = {}
+_opening = threading.Lock()
+
+
+def answering(context: Any, answer: Answer) -> str:
+    """Where tasks of a SparkContext may ask from now on, `host:port`; empty where that cannot be."""
+    host = bound = _LOOPBACK
+    if str(context.master).partition("[")[0] not in _HERE:
+        host = str(context._conf.get("spark.driver.host"))
+        bound = str(context._conf.get("spark.driver.bindAddress") or host)
+    try:
+        with _opening:
+            if bound not in _sockets:
+                _sockets[bound] = _open(bound, answer)
+            return f"{host}:{_sockets[bound].getsockname()[1]}"
+    except OSError as error:
+        logger.warning("Spark's tasks cannot ask this process for its transactions: %s: %s", bound, error)
+        return ""
+
+
+def ask(address: str, stage: int, gtrids: list[str]) -> list[str] | None:
+    """What the driver's process answers; None where it does not."""
+    host, _, port = address.rpartition(":")
+    if not host:
+        return None
+    number = secrets.token_hex(8)
+    with suppress(OSError):
+        family, kind, protocol, _, where = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as line:
+            line.connect(where)
+            for wait in _WAITS:
+                answered = _exchange(line, " ".join([number, str(stage), *gtrids]), wait)
+                if answered is not None:
+                    return answered
+    return None
+
+
+def _exchange(line: socket.socket, request: str, wait: float) -> list[str] | None:
+    until = monotonic() + wait
+    with suppress(OSError):  # a timeout, or the system says that nobody is there
+        line.send(request.encode())
+        while (left := until - monotonic()) > 0:
+            line.settimeout(left)
+            number, *answered = line.recv(_LONGEST).decode(errors="replace").split(" ")
+            if number == request.partition(" ")[0]:
+                return answered
+    return None
+
+
+def _open(host: str, answer: Answer) -> socket.socket:
+    family, kind, protocol, _, where = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
+    opened = socket.socket(family, kind, protocol)
+    try:
+        opened.bind(where)
+    except OSError:
+        opened.close()
+        raise
+    threading.Thread(target=_serve, args=[opened, answer], name="txpool-answers", daemon=True).start()
+    return opened
+
+
+def _serve(line: socket.socket, answer: Answer) -> None:
+    while True:
+        try:
+            request, who = line.recvfrom(_LONGEST)
+            number, stage, *gtrids = request.decode(errors="replace").split(" ")
+            answered = answer(int(stage), gtrids)
+            if answered is not None:
+                line.sendto(" ".join([number, *answered]).encode(), who)
+        except ValueError:  # no request of ours
+            continue
+        except Exception as error:
+            if line.fileno() < 0:
+                return
+            logger.warning("a Spark task cannot be answered: %s", error)
+
+
+def _close() -> None:
+    """The program ends, or this is a forked child, for whom the parent answers."""
+    while _sockets:
+        _sockets.popitem()[1].close()
+
+
+def _after_fork_in_child() -> None:
+    global _opening
+    _opening = threading.Lock()
+    _close()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(_close)

@@ -15,6 +15,7 @@ import re
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from contextvars import copy_context
 from typing import Any
 
@@ -24,7 +25,8 @@ from txpool.scope import origin_of, transaction
 from txpool.transaction import Transaction
 
 try:
-    from anyio import CancelScope, to_thread
+    from anyio import CancelScope, CapacityLimiter, to_thread
+    from anyio.lowlevel import RunVar
     from fastapi import Depends, __version__
     from fastapi.requests import HTTPConnection
 except ImportError as error:
@@ -49,6 +51,9 @@ require_version(__version__)
 #: In a request's scope: its Transaction.
 TRANSACTION = "txpool.transaction"
 
+#: Of an event loop: who has a transaction.
+_places: RunVar[CapacityLimiter] = RunVar("txpool.web.fastapi")
+
 
 def in_transaction(timeout: float | None = None) -> Any:
     """A dependency that makes each request one transaction of its own; its value is the Transaction.
@@ -57,7 +62,8 @@ def in_transaction(timeout: float | None = None) -> Any:
     commits when the endpoint's answer is made, and before any of it is sent; an exception of the endpoint, an
     HTTPException too, rolls back. An answer that is returned commits, whatever its status. A commit that fails is
     raised, and so an error of the server's. The body of a StreamingResponse and background tasks come after the end,
-    outside. `timeout` in seconds is the transaction's.
+    outside. `timeout` in seconds is the transaction's. No more requests are in one at a time than endpoints have
+    threads: the others wait, and nothing is begun for them.
 
     Errors: for a request to an endpoint that is asynchronous, or that yields its answer, ProgrammingError, before
     anything is done.
@@ -71,20 +77,42 @@ def in_transaction(timeout: float | None = None) -> Any:
         endpoint = connection.scope["endpoint"]
         _require_synchronous(endpoint)
         asyncio.get_running_loop()  # an error under trio, before anything is done
-        # In a thread, since the log may have to be opened.
-        begun = await to_thread.run_sync(lambda: get_manager().new_transaction(timeout))
-        begun.origin = origin_of(endpoint)
-        # Whatever was ambient where the server started is none of this request's.
-        block = transaction._of(begun)
-        connection.scope[TRANSACTION] = begun
-        try:
-            yield begun
-        except BaseException as error:
-            await _leave(block, error)
-            raise
-        await _leave(block, None)
+        async with _place(connection):
+            # In a thread, since the log may have to be opened.
+            begun = await to_thread.run_sync(lambda: get_manager().new_transaction(timeout))
+            begun.origin = origin_of(endpoint)
+            # Whatever was ambient where the server started is none of this request's.
+            block = transaction._of(begun)
+            connection.scope[TRANSACTION] = begun
+            try:
+                yield begun
+            except BaseException as error:
+                await _leave(block, error)
+                raise
+            await _leave(block, None)
 
     return Depends(in_transaction, scope="function")
+
+
+@asynccontextmanager
+async def _place(request: HTTPConnection) -> AsyncIterator[None]:
+    """One of as many places as endpoints have threads.
+
+    FastAPI runs each dependency and the endpoint in a thread, and checks what that returns in one. Who comes to the
+    next of these steps may hold what all others wait for, in their threads: a row, or the pool's connections. While no
+    more have a transaction than there are threads, one is left for that step.
+    """
+    threads = to_thread.current_default_thread_limiter().total_tokens
+    places = _places.get(None)
+    if places is None:
+        places = CapacityLimiter(threads)
+        _places.set(places)
+    places.total_tokens = threads  # which a program may change at any time
+    await places.acquire_on_behalf_of(request)
+    try:
+        yield
+    finally:
+        places.release_on_behalf_of(request)
 
 
 def _require_synchronous(endpoint: Any) -> None:

@@ -58,6 +58,21 @@ def count() -> None:
         connection.cursor().execute("update t set id = id + 1")
 
 
+class Answer(BaseModel):
+    number: int
+
+
+def take() -> int:
+    with txpool.connect("one.properties") as connection:
+        return int(connection.cursor().execute("update t set id = id + 1 returning id").fetchone()[0])
+
+
+@app.post("/counted", dependencies=[within])
+def counted(number: Annotated[int, Depends(take)]) -> Answer:
+    """In three threads, one after the other: the last is where FastAPI checks what is returned."""
+    return Answer(number=number)
+
+
 @app.post("/wait", dependencies=[within])
 def waiting() -> str:
     insert("one", "two")
@@ -71,10 +86,6 @@ def waiting() -> str:
 
 
 # -- what rolls back ------------------------------------------------------------------------------------------------
-
-
-class Answer(BaseModel):
-    number: int
 
 
 @app.post("/conflict", dependencies=[within])

@@ -90,11 +90,12 @@ def test_a_client_that_goes_away_before_it_has_sent_its_request(server: Served) 
     assert server.counts == (0, 0)
 
 
-def test_a_commit_waits_for_no_place_among_the_endpoints_threads(server: Served) -> None:
-    """More requests than there are such threads wait for the row that the first of them has locked."""
+@pytest.mark.parametrize("path", ["/count", "/counted"])
+def test_who_has_locked_a_row_waits_for_no_thread_that_waits_for_it(server: Served, path: str) -> None:
+    """More requests than endpoints have threads want the row that the first of them has locked; that one must end."""
     server.site.databases.execute("one", "insert into t values (0)")
     with ThreadPoolExecutor(60) as clients:
-        answers = list(clients.map(lambda _: server.ask("/count")[0], range(60)))
+        answers = list(clients.map(lambda _: server.ask(path)[0], range(60)))
     assert answers == [200] * 60
     assert server.site.databases.rows("one", "select id from t") == [(60,)]
 

@@ -277,7 +277,13 @@ def test_what_is_excluded_passes_by(server: Server) -> None:
         (lambda start_response: None, "has not called start_response"),
         (lambda start_response: [start_response(OK, PLAIN), start_response(OK, PLAIN)], "twice"),
         (lambda start_response: start_response("ok", PLAIN), "'ok' is no status"),
+        (lambda start_response: start_response("409 \u20ac 7 missing", PLAIN), "is no status"),
+        (lambda start_response: start_response("200 \a", PLAIN), "is no status"),
         (lambda start_response: start_response(OK, [("X-A", "b\r\nX-C: d")]), "the header 'X-A' cannot be sent"),
+        (lambda start_response: start_response(OK, [("X A", "b")]), "the header 'X A' cannot be sent"),
+        (lambda start_response: start_response(OK, [("", "b")]), "the header '' cannot be sent"),
+        (lambda start_response: start_response(OK, [("Content-length", "many")]), "length' cannot be sent"),
+        (lambda start_response: start_response(OK, [("Content-Length", "2")]), "Content-Length says 2"),
         (lambda start_response: start_response(OK, [("X-A", "\u20ac")]), "the header 'X-A' cannot be sent"),
     ],
 )
@@ -291,6 +297,37 @@ def test_what_a_server_would_refuse_rolls_back(server: Server, start: Any, why: 
     with pytest.raises(txpool.ProgrammingError, match=why):
         server.ask(TransactionMiddleware(app), validated=False)
     assert (server.heard, server.rows) == ([], [])
+
+
+@pytest.mark.parametrize(("method", "status"), [("HEAD", OK), ("GET", "304 Not Modified"), ("GET", "204 No Content")])
+def test_a_length_of_what_is_not_sent_is_no_matter(server: Server, method: str, status: str) -> None:
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        server.insert(1)
+        start_response(status, [("Content-Length", "2")])
+        return []
+
+    assert server.ask(TransactionMiddleware(app), method, validated=False) == (status, b"")
+    assert server.rows == [1]
+
+
+def test_a_body_of_nothing_takes_no_memory(server: Server) -> None:
+    parts: list[Any] = []
+
+    def app(environ: Any, start_response: Any) -> Iterator[Any]:
+        start_response(OK, PLAIN)
+        parts.append(start_response.__self__.chunks)
+        for _ in range(9):
+            yield b""
+        yield memoryview(b"12345678").cast("Q")
+
+    with pytest.raises(txpool.ProgrammingError, match="more than max_body = 7 bytes"):
+        server.ask(TransactionMiddleware(app, max_body=7), validated=False)
+    assert parts == [[]]
+
+
+def test_a_path_makes_no_line_of_the_log(server: Server) -> None:
+    with pytest.raises(txpool.ProgrammingError, match=r"^GET /a%0AERROR%20b%C3%A9: the application has not"):
+        server.ask(TransactionMiddleware(lambda *_: []), validated=False, PATH_INFO="/a\nERROR b\xc3\xa9")
 
 
 def test_a_transaction_that_an_earlier_request_has_left_open_is_not_joined(server: Server) -> None:

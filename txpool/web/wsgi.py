@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from txpool.errors import ProgrammingError, TransactionError, TransactionRolledBack, TransactionTimeout
 from txpool.manager import current, make_ambient, restore_ambient
@@ -29,8 +30,11 @@ logger = logging.getLogger("txpool")
 TRANSACTION = "txpool.transaction"
 
 _MAX_BODY = 8 * 2**20
-_STATUS = re.compile(r"[1-9][0-9]{2}( [^\r\n\0]*)?")
-_SENDABLE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # Latin-1, and no control character
+_STATUS = re.compile(r"[1-9][0-9]{2}( [\t\x20-\x7e\x80-\xff]*)?")
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # Latin-1, and no control character
+_LENGTH = "content-length"
+_WITHOUT_BODY = (204, 304)
 
 _ROLLED_BACK = (
     "503 Service Unavailable",
@@ -87,7 +91,7 @@ class TransactionMiddleware:
         # What an earlier request has left open in this thread is none of this one's.
         token = make_ambient(None)
         try:
-            answer = _Answer(_named(environ), self._max_body)
+            answer = _Answer(environ, self._max_body)
             failure = self._run(environ, answer)
         finally:
             environ.pop(TRANSACTION, None)
@@ -132,13 +136,14 @@ class TransactionMiddleware:
 class _Answer:
     """What an application answers, kept until the decision."""
 
-    def __init__(self, request: str, limit: int) -> None:
+    def __init__(self, environ: WSGIEnvironment, limit: int) -> None:
         self.status = ""
         self.headers: list[tuple[str, str]] = []
         self.chunks: list[bytes] = []
         #: The application has told of an exception.
         self.failed = False
-        self._request = request
+        self._request = _named(environ)
+        self._has_body = environ.get("REQUEST_METHOD") != "HEAD"
         self._limit = limit
         self._size = 0
         self._complete = False
@@ -148,7 +153,10 @@ class _Answer:
         return int(self.status[:3] or 0)
 
     def collected(self, app: WSGIApplication, environ: WSGIEnvironment) -> Generator[None]:
-        """Run the application to its end, with a step for each part of its body; closes that in any case."""
+        """Run the application to its end, with a step for each part of its body; closes that in any case.
+
+        ProgrammingError for what a server, or a client, would take for a failure after the decision.
+        """
         body = app(environ, self.start)
         try:
             for chunk in body:
@@ -162,6 +170,12 @@ class _Answer:
         self._complete = True
         if not self.status:
             raise ProgrammingError(f"{self._request}: the application has not called start_response()")
+        if self._has_body and self.code not in _WITHOUT_BODY:
+            for name, value in self.headers:
+                if name.lower() == _LENGTH and int(value) != self._size:
+                    raise ProgrammingError(
+                        f"{self._request} answers by {self._size:,} bytes, and its Content-Length says {value}"
+                    )
 
     def start(self, status: str, headers: list[tuple[str, str]], error: Any = None, /) -> Callable[[bytes], object]:
         """WSGI's start_response. What the server would refuse after the decision is refused now."""
@@ -170,7 +184,8 @@ class _Answer:
         if not _STATUS.fullmatch(status):
             raise ProgrammingError(f"{self._request}: {status!r} is no status: WSGI wants one like '200 OK'")
         for name, value in headers:
-            if not _SENDABLE.fullmatch(name + value):
+            number = name.lower() != _LENGTH or (value.isascii() and value.isdigit())
+            if not (_NAME.fullmatch(name) and _VALUE.fullmatch(value) and number):
                 raise ProgrammingError(f"{self._request}: the header {name!r} cannot be sent")
             if name.lower() == "content-type" and value.lower().startswith("text/event-stream"):
                 raise ProgrammingError(
@@ -188,6 +203,8 @@ class _Answer:
         """WSGI's write()."""
         if self._complete:
             raise ProgrammingError(f"{self._request} has been answered: nothing more can be written")
+        if not isinstance(chunk, bytes):
+            chunk = bytes(memoryview(chunk))
         self._size += len(chunk)
         if self._size > self._limit:
             raise ProgrammingError(
@@ -195,7 +212,8 @@ class _Answer:
                 "until its transaction's end: it rolls back. Have such requests pass by: TransactionMiddleware(…, "
                 "exclude=…)"
             )
-        self.chunks.append(bytes(chunk))
+        if chunk:
+            self.chunks.append(chunk)
 
 
 def _tell(failure: TransactionError, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -210,5 +228,6 @@ def _tell(failure: TransactionError, environ: WSGIEnvironment, start_response: S
 
 
 def _named(environ: WSGIEnvironment) -> str:
-    """A request, for people."""
-    return f"{environ.get('REQUEST_METHOD')} {environ.get('SCRIPT_NAME', '')}{environ.get('PATH_INFO', '')}"
+    """A request, for people: one line, whatever its path was decoded to."""
+    path = quote(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""), "/:;=,@", "latin-1", "replace")
+    return f"{environ.get('REQUEST_METHOD')} {path}"

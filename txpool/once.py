@@ -63,11 +63,11 @@ class Named:
         try:
             with self._explained(), self._records.opened(self.source) as cursor:
                 claimed, earlier = self._claim(cursor)
+            return self._judged(earlier, claimed=claimed)
         except BaseException as error:
             if not isinstance(error, Exception):
                 transaction.set_rollback_only(error)
             raise
-        return self._judged(earlier, claimed=claimed)
 
     def finish(self, connection: Any, partitions: int, rows: int | None = None) -> None:
         """Record how much it was, within the connection's transaction."""

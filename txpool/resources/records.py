@@ -240,12 +240,12 @@ class SQLiteRecords(Records):
     def _make_durable(self, cursor: Any) -> None:
         """Who has written it may have died before it was synced, and whoever is told of it goes by that.
 
-        It is in the write-ahead log, or there since the journal was unlinked, which the folder keeps. Neither the file
-        itself nor its -shm is opened: to close that would take SQLite's locks on it away.
+        It is in the write-ahead log, or there since the journal was emptied, or unlinked, which the folder keeps.
+        Neither the file itself nor its -shm is opened: to close that would take SQLite's locks on it away.
         """
         schema = self.table.partition(".")[0]
         file = next(path for _, name, path in cursor.execute("pragma database_list").fetchall() if name == schema)
-        for path in (f"{file}-wal", os.path.dirname(file)) if file else ():
+        for path in (f"{file}-wal", f"{file}-journal", os.path.dirname(file)) if file else ():
             with suppress(FileNotFoundError):
                 descriptor = os.open(path, os.O_RDONLY)
                 try:

@@ -6,7 +6,7 @@ import signal
 import threading
 from contextlib import closing, nullcontext
 from contextvars import Context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -141,3 +141,15 @@ def test_an_interrupted_claim_dooms_the_outer_transaction(world: World, database
         thread.join()
         assert tx.status is Status.MARKED_ROLLBACK
     assert world.read() == [1]
+
+
+def test_an_interrupt_once_the_name_is_taken_dooms_it_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def strike(*_: object, **__: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(once.Named, "_judged", strike)
+    with pytest.raises(TransactionRolledBack), transaction() as tx:
+        with pytest.raises(KeyboardInterrupt):
+            run(world, 1)
+        assert tx.status is Status.MARKED_ROLLBACK
+    assert world.read() == []

@@ -6,14 +6,16 @@ import signal
 import threading
 from contextlib import closing, nullcontext
 from contextvars import Context
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import psycopg
 import pytest
 
 from tests.integration.around_a_transaction.named import ID, hold, insert, records, run, waits
 from tests.integration.around_a_transaction.reports import until
 from tests.integration.around_a_transaction.world import World
 from txpool import AlreadyDone, OperationalError, Status, TransactionRolledBack, TransactionTimeout, once
+from txpool.resources.trust import relation_faults
 from txpool.scope import transaction
 
 if TYPE_CHECKING:
@@ -76,6 +78,22 @@ def test_many_at_once_where_nothing_was_recorded_before(world: World) -> None:
     assert failed == []
     assert world.read() == [-4, -3, -2, -1, 1, 2, 3, 4]
     assert len(records(world)) == 4
+
+
+def test_a_table_that_is_made_while_somebody_looks_at_it_is_looked_at_again(databases: Databases) -> None:
+    """A statement finds it by its name at once, and by its own snapshot nothing of it."""
+
+    class Looking(psycopg.Cursor[Any]):
+        def fetchall(self) -> list[Any]:
+            found = super().fetchall()
+            self.connection.rollback()  # the next look has a snapshot of its own
+            return found
+
+    with psycopg.connect(databases.dsn("one"), cursor_factory=Looking) as raw:
+        raw.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        raw.execute("select 1")
+        databases.execute("one", "create table made (n integer)")
+        assert relation_faults(raw.cursor(), ["made"]) == []
 
 
 @on_postgresql

@@ -106,7 +106,9 @@ class Named:
             if met is None:
                 raise
             return False, met
-        return claimed, None if claimed else self._records.read(cursor, self.transaction_id, self.target)
+        if claimed is not False:  # whoever has locked the records would not let them be read either
+            return claimed, None
+        return False, self._records.read(cursor, self.transaction_id, self.target)
 
     def _judged(self, earlier: Earlier | None, *, claimed: bool | None) -> Earlier | None:
         if earlier is not None:
@@ -129,8 +131,9 @@ class Named:
     def _at_work(self) -> OperationalError:
         return OperationalError(
             f"{self.gtrid}: another run of transaction_id={self.transaction_id!r} is at work now, or is in doubt with "
-            "a process that lives, or that this node does not recover: `txpool-recovery list` tells. Nothing was done, "
-            "do it again later"
+            "a process that lives, or that this node does not recover, or somebody has locked "
+            f"{self._records.table} of {self.source.name}: `txpool-recovery list` tells what is in doubt. Nothing was "
+            "done, do it again later"
         )
 
     # ------------------------------------------------------------------------------------------------------------

@@ -131,6 +131,18 @@ def test_who_waits_is_told_and_may_go_on(world: World, monkeypatch: pytest.Monke
 
 
 @on_postgresql
+def test_no_run_is_blamed_where_somebody_has_locked_the_records(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(once, "_PATIENCE", (50, 100))
+    run(world, 1, "another")
+    with closing(world.bare()) as other:
+        other.execute("begin")
+        other.execute("lock table txpool_spark.writes")
+        with pytest.raises(OperationalError, match=r"or somebody has locked txpool_spark\.writes of one: "):
+            run(world, 2)
+    assert world.read() == [1]
+
+
+@on_postgresql
 def test_the_wait_ends_with_the_transactions_time(world: World) -> None:
     run(world, 1, "another")
     with closing(world.bare()) as other:

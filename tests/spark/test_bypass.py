@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +41,8 @@ from txpool.spark import foreach_partition, register
 if TYPE_CHECKING:
     from conftest import Databases
     from pyspark.sql import SparkSession
+
+    from tests.conftest import SparkProcess
 
 pytestmark = pytest.mark.spark
 
@@ -287,3 +292,112 @@ def test_a_session_that_is_created_within(
     (text,) = told()
     assert text.startswith(tx.gtrid)
     assert text.endswith("Create the session before the transaction begins")
+
+
+def interrupted(spark: SparkSession) -> None:
+    """Ctrl-C while Spark is at work for this thread."""
+    timer = threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT])
+    timer.start()
+    spark.sparkContext._jvm.java.lang.Thread.sleep(2000)
+    time.sleep(_PATIENCE)  # whichever of both it comes to
+
+
+def test_an_interrupt_takes_the_thread_that_was_told(
+    spark: SparkSession, databases: Databases, sources: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lost() -> list[str]:
+        return [text for text in caplog.messages if "an interrupt took Spark's connection" in text]
+
+    # Any call that takes a connection tells it again.
+    with pytest.raises(ZeroDivisionError), transaction(timeout=_PATIENCE) as tx:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted(spark)
+        txpool.connect("one.properties")
+        assert set(spark.sparkContext.getJobTags()) == {tx.gtrid}
+        with pytest.raises(Exception, match=f"was started within {tx.gtrid}:"):
+            by_rdd(spark, write, str(sources))
+        raise ZeroDivisionError
+    assert not set(spark.sparkContext.getJobTags())
+    assert ids(databases) == []
+    # Who leaves by the interrupt begins no job after it.
+    with pytest.raises(KeyboardInterrupt), transaction():
+        interrupted(spark)
+    assert lost() == []
+    with transaction() as tx:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted(spark)
+        by_rdd(spark, write, str(sources))
+    assert ids(databases) == [1, 2, 3, 4]
+    (text,) = lost()
+    assert text.startswith(tx.gtrid)
+
+
+def test_an_interrupt_while_spark_is_told(
+    spark: SparkSession, databases: Databases, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it was told is not known then: it is told again."""
+    tell = SparkContext.setLocalProperty
+
+    def interrupt(self: SparkContext, key: str, value: str) -> None:
+        tell(self, key, value)
+        raise KeyboardInterrupt
+
+    with transaction():
+        pass
+    with monkeypatch.context() as patch:
+        patch.setattr(SparkContext, "setLocalProperty", interrupt)
+        with pytest.raises(KeyboardInterrupt) as caught, transaction():  # kept, as a notebook does
+            pass
+    txpool.suspend()
+    by_rdd(spark, write, str(sources))
+    assert ids(databases) == [1, 2, 3, 4]
+    del caught
+
+
+def test_a_transaction_that_outlives_its_session(
+    spark_process: SparkProcess, databases: Databases, sources: Path
+) -> None:
+    """What is begun in the next session after it is none of it, though a thread has inherited that."""
+    process = spark_process(_TWO_SESSIONS, str(sources))
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, Path(process.args[1]).with_suffix(".err").read_text()[-4000:]  # type: ignore[index]
+    within, after = output.splitlines()[-2:]
+    assert "was started within" in within
+    assert after == "None"
+    assert ids(databases) == [1, 2, 3, 4]
+
+
+_TWO_SESSIONS = """
+    import os, sys, threading
+    from pyspark import InheritableThread
+    from pyspark.sql import SparkSession
+    import txpool
+    from tests.spark.bypassing import by_rdd, write
+
+    def attempt():
+        try:
+            return by_rdd(spark, write, folder)
+        except Exception as error:
+            return str(error).replace(chr(10), " ")
+
+    def heir():
+        ended.wait(60)
+        said.append(attempt())
+
+    folder, said, ended = sys.argv[1], [], threading.Event()
+    os.chdir(folder)
+    spark = SparkSession.builder.getOrCreate()
+    tx = txpool.begin()
+    spark.stop()
+    spark = SparkSession.builder.getOrCreate()
+    txpool.connect("one.properties")
+    said.append(attempt())
+    thread = InheritableThread(target=heir)
+    thread.start()
+    txpool.commit()
+    ended.set()
+    thread.join()
+    for each in said:
+        print(each)
+    spark.stop()
+"""

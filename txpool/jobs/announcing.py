@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 import threading
 from collections import OrderedDict
 from contextlib import suppress
-from sys import modules
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 from txpool.jobs.asking import answering
 
@@ -87,7 +87,7 @@ def tell(transaction: Transaction | None, left: Transaction | None = None) -> No
 
 def _active() -> Any:
     """The SparkContext of this process, where it has one that is neither in the making nor stopped."""
-    kind = getattr(modules.get("pyspark"), "SparkContext", None)
+    kind = getattr(sys.modules.get("pyspark"), "SparkContext", None)
     context = None if kind is None else kind._active_spark_context
     return None if context is _parents or getattr(context, "_jsc", None) is None else context
 
@@ -122,15 +122,36 @@ def judge(stage: int, gtrids: list[str]) -> list[str] | None:
     return [gtrid for gtrid in gtrids if job < ends[gtrid]]
 
 
+def _forget(gtrid: str) -> None:
+    """It has ended: no job is one of it from now on, in the session that there is by now, which may be another one."""
+    announcer, jobs = _announcer, _ALL
+    if announcer is not None and announcer.context is not _active():
+        announcer = None
+    try:
+        if announcer is not None:
+            jobs = announcer.begun()
+    except Exception as error:  # its jobs cannot be told from those that come after it
+        logger.warning("Spark cannot be asked for its jobs at the end of %s: %s", gtrid, error)
+    finally:
+        with _lock:
+            _open.discard(gtrid)
+            _ended[gtrid] = jobs
+            if len(_ended) > _REMEMBERED:
+                _ended.popitem(last=False)
+    if announcer is not None:
+        announcer.forget(gtrid)
+
+
 class Announcer:
     """Tells a SparkContext what each thread's transaction is. Thread-safe."""
 
     def __init__(self, context: Any) -> None:
         self.context = context
-        self._pid = os.getpid()
         self._address = answering(context, judge)
         self._pinned = os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "true"
         self._here = threading.local()
+        #: Py4J's connection of this thread, which one thread of Java's serves; where they are not pinned there is none.
+        self._line = getattr(context._gateway._gateway_client, "get_thread_connection", None)
         scala = context._jsc.sc()
         self._scheduler = scala.dagScheduler()
         self._bus = scala.listenerBus()
@@ -158,15 +179,28 @@ class Announcer:
     def tell(self, transaction: Transaction | None) -> None:
         """The ambient transaction of this thread is another one now, or may be."""
         told = self._named(transaction)
+        if self._lost():
+            self._here.__dict__.clear()
         if told == getattr(self._here, "told", None):
             return
+        self._here.told = None  # an interrupt may come before the answer
         try:
             self.context.setLocalProperty(AMBIENT, f"{told}@{self._address}" if told else "")
             self._here.told = told
+            line = None if self._line is None else self._line()
+            self._here.line = None if line is None else ref(line)
             self._trace(transaction if told else None)
             self._tag(transaction if told else None)
         except Exception as error:
             logger.warning("Spark cannot be told of the transaction %s: %s", told or "that has ended", error)
+
+    def _lost(self) -> bool:
+        """Whether this thread has another one of Java's by now, which has no properties: an interrupt does that."""
+        line = getattr(self._here, "line", None)
+        if line is None:
+            return False
+        connection = line()
+        return connection is None or connection.socket is None
 
     def _named(self, transaction: Transaction | None) -> str:
         """What jobs of this thread may be a part of: its transaction, and those of others who share the thread."""
@@ -189,27 +223,27 @@ class Announcer:
         transaction.values[_ALONE] = asyncio._get_running_loop() is None
         # Its own commit() ends it, and leaves it ambient.
         gtrid = transaction.gtrid
-        transaction.after_completion(lambda _: self._forget(gtrid))
+        transaction.after_completion(lambda _: _forget(gtrid))
         with _lock:
             _known[gtrid] = transaction
             _open.add(gtrid)
 
-    def _forget(self, gtrid: str) -> None:
-        if os.getpid() != self._pid:
+    def begun(self) -> int:
+        """How many jobs Spark has begun."""
+        return int(self._scheduler.numTotalJobs())
+
+    def forget(self, gtrid: str) -> None:
+        """It has ended, and this thread, where it has told of it, tells no more of it."""
+        if gtrid not in (getattr(self._here, "told", None) or "").split():
             return
-        jobs = _ALL
-        try:
-            if _active() is self.context:
-                jobs = int(self._scheduler.numTotalJobs())
-        except Exception as error:  # its jobs cannot be told from those that come after it
-            logger.warning("Spark cannot be asked for its jobs at the end of %s: %s", gtrid, error)
-        with _lock:
-            _open.discard(gtrid)
-            _ended[gtrid] = jobs
-            if len(_ended) > _REMEMBERED:
-                _ended.popitem(last=False)
-        if gtrid in getattr(self._here, "told", "").split():
-            self.tell(None)
+        if self._lost() and not isinstance(sys.exception(), KeyboardInterrupt):
+            logger.warning(
+                "%s: an interrupt took Spark's connection of this thread within it, and there was no chance to tell "
+                "later jobs of the transaction: what their functions have written by txpool.connect(), or the format, "
+                "if they have, is committed on its own",
+                gtrid,
+            )
+        self.tell(None)
 
     def _trace(self, transaction: Transaction | None) -> None:
         """The jobs' tasks go on with its trace, where it has one."""

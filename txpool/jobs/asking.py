@@ -23,7 +23,8 @@ logger = logging.getLogger("txpool")
 _LOOPBACK = "127.0.0.1"
 #: Masters whose tasks run on this machine.
 _HERE = ("local", "local-cluster")
-_LONGEST = 4096
+#: As long as a datagram can be: what is cut off would count as ended.
+_LONGEST = 65_535
 #: Seconds to wait for an answer before it is asked for again: datagrams are lost.
 _WAITS = (0.2, 0.4, 0.8, 1.6, 3.0)
 

@@ -1,6 +1,6 @@
 """Recovery: finish what crashes left."""
 
 from recovery.manager import RecoveryManager
-from recovery.report import ScanReport
+from recovery.scan.report import ScanReport
 
 __all__ = ["RecoveryManager", "ScanReport"]

@@ -16,16 +16,18 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from recovery import daemon, display, setup
-from recovery.audit import Deed
-from recovery.expiry import Expired
-from recovery.listing import InDoubt
+from recovery import setup
 from recovery.manager import RecoveryManager
-from recovery.report import AlarmKind, ScanReport
-from recovery.schema import shape
-from recovery.suspension import Suspension
+from recovery.operator import display
+from recovery.operator.audit import Deed
+from recovery.operator.listing import InDoubt
+from recovery.operator.schema import shape
+from recovery.operator.suspension import Suspension
+from recovery.scan.expiry import Expired
+from recovery.scan.report import AlarmKind, ScanReport
+from recovery.service import daemon
+from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError, Error, LogError, ProgrammingError
-from txpool.settings import RecoverySettings
 
 
 class ExitCode(IntEnum):

@@ -9,26 +9,27 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from recovery import byhand, kept, listing, suspension
-from recovery.alarms import unconfigured
-from recovery.audit import Deed, audited, deeds
-from recovery.evidence import Evidence, gather
-from recovery.expiry import SCANNERS, Expired, Expiry, ExpiryScanner, expired
-from recovery.further import FurtherDatasources
-from recovery.modules import DecidedModule, MarkedModule, Module, OrphanModule
-from recovery.orphans import FILTERS, OrphanFilter, voters
+from recovery.operator import byhand, listing, suspension
+from recovery.operator.audit import Deed, audited, deeds
 from recovery.plugins import made
-from recovery.report import Account, News, ScanReport, told
-from recovery.sites import Recoverable, Sites
-from recovery.staging import StagingModule
-from recovery.watch import Watch
-from recovery.work import Work
+from recovery.scan import kept
+from recovery.scan.evidence import Evidence, gather
+from recovery.scan.expiry import SCANNERS, Expired, Expiry, ExpiryScanner, expired
+from recovery.scan.further import FurtherDatasources
+from recovery.scan.modules import DecidedModule, MarkedModule, Module, OrphanModule
+from recovery.scan.orphans import FILTERS, OrphanFilter, voters
+from recovery.scan.report import Account, News, ScanReport, told
+from recovery.scan.sites import Recoverable, Sites
+from recovery.scan.staging import StagingModule
+from recovery.scan.work import Work
+from recovery.service.alarms import unconfigured
+from recovery.service.watch import Watch
 from txpool import metrics
+from txpool.config.settings import DataSourceSettings, RecoverySettings
 from txpool.datasource import DataSource
 from txpool.errors import ConfigurationError
 from txpool.log import open_log
 from txpool.log.base import DecisionLog, Life
-from txpool.settings import DataSourceSettings, RecoverySettings
 
 logger = logging.getLogger("txpool.recovery")
 

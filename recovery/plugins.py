@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
-from recovery.report import told
+from recovery.scan.report import told
+from txpool.config.ownership import require_owned
+from txpool.config.properties import Properties, nearest
+from txpool.config.secrets import Source
 from txpool.errors import ConfigurationError
-from txpool.ownership import require_owned
-from txpool.properties import Properties, nearest
-from txpool.secret import Source
 
 
 def made(

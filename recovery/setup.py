@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recovery.report import told
-from txpool.drivers import make_driver
+from recovery.scan.report import told
+from txpool.config.settings import DataSourceSettings, RecoverySettings
 from txpool.errors import ConfigurationError
 from txpool.log import adopt_log, open_log
+from txpool.resources.drivers import make_driver
 from txpool.resources.xids import Xids
-from txpool.settings import DataSourceSettings, RecoverySettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from txpool import manager as _manager
 from txpool.datasource import DataSource, connect, register
 from txpool.errors import (
     AlreadyDone,
@@ -37,10 +36,11 @@ from txpool.errors import (
     TransactionTimeout,
     Warning,  # noqa: A004 - the name is PEP 249's
 )
-from txpool.lifetime import TransactionScoped, observe
-from txpool.manager import begin, commit, current, resume, rollback, status, suspend
-from txpool.scope import transaction, transactional
-from txpool.transaction import Status, Transaction
+from txpool.tm import manager as _manager
+from txpool.tm.lifetime import TransactionScoped, observe
+from txpool.tm.manager import begin, commit, current, resume, rollback, status, suspend
+from txpool.tm.scope import transaction, transactional
+from txpool.tm.transaction import Status, Transaction
 
 __version__ = "0.1.0"
 

@@ -11,32 +11,32 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, ref
 
-from txpool.connection import Connection
-from txpool.drivers import make_driver
-from txpool.drivers.psycopg import configured_user
-from txpool.enlistment import Enlistment
+from txpool.config.secrets import redact_url
+from txpool.config.settings import DataSourceSettings
+from txpool.dbapi.connection import Connection
+from txpool.dbapi.enlistment import Enlistment
 from txpool.errors import ConfigurationError
 from txpool.finishing import LIMIT, finish
-from txpool.handles import HANDLES
 from txpool.jobs.announcing import tell
-from txpool.manager import ambient
-from txpool.patience import FOREVER, Patience
 from txpool.pool import Pool, PoolStatistics
 from txpool.pool.pooled import Pooled
-from txpool.required import Required
-from txpool.resources.adopted import AdoptedBranch, Channel
 from txpool.resources.base import Branch, BranchRecord, MarkedBranch, OpenBranch, ResourceManager, Site, XidsTable
 from txpool.resources.cleanup import CleanupQueue
+from txpool.resources.drivers import make_driver
+from txpool.resources.handles import HANDLES
 from txpool.resources.local import LocalBranch
 from txpool.resources.marked import MarkedBranch as MarkedLocal
-from txpool.resources.postgresql import PostgreSQLBranch, PostgreSQLManager
-from txpool.resources.staging import Staging
+from txpool.resources.patience import FOREVER, Patience
+from txpool.resources.postgresql.adopted import AdoptedBranch, Channel
+from txpool.resources.postgresql.branch import PostgreSQLBranch, PostgreSQLManager
+from txpool.resources.postgresql.driver import configured_user
+from txpool.resources.postgresql.staging import Staging
 from txpool.resources.xids import Xids
-from txpool.secret import redact_url
-from txpool.settings import DataSourceSettings
+from txpool.tm.manager import ambient
+from txpool.tm.required import Required
 
 if TYPE_CHECKING:
-    from txpool.transaction import Transaction
+    from txpool.tm.transaction import Transaction
 
 _SCHEME = "txpool:"
 

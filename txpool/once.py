@@ -19,9 +19,9 @@ from typing import Any
 
 from txpool.datasource import DataSource, find, known
 from txpool.errors import AlreadyDone, OperationalError, ProgrammingError
-from txpool.manager import get_manager
 from txpool.resources.records import RECORDS, Earlier, Records
-from txpool.transaction import Transaction
+from txpool.tm.manager import get_manager
+from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")
 

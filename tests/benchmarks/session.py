@@ -13,7 +13,7 @@ from tests.spark.jdbc import JAR
 from txpool.datasource import DataSource
 from txpool.demo import java
 from txpool.demo.server import EmbeddedPostgres
-from txpool.manager import configure
+from txpool.tm.manager import configure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ import pytest
 
 import txpool.errors
 from txpool.datasource import DataSource
-from txpool.manager import begin, configure, rollback
+from txpool.tm.manager import begin, configure, rollback
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -20,8 +20,8 @@ from tests.crash.world import PREPARING, SERVED, World, told
 from txpool import failpoints
 from txpool.datasource import connect
 from txpool.errors import LogError
-from txpool.manager import configure
-from txpool.scope import transaction
+from txpool.tm.manager import configure
+from txpool.tm.scope import transaction
 
 ACCOUNTS = 30
 OPENING = 1_000

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.crash.explorer.scenarios import MARKED, MARKED_TWO, ONE, POINTER, READER, TASKS, TWO
 from tests.crash.mutating import Edit, Mutation
 
-_C = "txpool.coordinator:Coordinator."
+_C = "txpool.tm.coordinator:Coordinator."
 
 _ONE_READER = replace(READER, name="one, and one that reads", branches=2, recoverers=0, leases=0)
 _DISK = replace(TWO, name="two, disk", disk=True, leases=0)
@@ -31,7 +31,7 @@ MUTATIONS = (
         "a finished mark that could not be written is not tried again",
         (
             Edit(
-                "txpool.coordinator:Coordinator._let_go",
+                "txpool.tm.coordinator:Coordinator._let_go",
                 "log, wanted =",
                 "self._result.untold = False\n    log, wanted =",
             ),
@@ -193,7 +193,7 @@ MUTATIONS = (
         test="tests/integration/test_subordinate.py::test_a_branch_that_votes_no_leaves_the_others_to_the_coordinator",
         real=(
             Edit(
-                "txpool.subordinate:Subordinate.prepare",
+                "txpool.tm.subordinate:Subordinate.prepare",
                 "        return [branch.record for branch in voted]\n",
                 "        return [branch.record for branch in voted]\n    except BaseException:\n"
                 "        for branch in working:\n            branch.start_rollback()\n"
@@ -208,7 +208,9 @@ MUTATIONS = (
         scenario=replace(TASKS, name="one+task, a loser", loser=True, fates=0),
         found="stays prepared",
         test="tests/unit/test_recovery_rules.py::test_28_a_branch_that_the_decision_does_not_name_rolls_back_beside_it",
-        real=(Edit("recovery.work:Work.settle", 'self.roll_back(branch, "the decision does not name it")', "pass"),),
+        real=(
+            Edit("recovery.scan.work:Work.settle", 'self.roll_back(branch, "the decision does not name it")', "pass"),
+        ),
     ),
     Mutation(
         "30",
@@ -242,13 +244,13 @@ MUTATIONS = (
         "timeout",
         "a timeout stops what decides",
         test="tests/crash/test_hanging.py::test_the_timeout_never_cancels_what_decides",
-        real=(Edit("txpool.transaction:Transaction._seal", "self._sealed = self._doom is None", "pass"),),
+        real=(Edit("txpool.tm.transaction:Transaction._seal", "self._sealed = self._doom is None", "pass"),),
     ),
     Mutation(
         "phase two",
         "commit() waits for ever for a database that hangs",
         test="tests/crash/test_hanging.py::test_a_session_that_stands_still_in_phase_two_is_left_to_recovery[log-phase-two-wait]",
-        real=(Edit("txpool.patience:Patience.end", "if self._wait is None:", "if True:"),),
+        real=(Edit("txpool.resources.patience:Patience.end", "if self._wait is None:", "if True:"),),
     ),
     Mutation(
         "false yes",
@@ -257,9 +259,13 @@ MUTATIONS = (
         scenario=replace(TWO, name="two, votes and cuts", noes=True, cuts=1, leases=0),
         test="tests/integration/postgresql_branch/test_two_phases.py::test_failed_transaction_votes_no_where_psycopg_says_yes",
         real=(
-            Edit("txpool.resources.postgresql:PostgreSQLBranch.start_prepare", "session.status != INTRANS", "False"),
             Edit(
-                "txpool.resources.postgresql:PostgreSQLBranch.await_prepare",
+                "txpool.resources.postgresql.branch:PostgreSQLBranch.start_prepare",
+                "session.status != INTRANS",
+                "False",
+            ),
+            Edit(
+                "txpool.resources.postgresql.branch:PostgreSQLBranch.await_prepare",
                 'raise self._no("the database answered PREPARE TRANSACTION by ROLLBACK")',
                 "return Vote.COMMIT",
             ),
@@ -288,13 +294,17 @@ MUTATIONS = (
     Mutation(
         "36c",
         "whoever is asked is taken for a reader",
-        (Edit("txpool.readers:Readers.find", "if not reading.await_answer():", "if reading.await_answer() is None:"),),
+        (
+            Edit(
+                "txpool.tm.readers:Readers.find", "if not reading.await_answer():", "if reading.await_answer() is None:"
+            ),
+        ),
         scenario=replace(TWO, name="two, asked", asked=True),
     ),
     Mutation(
         "36d",
         "no answer is taken for that of a reader",
-        (Edit("txpool.readers:Readers.find", "if failures:", "if False:"),),
+        (Edit("txpool.tm.readers:Readers.find", "if failures:", "if False:"),),
         scenario=replace(TWO, name="two, asked", asked=True, cuts=1, leases=0),
         found="FALSE",
     ),

@@ -7,9 +7,9 @@ from dataclasses import replace
 from tests.crash.explorer.scenarios import MARKED, POINTER, TWO
 from tests.crash.mutating import Edit, Mutation
 
-_GATHER = "recovery.evidence:gather"
-_MARKED_END = "recovery.modules:end"
-_TOMBSTONE = "recovery.modules:tombstone"
+_GATHER = "recovery.scan.evidence:gather"
+_MARKED_END = "recovery.scan.modules:end"
+_TOMBSTONE = "recovery.scan.modules:tombstone"
 
 _ASKED = "return table.tombstone(gtrid, work.evidence.identity_of(gtrid))"
 
@@ -48,14 +48,14 @@ MUTATIONS = (
     Mutation(
         "6b",
         "a marked row goes with a listing that was taken before the answers",
-        (Edit("recovery.modules:clean", "work.sites.listings()", "work.evidence.listings, work.evidence.silent"),),
+        (Edit("recovery.scan.modules:clean", "work.sites.listings()", "work.evidence.listings, work.evidence.silent"),),
         flaw="believed",
         scenario=replace(MARKED, name="one+marked, held", evidence=False, holds=True, leases=0),
     ),
     Mutation(
         "7",
         "recovery forgets what has not answered",
-        (Edit("recovery.work:Work.settle", "return all(answers)", "return True"),),
+        (Edit("recovery.scan.work:Work.settle", "return all(answers)", "return True"),),
         scenario=TWO,
     ),
     Mutation(
@@ -80,7 +80,7 @@ MUTATIONS = (
     Mutation(
         "13",
         "recovery forgets a living owner's decision that is not finished",
-        (Edit("recovery.modules:DecidedModule._finish", "if not evidence.ended(gtrid):", "if False:"),),
+        (Edit("recovery.scan.modules:DecidedModule._finish", "if not evidence.ended(gtrid):", "if False:"),),
         scenario=TWO,
         found="FALSE",
     ),
@@ -130,7 +130,7 @@ MUTATIONS = (
     Mutation(
         "23",
         "recovery acts on what it reads without a durable write",
-        (Edit("recovery.evidence:_Fences.build", "self._log.fence(name)", "pass"),),
+        (Edit("recovery.scan.evidence:_Fences.build", "self._log.fence(name)", "pass"),),
         scenario=_DISK,
         test="tests/unit/test_log_sqlite.py::test_18_23_24_whoever_meets_what_was_written_writes_it_again",
         real=(Edit("txpool.log.sqlite:_fence", "fenced = fenced + 1", "fenced = 1"),),
@@ -140,7 +140,7 @@ MUTATIONS = (
         "recovery presumes abort without a durable fence",
         (
             Edit(
-                "recovery.evidence:_Fences.build",
+                "recovery.scan.evidence:_Fences.build",
                 "self._log.fence(name)",
                 "self._log.decisions() and self._log.fence(name)",
             ),
@@ -170,7 +170,7 @@ MUTATIONS = (
     Mutation(
         "heuristic",
         "recovery keeps no record of a branch that a person has ended otherwise",
-        (Edit("recovery.work:Work._heuristic", "self.log.note(found)", "pass"),),
+        (Edit("recovery.scan.work:Work._heuristic", "self.log.note(found)", "pass"),),
         scenario=replace(TWO, name="two, a person meddles", meddles=True, leases=0),
         found="UNTOLD",
     ),
@@ -187,7 +187,7 @@ MUTATIONS = (
         "a pointer does not say which table it points to",
         (
             Edit(
-                "txpool.coordinator:Coordinator._mark",
+                "txpool.tm.coordinator:Coordinator._mark",
                 "make_pointer(marked.datasource, marked.identity())",
                 "marked.datasource",
             ),
@@ -197,7 +197,7 @@ MUTATIONS = (
     Mutation(
         "by hand",
         "a rollback by hand deletes the tombstone of a process that is only taken for dead",
-        (Edit("recovery.byhand:_is_over", "not in (Standing.ALIVE, Standing.DEAD)", "is not Standing.ALIVE"),),
+        (Edit("recovery.operator.byhand:_is_over", "not in (Standing.ALIVE, Standing.DEAD)", "is not Standing.ALIVE"),),
         scenario=replace(POINTER, name="task+marked, rollback by hand", operator="rollback", recoverers=0),
     ),
 )

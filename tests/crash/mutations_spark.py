@@ -9,7 +9,7 @@ MUTATIONS = (
         "26 yields",
         "a retry adopts what an earlier attempt has prepared, and its own yields are lost",
         test="tests/spark/test_map_partitions.py::test_a_retry_adopts_only_where_no_yields_are_wanted",
-        real=(Edit("txpool.spark.task:PartitionTask.__call__", "and not self.yielding", ""),),
+        real=(Edit("txpool.spark.commit.task:PartitionTask.__call__", "and not self.yielding", ""),),
     ),
     Mutation(
         "26 given up",
@@ -17,7 +17,7 @@ MUTATIONS = (
         test=(
             "tests/unit/test_attempts.py::test_where_nobody_adopts_all_that_spark_gave_up_is_struck_and_nothing_else"
         ),
-        real=(Edit("txpool.spark.attempts:Candidates.strike", "not self._adoptable or", ""),),
+        real=(Edit("txpool.spark.commit.attempts:Candidates.strike", "not self._adoptable or", ""),),
     ),
     Mutation(
         "26 runs on",
@@ -25,7 +25,7 @@ MUTATIONS = (
         test=(
             "tests/unit/test_attempts.py::test_where_nobody_adopts_all_that_spark_gave_up_is_struck_and_nothing_else"
         ),
-        real=(Edit("txpool.spark.attempts:Candidates.strike", "attempt.number in ended and", ""),),
+        real=(Edit("txpool.spark.commit.attempts:Candidates.strike", "attempt.number in ended and", ""),),
     ),
     Mutation(
         "bypass late",

@@ -11,13 +11,15 @@ MUTATIONS = (
         "29",
         "staged rows are moved without being counted",
         test=_TESTS + "test_rows_that_a_server_crash_has_emptied_are_missed",
-        real=(Edit("txpool.spark.moving:Move._require_rows", "if there.get(attempt, 0) != reported:", "if False:"),),
+        real=(
+            Edit("txpool.spark.table.moving:Move._require_rows", "if there.get(attempt, 0) != reported:", "if False:"),
+        ),
     ),
     Mutation(
         "29 fence",
         "recovery drops staging tables before their process is fenced",
         test=_TESTS + "test_recovery_leaves_the_staging_table_of_a_living_driver",
-        real=(Edit("recovery.staging:StagingModule.run", "work.evidence.ended(table.gtrid)", "True"),),
+        real=(Edit("recovery.scan.staging:StagingModule.run", "work.evidence.ended(table.gtrid)", "True"),),
     ),
     Mutation(
         "29 tombstone",
@@ -25,13 +27,15 @@ MUTATIONS = (
         test=(
             "tests/spark/test_write_table_lost.py::test_a_marked_databases_staging_table_is_swept_behind_its_tombstone"
         ),
-        real=(Edit("recovery.staging:StagingModule._drop", "if datasource in work.sites.tables and", "if False and"),),
+        real=(
+            Edit("recovery.scan.staging:StagingModule._drop", "if datasource in work.sites.tables and", "if False and"),
+        ),
     ),
     Mutation(
         "29 decider",
         "recovery lays a tombstone into every marked database that has the staging table, whoever decides",
         test="tests/unit/test_recovery_staging.py::test_the_sweep_lays_no_tombstone_beside_a_decision[logged-silent]",
-        real=(Edit("recovery.staging:_may_commit", "return undecided and", "return True or"),),
+        real=(Edit("recovery.scan.staging:_may_commit", "return undecided and", "return True or"),),
     ),
     Mutation(
         "9 decider",
@@ -42,7 +46,7 @@ MUTATIONS = (
         ),
         real=(
             Edit(
-                "recovery.evidence:Evidence.marked_by",
+                "recovery.scan.evidence:Evidence.marked_by",
                 "next((name for name in kept if self.rows[name][gtrid].committed), None)",
                 "next(iter(kept), None)",
             ),

@@ -20,8 +20,8 @@ from tests.crash.world import ALREADY, EVERYONE, told
 from txpool import failpoints
 from txpool.datasource import connect, find
 from txpool.errors import AlreadyDone
-from txpool.manager import configure, current
-from txpool.scope import transaction
+from txpool.tm.manager import configure, current
+from txpool.tm.scope import transaction
 
 _ROOT = Path(__file__).parents[2]
 

@@ -45,8 +45,8 @@ import sys
 from tests.crash.world import told
 from txpool import failpoints
 from txpool.datasource import connect
-from txpool.manager import configure
-from txpool.scope import transaction
+from txpool.tm.manager import configure
+from txpool.tm.scope import transaction
 
 def stay():
     print("there", flush=True)

@@ -15,7 +15,7 @@ from tests.crash.evidence import Count, Evidence
 from tests.crash.nursery import Nursery
 from tests.crash.world import ALREADY, DONE, World
 from txpool import AlreadyDone, OperationalError, failpoints, once
-from txpool.scope import transaction
+from txpool.tm.scope import transaction
 
 BOTH, MARKED = ("one", "two"), ("one", "two", "ledger")
 #: What the transaction works in, where its name is recorded, where it is killed, and whether it is decided there.

@@ -14,12 +14,12 @@ import psycopg
 
 from recovery import RecoveryManager, ScanReport
 from recovery.setup import initialise
+from txpool.config.settings import RecoverySettings
 from txpool.datasource import connect, find
 from txpool.demo.server import EmbeddedPostgres
 from txpool.errors import AlreadyDone, Error, HeuristicError, TransactionInDoubt
-from txpool.manager import TransactionManager, configure
-from txpool.scope import transaction
-from txpool.settings import RecoverySettings
+from txpool.tm.manager import TransactionManager, configure
+from txpool.tm.scope import transaction
 from txpool.xid import PREFIX
 
 PREPARING = ("one", "two", "three")

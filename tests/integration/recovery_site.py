@@ -22,7 +22,7 @@ from psycopg import sql
 
 from recovery import RecoveryManager
 from recovery.setup import initialise
-from txpool.settings import RecoverySettings
+from txpool.config.settings import RecoverySettings
 
 PASSWORD = "TXPOOL_TEST_RECOVERY_PASSWORD"  # the name of a variable
 ROOT = Path(__file__).parents[2]
@@ -34,8 +34,8 @@ BOTH = ("one", "two")
 WRITER = """
     import sys
     from txpool.datasource import connect
-    from txpool.manager import configure
-    from txpool.scope import transaction
+    from txpool.tm.manager import configure
+    from txpool.tm.scope import transaction
 
     configure("txpool.properties")
     with transaction():

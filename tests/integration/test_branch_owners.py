@@ -11,11 +11,11 @@ from psycopg import sql
 
 from recovery.cli import ExitCode
 from tests.integration.recovery_site import BOTH, PASSWORD, WRITER, Site, daemon, extend, get
+from txpool.config.settings import CoordinatorSettings
 from txpool.datasource import DataSource
 from txpool.errors import TransactionRolledBack
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.manager import TransactionManager, resume, suspend
-from txpool.settings import CoordinatorSettings
+from txpool.tm.manager import TransactionManager, resume, suspend
 from txpool.xid import make_xid
 
 _ROLES = ("app", "team", "weak")

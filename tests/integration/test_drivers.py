@@ -14,10 +14,10 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from txpool.drivers import make_driver
+from txpool.config.secrets import Secret
+from txpool.config.settings import DataSourceSettings
 from txpool.errors import ConfigurationError, OperationalError
-from txpool.secret import Secret
-from txpool.settings import DataSourceSettings
+from txpool.resources.drivers import make_driver
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

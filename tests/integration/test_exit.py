@@ -15,11 +15,11 @@ import pytest
 
 from recovery.cli import ExitCode
 from tests.integration.recovery_site import Site
+from txpool.config.secrets import Secret
+from txpool.config.settings import DataSourceSettings
 from txpool.demo.server import EmbeddedPostgres
-from txpool.drivers import make_driver
+from txpool.resources.drivers import make_driver
 from txpool.resources.xids import Xids
-from txpool.secret import Secret
-from txpool.settings import DataSourceSettings
 
 if TYPE_CHECKING:
     from tests.conftest import Databases
@@ -30,8 +30,8 @@ import os, sys
 import txpool
 from txpool import failpoints
 from txpool.datasource import DataSource, connect, find
-from txpool.manager import configure, get_manager
-from txpool.scope import transaction
+from txpool.tm.manager import configure, get_manager
+from txpool.tm.scope import transaction
 
 def write(*names):
     with transaction():

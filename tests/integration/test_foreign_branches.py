@@ -11,8 +11,8 @@ from psycopg import sql
 
 from recovery.cli import ExitCode
 from tests.integration.recovery_site import BOTH, WRITER, Site, end
+from txpool.config.settings import DataSourceSettings
 from txpool.datasource import DataSource
-from txpool.settings import DataSourceSettings
 from txpool.xid import split_gtrid
 
 MALLORY = "mallory"

@@ -12,7 +12,7 @@ from recovery.cli import ExitCode
 from tests.integration.recovery_site import BOTH, WRITER, Site
 from tests.strangers import Strangers
 from txpool.log.holders import HELD
-from txpool.resources.trust import relation_faults, schema_faults, writers
+from txpool.resources.postgresql.trust import relation_faults, schema_faults, writers
 
 MALLORY = "mallory"
 _OTHER = "of_bytes"

@@ -17,9 +17,9 @@ from recovery.cli import ExitCode
 from tests.integration.recovery_site import BOTH, PASSWORD, WRITER, Site, daemon, end, extend, get, prepare
 from txpool.check import node
 from txpool.cli import app
+from txpool.config.settings import RecoverySettings
 from txpool.datasource import DataSource
 from txpool.log import open_log
-from txpool.settings import RecoverySettings
 from txpool.xid import make_gtrid, make_xid
 
 PREPARED = "coordinator.prepared=kill"

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 
 from txpool.datasource import DataSource
 from txpool.engine import create_engine
-from txpool.manager import configure
-from txpool.scope import transaction
+from txpool.tm.manager import configure
+from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Joining

@@ -13,8 +13,8 @@ import pytest
 
 import txpool
 from txpool import failpoints
-from txpool.manager import configure, make_ambient
-from txpool.subordinate import Subordinate
+from txpool.tm.manager import configure, make_ambient
+from txpool.tm.subordinate import Subordinate
 from txpool.xid import parse
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import pytest
 from recovery.cli import ExitCode
 from recovery.setup import initialise
 from tests.integration.recovery_site import BOTH, WRITER, Site, end, prepare
+from txpool.config.settings import RecoverySettings
 from txpool.log import open_log
 from txpool.resources.base import BranchRecord
-from txpool.settings import RecoverySettings
 from txpool.xid import make_gtrid, make_xid
 
 

@@ -31,8 +31,8 @@ STAYS = """
     import signal, sys
     from txpool import failpoints
     from txpool.datasource import connect
-    from txpool.manager import configure
-    from txpool.scope import transaction
+    from txpool.tm.manager import configure
+    from txpool.tm.scope import transaction
 
     def stay():
         print(tx.gtrid, flush=True)

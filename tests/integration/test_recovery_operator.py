@@ -13,13 +13,13 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from recovery.audit import Deed
 from recovery.cli import ExitCode
-from recovery.expiry import Expired
-from recovery.listing import InDoubt
-from recovery.report import ScanReport
+from recovery.operator.audit import Deed
+from recovery.operator.listing import InDoubt
+from recovery.operator.suspension import Suspension
+from recovery.scan.expiry import Expired
+from recovery.scan.report import ScanReport
 from recovery.setup import Step
-from recovery.suspension import Suspension
 from tests.integration.recovery_site import BOTH, DAEMON, PASSWORD, WRITER, Site, end, lines_until, prepare
 from txpool.xid import make_gtrid, make_xid
 
@@ -178,7 +178,7 @@ def test_what_has_expired_is_listed_and_a_late_branch_of_it_is_swept(
 
 def test_filters_and_scanners_of_ones_own_are_found_by_the_daemons_configuration(site: Site) -> None:
     (site.folder / "own.py").write_text(
-        "from recovery.orphans import Ballot, Vote\n"
+        "from recovery.scan.orphans import Ballot, Vote\n"
         "class Hold:\n"
         "    def vote(self, evidence, xid):\n"
         "        return Ballot(Vote.LEAVE_ALONE, 'not on a Friday', alarm=True)\n"

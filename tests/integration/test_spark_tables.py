@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.strangers import EVIL, Strangers, ran
+from txpool.config.secrets import Secret
+from txpool.config.settings import DataSourceSettings
 from txpool.datasource import DataSource
-from txpool.drivers import make_driver
 from txpool.errors import NotSupportedError, OperationalError
+from txpool.resources.drivers import make_driver
+from txpool.resources.postgresql.staging import Staging, StagingTable
 from txpool.resources.records import RECORDS
-from txpool.resources.staging import Staging, StagingTable
-from txpool.secret import Secret
-from txpool.settings import DataSourceSettings
 from txpool.xid import make_gtrid, new_incarnation
 
 RECORD = ["nightly", "public.landed", "txp1:tests:aaaaaaaaaaaa:1", "append", "a plan", None]
@@ -121,7 +121,7 @@ def made(source: DataSource, name: str) -> None:
         claim(source)
         return
     from txpool.resources.records import create_table
-    from txpool.spark import each
+    from txpool.spark.table import each
 
     with closing(source.connect()) as connection:
         create_table(connection.cursor(), each._TABLE, each._COLUMNS)

@@ -13,8 +13,8 @@ from sqlalchemy import orm
 from txpool.datasource import DataSource
 from txpool.engine import create_engine
 from txpool.errors import ConfigurationError, ProgrammingError, TransactionRolledBack
-from txpool.manager import configure
-from txpool.scope import transaction
+from txpool.tm.manager import configure
+from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

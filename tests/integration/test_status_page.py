@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from recovery.cli import ExitCode
-from recovery.status import Answer, StatusServer
+from recovery.service.status import Answer, StatusServer
 from tests.integration.recovery_site import SERVED, WRITER, Site, address_in, daemon, extend, get, prepare, until
 from txpool import failpoints
-from txpool.address import Address
+from txpool.config.address import Address
 from txpool.errors import TransactionInDoubt
-from txpool.manager import configure, get_manager
 from txpool.metrics import catalogue, collect, instruments
 from txpool.resources.base import Slots
-from txpool.scope import transaction
+from txpool.tm.manager import configure, get_manager
+from txpool.tm.scope import transaction
 from txpool.xid import make_gtrid, make_xid, parse
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from txpool import manager
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError, TransactionRolledBack
 from txpool.resources.base import Place
-from txpool.subordinate import Subordinate
-from txpool.transaction import Status
+from txpool.tm import manager
+from txpool.tm.subordinate import Subordinate
+from txpool.tm.transaction import Status
 from txpool.xid import TaskName, parse
 
 if TYPE_CHECKING:

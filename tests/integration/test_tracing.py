@@ -21,6 +21,7 @@ import txpool
 from recovery.cli import ExitCode
 from tests.integration.recovery_site import BOTH, WRITER, Site, daemon, end, extend, get
 from txpool.log.sqlite import SqliteLog
+from txpool.tm.manager import configure
 from txpool.tracing import opentelemetry as otel
 from txpool.xid import parse
 
@@ -192,8 +193,8 @@ def test_a_note_stays_where_its_own_process_has_met_a_heuristic_outcome(site: Si
     ending = """
         import psycopg, sys
         from txpool import failpoints
-        from txpool.manager import configure
-        from txpool.scope import transaction
+        from txpool.tm.manager import configure
+        from txpool.tm.scope import transaction
         from txpool.datasource import connect
 
         def roll_back(name):
@@ -220,7 +221,7 @@ def test_a_note_costs_no_write_of_its_own(noted: bool, databases: Databases, tmp
     """As many transactions of the log's, each with one fsync, and nothing is left of it."""
     for name in BOTH:
         databases.execute(name, "create table t (id int)")
-    manager = txpool.manager.configure(node_name="etl-1", log_url=f"sqlite:///{tmp_path}/txlog", log_create=True)
+    manager = configure(node_name="etl-1", log_url=f"sqlite:///{tmp_path}/txlog", log_create=True)
     log = manager.log
     assert isinstance(log, SqliteLog)
     sources = [

@@ -19,7 +19,7 @@ import pytest
 import txpool
 from recovery import RecoveryManager
 from txpool import failpoints
-from txpool.manager import get_manager
+from txpool.tm.manager import get_manager
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

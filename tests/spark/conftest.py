@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import txpool.datasource
-from txpool.manager import configure
+from txpool.tm.manager import configure
 
 if TYPE_CHECKING:
     from conftest import Databases

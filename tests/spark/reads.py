@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
-from txpool.spark.reading import Reader, ReadPlan, plan_reading
+from txpool.spark.source.reading import Reader, ReadPlan, plan_reading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession

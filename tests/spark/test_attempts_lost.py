@@ -24,10 +24,13 @@ _SCRIPT = """
     from pyspark.sql import SparkSession
 
     from tests.spark.losing import first_time, kill_executor
-    from txpool import failpoints, manager
+    from txpool import failpoints
+    from txpool.tm import manager
     from txpool.datasource import connect
-    from txpool.scope import transaction
-    from txpool.spark import foreach_partition, monitor, selfwait
+    from txpool.tm.scope import transaction
+    from txpool.spark import foreach_partition
+    from txpool.spark.commit import monitor
+    from txpool.spark.commit import selfwait
 
     logging.basicConfig(level=logging.WARNING)
     folder, *dsns = sys.argv[1:]

@@ -35,8 +35,8 @@ from tests.spark.bypassing import (
 from tests.unit.test_pool_fork import in_child
 from txpool.datasource import DataSource
 from txpool.jobs import announcing
-from txpool.scope import transaction
 from txpool.spark import foreach_partition, register
+from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from conftest import Databases

@@ -19,8 +19,8 @@ _SCRIPT = """
     from pyspark.sql import SparkSession
 
     from txpool.errors import NotSupportedError
-    from txpool.manager import configure
-    from txpool.scope import transaction
+    from txpool.tm.manager import configure
+    from txpool.tm.scope import transaction
     from txpool.spark import foreach_partition, once_per_batch, write_table
 
     spark = SparkSession.builder.remote("local[2]").getOrCreate()

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from txpool.errors import OperationalError, TransactionInDoubt
-from txpool.spark.desk import Desk, ask
+from txpool.spark.source.desk import Desk, ask
 
 
 def answer(request: Any) -> Any:
@@ -61,7 +61,10 @@ def test_many_ask_at_once() -> None:
 
 
 def test_nobody_else_can_enter_and_nothing_is_left() -> None:
-    source = "import sys; from txpool.spark.desk import Desk; print(Desk(print).address, flush=True); sys.stdin.read()"
+    source = (
+        "import sys; from txpool.spark.source.desk import Desk\n"
+        "print(Desk(print).address, flush=True); sys.stdin.read()"
+    )
     driver = subprocess.Popen([sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert driver.stdout is not None
     address = Path(driver.stdout.readline().strip())
@@ -75,7 +78,7 @@ def test_nobody_else_can_enter_and_nothing_is_left() -> None:
 def test_a_forked_child_leaves_it_to_its_parent() -> None:
     source = """
 import os
-from txpool.spark.desk import Desk, ask
+from txpool.spark.source.desk import Desk, ask
 
 desk = Desk(lambda request: os.getpid())
 child = os.fork()

@@ -21,9 +21,9 @@ from txpool.errors import (
     TransactionRolledBack,
     TransactionTimeout,
 )
-from txpool.manager import begin, commit, configure, get_manager, rollback
-from txpool.scope import transaction
 from txpool.spark import foreach_partition
+from txpool.tm.manager import begin, commit, configure, get_manager, rollback
+from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from conftest import Databases
@@ -284,8 +284,8 @@ def test_a_registered_datasource_is_found_by_its_name(spark: SparkSession, datab
 def test_no_password_travels(spark: SparkSession, databases: Databases, folder: Path) -> None:
     from pyspark import cloudpickle
 
-    from txpool.spark.task import PartitionTask
-    from txpool.spark.travel import Luggage, gather
+    from txpool.spark.commit.task import PartitionTask
+    from txpool.spark.commit.travel import Luggage, gather
 
     inline = folder / "inline.properties"
     inline.write_text(f"driver = psycopg\nurl = {databases.url('one')}\npassword = {databases.server.password}\n")

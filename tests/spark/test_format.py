@@ -13,10 +13,10 @@ import pytest
 
 from txpool.datasource import DataSource, connect
 from txpool.errors import TransactionRolledBack, TransactionTimeout
-from txpool.manager import begin, commit, resume, rollback, suspend
-from txpool.scope import transaction, transactional
 from txpool.spark import register, write_table
-from txpool.spark.slots import Reservation
+from txpool.spark.commit.slots import Reservation
+from txpool.tm.manager import begin, commit, resume, rollback, suspend
+from txpool.tm.scope import transaction, transactional
 
 if TYPE_CHECKING:
     from conftest import Databases

@@ -14,8 +14,8 @@ import pytest
 
 from recovery import RecoveryManager
 from txpool.datasource import DataSource
-from txpool.manager import get_manager
 from txpool.spark import register
+from txpool.tm.manager import get_manager
 
 if TYPE_CHECKING:
     from conftest import Databases
@@ -30,7 +30,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tests.spark.losing import dies_in_copy, dies_prepared
-from txpool import manager
+from txpool.tm import manager
 from txpool.spark import register
 
 folder, dsn, *arguments = sys.argv[1:]

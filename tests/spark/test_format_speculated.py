@@ -48,7 +48,7 @@ _SCRIPT = """
     from pyspark.sql import SparkSession
 
     from recovery import RecoveryManager
-    from txpool import manager
+    from txpool.tm import manager
     from txpool.datasource import find
     from txpool.spark import register
 

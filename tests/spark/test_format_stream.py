@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from txpool.scope import transaction
 from txpool.spark import once_per_batch, register
+from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from conftest import Databases

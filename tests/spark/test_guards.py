@@ -13,7 +13,7 @@ import pytest
 from tests.spark.conftest import describe
 from txpool.errors import ProgrammingError
 from txpool.spark import write_table
-from txpool.spark.session import SparkWriteWarning, guard
+from txpool.spark.commit.session import SparkWriteWarning, guard
 
 if TYPE_CHECKING:
     from conftest import Databases
@@ -175,8 +175,8 @@ _SCRIPT = """
 
     from pyspark.sql import SparkSession
 
-    from txpool.manager import configure
-    from txpool.spark.session import guard
+    from txpool.tm.manager import configure
+    from txpool.spark.commit.session import guard
 
     configure(node_name="driver", log_url="sqlite:///txlog", log_create=True)
     said = []

@@ -14,12 +14,12 @@ from pyspark import TaskContext
 import txpool
 from recovery import RecoveryManager
 from txpool.errors import AlreadyDone, ProgrammingError, TransactionRolledBack
-from txpool.manager import get_manager
-from txpool.scope import transaction
 from txpool.spark import map_partitions
-from txpool.spark.places import note_places
-from txpool.spark.task import PartitionTask
-from txpool.spark.travel import Luggage
+from txpool.spark.commit.places import note_places
+from txpool.spark.commit.task import PartitionTask
+from txpool.spark.commit.travel import Luggage
+from txpool.tm.manager import get_manager
+from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from conftest import Databases
@@ -137,9 +137,11 @@ _SCRIPT = """
     import txpool
     from tests.spark.losing import first_time, kill_executor
     from tests.spark.test_map_partitions import insert
-    from txpool import manager
-    from txpool.scope import transaction
-    from txpool.spark import map_partitions, monitor, selfwait
+    from txpool.tm import manager
+    from txpool.tm.scope import transaction
+    from txpool.spark import map_partitions
+    from txpool.spark.commit import monitor
+    from txpool.spark.commit import selfwait
 
     logging.basicConfig(level=logging.WARNING)
     folder = sys.argv[1]

@@ -10,10 +10,10 @@ import psycopg
 import pytest
 
 from txpool.errors import DataError, OperationalError
-from txpool.spark.attempts import PartitionResult
-from txpool.spark.columns import Layout
-from txpool.spark.moving import Move
-from txpool.spark.target import Target
+from txpool.spark.commit.attempts import PartitionResult
+from txpool.spark.table.moving import Move
+from txpool.spark.table.target import Target
+from txpool.spark.types.columns import Layout
 
 if TYPE_CHECKING:
     from conftest import Databases

@@ -13,10 +13,10 @@ import pytest
 
 import txpool
 from txpool.errors import AlreadyDone, ProgrammingError, TransactionRolledBack
-from txpool.manager import begin, commit, current
-from txpool.scope import transaction
 from txpool.spark import PartitionsReport, foreach_partition
-from txpool.spark.named import JobId, claimed
+from txpool.spark.table.named import JobId, claimed
+from txpool.tm.manager import begin, commit, current
+from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from conftest import Databases
@@ -148,8 +148,8 @@ _SCRIPT = """
 
     from pyspark.sql import SparkSession
 
-    from txpool import manager
-    from txpool.scope import transaction
+    from txpool.tm import manager
+    from txpool.tm.scope import transaction
     from txpool.spark import foreach_partition
 
     def write(rows):

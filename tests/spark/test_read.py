@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 import txpool
 from tests.spark.reads import parts, plan_of, reading, rows
 from txpool.errors import ConfigurationError, DataError, Error, NotSupportedError, ProgrammingError
-from txpool.spark.reading import Reader, plan_reading
+from txpool.spark.source.reading import Reader, plan_reading
 
 if TYPE_CHECKING:
     from conftest import Databases

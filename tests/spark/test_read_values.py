@@ -17,7 +17,7 @@ import pytest
 from tests.spark.jdbc import JAR, jdbc
 from tests.spark.reads import parts, plan_of, reading, rows
 from txpool.errors import DataError
-from txpool.spark.reading import Reader
+from txpool.spark.source.reading import Reader
 
 if TYPE_CHECKING:
     from conftest import Databases

@@ -13,8 +13,8 @@ import pytest
 import txpool
 from tests.spark.conftest import describe
 from txpool.datasource import DataSource
-from txpool.scope import transaction
 from txpool.spark import foreach_partition, register, write_table
+from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,10 +13,11 @@ import pytest
 
 from txpool.datasource import DataSource, connect, register
 from txpool.errors import OperationalError
-from txpool.manager import begin, commit
-from txpool.scope import transaction
-from txpool.spark import foreach_partition, selfwait, write_table
+from txpool.spark import foreach_partition, write_table
 from txpool.spark import register as register_format
+from txpool.spark.commit import selfwait
+from txpool.tm.manager import begin, commit
+from txpool.tm.scope import transaction
 from txpool.xid import TaskName, make_xid
 
 if TYPE_CHECKING:

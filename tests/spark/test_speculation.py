@@ -27,9 +27,9 @@ _SCRIPT = """
     from pyspark import TaskContext
     from pyspark.sql import SparkSession
 
-    from txpool import manager
+    from txpool.tm import manager
     from txpool.datasource import connect, find
-    from txpool.scope import transaction
+    from txpool.tm.scope import transaction
     from txpool.spark import foreach_partition, map_partitions
 
     folder = Path(sys.argv[1])

@@ -24,10 +24,11 @@ _SCRIPT = """
     from pyspark import TaskContext
     from pyspark.sql import SparkSession
 
-    from txpool import manager
+    from txpool.tm import manager
     from txpool.datasource import connect, find
-    from txpool.scope import transaction
-    from txpool.spark import foreach_partition, map_partitions, monitor
+    from txpool.tm.scope import transaction
+    from txpool.spark import foreach_partition, map_partitions
+    from txpool.spark.commit import monitor
 
     folder = Path(sys.argv[1])
     os.chdir(folder)

@@ -16,10 +16,10 @@ import pytest
 from txpool import failpoints
 from txpool.datasource import DataSource, connect
 from txpool.errors import NotSupportedError, ProgrammingError
-from txpool.manager import current
-from txpool.scope import transaction
 from txpool.spark import foreach_partition, once_per_batch, write_table
-from txpool.spark.streaming import offsets
+from txpool.spark.source.streaming import offsets
+from txpool.tm.manager import current
+from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from conftest import Databases
@@ -34,7 +34,7 @@ _SCRIPT = """
 
     from pyspark.sql import SparkSession
 
-    from txpool import manager
+    from txpool.tm import manager
     from txpool.datasource import connect
     from txpool.spark import once_per_batch, write_table
 

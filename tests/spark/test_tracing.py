@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
 from txpool.datasource import connect
-from txpool.scope import transaction
 from txpool.spark import foreach_partition, register, write_table
+from txpool.tm.scope import transaction
 from txpool.tracing import opentelemetry as otel
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from tests.spark.conftest import describe
 from tests.strangers import EVIL, Strangers, ran
 from txpool.datasource import find
 from txpool.errors import OperationalError, ProgrammingError
-from txpool.scope import transaction
 from txpool.spark import SparkWriteWarning, register, write_table
-from txpool.spark.slots import _CLASS, Reservation, reserve
+from txpool.spark.commit.slots import _CLASS, Reservation, reserve
+from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,10 +14,10 @@ from tests.spark.conftest import describe
 from txpool.datasource import DataSource, connect
 from txpool.demo.server import EmbeddedPostgres
 from txpool.errors import DataError, NotSupportedError, OperationalError, ProgrammingError, TransactionRolledBack
-from txpool.manager import begin, commit, configure, get_manager, rollback
-from txpool.scope import transaction
 from txpool.spark import Progress, write_table
-from txpool.spark.slots import Reservation
+from txpool.spark.commit.slots import Reservation
+from txpool.tm.manager import begin, commit, configure, get_manager, rollback
+from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from conftest import Databases

@@ -13,8 +13,8 @@ import pytest
 
 from tests.spark.conftest import describe
 from txpool.errors import ProgrammingError
-from txpool.scope import transaction
 from txpool.spark import write_table
+from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from conftest import Databases
@@ -86,7 +86,7 @@ _SCRIPT = """
 
     from pyspark.sql import SparkSession
 
-    from txpool import manager
+    from txpool.tm import manager
     from txpool.spark import write_table
 
     os.chdir(sys.argv[1])

@@ -22,8 +22,8 @@ import pytest
 from tests.spark.conftest import describe
 from tests.spark.jdbc import JAR, jdbc
 from txpool.datasource import DataSource
-from txpool.manager import configure
 from txpool.spark import write_table
+from txpool.tm.manager import configure
 
 if TYPE_CHECKING:
     from conftest import Databases

@@ -29,9 +29,9 @@ _BEGINNING = """
     from pyspark.sql import SparkSession
 
     from tests.spark.losing import dies_in_copy, dies_prepared
-    from txpool import manager
+    from txpool.tm import manager
     from txpool.datasource import connect, find
-    from txpool.scope import transaction
+    from txpool.tm.scope import transaction
     from txpool.spark import foreach_partition, write_table
 
     folder, dsn = sys.argv[1:]

@@ -20,8 +20,8 @@ import pytest
 
 from txpool.datasource import DataSource, connect
 from txpool.errors import DataError, IntegrityError, NotSupportedError, ProgrammingError
-from txpool.scope import transaction
 from txpool.spark import Progress, write_table
+from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from conftest import Databases
@@ -291,9 +291,9 @@ _BEGINNING = """
     from pyspark import TaskContext
     from pyspark.sql import SparkSession
 
-    from txpool import manager
+    from txpool.tm import manager
     from txpool.datasource import connect
-    from txpool.scope import transaction
+    from txpool.tm.scope import transaction
     from txpool.spark import write_table
 
     os.chdir(sys.argv[1])

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from txpool.coordinator import Coordinator, Phase
 from txpool.log.base import Life
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.resources.base import Answer, BranchRecord, Refused, Settled, Site, Vote
-from txpool.unit import Outcome, Result, Unit
+from txpool.tm.coordinator import Coordinator, Phase
+from txpool.tm.unit import Outcome, Result, Unit
 from txpool.xid import TaskName, Xid, make_gtrid, make_xid
 
 

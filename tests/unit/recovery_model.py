@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from recovery import RecoveryManager, ScanReport
-from recovery.evidence import Evidence, gather
-from recovery.modules import DecidedModule, MarkedModule, OrphanModule
-from recovery.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
-from recovery.report import Account, News
-from recovery.sites import Sites
-from recovery.work import Work
+from recovery.scan.evidence import Evidence, gather
+from recovery.scan.modules import DecidedModule, MarkedModule, OrphanModule
+from recovery.scan.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
+from recovery.scan.report import Account, News
+from recovery.scan.sites import Sites
+from recovery.scan.work import Work
 from txpool.errors import OperationalError
 from txpool.log.base import Life
 from txpool.log.memory import MemoryDisk, MemoryLog

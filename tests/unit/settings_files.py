@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from txpool.config.settings import DataSourceSettings
 from txpool.errors import ConfigurationError
-from txpool.settings import DataSourceSettings
 
 PASSWORD = "hunter2"
 ORDERS = "driver = psycopg\nurl = postgresql://app@localhost/orders\n"

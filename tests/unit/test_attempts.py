@@ -12,8 +12,8 @@ import pytest
 from txpool.datasource import DataSource
 from txpool.errors import OperationalError
 from txpool.resources.base import BranchRecord
-from txpool.spark.attempts import Attempt, Candidates, PartitionResult, attempts_of, earlier_attempt, require_all
-from txpool.spark.mentioned import mentioned
+from txpool.spark.commit.attempts import Attempt, Candidates, PartitionResult, attempts_of, earlier_attempt, require_all
+from txpool.spark.commit.mentioned import mentioned
 from txpool.xid import TaskName, make_xid
 
 GTRID = "txp1:driver:abcdefghijkl:1"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from txpool.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS
-from txpool.properties import Properties
-from txpool.settings import CoordinatorSettings, DataSourceSettings, RecoverySettings
+from txpool.config.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS
+from txpool.config.properties import Properties
+from txpool.config.settings import CoordinatorSettings, DataSourceSettings, RecoverySettings
 
 CONF = Path(__file__).parents[2] / "conf"
 FILES = sorted(CONF.glob("*.properties"))

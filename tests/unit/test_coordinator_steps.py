@@ -10,11 +10,11 @@ from types import FrameType
 import pytest
 
 from tests.unit.coordinator_model import Lost, World
-from txpool import coordinator, readers
-from txpool.coordinator import Phase
 from txpool.resources.base import Vote
-from txpool.settler import Settler
-from txpool.unit import Outcome
+from txpool.tm import coordinator, readers
+from txpool.tm.coordinator import Phase
+from txpool.tm.settler import Settler
+from txpool.tm.unit import Outcome
 
 
 def test_the_decision_is_written_after_the_last_vote_and_before_the_first_commit() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.unit import test_log_store as store
+from txpool.config.secrets import Secret
 from txpool.errors import LogError
 from txpool.log import Life, Memo, Refused, SqliteLog, SqlLog, adopt_log, open_log
 from txpool.log.base import DecisionLog, Heuristic
-from txpool.secret import Secret
 from txpool.xid import make_gtrid
 
 opener = store.opener

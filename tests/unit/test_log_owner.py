@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from txpool.config.ownership import user
 from txpool.errors import LogError
 from txpool.log import adopt_log, open_log
-from txpool.ownership import user
 
 if TYPE_CHECKING:
     from tests.conftest import Require

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from txpool import failpoints
+from txpool.config.secrets import Secret
 from txpool.errors import ConfigurationError, LogError
 from txpool.log import (
     DecisionLog,
@@ -23,7 +24,6 @@ from txpool.log import (
     open_log,
 )
 from txpool.resources.base import BranchRecord
-from txpool.secret import Secret
 from txpool.xid import make_gtrid, make_xid, new_incarnation
 
 Opener = Callable[[], DecisionLog]

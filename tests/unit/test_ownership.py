@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from txpool.config.ownership import require_owned, user, why_not_trusted
 from txpool.errors import ConfigurationError
-from txpool.ownership import require_owned, user, why_not_trusted
 
 if TYPE_CHECKING:
     from tests.conftest import Require

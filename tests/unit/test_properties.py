@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txpool.errors import ConfigurationError
-from txpool.properties import (
+from txpool.config.properties import (
     Properties,
     Secret,
     SecurityWarning,
 )
-from txpool.secret import escaped
+from txpool.config.secrets import escaped
+from txpool.errors import ConfigurationError
 
 PASSWORD = "hunter2"
 

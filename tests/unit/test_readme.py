@@ -9,7 +9,7 @@ import pytest
 
 import txpool
 from recovery.cli import ExitCode
-from txpool.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS, Key, reference
+from txpool.config.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS, Key, reference
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -44,7 +44,7 @@ def test_it_has_every_exit_code() -> None:
 
 
 def test_it_has_every_option_of_the_format() -> None:
-    from txpool.spark import plan, reading
+    from txpool.spark.source import plan, reading
 
     missing = {option for option in (*plan.OPTIONS, *reading.OPTIONS) if f"`{option}`" not in README}
     assert missing == set()

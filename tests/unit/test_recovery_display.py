@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from recovery import display
-from recovery.audit import Deed
 from recovery.cli import ExitCode, app
-from recovery.expiry import Expired
-from recovery.listing import InDoubt
-from recovery.report import ScanReport
-from recovery.schema import shape
-from recovery.suspension import Suspension
+from recovery.operator import display
+from recovery.operator.audit import Deed
+from recovery.operator.listing import InDoubt
+from recovery.operator.schema import shape
+from recovery.operator.suspension import Suspension
+from recovery.scan.expiry import Expired
+from recovery.scan.report import ScanReport
 from tests.unit.recovery_model import World, logged, marked, pointed, unaccounted, world_after
 from txpool.errors import ProgrammingError
 from txpool.log.base import Heuristic

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from recovery import RecoveryManager
-from recovery.expiry import Entry, Expiry, Kind, KindScanner
+from recovery.scan.expiry import Entry, Expiry, Kind, KindScanner
 from tests.unit.recovery_model import (
     NODE,
     WatchedLog,
@@ -20,10 +20,10 @@ from tests.unit.recovery_model import (
     unaccounted,
     world_after,
 )
+from txpool.config.settings import RecoverySettings
 from txpool.errors import ProgrammingError
 from txpool.log.base import Heuristic, Life
 from txpool.resources.base import Answer
-from txpool.settings import RecoverySettings
 from txpool.xid import make_gtrid, make_xid
 
 Steps = Callable[[World], Iterator[str]]

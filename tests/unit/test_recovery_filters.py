@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from recovery import RecoveryManager
-from recovery.evidence import Standing
-from recovery.orphans import (
+from recovery.scan.evidence import Standing
+from recovery.scan.orphans import (
     FILTERS,
     Ballot,
     IncarnationFilter,
@@ -23,20 +23,20 @@ from recovery.orphans import (
 )
 from tests.unit.recovery_model import NODE, World, logged, marked, world_after
 from tests.unit.test_recovery_orphans import evidence_of
+from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError
 from txpool.log.base import Life
-from txpool.settings import RecoverySettings
 from txpool.xid import TaskName, Xid, make_gtrid, make_xid
 
 CLASSES = """
 class Hold:
     def vote(self, evidence, xid):
-        from recovery.orphans import Ballot, Vote
+        from recovery.scan.orphans import Ballot, Vote
         return Ballot(Vote.LEAVE_ALONE, "not on a Friday", alarm=True)
 
 class Reckless:
     def vote(self, evidence, xid):
-        from recovery.orphans import Ballot, Vote
+        from recovery.scan.orphans import Ballot, Vote
         return Ballot(Vote.ROLLBACK, "away with it")
 
 class Broken:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from recovery import RecoveryManager
-from recovery.owners import Owners
-from recovery.sites import Seen
+from recovery.scan.owners import Owners
+from recovery.scan.sites import Seen
 from tests.unit.recovery_model import (
     NODE,
     ModelDatabase,

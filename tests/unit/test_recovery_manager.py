@@ -10,11 +10,11 @@ import pytest
 
 from recovery import RecoveryManager
 from tests.unit.recovery_model import NODE, logged, world_after
+from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError
 from txpool.log.base import Heuristic
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.resources.base import Answer
-from txpool.settings import RecoverySettings
 
 COMMITTED, ROLLED_BACK = Answer.COMMITTED, Answer.ROLLED_BACK
 

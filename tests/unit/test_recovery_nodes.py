@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 
-from recovery import RecoveryManager, kept
-from recovery.alarms import unconfigured
-from recovery.orphans import NodeFilter, Vote
+from recovery import RecoveryManager
+from recovery.scan import kept
+from recovery.scan.orphans import NodeFilter, Vote
+from recovery.service.alarms import unconfigured
 from tests.unit.recovery_model import NODE, World, logged, marked, pointed, unaccounted
 from tests.unit.test_recovery_orphans import evidence_of
+from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError, ProgrammingError
 from txpool.log.base import Life
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.log.sites import SiteNote
 from txpool.resources.base import Site
-from txpool.settings import RecoverySettings
 from txpool.xid import make_gtrid, make_xid
 
 OTHER = "etl-2"

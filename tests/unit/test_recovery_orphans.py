@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.evidence import Evidence, Standing
-from recovery.orphans import Ballot, IncarnationFilter, NodeFilter, TransactionLogFilter, Vote, poll, voters
-from recovery.sites import Listing, Seen
+from recovery.scan.evidence import Evidence, Standing
+from recovery.scan.orphans import Ballot, IncarnationFilter, NodeFilter, TransactionLogFilter, Vote, poll, voters
+from recovery.scan.sites import Listing, Seen
 from tests.unit.recovery_model import NODE, evidence
 from txpool.log.base import Decision, Life
 from txpool.xid import Xid, make_gtrid, make_xid

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from recovery.evidence import Evidence, gather
-from recovery.listing import in_doubt
-from recovery.orphans import NodeFilter, poll, voters
-from recovery.sites import Sites
+from recovery.operator.listing import in_doubt
+from recovery.scan.evidence import Evidence, gather
+from recovery.scan.orphans import NodeFilter, poll, voters
+from recovery.scan.sites import Sites
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.resources.base import PreparedBranch
 from txpool.xid import TaskName, Xid, make_gtrid, make_xid

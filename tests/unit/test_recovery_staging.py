@@ -11,7 +11,7 @@ from tests.unit.recovery_model import NODE, ModelDatabase, ModelLedger, World, l
 from tests.unit.test_recovery_orphans import evidence_of
 from txpool.log.base import Decision, Life
 from txpool.resources.base import BranchRecord, MarkedRow
-from txpool.resources.staging import StagingTable
+from txpool.resources.postgresql.staging import StagingTable
 from txpool.xid import Xid, make_gtrid, make_xid
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from recovery import RecoveryManager
-from recovery.alarms import Alarms
 from recovery.cli import ExitCode, _code
-from recovery.listing import OVER, BranchState, InDoubt
-from recovery.report import AlarmKind, ScanReport
+from recovery.operator.listing import OVER, BranchState, InDoubt
+from recovery.scan.report import AlarmKind, ScanReport
+from recovery.service.alarms import Alarms
 from tests.unit.recovery_model import World, evidence, logged, marked, unaccounted, world_after
+from txpool.config.settings import RecoverySettings
 from txpool.metrics import catalogue, collect
 from txpool.resources.base import Answer, Slots
-from txpool.settings import RecoverySettings
 
 GTRID = "txp1:etl-1:k3v9x2m7q4wd:41"
 PREPARED = InDoubt(

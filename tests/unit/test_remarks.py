@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 import txpool
-from txpool.coordinator import Coordinator
 from txpool.errors import ProgrammingError
 from txpool.log.base import Memo, decode, encode
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.remarks import remarks_in, with_remarks
 from txpool.resources.base import Answer, BranchRecord
-from txpool.unit import Outcome, Unit
+from txpool.tm.coordinator import Coordinator
+from txpool.tm.remarks import remarks_in, with_remarks
+from txpool.tm.unit import Outcome, Unit
 from txpool.xid import make_gtrid, make_xid
 
 GTRID = make_gtrid("etl-1", "abcdefghijkl", 1)

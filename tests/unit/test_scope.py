@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 
 import txpool
 from txpool import Status
-from txpool.transaction import Transaction
+from txpool.tm.transaction import Transaction
 
 
 def test_a_block_commits() -> None:
@@ -305,7 +305,7 @@ def test_an_interrupted_begin_leaves_nothing_ambient(monkeypatch: pytest.MonkeyP
             raise KeyboardInterrupt
 
     assert "pyspark" in sys.modules
-    monkeypatch.setattr("txpool.manager.tell", strike)
+    monkeypatch.setattr("txpool.tm.manager.tell", strike)
     for start in (txpool.begin, txpool.transaction().__enter__):
         with pytest.raises(KeyboardInterrupt):
             start()

@@ -24,15 +24,15 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from javaproperties import escape
 
-from recovery.report import told
+from recovery.scan.report import told
 from txpool.check import check
+from txpool.config.properties import Properties, Secret, redact, redact_url
+from txpool.config.secrets import escaped
+from txpool.config.settings import CoordinatorSettings, DataSourceSettings, RecoverySettings
 from txpool.datasource import DataSource, find
 from txpool.errors import ConfigurationError
 from txpool.log import open_log
 from txpool.log.server import LogServer
-from txpool.properties import Properties, Secret, redact, redact_url
-from txpool.secret import escaped
-from txpool.settings import CoordinatorSettings, DataSourceSettings, RecoverySettings
 
 SEED = int(os.environ.get("TXPOOL_FUZZ_SEED", random.randrange(2**32)))
 EXAMPLES = int(os.environ.get("TXPOOL_FUZZ_EXAMPLES", "120"))

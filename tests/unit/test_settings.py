@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.settings_files import LEDGER, ORDERS, refused, write
+from txpool.config.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS, reference
+from txpool.config.settings import DataSourceSettings
 from txpool.errors import ConfigurationError
-from txpool.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS, reference
-from txpool.settings import DataSourceSettings
 
 pytestmark = pytest.mark.usefixtures("own_environment")
 

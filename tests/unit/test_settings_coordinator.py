@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.settings_files import PASSWORD, write
+from txpool.config.properties import Properties
+from txpool.config.settings import CoordinatorSettings, RecoverySettings
 from txpool.errors import ConfigurationError
-from txpool.properties import Properties
-from txpool.settings import CoordinatorSettings, RecoverySettings
 
 pytestmark = pytest.mark.usefixtures("own_environment")
 

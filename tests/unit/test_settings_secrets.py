@@ -12,9 +12,9 @@ import psycopg.conninfo
 import pytest
 
 from tests.unit.settings_files import LEDGER, ORDERS, PASSWORD, refused, write
+from txpool.config.properties import Secret, SecurityWarning
+from txpool.config.settings import DataSourceSettings
 from txpool.errors import ConfigurationError
-from txpool.properties import Secret, SecurityWarning
-from txpool.settings import DataSourceSettings
 
 pytestmark = pytest.mark.usefixtures("own_environment")
 
@@ -132,7 +132,7 @@ def test_settings_travel_as_text_and_are_resolved_where_they_arrive(
 
     elsewhere = tmp_path_factory.mktemp("executor")
     program = (
-        "import json, sys; from txpool.settings import DataSourceSettings as S;"
+        "import json, sys; from txpool.config.settings import DataSourceSettings as S;"
         "s = S.arrive(json.load(sys.stdin));"
         "print(json.dumps([repr(s), s.connect_options(), s.recovery_password.reveal(), s.name, s.url]))"
     )

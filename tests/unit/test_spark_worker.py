@@ -7,7 +7,7 @@ import sys
 
 _WORKER = """
 import fcntl, gc, os, socket, struct, termios
-from txpool.spark.worker import quicken
+from txpool.spark.commit.worker import quicken
 
 with socket.create_server(("127.0.0.1", 0)) as listener:
     spark = socket.create_connection(listener.getsockname())

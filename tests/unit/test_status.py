@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from recovery import RecoveryManager
-from recovery.listing import BranchState, InDoubt
-from recovery.page import age, page, verdict
-from recovery.report import Alarm, Ended, ScanReport
-from recovery.status import StatusServer
-from recovery.watch import Overview, Site, Watch
+from recovery.operator.listing import BranchState, InDoubt
+from recovery.scan.report import Alarm, Ended, ScanReport
+from recovery.service.page import age, page, verdict
+from recovery.service.status import StatusServer
+from recovery.service.watch import Overview, Site, Watch
 from tests.unit.recovery_model import World, logged, world_after
-from txpool.address import Address
+from txpool.config.address import Address
+from txpool.config.properties import Properties, Secret
+from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError
 from txpool.metrics import instruments
-from txpool.properties import Properties, Secret
-from txpool.settings import RecoverySettings
 
 if TYPE_CHECKING:
     from tests.conftest import PythonWithout
@@ -139,8 +139,8 @@ def test_without_prometheus_the_metrics_say_what_to_install(python_without: Pyth
     source = """
 import sys
 from contextlib import closing
-from recovery import status
-from txpool.address import Address
+from recovery.service import status
+from txpool.config.address import Address
 import urllib.request, urllib.error
 with closing(status.StatusServer(None, Address("127.0.0.1", 0))) as server:
     try:

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from recovery.serving import Limits
-from recovery.status import StatusServer
+from recovery.service.serving import Limits
+from recovery.service.status import StatusServer
 from tests.unit.recovery_model import World, logged, world_after
 from tests.unit.test_status import BEARER, TOKEN, Got, doubt, get, overview
-from txpool.address import Address
+from txpool.config.address import Address
+from txpool.config.properties import Properties, Secret
+from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError
 from txpool.metrics import instruments
-from txpool.properties import Properties, Secret
-from txpool.settings import RecoverySettings
 
 WHOLE = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 PATHS = ("/", "/metrics", "/healthz", "/api/in-doubt")
@@ -189,7 +189,7 @@ def test_a_list_that_is_too_long_is_refused_and_others_are_shared(serve: Serve, 
 def test_a_page_that_took_long_to_make_is_kept_until_something_changes(
     serve: Serve, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from recovery import status
+    from recovery.service import status
 
     monkeypatch.setattr(status, "_COSTLY", -1.0)
     server = serve()

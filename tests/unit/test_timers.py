@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 
-from txpool.timers import Timers
+from txpool.tm.timers import Timers
 
 
 def test_they_come_in_order_whatever_the_order_of_asking() -> None:

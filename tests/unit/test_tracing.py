@@ -21,14 +21,15 @@ from opentelemetry.trace import StatusCode, get_current_span
 
 import txpool
 from tests.unit.pool_database import until
-from txpool import tally, tracing
-from txpool.coordinator import Coordinator, Phase
+from txpool import tracing
 from txpool.errors import TransactionRolledBack
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.metrics import instruments
 from txpool.resources.base import Answer, BranchRecord, Settled
+from txpool.tm import tally
+from txpool.tm.coordinator import Coordinator, Phase
+from txpool.tm.transaction import Transaction
 from txpool.tracing import opentelemetry as otel
-from txpool.transaction import Transaction
 from txpool.xid import make_gtrid, make_xid
 
 if TYPE_CHECKING:

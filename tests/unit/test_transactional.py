@@ -12,7 +12,7 @@ import pytest
 
 import txpool
 from txpool import Status
-from txpool.transaction import Transaction
+from txpool.tm.transaction import Transaction
 
 
 def test_propagations() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from javaproperties import escape
 
+from txpool.config.properties import Properties, Secret, redact, redact_url
 from txpool.errors import ConfigurationError
-from txpool.properties import Properties, Secret, redact, redact_url
 
 PASSWORD = "hunter2"
 

@@ -17,11 +17,11 @@ from txpool.check import log, marks, node, postgresql, prepared, sqlite, storage
 from txpool.check.connecting import NotConnected, connected
 from txpool.check.finding import Finding, Report, Section, Severity, fine, section, warning, wrong
 from txpool.check.server import asked
-from txpool.drivers import make_driver
+from txpool.config.keys import COORDINATOR_KEYS, RECOVERY_KEYS
+from txpool.config.properties import Properties, SecurityWarning
+from txpool.config.settings import DataSourceSettings, RecoverySettings
 from txpool.errors import ConfigurationError, Error
-from txpool.keys import COORDINATOR_KEYS, RECOVERY_KEYS
-from txpool.properties import Properties, SecurityWarning
-from txpool.settings import DataSourceSettings, RecoverySettings
+from txpool.resources.drivers import make_driver
 
 __all__ = ["Finding", "Report", "Section", "Severity", "check"]
 

@@ -12,9 +12,9 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from txpool.check.finding import Finding, wrong
-from txpool.drivers import make_driver
+from txpool.config.settings import DataSourceSettings
 from txpool.errors import ConfigurationError
-from txpool.settings import DataSourceSettings
+from txpool.resources.drivers import make_driver
 
 _PATIENCE = "10"  # seconds that a server has to answer, where nobody has said otherwise
 

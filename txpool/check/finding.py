@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from txpool.secret import Secret, redact
+from txpool.config.secrets import Secret, redact
 
 _LONGEST = 600  # characters of one text: what a file holds may be anything
 

@@ -12,10 +12,10 @@ from txpool.check import marks, postgresql, storage, trust
 from txpool.check.connecting import diagnosed
 from txpool.check.finding import Finding, fine, warning, wrong
 from txpool.check.server import Server, asked
+from txpool.config.settings import CoordinatorSettings
 from txpool.errors import LogError
 from txpool.log import Life, folder_of, open_log
 from txpool.log.server import TABLES, LogServer
-from txpool.settings import CoordinatorSettings
 
 # The tables of a log on a server: key and columns.
 _TABLES = {

@@ -11,8 +11,8 @@ from txpool.check import trust
 from txpool.check.connecting import connected, quoted, user_of
 from txpool.check.finding import Finding, fine, wrong
 from txpool.check.server import asked
-from txpool.drivers import make_driver
-from txpool.settings import DataSourceSettings
+from txpool.config.settings import DataSourceSettings
+from txpool.resources.drivers import make_driver
 from txpool.xid import PREFIX
 
 #: The columns that txpool writes.

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from txpool.check.finding import Finding, warning
+from txpool.config.settings import CoordinatorSettings, DataSourceSettings
 from txpool.datasource import DataSource
 from txpool.errors import Error
 from txpool.log import open_log
-from txpool.settings import CoordinatorSettings, DataSourceSettings
 from txpool.xid import split_gtrid
 
 

@@ -10,10 +10,10 @@ import psycopg
 from txpool.check.connecting import connected, quoted, user_of
 from txpool.check.finding import Finding, fine, warning, wrong
 from txpool.check.server import Server, asked
-from txpool.drivers import make_driver
+from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import Answer, BranchRecord
-from txpool.resources.postgresql import PostgreSQLManager
-from txpool.settings import DataSourceSettings
+from txpool.resources.drivers import make_driver
+from txpool.resources.postgresql.branch import PostgreSQLManager
 from txpool.xid import make_gtrid, make_xid, new_incarnation, parse
 
 #: The node of a check's own branch, which is rolled back as soon as it is prepared.

@@ -12,7 +12,7 @@ from txpool.check import storage
 from txpool.check.connecting import NotConnected, connected
 from txpool.check.finding import Finding, fine, warning, wrong
 from txpool.check.marks import COLUMNS, CREATE, OURS, incomplete, waiting
-from txpool.settings import DataSourceSettings
+from txpool.config.settings import DataSourceSettings
 
 _LEVELS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 

@@ -11,8 +11,8 @@ import psycopg
 from txpool.check.connecting import quoted
 from txpool.check.finding import Finding, warning, wrong
 from txpool.check.server import Server
-from txpool.resources.staging import SCHEMA, StagingTable
-from txpool.resources.trust import Fault, relation_faults, schema_faults, writers
+from txpool.resources.postgresql.staging import SCHEMA, StagingTable
+from txpool.resources.postgresql.trust import Fault, relation_faults, schema_faults, writers
 
 _INSIDE = (
     "select relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace "

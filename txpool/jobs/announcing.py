@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary, ref
 from txpool.jobs.asking import answering
 
 if TYPE_CHECKING:
-    from txpool.transaction import Transaction
+    from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+from txpool.config.secrets import Secret
 from txpool.errors import ConfigurationError
 from txpool.log.base import Decision, DecisionLog, Heuristic, Life, Memo
 from txpool.log.folder import LogFolder
@@ -13,7 +14,6 @@ from txpool.log.server import LogServer
 from txpool.log.sql import SqlLog
 from txpool.log.sqlite import SqliteLog
 from txpool.resources.base import Refused, Settled
-from txpool.secret import Secret
 
 __all__ = [
     "Decision",

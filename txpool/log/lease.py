@@ -14,9 +14,9 @@ from contextlib import suppress
 
 import psycopg
 
-from txpool.drivers.libpq import Session
 from txpool.errors import LogError
 from txpool.log.server import LogServer, Raw
+from txpool.resources.postgresql.libpq import Session
 
 #: A parent's connections in a forked child, which must never close them: that would tell the server goodbye.
 _inherited: list[Raw] = []

@@ -10,8 +10,8 @@ import os
 import stat
 from pathlib import Path
 
+from txpool.config.ownership import user, why_not_trusted, why_writable
 from txpool.errors import LogError
-from txpool.ownership import user, why_not_trusted, why_writable
 
 _FILES = ("log.db", "log.db-wal", "log.db-shm", "log.db-wal.damaged", "reserve")
 _FOLDER = "incarnations"

@@ -13,14 +13,14 @@ from typing import Any, Final
 import psycopg
 from psycopg import conninfo
 
-from txpool.drivers.deadline import Connecting, look, moment, roll_back
-from txpool.drivers.libpq import Session, bounded
-from txpool.drivers.psycopg import identify
+from txpool.config.secrets import Entry, Secret, Source, escaped, redact, without_secrets
 from txpool.errors import ConfigurationError, LogError
 from txpool.log.formats import FORMAT, require
 from txpool.log.holders import HELD
-from txpool.resources.trust import explained, relation_faults
-from txpool.secret import Entry, Secret, Source, escaped, redact, without_secrets
+from txpool.resources.postgresql.connecting import Connecting, look, moment, roll_back
+from txpool.resources.postgresql.driver import identify
+from txpool.resources.postgresql.libpq import Session, bounded
+from txpool.resources.postgresql.trust import explained, relation_faults
 
 #: The tables, by which the search path is asked for them.
 TABLES: Final = (

@@ -8,10 +8,10 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from txpool.drivers.libpq import Session, ends_session
 from txpool.errors import LogError, LogUnknown, PoolClosed, PoolTimeout
 from txpool.log.server import LogServer, Raw
 from txpool.pool import Pool
+from txpool.resources.postgresql.libpq import Session, ends_session
 
 Parameters = Sequence[object] | Mapping[str, object]
 

@@ -18,6 +18,7 @@ from dataclasses import astuple
 from typing import Final
 
 from txpool import failpoints
+from txpool.config.secrets import Secret
 from txpool.errors import LogError, LogUnknown
 from txpool.finishing import plural
 from txpool.log import forks
@@ -30,7 +31,6 @@ from txpool.log.server import LogServer, Raw
 from txpool.log.sessions import Sessions
 from txpool.log.sites import INCARNATION, SiteNotes
 from txpool.resources.base import BranchRecord, Refused, Settled
-from txpool.secret import Secret
 from txpool.xid import new_incarnation, split_gtrid
 
 logger = logging.getLogger("txpool")

@@ -14,13 +14,23 @@ from typing import Any, Protocol
 
 import psycopg
 
-from txpool.drivers.base import Driver
-from txpool.drivers.libpq import ACTIVE, IDLE, INERROR, INTRANS, Session, ends_session, failure, value, why_not_open
 from txpool.errors import ProgrammingError, translate
-from txpool.patience import Patience
-from txpool.resources import trust
 from txpool.resources.base import Reading, Refused
-from txpool.resources.reading import PostgreSQLReading
+from txpool.resources.driver import Driver
+from txpool.resources.patience import Patience
+from txpool.resources.postgresql import trust
+from txpool.resources.postgresql.libpq import (
+    ACTIVE,
+    IDLE,
+    INERROR,
+    INTRANS,
+    Session,
+    ends_session,
+    failure,
+    value,
+    why_not_open,
+)
+from txpool.resources.postgresql.reading import PostgreSQLReading
 from txpool.xid import PREFIX
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from txpool.drivers.base import Driver
 from txpool.errors import NotSupportedError, TransactionRolledBack
-from txpool.patience import FOREVER, Patience
 from txpool.resources.base import Answer, BranchRecord, Reading, Refused, Site, Vote
 from txpool.resources.dialects import DIALECTS
+from txpool.resources.driver import Driver
+from txpool.resources.patience import FOREVER, Patience
 from txpool.xid import Xid
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from txpool import failpoints
-from txpool.drivers.base import Driver
 from txpool.errors import translate
-from txpool.patience import FOREVER, Patience
 from txpool.resources.base import Answer, BranchRecord, Refused, Settled
 from txpool.resources.cleanup import CleanupQueue
+from txpool.resources.driver import Driver
 from txpool.resources.local import LocalTransaction
+from txpool.resources.patience import FOREVER, Patience
 from txpool.resources.xids import NOWHERE, Xids
 
 

@@ -20,8 +20,8 @@ from weakref import WeakSet
 import psycopg
 
 from txpool.errors import NotSupportedError, translated
-from txpool.resources.staging import MADE_MEANWHILE, SCHEMA, create_schema
-from txpool.resources.trust import require_relations, require_schema
+from txpool.resources.postgresql.staging import MADE_MEANWHILE, SCHEMA, create_schema
+from txpool.resources.postgresql.trust import require_relations, require_schema
 from txpool.xid import PREFIX
 
 if TYPE_CHECKING:

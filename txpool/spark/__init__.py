@@ -9,12 +9,12 @@ if importlib.util.find_spec("pyspark") is None:
         "txpool.spark needs Spark, which is not installed: pip install 'txpool[spark]'", name="pyspark"
     )
 
-from txpool.spark.format import register
+from txpool.spark.commit.session import SparkWriteWarning
 from txpool.spark.partitions import PartitionsReport, foreach_partition, map_partitions
-from txpool.spark.report import Progress, WriteReport
-from txpool.spark.session import SparkWriteWarning
-from txpool.spark.streaming import once_per_batch
-from txpool.spark.table import write_table
+from txpool.spark.source.format import register
+from txpool.spark.source.streaming import once_per_batch
+from txpool.spark.table.report import Progress, WriteReport
+from txpool.spark.table.table import write_table
 
 __all__ = [
     "PartitionsReport",

@@ -11,16 +11,16 @@ from pyspark import RDD
 
 from txpool.datasource import DataSource, find
 from txpool.errors import ProgrammingError
-from txpool.manager import current
 from txpool.once import RecordIn
-from txpool.spark.named import JobId, claimed
-from txpool.spark.places import note_places
-from txpool.spark.session import context_of, guard
-from txpool.spark.slots import reserve
-from txpool.spark.status import TaggedJob
-from txpool.spark.task import PartitionTask, unpickled
-from txpool.spark.travel import Luggage, gather
-from txpool.spark.write import Write, next_number
+from txpool.spark.commit.places import note_places
+from txpool.spark.commit.session import context_of, guard
+from txpool.spark.commit.slots import reserve
+from txpool.spark.commit.status import TaggedJob
+from txpool.spark.commit.task import PartitionTask, unpickled
+from txpool.spark.commit.travel import Luggage, gather
+from txpool.spark.commit.write import Write, next_number
+from txpool.spark.table.named import JobId, claimed
+from txpool.tm.manager import current
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from txpool.tracing.logs import GtridFilter, attach_filter
 
 if TYPE_CHECKING:
-    from txpool.coordinator import Phase
-    from txpool.participants import Enlistable
     from txpool.resources.base import Answer, BranchRecord
-    from txpool.unit import Outcome, Result
+    from txpool.tm.coordinator import Phase
+    from txpool.tm.participants import Enlistable
+    from txpool.tm.unit import Outcome, Result
 
 __all__ = ["GtridFilter", "Trace", "Tracer"]
 

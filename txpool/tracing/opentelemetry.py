@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from txpool import tracing
-from txpool.coordinator import Phase
 from txpool.errors import ConfigurationError
-from txpool.unit import Outcome
+from txpool.tm.coordinator import Phase
+from txpool.tm.unit import Outcome
 from txpool.xid import split_gtrid
 
 try:
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, TracerProvider
 
-    from txpool.participants import Enlistable
     from txpool.resources.base import Answer, BranchRecord
-    from txpool.unit import Result
+    from txpool.tm.participants import Enlistable
+    from txpool.tm.unit import Result
 
 logger = logging.getLogger("txpool")
 

@@ -20,9 +20,9 @@ from contextvars import copy_context
 from typing import Any
 
 from txpool.errors import ConfigurationError, ProgrammingError
-from txpool.manager import current, get_manager
-from txpool.scope import origin_of, transaction
-from txpool.transaction import Transaction
+from txpool.tm.manager import current, get_manager
+from txpool.tm.scope import origin_of, transaction
+from txpool.tm.transaction import Transaction
 
 try:
     from anyio import CancelScope, CapacityLimiter, to_thread

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from txpool.errors import ProgrammingError, TransactionError, TransactionRolledBack, TransactionTimeout
-from txpool.manager import current, make_ambient, restore_ambient
-from txpool.scope import transaction
+from txpool.tm.manager import current, make_ambient, restore_ambient
+from txpool.tm.scope import transaction
 from txpool.web.received import received
 
 if TYPE_CHECKING:

@@ -11,19 +11,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from recovery.expiry import Entry, Expiry, Kind
 from recovery.manager import RecoveryManager
-from recovery.modules import DecidedModule, MarkedModule, OrphanModule
-from recovery.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
-from recovery.report import Account, News
+from recovery.scan.expiry import Entry, Expiry, Kind
+from recovery.scan.modules import DecidedModule, MarkedModule, OrphanModule
+from recovery.scan.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
+from recovery.scan.report import Account, News
 from tests.crash.explorer.parts import ModelBranch, ModelDataSource, ModelFurther, ModelLog, ModelMarked
 from tests.crash.explorer.scenarios import Scenario
 from tests.crash.explorer.world import GTRID, LEDGER, RIGHT, Command, LogState, Reply, World
-from txpool.coordinator import Coordinator
-from txpool.settings import RecoverySettings
-from txpool.spark.attempts import earlier_attempt
-from txpool.spark.listing import list_attempts
-from txpool.unit import Unit
+from txpool.config.settings import RecoverySettings
+from txpool.spark.commit.attempts import earlier_attempt
+from txpool.spark.commit.listing import list_attempts
+from txpool.tm.coordinator import Coordinator
+from txpool.tm.unit import Unit
 from txpool.xid import TaskName, Xid, make_xid
 
 #: Where a process stands that has ended, or is dead.

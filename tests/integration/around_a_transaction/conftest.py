@@ -14,8 +14,8 @@ import pytest
 from tests.integration.around_a_transaction.reports import Reports
 from tests.integration.around_a_transaction.world import World
 from txpool.datasource import DataSource
-from txpool.manager import configure, current, rollback
 from txpool.resources.xids import Xids
+from txpool.tm.manager import configure, current, rollback
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

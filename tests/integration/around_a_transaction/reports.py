@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.integration.around_a_transaction.world import World
-from txpool.scope import transaction
+from txpool.tm.scope import transaction
 
 
 def until(true: Callable[[], object]) -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from tests.integration.around_a_transaction.world import World
 from txpool import Status, TransactionRolledBack, failpoints
-from txpool.manager import current
-from txpool.scope import transactional
-from txpool.transaction import Transaction
+from txpool.tm.manager import current
+from txpool.tm.scope import transactional
+from txpool.tm.transaction import Transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

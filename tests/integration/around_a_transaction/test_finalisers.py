@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.around_a_transaction.world import World
 from txpool.errors import ProgrammingError, TransactionRolledBack
-from txpool.scope import transaction
+from txpool.tm.scope import transaction
 
 
 class Abandoned:

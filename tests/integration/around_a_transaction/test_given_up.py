@@ -13,8 +13,8 @@ import pytest
 
 from tests.integration.around_a_transaction.reports import Reports, in_a_thread, rolled_back
 from tests.integration.around_a_transaction.world import World
-from txpool.manager import current, make_ambient
-from txpool.scope import transaction, transactional
+from txpool.tm.manager import current, make_ambient
+from txpool.tm.scope import transaction, transactional
 
 
 @types.coroutine

@@ -14,7 +14,7 @@ from tests.integration.around_a_transaction.world import World
 from txpool.datasource import DataSource
 from txpool.errors import PoolClosed, ProgrammingError, TransactionError, TransactionRolledBack, TransactionTimeout
 from txpool.resources.xids import Xids
-from txpool.scope import transaction
+from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

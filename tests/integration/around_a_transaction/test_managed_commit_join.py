@@ -10,7 +10,7 @@ import pytest
 from tests.integration.around_a_transaction.world import World
 from txpool.datasource import DataSource
 from txpool.errors import InterfaceError, ProgrammingError, TransactionRolledBack
-from txpool.scope import transaction
+from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -15,9 +15,9 @@ import txpool
 from tests.integration.around_a_transaction.named import ID, insert, records, run
 from tests.integration.around_a_transaction.world import World
 from txpool import AlreadyDone, ProgrammingError, Status, TransactionRolledBack
-from txpool.manager import current, observers
 from txpool.resources.xids import Xids
-from txpool.scope import transaction, transactional
+from txpool.tm.manager import current, observers
+from txpool.tm.scope import transaction, transactional
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -15,8 +15,8 @@ from tests.integration.around_a_transaction.named import ID, hold, insert, recor
 from tests.integration.around_a_transaction.reports import until
 from tests.integration.around_a_transaction.world import World
 from txpool import AlreadyDone, OperationalError, Status, TransactionRolledBack, TransactionTimeout, once
-from txpool.resources.trust import relation_faults
-from txpool.scope import transaction
+from txpool.resources.postgresql.trust import relation_faults
+from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

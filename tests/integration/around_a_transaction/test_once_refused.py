@@ -12,8 +12,8 @@ from tests.integration.around_a_transaction.named import ID, run
 from tests.integration.around_a_transaction.world import World
 from txpool import AlreadyDone, OperationalError, ProgrammingError
 from txpool.datasource import DataSource
-from txpool.manager import current
-from txpool.scope import transaction, transactional
+from txpool.tm.manager import current
+from txpool.tm.scope import transaction, transactional
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -9,8 +9,8 @@ import pytest
 
 from tests.integration.around_a_transaction.world import World
 from txpool.errors import InterfaceError, ProgrammingError
-from txpool.manager import begin, commit, resume, suspend
-from txpool.scope import transaction
+from txpool.tm.manager import begin, commit, resume, suspend
+from txpool.tm.scope import transaction
 
 
 def test_a_handle_closed_before_commit(world: World) -> None:

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from recovery.setup import initialise
 from tests.integration.check_place import Place, checked
 from txpool.cli import ExitCode, app
+from txpool.config.settings import RecoverySettings
 from txpool.demo.server import EmbeddedPostgres
-from txpool.settings import RecoverySettings
 
 
 def mark(place: Place) -> Path:

@@ -10,8 +10,8 @@ import pytest
 from recovery.setup import initialise
 from tests.integration.check_place import PASSWORD, Place, checked
 from txpool.cli import ExitCode
+from txpool.config.settings import RecoverySettings
 from txpool.log import open_log
-from txpool.settings import RecoverySettings
 
 
 @pytest.fixture

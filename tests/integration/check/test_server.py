@@ -8,8 +8,8 @@ from pathlib import Path
 from recovery.setup import initialise
 from tests.integration.check_place import PASSWORD, Place, checked, pooler_before, standby_of
 from txpool.cli import ExitCode
+from txpool.config.settings import RecoverySettings
 from txpool.demo.server import EmbeddedPostgres
-from txpool.settings import RecoverySettings
 from txpool.xid import make_gtrid, make_xid, new_incarnation
 
 

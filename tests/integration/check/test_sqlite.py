@@ -17,7 +17,7 @@ from recovery.setup import initialise
 from tests.integration.check_place import checked, execute
 from txpool.check import postgresql, storage
 from txpool.cli import ExitCode
-from txpool.settings import RecoverySettings
+from txpool.config.settings import RecoverySettings
 
 if TYPE_CHECKING:
     from tests.conftest import Require
@@ -132,7 +132,8 @@ def test_files_that_may_not_be_written_or_looked_at() -> None:
         log.write_text("node.name = etl-1\nlog.url = sqlite:///locked/txlog\n")
         # Whoever is root may write everything: there, the process becomes nobody once it has loaded its modules.
         source = (
-            "import os, sys; from pathlib import Path; from txpool.check import check; import txpool.drivers.sqlite\n"
+            "import os, sys; from pathlib import Path; from txpool.check import check\n"
+            "import txpool.resources.sqlite.driver\n"
             "if os.getuid() == 0: os.setgid(65534); os.setuid(65534)\n"
             "for path in sys.argv[1:]:\n"
             "    for section in check(Path(path)).sections:\n"

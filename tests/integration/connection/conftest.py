@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from txpool.datasource import DataSource
-from txpool.manager import configure
+from txpool.tm.manager import configure
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

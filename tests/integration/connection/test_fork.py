@@ -13,7 +13,7 @@ from tests.integration.connection.table import rows
 from tests.unit.test_pool_fork import in_child
 from txpool.datasource import DataSource
 from txpool.errors import InterfaceError
-from txpool.scope import transaction
+from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

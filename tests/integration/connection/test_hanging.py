@@ -17,8 +17,8 @@ import pytest
 
 import txpool
 from tests.crash.proxy import Proxy, Strike
-from txpool.connection import Connection
 from txpool.datasource import DataSource
+from txpool.dbapi.connection import Connection
 from txpool.errors import PoolTimeout
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.connection.table import rows
 from txpool.datasource import DataSource
 from txpool.errors import InterfaceError
-from txpool.scope import transaction
+from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -12,7 +12,7 @@ import pytest
 
 from txpool.datasource import DataSource
 from txpool.errors import ConfigurationError
-from txpool.scope import transaction
+from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

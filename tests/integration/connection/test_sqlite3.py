@@ -11,7 +11,7 @@ import pytest
 from tests.integration.connection.table import rows
 from txpool.datasource import DataSource
 from txpool.errors import InterfaceError, ProgrammingError
-from txpool.scope import transaction
+from txpool.tm.scope import transaction
 
 
 def test_with_ends_a_plain_connection_as_sqlite3_does(sqlite_source: DataSource) -> None:

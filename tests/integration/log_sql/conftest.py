@@ -11,8 +11,8 @@ import pytest
 
 from tests.integration.children import children
 from tests.integration.log_sql.tables import NODE, Opener, Spawn
+from txpool.config.secrets import Secret
 from txpool.log import SqlLog
-from txpool.secret import Secret
 
 if TYPE_CHECKING:
     from tests.conftest import Databases
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PROLOGUE = """
 import os, signal, sys
 from txpool.log import Refused, SqlLog
-from txpool.secret import Secret
+from txpool.config.secrets import Secret
 from txpool.xid import make_gtrid
 node, url = sys.argv[1:]
 log = SqlLog(url, node=node, create=True, password=Secret("${env:LOG_PASSWORD}"))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.log_sql.tables import NODE, Opener, decided, fences, gtrid_of
+from txpool.config.secrets import Secret
 from txpool.errors import LogError
 from txpool.log import SqlLog, adopt_log, open_log
-from txpool.secret import Secret
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

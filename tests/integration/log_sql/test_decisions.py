@@ -9,11 +9,11 @@ import pytest
 
 import txpool
 from tests.integration.log_sql.tables import NODE, decided, gtrid_of
+from txpool.config.secrets import Secret
 from txpool.errors import LogError
 from txpool.log import SqlLog
-from txpool.manager import configure
 from txpool.resources.base import BranchRecord
-from txpool.secret import Secret
+from txpool.tm.manager import configure
 from txpool.xid import make_xid
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import pytest
 
 from tests.crash.proxy import Proxy, Strike
 from tests.integration.log_sql.tables import NODE, decided, gtrid_of
+from txpool.config.secrets import Secret
 from txpool.errors import LogError
 from txpool.log import Refused, SqlLog
-from txpool.secret import Secret
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

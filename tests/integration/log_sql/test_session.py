@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.log_sql.tables import NODE, decided, gtrid_of
+from txpool.config.secrets import Secret
 from txpool.errors import ConfigurationError, LogError
 from txpool.log import Refused, SqlLog, open_log
 from txpool.log.server import LogServer
-from txpool.secret import Secret
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -9,10 +9,10 @@ import pytest
 
 from tests.integration.log_sql.tables import NODE, decided, gtrid_of
 from tests.strangers import EVIL, Strangers, ran
+from txpool.config.secrets import Secret
 from txpool.errors import LogError
 from txpool.log import Life, SqlLog, adopt_log, open_log
 from txpool.log.lease import key_of
-from txpool.secret import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from txpool import failpoints
-from txpool.drivers import make_driver
+from txpool.config.secrets import Secret
+from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import BranchRecord
 from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.dialects import IDENTITY
+from txpool.resources.drivers import make_driver
 from txpool.resources.marked import MarkedBranch
 from txpool.resources.xids import Xids
-from txpool.secret import Secret
-from txpool.settings import DataSourceSettings
 from txpool.xid import make_gtrid, make_xid, new_incarnation
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ import psycopg
 import pytest
 
 from tests.integration.marked.ledger import Ledger, new_gtrid, others
-from txpool.drivers import make_driver
+from txpool.config.secrets import Secret
+from txpool.config.settings import DataSourceSettings
 from txpool.errors import Error
 from txpool.log.base import decode
 from txpool.resources.base import Refused
 from txpool.resources.dialects import IDENTITY
+from txpool.resources.drivers import make_driver
 from txpool.resources.xids import Xids
-from txpool.secret import Secret
-from txpool.settings import DataSourceSettings
 from txpool.xid import make_xid, parse
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ import pytest
 
 from tests.integration.marked.ledger import Ledger, new_gtrid
 from tests.strangers import EVIL, Strangers, ran
-from txpool.drivers import make_driver
+from txpool.config.secrets import Secret
+from txpool.config.settings import DataSourceSettings
 from txpool.errors import OperationalError
-from txpool.resources import trust
+from txpool.resources.drivers import make_driver
+from txpool.resources.postgresql import trust
 from txpool.resources.xids import Xids
-from txpool.secret import Secret
-from txpool.settings import DataSourceSettings
 
 MINE = (
     "create table {} (xid varchar(64) primary key, transaction_manager_id varchar(64) not null, "

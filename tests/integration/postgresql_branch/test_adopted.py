@@ -10,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.integration.postgresql_branch.world import World, new_xid
-from txpool.drivers import make_driver
-from txpool.drivers.psycopg import Connection, PsycopgDriver
-from txpool.patience import Patience
-from txpool.resources.adopted import AdoptedBranch, Channel
+from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import Answer, BranchRecord
-from txpool.resources.postgresql import PostgreSQLManager
-from txpool.settings import DataSourceSettings
+from txpool.resources.drivers import make_driver
+from txpool.resources.patience import Patience
+from txpool.resources.postgresql.adopted import AdoptedBranch, Channel
+from txpool.resources.postgresql.branch import PostgreSQLManager
+from txpool.resources.postgresql.driver import Connection, PsycopgDriver
 
 
 def adopted(world: World, count: int) -> list[AdoptedBranch]:

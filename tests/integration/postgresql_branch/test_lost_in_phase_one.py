@@ -10,7 +10,7 @@ import pytest
 from tests.integration.postgresql_branch.world import SLOW, World
 from txpool.errors import OperationalError, TransactionRolledBack
 from txpool.resources.base import Answer
-from txpool.resources.postgresql import PostgreSQLManager
+from txpool.resources.postgresql.branch import PostgreSQLManager
 
 
 def test_session_lost_before_prepare(world: World) -> None:

@@ -10,7 +10,7 @@ from psycopg import sql
 
 from tests.integration.postgresql_branch.world import World, new_xid
 from txpool.resources.base import Answer, Vote
-from txpool.resources.postgresql import PostgreSQLBranch, PostgreSQLManager
+from txpool.resources.postgresql.branch import PostgreSQLBranch, PostgreSQLManager
 
 
 def test_session_lost_between_the_phases(world: World) -> None:

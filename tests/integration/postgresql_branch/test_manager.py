@@ -7,9 +7,9 @@ from contextlib import closing
 import psycopg
 
 from tests.integration.postgresql_branch.world import World, driver_of, new_xid
+from txpool.config.secrets import Secret
 from txpool.resources.base import Answer, BranchRecord
-from txpool.resources.postgresql import PostgreSQLManager
-from txpool.secret import Secret
+from txpool.resources.postgresql.branch import PostgreSQLManager
 
 
 def test_recover_lists_ours_and_tells_those_of_other_databases_of_the_server(world: World) -> None:

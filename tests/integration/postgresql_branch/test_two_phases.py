@@ -11,7 +11,7 @@ from tests.integration.postgresql_branch.world import World, new_xid
 from txpool import failpoints
 from txpool.errors import IntegrityError, TransactionRolledBack
 from txpool.resources.base import Answer, BranchRecord, Vote
-from txpool.resources.postgresql import PostgreSQLManager
+from txpool.resources.postgresql.branch import PostgreSQLManager
 
 
 def test_failed_transaction_votes_no_where_psycopg_says_yes(world: World) -> None:

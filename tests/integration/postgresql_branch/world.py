@@ -8,11 +8,11 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from txpool.drivers import Driver, make_driver
+from txpool.config.secrets import Secret
+from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import Vote
-from txpool.resources.postgresql import PostgreSQLBranch
-from txpool.secret import Secret
-from txpool.settings import DataSourceSettings
+from txpool.resources.drivers import Driver, make_driver
+from txpool.resources.postgresql.branch import PostgreSQLBranch
 from txpool.xid import Xid, make_gtrid, make_xid, new_incarnation
 
 if TYPE_CHECKING:

@@ -233,8 +233,8 @@ class Former:
 WRITER = """
     import sys
     from txpool.datasource import connect
-    from txpool.manager import configure
-    from txpool.scope import transaction
+    from txpool.tm.manager import configure
+    from txpool.tm.scope import transaction
 
     configure("txpool.properties")
     with transaction():

@@ -12,13 +12,13 @@ import pytest
 from recovery import RecoveryManager
 from recovery.setup import initialise
 from tests.integration.upgrade.former import LEFT_ALONE, Former, Make
+from txpool.config.secrets import Secret
+from txpool.config.settings import RecoverySettings
 from txpool.datasource import DataSource
 from txpool.errors import LogError, OperationalError
 from txpool.log import adopt_log, open_log
 from txpool.log.sites import INCARNATION
 from txpool.resources.xids import Xids
-from txpool.secret import Secret
-from txpool.settings import RecoverySettings
 from txpool.xid import new_incarnation
 
 STORES = pytest.mark.parametrize("store", ["sqlite", "server"])

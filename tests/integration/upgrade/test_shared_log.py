@@ -12,14 +12,14 @@ import pytest
 from psycopg import sql
 
 from recovery import RecoveryManager
-from recovery.audit import audited
-from recovery.suspension import resume, suspend, suspension
+from recovery.operator.audit import audited
+from recovery.operator.suspension import resume, suspend, suspension
 from tests.integration.upgrade.former import COMMITTED, LEFT_ALONE, WRITER, Former, Make, texts
 from tests.integration.upgrade.statements import FormerInFolder, FormerOnServer
+from txpool.config.secrets import Secret
 from txpool.log import open_log
 from txpool.log.base import DecisionLog, Life
 from txpool.resources.base import BranchRecord, Refused, Settled, Site
-from txpool.secret import Secret
 from txpool.xid import make_gtrid, make_xid, new_incarnation
 
 FormerProcess = FormerInFolder | FormerOnServer

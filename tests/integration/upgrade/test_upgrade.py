@@ -7,10 +7,10 @@ import signal
 import pytest
 
 from recovery import RecoveryManager
-from recovery.report import ScanReport
+from recovery.scan.report import ScanReport
 from recovery.setup import initialise
 from tests.integration.upgrade.former import APP, COMMITTED, LEFT_ALONE, WRITER, Former, Make
-from txpool.settings import RecoverySettings
+from txpool.config.settings import RecoverySettings
 
 STORES = pytest.mark.parametrize("store", ["sqlite", "server"])
 

@@ -1,0 +1,379 @@
+"""What one pass has read, gathered in the only order that is safe.
+
+First the prepared branches of every datasource; then who lives, and the fence of who does not; then the finished
+marks; then pointers, decisions, abort records and marked rows. Any other order commits in one database what it rolls
+back in another, and a second pass does not help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+
+from recovery.scan.owners import Owners
+from recovery.scan.report import told
+from recovery.scan.sites import Listing, Seen, Sites
+from txpool import failpoints
+from txpool.errors import LogError
+from txpool.log.base import Decision, DecisionLog, Heuristic, Life
+from txpool.log.sites import SiteNote
+from txpool.resources.base import BranchRecord, MarkedRow
+from txpool.resources.postgresql.staging import StagingTable
+from txpool.tm.remarks import NOTE, remarks_in, shown
+from txpool.xid import Xid, split_gtrid, split_pointer
+
+#: What is wrong with a datasource whose url was changed, in words.
+STRAYED = "leads to another database than the one it was prepared in"
+
+
+class Standing(Enum):
+    """What recovery may do with a transaction, as far as its process is concerned."""
+
+    FENCED = "its process is dead, and fenced"
+    DEAD = "its process is dead, and not fenced yet"
+    FINISHED = "its process lives, and has let go of it"
+    ALIVE = "its process lives, and has not let go of it"
+    UNKNOWN = "its incarnation is unknown to this log"
+    OTHER_NODE = "it is another node's"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a pass knows. Immutable once gathered; `silent` names the datasources that have not answered."""
+
+    #: Those that are ours to recover.
+    nodes: frozenset[str]
+    #: By datasource: all that is prepared there under a name of ours, whoever prepared it.
+    listings: Mapping[str, Listing]
+    silent: Mapping[str, str]
+    lives: Mapping[str, Life]
+    #: The incarnations that are fenced durably, by this very pass where it acts.
+    fenced: frozenset[str]
+    finished: frozenset[str]
+    pointers: Mapping[str, str]
+    decisions: Mapping[str, Decision]
+    aborted: frozenset[str]
+    #: By marked datasource and gtrid.
+    rows: Mapping[str, Mapping[str, MarkedRow]]
+    #: The names of the marked datasources by their tags.
+    tags: Mapping[str, str]
+    heuristics: tuple[Heuristic, ...] = ()
+    #: The notes of transactions that have, or had, heuristic outcomes.
+    notes: Mapping[str, str] = field(default_factory=dict)
+    #: The staging tables in each datasource.
+    staged: Mapping[str, Sequence[StagingTable]] = field(default_factory=dict)
+    #: What could not be fenced, and why.
+    unfenced: Mapping[str, str] = field(default_factory=dict)
+    #: Whether a branch counts by its owner.
+    is_ours: Callable[[Seen], bool] = lambda _: True
+    #: Noted databases that the configuration does not lead to: the file that did, or why none has.
+    strangers: Mapping[SiteNote, str] = field(default_factory=dict)
+    unreached: Mapping[SiteNote, str] = field(default_factory=dict)
+    #: Databases that a datasource may lead to which has not answered, or not told its identity.
+    mute: frozenset[str] = frozenset()
+    #: The incarnations under whose names somebody else has prepared, and that this log knows.
+    claimed: frozenset[str] = frozenset()
+
+    # -- branches -----------------------------------------------------------------------------------------------
+
+    def counts(self, branch: Seen) -> bool:
+        """Whether a listed branch may be believed: by its owner, or since a decision names it."""
+        return self.is_ours(branch) or self._is_named(branch)
+
+    def _is_named(self, branch: Seen) -> bool:
+        """Whether a decision names it, in the log or in a committed row, and its server does not say otherwise."""
+        identity = self._named.get(branch.xid)
+        return identity is not None and agree(identity, branch.identity)
+
+    @cached_property
+    def _named(self) -> dict[Xid, str]:
+        """The branches that decisions name, with the identity of the database that each was prepared in."""
+        rows = (row for rows in self.rows.values() for row in rows.values())
+        named = {record.xid: record.identity for row in rows for record in row.branches}
+        return named | {it.xid: it.identity for decision in self.decisions.values() for it in decision.branches}
+
+    @cached_property
+    def _sorted(self) -> tuple[dict[str, list[Seen]], list[Seen]]:
+        ours: dict[str, list[Seen]] = {}
+        foreign: list[Seen] = []
+        for listing in self.listings.values():
+            for branch in listing.branches:
+                if self.counts(branch):
+                    ours.setdefault(branch.xid.gtrid, []).append(branch)
+                else:
+                    foreign.append(branch)
+        return ours, foreign
+
+    @property
+    def _branches(self) -> dict[str, list[Seen]]:
+        return self._sorted[0]
+
+    @property
+    def foreign(self) -> Sequence[Seen]:
+        """Branches under names of ours that somebody else has prepared: never ended, and never a reason to wait."""
+        return self._sorted[1]
+
+    @cached_property
+    def elsewhere(self) -> Sequence[Seen]:
+        """Branches of our nodes in other databases of the servers, which no datasource leads to."""
+        reached = {listing.identity for listing in self.listings.values()} | self.mute
+        found = {
+            (branch.identity, branch.xid): branch
+            for listing in self.listings.values()
+            for branch in listing.elsewhere
+            if branch.identity not in reached and branch.xid.node in self.nodes and self.is_ours(branch)
+        }
+        return tuple(found.values())
+
+    @cached_property
+    def _beside(self) -> dict[str, tuple[list[Seen], list[Seen]]]:
+        found: dict[str, tuple[list[Seen], list[Seen]]] = {}
+        for which, branches in enumerate((self.elsewhere, self.foreign)):
+            for branch in branches:
+                found.setdefault(branch.xid.gtrid, ([], []))[which].append(branch)
+        return found
+
+    def beside(self, gtrid: str) -> tuple[Sequence[Seen], Sequence[Seen]]:
+        """Under a transaction's name: what no datasource leads to, and what somebody else has prepared."""
+        return self._beside.get(gtrid, ((), ()))
+
+    @property
+    def claimed_gtrids(self) -> Iterable[str]:
+        """Transactions under whose names there are such branches."""
+        return self._beside
+
+    def seen(self, gtrid: str) -> Sequence[Seen]:
+        """The listed branches of a transaction."""
+        return self._branches.get(gtrid, ())
+
+    def listed(self, gtrid: str) -> bool:
+        """Whether any branch of it was prepared anywhere when the pass began."""
+        return gtrid in self._branches
+
+    def was_listed(self, record: BranchRecord) -> bool:
+        """Whether that branch was prepared when the pass began."""
+        return record.xid in self._xids
+
+    @cached_property
+    def _xids(self) -> frozenset[Xid]:
+        return frozenset(branch.xid for branches in self._branches.values() for branch in branches)
+
+    def site_of(self, record: BranchRecord) -> str | None:
+        """The datasource that leads to the database of a branch today, whatever it is called; None where none answers.
+
+        One of its name that leads elsewhere is the answer, too, where there is no better: see `strayed`.
+        """
+        name = record.datasource
+        listing = self.listings.get(name)
+        if listing is not None and agree(record.identity, listing.identity):
+            return name
+        same = (other for other, each in self.listings.items() if record.identity and each.identity == record.identity)
+        return next(same, name if listing is not None else None)
+
+    def strayed(self, record: BranchRecord) -> str:
+        """Where its datasource leads today, if not to the database that the branch was prepared in; or empty."""
+        here = self.listings[self.site_of(record) or record.datasource].identity
+        if record.identity in ("", here):
+            return ""
+        if not here and self.was_listed(record):
+            return ""
+        return here or "a server that does not tell its identity"
+
+    # -- transactions -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def gtrids(self) -> Collection[str]:
+        """Every transaction that anything is known of, in order; whether one is among them is asked of a dict."""
+        kept: Iterable[Iterable[str]] = (self.finished, self.pointers, self.decisions, self.aborted)
+        noted = (heuristic.gtrid for heuristic in self.heuristics)
+        return dict.fromkeys(sorted(set(self._branches).union(*kept, *self.rows.values(), noted)))
+
+    def standing(self, gtrid: str) -> Standing:
+        """Whose it is, and whether that process can still decide it."""
+        named = split_gtrid(gtrid)
+        life = self.lives.get(named.incarnation)
+        if named.node not in self.nodes:
+            return Standing.OTHER_NODE
+        if named.incarnation in self.fenced:
+            return Standing.FENCED
+        if gtrid in self.finished:
+            return Standing.FINISHED
+        if life is None:
+            return Standing.UNKNOWN
+        return Standing.ALIVE if life is Life.ALIVE else Standing.DEAD
+
+    def ended(self, gtrid: str) -> bool:
+        """Whether nobody but recovery will do anything with it any more."""
+        return self.standing(gtrid) in (Standing.FENCED, Standing.FINISHED)
+
+    def marked_by(self, gtrid: str) -> str | None:
+        """The marked datasource that alone decides it (its tag, where none is configured here), or None: the log.
+
+        A decision in the log outranks all else, then comes the log's pointer, then a committed row. Only where there is
+        none of these do the names of its branches say it, and then all of them the same: see `disputed`.
+        """
+        if gtrid in self.decisions:
+            return None
+        if gtrid in self.pointers:
+            return split_pointer(self.pointers[gtrid])[0]
+        kept = [name for name, rows in self.rows.items() if gtrid in rows]
+        committed = next((name for name in kept if self.rows[name][gtrid].committed), None)
+        if committed is not None:
+            return committed
+        if self.disputed(gtrid):
+            return None
+        named = next((xid.decider for xid in self._by_name(gtrid).values()), None)
+        if named is not None:
+            return self.tags.get(named, named)
+        # A tombstone refuses a commit in its own database: who decides in another, or in the log, it does not bind.
+        return next(iter(kept), None)
+
+    def disputed(self, gtrid: str) -> str:
+        """The deciders that its branches name, where they differ and nothing outranks them; or empty."""
+        if gtrid in self.decisions or gtrid in self.pointers:
+            return ""
+        if any(rows[gtrid].committed for rows in self.rows.values() if gtrid in rows):
+            return ""
+        named = self._by_name(gtrid)
+        return ", ".join(sorted(named)) if len(named) > 1 else ""
+
+    def _by_name(self, gtrid: str) -> Mapping[str, Xid]:
+        """Who decides it by the names of its branches: one of them for each of the answers."""
+        return self._deciders.get(gtrid, {})
+
+    @cached_property
+    def _deciders(self) -> dict[str, dict[str, Xid]]:
+        # Once for all: a Spark write has thousands of branches, and each of them is voted on.
+        found = self._branches.items()
+        return {gtrid: {branch.xid.decided_by: branch.xid for branch in branches} for gtrid, branches in found}
+
+    def identity_of(self, gtrid: str) -> str:
+        """The identity of the table of marks that decides it, as its pointer or its branches say it; or empty."""
+        if gtrid in self.pointers:
+            return split_pointer(self.pointers[gtrid])[1]
+        return next((branch.xid.identity for branch in self.seen(gtrid) if branch.xid.identity), "")
+
+    def row(self, gtrid: str) -> MarkedRow | None:
+        """Its row or tombstone in the datasource that decides it, as it was read: nothing is resolved by that."""
+        return self.rows.get(self.marked_by(gtrid) or "", {}).get(gtrid)
+
+    def remarks(self, gtrid: str) -> Mapping[str, str]:
+        """What its decision says of it for people and for traces; empty texts where it says nothing."""
+        row, decision = self.row(gtrid), self.decisions.get(gtrid)
+        found = remarks_in(row.branches if row is not None else decision.branches if decision is not None else ())
+        return found if found[NOTE] else found | {NOTE: shown(self.notes.get(gtrid, ""))}
+
+
+def agree(identity: str, other: str) -> bool:
+    """Where either is not told, there is nothing to compare."""
+    return not identity or not other or identity == other
+
+
+def gather(log: DecisionLog, sites: Sites, *, fence: bool = True) -> Evidence:
+    """Read everything, in order. Without `fence` nothing is written: for people to look at, never to act on.
+
+    Errors: LogError where the log cannot be read. A datasource that fails has not answered.
+    """
+    listings, silent = sites.listings(log.sites())
+    staged = sites.staged()
+    if failpoints.armed:
+        failpoints.hit("recovery.listed")
+    # Behind the listing, since a note is there before what it is about.
+    notes = log.sites()
+    owners = Owners(notes, log.noting(), sites.logins)
+    lives = log.incarnations()
+    seen = [branch for listing in listings.values() for branch in listing.branches if owners.counts(branch)]
+    named = {branch.xid.incarnation for branch in seen}
+    for name in owners.failed:
+        # Without its word nobody can tell whose its branches are: it has not answered.
+        del listings[name]
+    silent |= owners.failed
+    named |= {split_gtrid(table.gtrid).incarnation for tables in staged.values() for table in tables}
+    lives |= _expired(log, named - lives.keys())
+    fences = _Fences(log) if fence else None
+    if fences is not None:
+        fences.build(n for n, life in lives.items() if life is Life.DEAD or (life is Life.FENCED and n in named))
+    if failpoints.armed:
+        failpoints.hit("recovery.fenced")
+    finished = log.finished()
+    pointers, decisions, aborted = log.pointers(), log.decisions(), log.aborted()
+    rows, mute = sites.rows()
+    heuristics = log.heuristics()
+    kept_notes = {memo.name: memo.text for memo in log.memos(NOTE)}
+    try:
+        names = {split_gtrid(g).incarnation for g in {*finished, *pointers, *decisions, *aborted}.union(*rows.values())}
+    except ValueError as error:
+        raise LogError(f"the log is damaged, or a later txpool has written it: {error}. Nothing was done") from error
+    lives |= _expired(log, names - lives.keys())
+    fenced = frozenset(name for name, life in lives.items() if life is Life.FENCED)
+    if fences is not None:
+        # A fence that somebody else had begun to write is not durable because it can be read, nor is what it fences.
+        fences.build(names & fenced)
+        fenced = frozenset(fences.built)
+    if failpoints.armed:
+        failpoints.hit("recovery.read")
+
+    def is_ours(branch: Seen) -> bool:
+        return branch.xid.node not in sites.nodes or owners.counts(branch)
+
+    foreign = {b.xid.incarnation for each in listings.values() for b in each.branches if not is_ours(b)}
+    return Evidence(
+        nodes=sites.nodes,
+        listings=listings,
+        silent=silent | mute,
+        lives=lives,
+        fenced=fenced,
+        finished=frozenset(finished),
+        pointers=pointers,
+        decisions=decisions,
+        aborted=frozenset(aborted),
+        rows=rows,
+        tags=sites.tags,
+        heuristics=tuple(heuristics),
+        notes=kept_notes,
+        staged=staged,
+        unfenced={} if fences is None else fences.failed,
+        is_ours=is_ours,
+        strangers=dict(sites.strangers),
+        unreached=dict(sites.unreached),
+        mute=_mute(notes, listings, {*silent, *mute, *(name for name, each in listings.items() if not each.identity)}),
+        claimed=frozenset(foreign & lives.keys() | (log.expired(foreign) if foreign else set())),
+    )
+
+
+def _mute(notes: Iterable[SiteNote], listings: Mapping[str, Listing], silent: Set[str]) -> frozenset[str]:
+    """The databases that what has not told its own may lead to: those it is noted with, and those without any note."""
+    if not silent:
+        return frozenset()
+    noted: dict[str, set[str]] = {}
+    for note in notes:
+        noted.setdefault(note.site.identity, set()).add(note.site.datasource)
+    seen = {branch.identity for listing in listings.values() for branch in listing.elsewhere}
+    return frozenset(each for each in seen if each not in noted or noted[each] & silent)
+
+
+def _expired(log: DecisionLog, strangers: set[str]) -> dict[str, Life]:
+    """Those that were fenced long ago and have left the registry: what appears of one brings it back."""
+    return dict.fromkeys(log.expired(strangers), Life.FENCED) if strangers else {}
+
+
+class _Fences:
+    """The durable fences of one pass, each written once."""
+
+    def __init__(self, log: DecisionLog) -> None:
+        self._log = log
+        self.built: set[str] = set()
+        self.failed: dict[str, str] = {}
+
+    def build(self, incarnations: Iterable[str]) -> None:
+        for name in incarnations:
+            if name in self.built:
+                continue
+            try:
+                self._log.fence(name)
+            except Exception as error:
+                self.failed[name] = told(error)
+            else:
+                self.built.add(name)

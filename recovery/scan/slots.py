@@ -1,0 +1,33 @@
+"""How many transactions a database can hold prepared, where that has a limit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Protocol, runtime_checkable
+
+from recovery.scan.report import told
+from recovery.scan.sites import Sites
+from txpool.resources.base import Slots
+
+logger = logging.getLogger("txpool.recovery")
+
+
+@runtime_checkable
+class Limited(Protocol):
+    """A resource manager whose database can hold so many prepared transactions, and no more."""
+
+    def slots(self) -> Slots: ...
+
+
+def slots(sites: Sites, names: Iterable[str]) -> dict[str, Slots]:
+    """Those of the datasources named that have a limit, and tell it."""
+    found: dict[str, Slots] = {}
+    for name in names:
+        manager = sites.managers[name]
+        if isinstance(manager, Limited):
+            try:
+                found[name] = manager.slots()
+            except Exception as error:
+                logger.debug("%s does not tell its slots: %s", name, told(error))
+    return found

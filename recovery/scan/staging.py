@@ -1,0 +1,53 @@
+"""Staging tables that dead drivers have left: dropped once nobody can move their rows any more.
+
+That is after the fence of their process, which refuses its decision, and where a marked database decides, or still
+might, after the tombstone too, which refuses its commit. A driver that lives on all the same then finds no rows, and
+counts them.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from recovery.scan.evidence import Evidence, Standing
+from recovery.scan.modules import tombstone
+from recovery.scan.report import told
+from recovery.scan.work import Work
+from txpool.resources.postgresql.staging import StagingTable
+
+logger = logging.getLogger("txpool.recovery")
+
+
+class StagingModule:
+    """Runs behind the modules that end branches: those hold locks on what they have moved."""
+
+    name = "staging"
+
+    def run(self, work: Work) -> None:
+        for datasource, tables in work.evidence.staged.items():
+            for table in tables:
+                if work.evidence.ended(table.gtrid) and not _is_held(work, datasource, table.gtrid):
+                    try:
+                        self._drop(work, datasource, table)
+                    except Exception as error:
+                        work.account.fail(f"staging table {table.name} in {datasource}", told(error))
+
+    def _drop(self, work: Work, datasource: str, table: StagingTable) -> None:
+        if datasource in work.sites.tables and _may_commit(work.evidence, datasource, table.gtrid):
+            tombstone(work, datasource, table.gtrid)
+        work.sites.stagings[datasource].drop(table)
+        logger.info("%s: its staging table in %s was dropped", table.gtrid, datasource)
+
+
+def _may_commit(evidence: Evidence, datasource: str, gtrid: str) -> bool:
+    """Whether a commit that decides it may still land there: never beside a decision, or for who has let go of it."""
+    undecided = gtrid not in evidence.decisions and evidence.marked_by(gtrid) in (None, datasource)
+    return undecided and evidence.standing(gtrid) is Standing.FENCED
+
+
+def _is_held(work: Work, datasource: str, gtrid: str) -> bool:
+    """Whether a prepared branch still has its locks there, as one does that the next pass ends."""
+    if datasource not in work.sites.managers or not work.evidence.listed(gtrid):
+        return False
+    now = work.sites.listing(datasource)
+    return any(branch.xid.gtrid == gtrid and work.evidence.counts(branch) for branch in now.branches)

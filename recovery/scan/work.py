@@ -1,0 +1,151 @@
+"""One pass's work on branches: the only place where recovery commits or rolls anything back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from recovery.scan import kept
+from recovery.scan.evidence import STRAYED, Evidence
+from recovery.scan.report import Account, Ended, LeftAlone
+from recovery.scan.sites import Seen, Sites
+from txpool import failpoints, tracing
+from txpool.log.base import DecisionLog, Heuristic, Memo
+from txpool.resources.base import Answer, BranchRecord, ResourceManager
+from txpool.tm.remarks import NOTE, TRACEPARENT
+
+_WORDS = "or refused it; it is asked again"
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A resource manager that says why a branch's commit or rollback had no answer."""
+
+    def why_not(self, record: BranchRecord) -> str: ...
+
+
+def _words(manager: ResourceManager, record: BranchRecord) -> str:
+    return manager.why_not(record) if isinstance(manager, Explains) else ""
+
+
+class Work:
+    """What the modules of one pass work with: the evidence, the means, and the account of what they do."""
+
+    def __init__(self, evidence: Evidence, log: DecisionLog, sites: Sites, account: Account) -> None:
+        self.evidence = evidence
+        self.log = log
+        self.sites = sites
+        self.account = account
+        #: How each database has ended its part, by gtrid and datasource.
+        self._ends: dict[str, dict[str, str]] = {}
+        #: Transactions with a heuristic outcome.
+        self._noted = {heuristic.gtrid for heuristic in evidence.heuristics}
+
+    def commit(self, record: BranchRecord, why: str) -> bool:
+        """Commit a branch that a decision names; whether its database has answered, so that it needs no record."""
+        manager = self._reachable(record)
+        if manager is None:
+            return False
+        if failpoints.armed:
+            failpoints.hit("recovery.branch")
+        answer = self._traced("commit", record, manager.commit)
+        if answer is Answer.UNKNOWN:
+            self._leave(record, f"{record.datasource} gave no answer to its commit, {_WORDS}", _words(manager, record))
+            return False
+        ends = self._ends.setdefault(record.xid.gtrid, {})
+        if ends.get(record.datasource, Answer.COMMITTED.value) == Answer.COMMITTED.value:
+            ends[record.datasource] = answer.value  # of a Spark write's many branches, the one that differs
+        if answer is Answer.ROLLED_BACK or (answer is Answer.LOST and record.evidence):
+            self._heuristic(record, "commit", answer)
+        elif self.evidence.was_listed(record):
+            self.account.commit(Ended(record.xid.joined, record.datasource, why))
+        # LOST without evidence is enough: it voted before it was decided, so what is absent was committed before.
+        return True
+
+    def roll_back(self, branch: Seen, why: str) -> None:
+        """Roll a listed branch back, which its transaction's decision, or the lack of one, allows."""
+        if failpoints.armed:
+            failpoints.hit("recovery.branch")
+        manager = self.sites.managers[branch.datasource]
+        answer = self._traced("rollback", branch.record, manager.rollback)
+        if answer is Answer.UNKNOWN:
+            words = _words(manager, branch.record)
+            self._leave(branch.record, f"{branch.datasource} gave no answer to its rollback, {_WORDS}", words)
+        elif answer is Answer.COMMITTED:
+            self._heuristic(branch.record, "rollback", answer)
+        elif answer is Answer.ROLLED_BACK:
+            self.account.roll_back(Ended(branch.xid.joined, branch.datasource, why))
+        # LOST: another recoverer, or a person, was faster; the next listing lacks it.
+
+    def settle(self, gtrid: str, named: tuple[BranchRecord, ...], why: str) -> bool:
+        """Commit the named branches and roll the losers back; whether every named branch has answered."""
+        answers = [self.commit(record, why) for record in named]
+        ends = self._ends.pop(gtrid, {})
+        if gtrid in self._noted:
+            kept.keep_ends(self.log, gtrid, ends)
+        names = {record.xid for record in named}
+        for branch in self.evidence.seen(gtrid):
+            if branch.xid not in names:
+                self.roll_back(branch, "the decision does not name it")
+        return all(answers)
+
+    def leave(self, branch: Seen, reason: str, *, alarm: bool = True) -> None:
+        """Write down that a listed branch is not touched, and why."""
+        gtrid = branch.xid.gtrid
+        self.account.leave(LeftAlone(gtrid, branch.xid.joined, branch.datasource, reason, alarm))
+
+    def leave_all(self, gtrid: str, reason: str, *, alarm: bool = True) -> None:
+        """The same for all of a transaction, whether anything of it is listed or not."""
+        branches = self.evidence.seen(gtrid)
+        for branch in branches:
+            self.leave(branch, reason, alarm=alarm)
+        if not branches:
+            self.account.leave(LeftAlone(gtrid, "", "", reason, alarm))
+
+    def _traced(self, verb: str, record: BranchRecord, act: Callable[[BranchRecord], Answer]) -> Answer:
+        """End a branch; where traces are made, in that of its transaction."""
+        if tracing.tracer is None:
+            return act(record)
+        traceparent = self.evidence.remarks(record.xid.gtrid)[TRACEPARENT]
+        return tracing.tracer.recover(verb, record, traceparent, act)
+
+    def _reachable(self, record: BranchRecord) -> ResourceManager | None:
+        """The manager that can speak for the branch; None, with the reason written down, where there is none."""
+        site = self.evidence.site_of(record)
+        name = site or record.datasource
+        if site is None:
+            reason = self.evidence.silent.get(name)
+            self._leave(
+                record,
+                f"{name} has not answered; the decision to commit is kept"
+                if reason
+                else f"{name} is no datasource of this configuration; the decision to commit is kept",
+            )
+            return None
+        there = self.evidence.strayed(record)
+        if there:
+            self._leave(
+                record,
+                f"{name} {STRAYED}: it was {record.identity}, and this is {there} (a server's system identifier, and "
+                "the oid of a database there). Correct its url, or this user's rights; the decision to commit is kept",
+            )
+            return None
+        return self.sites.managers[name]
+
+    def _leave(self, record: BranchRecord, reason: str, error: str = "") -> None:
+        left = LeftAlone(record.xid.gtrid, record.xid.joined, record.datasource, reason, error=error)
+        self.account.leave(left)
+
+    def _heuristic(self, record: BranchRecord, decided: str, answer: Answer) -> None:
+        if any(
+            (known.gtrid, known.bqual) == (record.xid.gtrid, record.xid.bqual) for known in self.evidence.heuristics
+        ):
+            return
+        found = Heuristic(record.xid.gtrid, record.xid.bqual, record.datasource, decided, answer.value, time.time())
+        note = self.evidence.remarks(found.gtrid)[NOTE]
+        if note:  # it is to outlive its decision, as the outcome does
+            self.log.keep(Memo(NOTE, found.gtrid, note, found.noted))
+        self.log.note(found)
+        self._noted.add(found.gtrid)
+        self.account.heuristic(found)

@@ -1,0 +1,253 @@
+"""Short requests over TCP in one thread, where connections, seconds and bytes are bounded whatever the clients do.
+
+A request is answered as soon as its head is there, and its connection is closed. One that comes while all places are
+taken is not turned away: it is read at once, and where it then needs a place, an answered connection that its client
+keeps open gives way, or else the oldest. So a client that sends its request as it connects is answered in its turn,
+whatever others hold open; and all of them together cost recovery a fixed number of file descriptors and one thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from txpool.config.address import Address
+
+logger = logging.getLogger("txpool.recovery.status")
+
+#: From a request's head the parts of its reply; from what there is of one, and why it is refused, those of the refusal.
+Respond = Callable[[bytes, HTTPStatus | None], Iterable[bytes]]
+
+_BLANK_LINE = re.compile(rb"\n\r?\n")
+_CHUNK = 1 << 16
+#: Connections that the kernel keeps for us. A newcomer that finds no room there tries again a second later, so there is
+#: room for a crowd; it costs no descriptor, and is through before anybody waits long.
+_BACKLOG = 256
+#: Connections accepted between two looks at those that are open: fewer than there are places, so each has its turn.
+_AT_ONCE = 16
+#: Seconds without accepting, once that has failed.
+_REST = 0.5
+#: Seconds that `close` waits for an answer that is being made.
+_PATIENCE = 5.0
+_RESET = struct.pack("ii", 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What clients may take."""
+
+    #: Connections at a time; there is one more for a moment.
+    connections: int = 64
+    #: Seconds from the beginning of a connection to its end, request and reply.
+    seconds: float = 10.0
+    #: Bytes of a request's head.
+    head: int = 1 << 15
+    #: Bytes that are read and thrown away behind it, so that the client gets to its reply.
+    rest: int = 1 << 20
+
+
+class Server:
+    """Answers at an address until it is closed. Errors: OSError, RuntimeError where that cannot begin."""
+
+    def __init__(self, address: Address, respond: Respond, limits: Limits) -> None:
+        self._respond, self._limits = respond, limits
+        #: Oldest first, which is the order of their deadlines, too.
+        self._open: dict[socket.socket, _Connection] = {}
+        self._resting_until: float | None = None
+        with ExitStack() as made:
+            family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+            self._listener = made.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._listener.setblocking(False)
+            self._listener.bind((address.host, address.port))
+            self._listener.listen(_BACKLOG)
+            host, port = self._listener.getsockname()[:2]
+            self.address = Address(str(host), port)
+            # Made now: to end it must not take a descriptor, since there may be none then.
+            self._ending, self._end = map(made.enter_context, socket.socketpair())
+            self._selector = made.enter_context(selectors.DefaultSelector())
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._selector.register(self._ending, selectors.EVENT_READ)
+            self._made = made.pop_all()
+        self._thread = threading.Thread(target=self._run, name="txpool-status", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._made.close()
+            raise
+
+    def close(self) -> None:
+        """Stop; an answer on its way may be cut off. Does nothing the second time."""
+        self._end.close()
+        self._thread.join(_PATIENCE)
+
+    def _run(self) -> None:
+        try:
+            while self._turn():
+                pass
+        except Exception:
+            logger.exception("the status page has ended, recovery goes on without it")
+        finally:
+            for connection in list(self._open.values()):
+                self._drop(connection)
+            self._made.close()
+
+    def _turn(self) -> bool:
+        """Wait for something to do, and do it; False where it is to end."""
+        ready = {key.fileobj for key, _ in self._selector.select(self._seconds())}
+        if self._ending in ready:
+            return False
+        for connection in [found for sock, found in self._open.items() if sock in ready]:
+            self._go_on(connection)
+        now = time.monotonic()
+        for connection in [found for found in self._open.values() if found.deadline <= now]:
+            self._drop(connection)
+        if self._resting_until is not None and self._resting_until <= now:
+            self._resting_until = None
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        if self._listener in ready:
+            self._accept()
+        return True
+
+    def _seconds(self) -> float | None:
+        ends = [connection.deadline for connection in self._open.values()][:1]
+        if self._resting_until is not None:
+            ends.append(self._resting_until)
+        return max(0.0, min(ends) - time.monotonic()) if ends else None
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                sock, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionError):
+                return
+            except OSError as error:
+                self._refused(error)
+                return
+            sock.setblocking(False)
+            connection = _Connection(sock, self._respond, self._limits)
+            self._open[sock] = connection
+            self._go_on(connection)
+            if len(self._open) > self._limits.connections:
+                self._give_way()
+
+    def _refused(self, error: OSError) -> None:
+        """No descriptor or no memory is left: make room out of what is ours, or else leave it for a while."""
+        if self._open:
+            self._give_way()
+            return
+        logger.debug("no connection can be accepted: %s", error)
+        self._selector.unregister(self._listener)
+        self._resting_until = time.monotonic() + _REST
+
+    def _give_way(self) -> None:
+        found = list(self._open.values())
+        self._drop(next((connection for connection in found if connection.answered), found[0]))
+
+    def _go_on(self, connection: _Connection) -> None:
+        before = connection.waits_for
+        try:
+            over = not connection.go_on()
+            if not over and connection.waits_for != before:
+                self._watch(connection)
+        except Exception as error:  # a socket's, or no memory for another
+            logger.debug("a connection was cut off", exc_info=error)
+            over = True
+        if over:
+            self._drop(connection)
+
+    def _watch(self, connection: _Connection) -> None:
+        if connection.sock in self._selector.get_map():
+            self._selector.modify(connection.sock, connection.waits_for)
+        else:
+            self._selector.register(connection.sock, connection.waits_for)
+
+    def _drop(self, connection: _Connection) -> None:
+        del self._open[connection.sock]
+        with suppress(KeyError):
+            self._selector.unregister(connection.sock)
+        connection.close()
+
+
+class _Connection:
+    """One request and its reply, as far as they have come."""
+
+    __slots__ = ("_head", "_limits", "_read", "_reply", "_respond", "answered", "deadline", "sock", "waits_for")
+
+    def __init__(self, sock: socket.socket, respond: Respond, limits: Limits) -> None:
+        self.sock = sock
+        self.deadline = time.monotonic() + limits.seconds
+        #: Whether the whole reply is with the kernel, and only the client's end is waited for.
+        self.answered = False
+        #: Nothing before `go_on` has been called.
+        self.waits_for = 0
+        self._respond, self._limits = respond, limits
+        self._head = bytearray()
+        self._read = 0
+        self._reply: list[memoryview] = []
+
+    def go_on(self) -> bool:
+        """Go as far as there is no waiting; whether there is more to come."""
+        try:
+            while not self._reply and not self.answered:
+                self.waits_for = selectors.EVENT_READ
+                if not self._receive():
+                    return False
+            while self._reply:
+                self.waits_for = selectors.EVENT_WRITE
+                self._send()
+            self.waits_for = selectors.EVENT_READ
+            # To close with bytes unread would take the reply from the client again.
+            while (data := self.sock.recv(_CHUNK)) and self._read <= self._limits.head + self._limits.rest:
+                self._read += len(data)
+        except BlockingIOError:
+            return True
+        return False
+
+    def _receive(self) -> bool:
+        """Take what has come; whether it leads to a reply, now or later."""
+        data = self.sock.recv(_CHUNK)
+        self._read += len(data)
+        fresh = data if self._head else data.lstrip(b"\r\n")  # empty lines may precede a request
+        seen = len(self._head)
+        self._head += fresh
+        end = _BLANK_LINE.search(self._head, max(0, seen - 2))
+        if (self._read if end is None else end.end()) > self._limits.head:
+            return self._answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        if end is not None:
+            del self._head[end.end() :]
+            return self._answer(None)
+        return bool(data) or (bool(self._head) and self._answer(HTTPStatus.BAD_REQUEST))
+
+    def _answer(self, refused: HTTPStatus | None) -> bool:
+        parts = self._respond(bytes(self._head), refused)
+        self._reply = [memoryview(part) for part in parts if part]
+        self._head.clear()
+        return bool(self._reply)
+
+    def _send(self) -> None:
+        part = self._reply[0]
+        sent = self.sock.send(part)
+        if sent < len(part):
+            self._reply[0] = part[sent:]
+            return
+        del self._reply[0]
+        if not self._reply:
+            self.sock.shutdown(socket.SHUT_WR)
+            self.answered = True
+
+    def close(self) -> None:
+        """Close it; what the client has not taken of its reply is not left to the kernel."""
+        with suppress(OSError):
+            if self._reply:
+                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.sock.close()

@@ -1,0 +1,111 @@
+"""The layers of a configuration: code before the environment before the file before the default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from txpool.config.keys import Key, word_of
+from txpool.config.properties import Properties, nearest
+from txpool.config.secrets import Entry, Secret, Source, escaped
+from txpool.errors import ConfigurationError
+
+#: What code may give as the value of a key.
+Options = bool | int | float | str | Path | Secret | list[Any] | tuple[Any, ...] | None
+
+
+def file_of(source: str | Path | Properties | None) -> Properties:
+    if source is None:
+        return Properties({}, "", Path.cwd())
+    return source if isinstance(source, Properties) else Properties.load(source)
+
+
+def checked(file: Properties, keys: tuple[Key, ...], passed: str | None = None) -> Properties:
+    """The file with its keys known, and Narayana's spellings made ours."""
+    if "xaDataSourceClassName" in file:
+        raise file.error(
+            "xaDataSourceClassName", "names a JDBC driver, and JDBC is no part of this version: write driver = psycopg"
+        )
+    aliases = {key.alias: key.name for key in keys if key.alias}
+    file.check([*(key.name for key in keys), *aliases], passed)
+    entries: dict[str, Entry] = {}
+    for key in file:
+        entry = file.entry(key)
+        name = aliases.get(key, key)
+        if name in entries:
+            first = next(other for other in file if aliases.get(other, other) == name)
+            raise entry.error(f"is given as {first} too ({entries[name].where}): leave one out")
+        entries[name] = replace(entry, key=name)
+    return Properties(entries, file.text, file.folder, file.path)
+
+
+def defaults(keys: tuple[Key, ...], file: Properties) -> dict[str, Entry]:
+    where = f"{file.path or 'the arguments'}, by default"
+    return {
+        key.name: Entry(key.name, key.default, where, file.folder, Source.DEFAULT)
+        for key in keys
+        if key.default is not None
+    }
+
+
+def from_code(options: Mapping[str, Options], keys: tuple[Key, ...], passed: str | None = None) -> dict[str, Entry]:
+    """Arguments: a word for each key; `driver_x` is passed on as `driver.x`; None is one that was not given."""
+    words = {key.word: key.name for key in keys}
+    group = word_of(passed or "")
+    entries: dict[str, Entry] = {}
+    for option, value in options.items():
+        word = word_of(option)
+        name = words.get(word)
+        if name is None and group and word.startswith(group):
+            name = f"{passed}{word.removeprefix(group)}"
+        if name is None:
+            raise ConfigurationError(f"unknown argument {option}: {nearest(word, words)}")
+        if value is None:
+            continue
+        where, folder = f"argument {option}", Path.cwd()
+        if isinstance(value, Secret):
+            entries[name] = replace(value.entry, key=name, where=where, source=Source.CODE)
+        elif isinstance(value, bool | int | float | str | Path | list | tuple):
+            raw = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            raw = raw.lower() if isinstance(value, bool) else raw
+            entries[name] = Entry(name, raw, where, folder, Source.CODE)
+        else:
+            raise ConfigurationError(f"{where}: a {type(value).__name__} cannot travel: give text or a number")
+    return entries
+
+
+def from_environment(prefix: str, keys: tuple[Key, ...], passed: str | None = None) -> dict[str, Entry]:
+    """Variables: what the prefix is followed by is a key in capitals. One that holds a password stays a reference."""
+    words = {key.word.upper(): key.name for key in keys}
+    groups = tuple({f"{key.name.split('.')[0].upper()}_" for key in keys if "." in key.name})
+    group = word_of(passed or "").upper()
+    entries: dict[str, Entry] = {}
+    for variable in sorted(os.environ):
+        word = variable.removeprefix(prefix)
+        if word == variable:
+            continue
+        name = words.get(word)
+        if name is None and group and word.startswith(group):
+            name = f"{passed}{word.removeprefix(group).lower()}"
+        if name is not None:
+            entry = Entry(
+                name, escaped(os.environ[variable]), f"the variable {variable}", Path.cwd(), Source.ENVIRONMENT
+            )
+            entries[name] = replace(entry, raw=f"${{env:{variable}}}") if entry.inline else entry
+        elif word.startswith(groups) and not any(word.endswith(f"_{known}") for known in words):
+            # One that ends as a known key does may be another datasource's, whose name begins as this one's.
+            raise ConfigurationError(f"unknown variable {variable}: {nearest(word, words)}")
+    return entries
+
+
+def password_of(values: Properties, key: str = "password", url: str = "url") -> Secret | None:
+    """The password of its own key or in the url: the one that comes from the higher source."""
+    own, in_url = values.secret(key), values.url_secret(url)
+    if own is None or in_url is None:
+        return own or in_url
+    if own.entry.source == in_url.entry.source:
+        raise values.error(key, f"is given twice, here and in the url ({in_url.entry.where}): leave one out")
+    return max(own, in_url, key=lambda secret: secret.entry.source)

@@ -1,0 +1,289 @@
+"""`.properties` files: an immutable mapping that knows where each value came from, and its typed getters.
+
+A value stays as it was written until a getter is called, so that a file's text can travel to another process with
+its references unresolved. Everything here may be shared between threads.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import stat
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import javaproperties
+
+from txpool.config.address import Address
+from txpool.config.secrets import Entry, Secret, SecurityWarning, Source, passwords_in, redact, redact_url
+from txpool.config.url import is_server
+from txpool.errors import ConfigurationError
+
+__all__ = [
+    "Properties",
+    "Secret",
+    "SecurityWarning",
+    "nearest",
+    "redact",
+    "redact_url",
+]
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+_MEANT = "did you mean"
+_BOOLEANS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
+_DURATION = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*(?P<unit>ms|s|m|h)?")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+_WORD = r"[A-Za-z_][A-Za-z0-9_$]{0,62}"
+_IDENTIFIER = rf"(?:{_WORD}\.)?{_WORD}"
+
+
+class Properties(Mapping[str, str]):
+    """An immutable mapping of keys to values as they were written, and the typed getters of those values.
+
+    `path` is the file as it was named (None: not from a file), `folder` what its relative paths start from, and
+    `text` its text with the comments blanked, since a comment may hold an old password.
+    A getter gives None for a key that is absent, and ConfigurationError for a value that is wrong.
+    """
+
+    __slots__ = ("_entries", "folder", "path", "text")
+
+    def __init__(self, entries: Mapping[str, Entry], text: str, folder: Path, path: Path | None = None) -> None:
+        self._entries = dict(entries)
+        self.text = text
+        self.folder = folder
+        self.path = path
+
+    @classmethod
+    def load(cls, path: str | Path) -> Properties:
+        """Read a file; warns where others can read a password that stands in it."""
+        path = Path(path)
+        absolute = Path(os.path.abspath(path))
+        try:
+            with absolute.open("rb") as file:
+                text = file.read().decode().removeprefix("\ufeff")  # some editors begin a file with it
+                mode = os.fstat(file.fileno()).st_mode
+        except (OSError, ValueError) as error:
+            # Nothing is chained: a decoding error carries the bytes it could not decode.
+            known = "It is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "It is no path"
+            reason = (error.strerror or "") if isinstance(error, OSError) else known
+        else:
+            properties = cls.parse(text, path=path, folder=absolute.parent)
+            if properties.inline and mode & (stat.S_IRGRP | stat.S_IROTH):
+                keys = ", ".join(entry.key for entry in properties.inline)
+                message = f"{path}: others can read this file, and {keys} in it holds a password: "
+                warnings.warn(message + f"chmod 600 {path}, or write ${{env:NAME}}", SecurityWarning, stacklevel=3)
+            return properties
+        message = f"{path}: {reason} (the absolute path is {absolute}): name a .properties file"
+        raise ConfigurationError(redact_url(message))  # a url may have been given in the place of a path
+
+    @classmethod
+    def parse(cls, text: str, path: str | Path | None = None, folder: Path | None = None) -> Properties:
+        """Read a file's text; `path` is what errors call it, `folder` what relative paths start from."""
+        name = "the properties given as text" if path is None else str(path)
+        folder = folder or (Path.cwd() if path is None else Path(os.path.abspath(path)).parent)
+        entries: dict[str, Entry] = {}
+        kept: list[str] = []
+        line, escape_error = 1, False
+        try:
+            for element in javaproperties.parse(text):
+                if isinstance(element, javaproperties.KeyValue):
+                    entry = Entry(element.key, element.value, f"{name}:{line}", folder, Source.FILE, line)
+                    if entry.key in entries:
+                        first = entries[entry.key].line
+                        raise ConfigurationError(
+                            f"{entry.where}: {entry.key} is given twice, first on line {first}: leave one out"
+                        )
+                    entries[entry.key] = entry
+                ends = _LINE_END.findall(element.source)
+                kept.append("".join(ends) if isinstance(element, javaproperties.Comment) else element.source)
+                line += len(ends)
+        except javaproperties.InvalidUEscapeError:
+            escape_error = True
+        if escape_error:
+            raise ConfigurationError(f"{name}:{line}: a \\u is not followed by four hexadecimal digits")
+        return cls(entries, "".join(kept), folder, None if path is None else Path(path))
+
+    def overlaid(self, *layers: Mapping[str, Entry]) -> Properties:
+        """The same file with other values above and below its own; where two give a key, the higher source wins."""
+        entries = self._entries
+        for layer in layers:
+            entries = entries | {
+                key: entry for key, entry in layer.items() if key not in entries or entries[key].source < entry.source
+            }
+        return Properties(entries, self.text, self.folder, self.path)
+
+    def __getitem__(self, key: str) -> str:
+        return self._entries[key].raw
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"<Properties of {self.path or 'code'}: {len(self)} keys>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        for entry in self.inline:
+            raise entry.stays_here()
+        return Properties, (self._entries, self.text, self.folder, self.path)
+
+    @property
+    def inline(self) -> tuple[Entry, ...]:
+        """The values that hold a password themselves; those of the text too that another layer has overridden."""
+        of_text = Properties.parse(self.text, self.path, self.folder)._entries
+        every = dict.fromkeys([*self._entries.values(), *of_text.values()])
+        return tuple(entry for entry in every if entry.inline)
+
+    def entry(self, key: str) -> Entry:
+        """A key's value as it was written, and where; KeyError where it is absent."""
+        return self._entries[key]
+
+    def error(self, key: str, problem: str) -> ConfigurationError:
+        """What is wrong with a key that may be absent: says where, and never shows a secret."""
+        if key in self._entries:
+            return self._entries[key].error(problem)
+        return ConfigurationError(f"{self.path or 'the arguments'}: {key} {problem}")
+
+    def check(self, known: Iterable[str], passed: str | None = None) -> None:
+        """Refuse a key that is neither known nor begins with `passed`, naming the nearest known one."""
+        known = tuple(known)
+        for key, entry in self._entries.items():
+            if key not in known and not (passed and key.startswith(passed) and key != passed):
+                hint = nearest(key, known)
+                # One that is like no other may be a line of a password: only its line is told.
+                shown = f" {key}" if hint.startswith(_MEANT) else ""
+                raise ConfigurationError(f"{entry.where}: unknown key{shown}: {hint}")
+
+    def string(self, key: str, pattern: str = r"(?s:.+)", right: str = "a value") -> str | None:
+        """Text that matches the whole of `pattern`; `right` says in words what does."""
+        value = self._value(key)
+        if value is not None and not re.fullmatch(pattern, value):
+            raise self.error(key, f"is not right: write {right}")
+        return value
+
+    def identifier(self, key: str) -> str | None:
+        """An SQL identifier, with its schema or without."""
+        return self.string(key, _IDENTIFIER, "a plain SQL name, such as xids or audit.xids")
+
+    def _value(self, key: str) -> str | None:
+        return self._entries[key].resolve() if key in self._entries else None
+
+    def integer(self, key: str, min: int | None = None) -> int | None:  # noqa: A002 - reads well where it is called
+        """A whole number, not below `min`."""
+        value = self._value(key)
+        if value is None:
+            return None
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
+            raise self.error(key, "is not a whole number: write one, such as 10")
+        if min is not None and int(value) < min:
+            raise self.error(key, f"is too small: write {min} or more")
+        return int(value)
+
+    def share(self, key: str, none: bool = False) -> float | None:
+        """A part of a whole, above 0 and up to 1; `none` allows the word none."""
+        value = self._value(key)
+        if value is None or (none and value.lower() == "none"):
+            return None
+        if not re.fullmatch(r"[0-9]*\.?[0-9]+", value) or not 0 < float(value) <= 1:
+            raise self.error(key, f"is no share: write a number above 0 and up to 1, such as 0.8{', or none' * none}")
+        return float(value)
+
+    def address(self, key: str) -> Address | None:
+        """A host and a port."""
+        value = self._value(key)
+        address = None if value is None else Address.parse(value)
+        if value is not None and address is None:
+            raise self.error(key, "is no address: write a host and a port, such as 127.0.0.1:9464")
+        return address
+
+    def boolean(self, key: str) -> bool | None:
+        """True or false (also yes, on, 1; no, off, 0)."""
+        value = self._value(key)
+        if value is not None and value.lower() not in _BOOLEANS:
+            raise self.error(key, "is neither true nor false: write one of them")
+        return None if value is None else _BOOLEANS[value.lower()]
+
+    def duration(self, key: str, none: bool = False, positive: bool = False) -> float | None:
+        """Seconds: a number, or one with ms, s, m or h; `none` allows the word none."""
+        value = self._value(key)
+        if value is None or (none and value.lower() == "none"):
+            return None
+        match = _DURATION.fullmatch(value.lower())
+        also = ", or none" if none else ""
+        if match is None:
+            raise self.error(key, f"is not a duration: write seconds (30), or a number with ms, s, m or h (10m){also}")
+        seconds = float(match["number"]) * _SECONDS[match["unit"]]
+        if positive and not seconds:
+            raise self.error(key, f"must be longer than nothing: write seconds (30), or 500ms{also}")
+        return seconds
+
+    def choice(self, key: str, choices: tuple[str, ...]) -> str | None:
+        """One of the words in `choices`."""
+        value = self._value(key)
+        if value is not None and value not in choices:
+            raise self.error(key, f"is not one of them: write {' or '.join(choices)}")
+        return value
+
+    def paths(self, key: str) -> tuple[Path, ...]:
+        """Paths between commas, each from the folder of the file that names it."""
+        value = self._value(key)
+        names = [] if value is None else [name.strip() for name in value.split(",")]
+        if not all(names):
+            raise self.error(key, "has an empty path: write paths with commas between them, such as a, b")
+        return tuple(Path(os.path.abspath(self._entries[key].folder / name)) for name in names)
+
+    def names(self, key: str, pattern: str, right: str) -> tuple[str, ...]:
+        """Words between commas, each of which matches the whole of `pattern`; `right` says in words what does."""
+        value = self._value(key)
+        words = () if value is None else tuple(word.strip() for word in value.split(","))
+        if not all(re.fullmatch(pattern, word) for word in words):
+            raise self.error(key, f"is not right: write {right}, with commas between them")
+        return words
+
+    def secret(self, key: str) -> Secret | None:
+        """The value as a Secret, unresolved."""
+        return Secret(self._entries[key]) if key in self._entries else None
+
+    def plain(self, key: str) -> bool | int | float | str | Secret:
+        """A driver's option: a boolean or number where it is written just so; a Secret by its key or by reference."""
+        entry = self._entries[key]
+        if entry.named_secret or "\0" in entry.literal or passwords_in(entry.literal):
+            return Secret(entry)
+        value = entry.resolve()
+        for kind in (int, float):
+            with suppress(ValueError):
+                if str(kind(value)) == value:
+                    return kind(value)
+        return {"true": True, "false": False}.get(value, value)
+
+    def url(self, key: str) -> str | None:
+        """A url without the password in it; the path of a `sqlite:///` url is made absolute."""
+        value = self._value(key)
+        if value is None:
+            return None
+        if is_server(value):
+            return self._entries[key].url().without
+        if not value.startswith("sqlite:///"):
+            return value  # to be refused, or memory:
+        path = value.removeprefix("sqlite:///")
+        return "sqlite:///" + (path and os.path.abspath(self._entries[key].folder / path))
+
+    def url_secret(self, key: str) -> Secret | None:
+        """The password in a url, if there is one."""
+        value = self._value(key)
+        has_one = value is not None and is_server(value) and self._entries[key].url().password is not None
+        return Secret(self._entries[key], in_url=True) if has_one else None
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """What may have been meant by an unknown word, as the end of an error's sentence."""
+    names = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), names, n=1)
+    return f"{_MEANT} {names[close[0]]}?" if close else f"the known ones are {', '.join(names.values())}"

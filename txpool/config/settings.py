@@ -1,0 +1,264 @@
+"""The settings of a datasource, of the coordinator and of recovery. They are immutable, and show no secret."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from txpool.config.address import Address
+from txpool.config.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, DRIVERS, RECOVERY_KEYS, Key
+from txpool.config.layers import Options, checked, defaults, file_of, from_code, from_environment, password_of
+from txpool.config.properties import Properties
+from txpool.config.secrets import Entry, Secret, Source, redact_url
+from txpool.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSourceSettings:
+    """One database. Durations are seconds, and None means never; `url` has no password and an absolute path."""
+
+    name: str
+    driver: str
+    mode: str
+    url: str
+    user: str | None
+    password: Secret | None
+    pool_min_size: int
+    pool_max_size: int
+    pool_max_wait: float
+    pool_idle_timeout: float | None
+    pool_max_lifetime: float | None
+    pool_check_bypass: float
+    pool_check_timeout: float
+    pool_leak_threshold: float | None
+    pool_reset: str
+    managed_commit: str
+    transaction_required: str
+    cmr_table: str
+    cmr_immediate_cleanup: bool
+    cmr_batch_size: int
+    prepared_owners: tuple[str, ...]
+    recovery_user: str | None
+    recovery_password: Secret | None
+    driver_options: Mapping[str, Any]
+    properties: Properties = field(repr=False, compare=False)
+
+    @classmethod
+    def load(cls, source: str | Path | Properties | None = None, **options: Options) -> DataSourceSettings:
+        """Read a file, or nothing, and what code (`pool_max_size=5`) and TXPOOL_DS_<NAME>_… say before it."""
+        return cls._from_layers(file_of(source), from_code(options, DATASOURCE_KEYS, "driver."))
+
+    @classmethod
+    def _from_layers(cls, file: Properties, code: Mapping[str, Entry]) -> DataSourceSettings:
+        stem = {"name": Entry("name", file.path.stem, str(file.path), file.folder, Source.DEFAULT)} if file.path else {}
+        file = checked(file, DATASOURCE_KEYS, "driver.")
+        name = DATASOURCE_KEYS[0].read(file.overlaid(stem, code))
+        if name is None:
+            raise file.error("name", "is missing: write name = orders, or whatever it is to be called")
+        prefix = f"TXPOOL_DS_{''.join(c if c.isalnum() else '_' for c in name.upper())}_"
+        layers = from_environment(prefix, DATASOURCE_KEYS[1:], "driver."), code
+        values = file.overlaid(stem, defaults(DATASOURCE_KEYS, file), *layers)
+        fields = {key.word: key.read(values) for key in DATASOURCE_KEYS}
+        fields["password"] = password_of(values)
+        passed = {key.removeprefix("driver."): values.plain(key) for key in values if key.startswith("driver.")}
+        settings = cls(**fields, driver_options=passed, properties=values)
+        settings._check(prefix)
+        return settings
+
+    def _check(self, prefix: str) -> None:
+        values = self.properties
+        if self.driver is None:
+            raise values.error("driver", f"is missing: write driver = {' or driver = '.join(DRIVERS)}")
+        sqlite = self.driver == "sqlite3"
+        form = "sqlite:///file.db" if sqlite else "postgresql://user@host:5432/database"
+        if self.url is None:
+            raise values.error("url", f"is missing: write url = {form}, or set {prefix}URL")
+        starts = ("sqlite:///",) if sqlite else ("postgresql://", "postgres://")
+        if not self.url.startswith(starts):
+            raise values.error("url", f"is no url for {self.driver}: write {form}; passwords have keys of their own")
+        if sqlite and self.url.endswith((":memory:", "/")):
+            raise values.error("url", f"names no file, and what is in memory cannot be recovered: write {form}")
+        if sqlite and self.mode == "xa":
+            raise values.error("mode", "cannot be: SQLite cannot prepare. Write mode = cmr, or last-resource or local")
+        if sqlite and self.pool_reset == "always":
+            raise values.error("pool.reset", "cannot be always: SQLite cannot clean a session as a whole. Leave it out")
+        for key in ("user", "password", "recovery.user", "recovery.password"):
+            if sqlite and key in values:
+                raise values.error(key, "has no use: SQLite knows no users. Leave it out")
+            if f"driver.{key}" in values:
+                raise values.error(f"driver.{key}", f"is not passed to the driver: write {key}")
+        if self.pool_min_size > self.pool_max_size:
+            raise values.error("pool.min-size", f"is above pool.max-size, which is {self.pool_max_size}: lower it")
+
+    @property
+    def file(self) -> str:
+        """The absolute path of its file; empty where it has none."""
+        values = self.properties
+        return "" if values.path is None else str(values.folder / values.path.name)
+
+    @property
+    def secrets(self) -> tuple[Secret, ...]:
+        """Every secret, for `redact`."""
+        found = (self.password, self.recovery_password, *self.driver_options.values())
+        return tuple(secret for secret in found if isinstance(secret, Secret))
+
+    def connect_options(self, recovery: bool = False) -> dict[str, Any]:
+        """What the driver's connect takes beside the url, secrets revealed: never log or keep it."""
+        user, password = self.user, self.password
+        if recovery and self.recovery_user:
+            user, password = self.recovery_user, self.recovery_password
+        options = dict(self.driver_options, user=user, password=password)
+        return {
+            name: value.reveal() if isinstance(value, Secret) else value
+            for name, value in options.items()
+            if value is not None
+        }
+
+    def travel(self) -> dict[str, Any]:
+        """Plain data for another process, references unresolved; see `arrive`.
+
+        A file that holds a password itself travels as its path only, and a password from code not at all.
+        """
+        values = self.properties
+        entries = [values.entry(key) for key in values]
+        inside = values.inline
+        readable = values.path is not None and os.access(values.folder / values.path.name, os.R_OK)
+        for entry in inside:
+            if entry.source is not Source.FILE or not readable:
+                raise entry.stays_here()
+        return {
+            "name": self.name,
+            "text": None if inside else values.text,
+            "folder": str(values.folder),
+            "path": self.file or None,
+            "overrides": {e.key: (e.raw, str(e.folder)) for e in entries if e.source > Source.FILE},
+        }
+
+    @classmethod
+    def arrive(cls, travelled: Mapping[str, Any]) -> DataSourceSettings:
+        """The settings again, in the process that `travel`'s data reached; a path alone is read there."""
+        path, text = travelled["path"], travelled["text"]
+        if text is not None:
+            file = Properties.parse(text, path=path, folder=Path(travelled["folder"]))
+        elif os.access(path, os.R_OK):
+            file = Properties.load(path)
+        else:
+            raise ConfigurationError(
+                f"{path}: holds a password itself, so it did not travel, and it cannot be read here: "
+                "write the password as ${env:NAME} or ${file:PATH}"
+            )
+        code = {
+            key: Entry(key, raw, "code", Path(folder), Source.CODE)
+            for key, (raw, folder) in travelled["overrides"].items()
+        }
+        return cls._from_layers(file, code | from_code({"name": travelled["name"]}, DATASOURCE_KEYS))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DataSourceSettings.arrive, (self.travel(),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSettings:
+    """The coordinator of this process; what is not configured is None. Durations are seconds."""
+
+    node_name: str | None
+    log_url: str | None
+    log_user: str | None
+    log_password: Secret | None
+    log_create: bool
+    transaction_timeout: float | None
+    transaction_leak_threshold: float | None
+    transaction_phase_two_wait: float | None
+    datasources: tuple[Path, ...]
+    properties: Properties = field(repr=False, compare=False)
+
+    @classmethod
+    def load(cls, source: str | Path | Properties | None = None, **options: Options) -> CoordinatorSettings:
+        """Read a file, or nothing, and what code (`node_name="etl-1"`) and TXPOOL_… say before it.
+
+        The keys of recovery may stand in the same file.
+        """
+        return cls(**_coordinator_fields(COORDINATOR_KEYS, source, options))
+
+    @classmethod
+    def find(cls) -> CoordinatorSettings:
+        """Load what TXPOOL_CONF names, else conf/txpool.properties if it is there, else no file."""
+        named = os.environ.get("TXPOOL_CONF")
+        path = Path(named or "conf/txpool.properties")
+        if named and not path.is_file():
+            raise ConfigurationError(
+                f"TXPOOL_CONF = {redact_url(named)!r} names no file: name one, or unset the variable"
+            )
+        return cls.load(path if path.is_file() else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverySettings(CoordinatorSettings):
+    """The recovery manager: the coordinator's settings, and its own."""
+
+    #: Empty where it is the own node alone.
+    recovery_nodes: tuple[str, ...]
+    recovery_period: float
+    recovery_backoff: float
+    recovery_lock_timeout: float
+    recovery_orphan_filters: tuple[str, ...]
+    recovery_expiry_interval: float | None
+    recovery_expiry_skip_first: bool
+    recovery_expiry_scanners: tuple[str, ...]
+    status_address: Address | None
+    status_token: Secret | None
+    alarm_in_doubt: float | None
+    alarm_slots: float | None
+
+    @classmethod
+    def load(cls, source: str | Path | Properties | None = None, **options: Options) -> RecoverySettings:
+        """Read a file, or nothing, and what code and TXPOOL_… say before it."""
+        return cls(**_coordinator_fields(COORDINATOR_KEYS + RECOVERY_KEYS, source, options))
+
+
+def _coordinator_fields(
+    keys: tuple[Key, ...], source: str | Path | Properties | None, options: Mapping[str, Options]
+) -> dict[str, Any]:
+    known = COORDINATOR_KEYS + RECOVERY_KEYS
+    file = checked(file_of(source), known)
+    values = file.overlaid(defaults(known, file), from_environment("TXPOOL_", known), from_code(options, known))
+    fields = {key.word: key.read(values) for key in known}
+    fields["log_password"] = password_of(values, "log.password", "log.url")
+    if fields["log_url"] is not None:
+        _check_log(values, fields["log_url"])
+        _check_nodes(values, fields["recovery_nodes"], fields["node_name"], fields["log_url"])
+    _check_status(values, fields["status_address"])
+    return {key.word: fields[key.word] for key in keys} | {"properties": values}
+
+
+def _check_status(values: Properties, address: Address | None) -> None:
+    if address is not None and not address.loopback and "status.token" not in values:
+        raise values.error(
+            "status.address",
+            "can be reached from other machines: write status.token, too, or serve it on this one, 127.0.0.1:9464",
+        )
+
+
+def _check_log(values: Properties, url: str) -> None:
+    form = "write sqlite:///folder, postgresql://user@host:5432/database, or memory: in tests"
+    if not re.fullmatch("memory:|sqlite:///.+|postgresql://.+", url, re.DOTALL):
+        raise values.error("log.url", f"is no place for a log: {form}; passwords have keys of their own")
+    for key in ("log.user", "log.password"):
+        if key in values and not url.startswith("postgresql:"):
+            raise values.error(key, "has no use: only a log on a server has users. Leave it out")
+
+
+def _check_nodes(values: Properties, nodes: tuple[str, ...], own: str | None, log: str) -> None:
+    if "*" in nodes and len(nodes) > 1:
+        raise values.error("recovery.nodes", "names nodes beside *, which means all of them: write one or the other")
+    others = ", ".join(node for node in nodes if node not in ("*", own))
+    if others and not log.startswith("postgresql:"):
+        raise values.error(
+            "recovery.nodes",
+            f"cannot have {others}: a log in a folder is its own node's alone, which is {own}. Leave it out, and run "
+            "recovery where that node's folder is; or share one log, log.url = postgresql://user@host:5432/database",
+        )

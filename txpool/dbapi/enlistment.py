@@ -1,0 +1,286 @@
+"""One datasource's part in one transaction: the physical connection that all its handles share until the end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import RLock, get_ident
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet, ref
+
+from txpool.dbapi.overrides import NOTHING, Wardrobe
+from txpool.dbapi.savepoints import Overlaid, Savepoints
+from txpool.errors import Error, InterfaceError, ProgrammingError, translate, translated
+from txpool.pool import Pooled
+
+if TYPE_CHECKING:
+    from txpool.datasource import DataSource
+    from txpool.dbapi.connection import Connection
+    from txpool.resources.base import MarkedBranch, OpenBranch
+    from txpool.tm.transaction import Transaction
+
+logger = logging.getLogger("txpool")
+
+
+class Enlistment:
+    """Thread-safe: whatever reaches the physical connection holds `lock`.
+
+    Whoever works in it is in its transaction: the transaction is ambient, or the caller is another thread that has
+    none. A thread where another transaction is ambient, or that has suspended this one, is refused.
+    """
+
+    __slots__ = (
+        "_branch",
+        "_datasource",
+        "_doomed",
+        "_driver",
+        "_fresh",
+        "_pooled",
+        "_thread",
+        "cursors",
+        "ended",
+        "gtrid",
+        "how_it_ended",
+        "in_pipeline",
+        "lock",
+        "mode",
+        "owner",
+        "raw",
+        "savepoints",
+        "wardrobe",
+    )
+
+    def __init__(
+        self, datasource: DataSource, transaction: Transaction, pooled: Pooled[Any], branch: OpenBranch | MarkedBranch
+    ) -> None:
+        #: Its transaction, which refers to it: None where that was dropped.
+        self.owner = ref(transaction)
+        self.gtrid = transaction.gtrid
+        #: For people, once it has ended.
+        self.how_it_ended = ""
+        self.mode = datasource.mode
+        self.raw = pooled.raw
+        self.lock = RLock()
+        self.ended = False
+        self._doomed = False
+        #: Within a pipeline the connection's state is not known before its end.
+        self.in_pipeline = False
+        self.wardrobe = Wardrobe(pooled.raw)
+        self.savepoints = Savepoints(pooled.raw) if datasource.settings.managed_commit == "join" else None
+        #: Raw cursors that hold something open on the connection.
+        self.cursors: WeakSet[Any] | None = None
+        self._datasource = datasource
+        self._driver = datasource.driver_adapter
+        self._pooled = pooled
+        self._branch = branch
+        self._thread = get_ident()
+        #: Nothing had been executed before the statement that executes now.
+        self._fresh = True
+
+    # -- for the transaction ------------------------------------------------------------------------------------
+
+    @property
+    def branch(self) -> OpenBranch | MarkedBranch:
+        # The coordinator asks once no new statement can start: the lock waits for the one that is executing.
+        with self.lock:
+            return self._branch
+
+    def doom(self) -> None:
+        """A cancel is on its way, and may come late: its connection is for nobody else. Before `release`, no I/O."""
+        self._doomed = True
+
+    def cancel(self) -> None:
+        """Stop what is executing on it; from any thread, never raises, and may take seconds."""
+        self._driver.cancel(self.raw)
+
+    def release(self, how: str, *, reusable: bool) -> None:
+        """The transaction has ended, and so: back to the pool, or destroyed where its state is not certain."""
+        reusable = reusable and not self._doomed and self._driver.is_open(self.raw)
+        with self.lock:
+            self.ended = True
+            self.how_it_ended = how
+            try:
+                for cursor in list(self.cursors or ()):
+                    cursor.close()
+                self.wardrobe.strip()
+            except Exception as error:
+                logger.info("%s: a connection could not be restored: %s", self._datasource.name, error)
+                reusable = False
+        if reusable:
+            self._datasource.pool.give_back(self._pooled)
+        else:
+            self._datasource.pool.discard(self._pooled)
+
+    @property
+    def home(self) -> object:
+        """As that of its physical connection: None where it is the parent's, after a fork."""
+        return self._pooled.home
+
+    # -- for its handles ----------------------------------------------------------------------------------------
+
+    def require_here(self, ambient: Transaction | None) -> None:
+        """Raise where the caller, whose ambient transaction is another or none, is not in this one."""
+        if self.home is None:
+            raise InterfaceError(
+                f"this connection of {self._datasource.name} is enlisted in {self.gtrid}, which is the "
+                "parent process's: connect() in this process. Nothing was sent."
+            )
+        if ambient is not None:
+            raise ProgrammingError(
+                f"this connection of {self._datasource.name} is enlisted in {self.gtrid}, and here "
+                f"{ambient.gtrid} is ambient: connect() gives one that belongs to it. Nothing was done."
+            )
+        if get_ident() == self._thread:
+            raise ProgrammingError(
+                f"this connection of {self._datasource.name} is enlisted in {self.gtrid}, which is not "
+                "ambient here: resume() it first, or connect() outside it. Nothing was done."
+            )
+
+    def _active(self) -> Transaction:
+        transaction = self.owner()
+        if transaction is None:
+            raise ProgrammingError(
+                f"{self.gtrid}, in which this connection of {self._datasource.name} is enlisted, was dropped without "
+                "its end, and rolls back. Nothing was done."
+            )
+        transaction.require_active()
+        return transaction
+
+    def enter(self, handle: Connection) -> None:
+        """Take the connection for what executes nothing; `leave` follows, unless this raises."""
+        self.lock.acquire()
+        try:
+            self._active()
+            self.wardrobe.wear(NOTHING if handle._own is None else handle._own.attributes)
+        except BaseException:
+            self.lock.release()
+            raise
+
+    def leave(self) -> None:
+        self.lock.release()
+
+    def start(self, handle: Connection) -> None:
+        """Take the connection for a statement; `finish` or `failed` follows, unless this raises."""
+        self.lock.acquire()
+        try:
+            transaction = self._active()
+            self.wardrobe.wear(NOTHING if handle._own is None else handle._own.attributes)
+            self._driver.begin(self.raw, transaction.label)
+            self._fresh = not handle._has_work(self.raw)
+            if self.savepoints is not None:
+                self.savepoints.work(handle)
+        except BaseException as error:
+            self.lock.release()
+            translate(error)
+            raise
+
+    def finish(self, raw_cursor: Any) -> None:
+        """After a statement: whose own SQL ended the transaction hears it at once."""
+        try:
+            if not self.in_pipeline:
+                command = self._driver.ended_by(self.raw, raw_cursor)
+                if command is not None:
+                    raise self.disturb(command)
+        finally:
+            self.lock.release()
+
+    def failed(self, raw_cursor: Any, error: BaseException) -> None:
+        """After a statement that failed; it may have come behind the user's own COMMIT in one message."""
+        translate(error)
+        if self._fresh and getattr(error, "sqlstate", None) is None:
+            self.lock.release()  # the database never saw it
+        else:
+            self.finish(raw_cursor)
+
+    @contextmanager
+    def entered(self, handle: Connection) -> Iterator[None]:
+        """`enter` and `leave` around a block."""
+        self.enter(handle)
+        try:
+            with translated():
+                yield
+        finally:
+            self.leave()
+
+    @contextmanager
+    def started(self, handle: Connection, *, reads: bool = False) -> Iterator[None]:
+        """Around a block that executes without a cursor of ours: the connection's state before and after it tells.
+
+        What it executes may be anything, unless it `reads` only.
+        """
+        self.start(handle)
+        try:
+            self.raw.wrote = self.raw.wrote or not reads
+            fresh = self._fresh
+            try:
+                with translated():
+                    yield
+            finally:
+                if not fresh and not self.in_pipeline and not handle._has_work(self.raw):
+                    raise self.disturb("commit")
+        finally:
+            self.leave()
+
+    def disturb(self, command: str) -> Error:
+        """The user's own SQL has ended the local transaction: the error that says so."""
+        error = ProgrammingError(
+            f"datasource {self._datasource.name}: the SQL {command.upper()} has ended its part in "
+            f"{self.gtrid}, which can only roll back now: what was done here before it is "
+            f"{'committed, and no rollback will undo it' if command == 'commit' else 'undone'}. "
+            "Leave commit and rollback to the transaction."
+        )
+        self._branch.disturb(command)
+        self._doom_all(error)
+        return error
+
+    def _doom_all(self, reason: BaseException) -> None:
+        transaction = self.owner()
+        if transaction is not None:  # one that was dropped rolls back as it is
+            transaction.set_rollback_only(reason)
+
+    def commit(self, handle: Connection) -> None:
+        """A handle's commit()."""
+        savepoints = self._own_savepoints("commit")
+        with self.entered(handle):
+            savepoints.commit(handle)
+
+    def rollback(self, handle: Connection) -> None:
+        """A handle's rollback()."""
+        savepoints = self._own_savepoints("rollback")
+        with self.lock:
+            transaction = self.owner()
+            if transaction is None or not transaction.active:  # it rolls back as a whole, or has
+                return
+            try:
+                with translated():
+                    savepoints.rollback(handle)
+            except Overlaid:
+                error = ProgrammingError(
+                    f"datasource {self._datasource.name}: rollback() on one connection in {self.gtrid} "
+                    "would undo what another has done since, so the transaction is rollback-only now: what was "
+                    "done within it rolls back. End each connection's work before the next one begins."
+                )
+                self._doom_all(error)
+                raise error from None
+
+    def close(self, handle: Connection) -> None:
+        """A handle is closed: what it did stays in the transaction. No lock: finalisers call it, inside any other."""
+        if self.savepoints is not None and not self.ended:
+            self.savepoints.leave(handle)
+
+    def _own_savepoints(self, command: str) -> Savepoints:
+        if self.savepoints is None:
+            raise refuse_end(command, self._datasource, self.gtrid)
+        if self.savepoints.in_block:
+            raise ProgrammingError(f"{command}() inside a block of conn.transaction(): leave the block first")
+        return self.savepoints
+
+
+def refuse_end(command: str, datasource: DataSource, gtrid: str) -> ProgrammingError:
+    """What a handle's commit() or rollback() inside a transaction hears, where it is not to join it."""
+    return ProgrammingError(
+        f"{command}() on a connection of {datasource.name} inside {gtrid}, which owns its work: that ends "
+        f"with the transaction (`txpool.{command}()`, or the end of the block), and is as it was. Libraries that must "
+        "call it, as SQLAlchemy and pandas do, need managed.commit = join."
+    )

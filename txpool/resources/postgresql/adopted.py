@@ -1,0 +1,108 @@
+"""Branches that others have prepared, such as Spark's tasks: this process decides them, and tells them so.
+
+A job may leave hundreds of them in one database. They share a `Channel`, one connection with one message on its way,
+so a driver needs one connection for each database, and the databases still work at the same time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from time import monotonic
+
+from txpool.resources.base import Answer, BranchRecord
+from txpool.resources.driver import Driver
+from txpool.resources.patience import FOREVER, Patience
+from txpool.resources.postgresql.ending import Ending, Verb
+from txpool.resources.postgresql.libpq import IDLE, Session
+
+logger = logging.getLogger("txpool")
+
+
+class Channel:
+    """The one connection over which a datasource's adopted branches are ended. Used by one thread at a time.
+
+    It is opened when it is needed and closed with the last answer. Where the database cannot be reached, that is
+    found out once, and whatever is left has no answer.
+    """
+
+    def __init__(self, driver: Driver, patience: Patience = FOREVER) -> None:
+        self.driver = driver
+        self._patience = patience
+        self._session: Session | None = None
+        self._queue: deque[tuple[AdoptedBranch, Ending]] = deque()
+        self._current: tuple[AdoptedBranch, Ending] | None = None
+        self._answers: dict[AdoptedBranch, Answer] = {}
+
+    def start(self, branch: AdoptedBranch, verb: Verb) -> None:
+        """Send it where the connection is free; otherwise it waits for its turn."""
+        self._answers.pop(branch, None)
+        self._queue.append((branch, Ending(branch.record, verb, self.driver.connect, self._patience)))
+        self._send_next()
+
+    def finish(self, branch: AdoptedBranch) -> Answer:
+        """Its answer; those before it in the queue are answered on the way."""
+        while branch not in self._answers and self._current is not None:
+            asked, ending = self._current
+            self._answers[asked] = ending.finish()
+            self._current = None
+            if ending.overdue:
+                self.close()  # the server hangs: the others would wait as long, one after the other
+            self._send_next()
+        return self._answers.pop(branch, Answer.UNKNOWN)
+
+    def close(self) -> None:
+        """Close the connection; what has no answer yet is left to recovery."""
+        self._queue.clear()
+        self._current = None
+        session, self._session = self._session, None
+        if session is not None:
+            self.driver.close(session.raw)
+
+    def _send_next(self) -> None:
+        if self._current is not None:
+            return
+        if not self._queue:
+            self.close()
+            return
+        try:
+            session = self._opened()
+        except Exception as error:
+            logger.warning("%d prepared branches are left to recovery, no connection: %s", len(self._queue), error)
+            self.close()
+            return
+        self._current = self._queue.popleft()
+        self._current[1].start(session)
+
+    def _opened(self) -> Session:
+        if self._session is not None and self._session.status != IDLE:
+            self.driver.close(self._session.raw)
+            self._session = None
+        if self._session is None:
+            until = self._patience.end()
+            self._session = Session(self.driver.connect(None if until is None else until - monotonic()))
+        return self._session
+
+
+class AdoptedBranch:
+    """A branch that is prepared already, known by its record alone."""
+
+    def __init__(self, record: BranchRecord, channel: Channel) -> None:
+        self.record = record
+        self._channel = channel
+
+    @property
+    def datasource(self) -> str:
+        return self.record.datasource
+
+    def start_commit(self) -> None:
+        self._channel.start(self, Verb.COMMIT)
+
+    def await_commit(self) -> Answer:
+        return self._channel.finish(self)
+
+    def start_rollback(self) -> None:
+        self._channel.start(self, Verb.ROLLBACK)
+
+    def await_rollback(self) -> Answer:
+        return self._channel.finish(self)

@@ -1,0 +1,298 @@
+"""PostgreSQL's branch: PREPARE TRANSACTION, and what the database really answered to it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from contextlib import closing, suppress
+from dataclasses import replace
+from enum import Enum
+from typing import Any
+
+import psycopg
+
+from txpool import failpoints
+from txpool.errors import TransactionRolledBack, translate
+from txpool.resources.base import Answer, BranchRecord, PreparedBranch, Site, Slots, Vote
+from txpool.resources.driver import Driver
+from txpool.resources.local import LocalTransaction
+from txpool.resources.patience import FOREVER, Patience
+from txpool.resources.postgresql.ending import NOTHING, Ending, Verb
+from txpool.resources.postgresql.libpq import ACTIVE, IDLE, INTRANS, Session, ends_session, failure, value, why_not_open
+from txpool.xid import Xid, parse
+
+logger = logging.getLogger("txpool")
+
+#: What a server can hold prepared, and what it holds.
+SLOTS = "select current_setting('max_prepared_transactions')::int, (select count(*) from pg_prepared_xacts)"
+
+
+# Membership is read from the catalogue: pg_has_role() would say of a superuser that it is a member of every role. One
+# that cannot become the owner (SET FALSE, as CREATEROLE has of what it creates) cannot have prepared as the owner.
+# Names of other databases are in their encoding, and may be no text in this one: gids are read where they have but
+# letters of ours, and other names as bytes. Whoever may create in a schema of the search path may give a function or an
+# operator that fits better than pg_catalog's: each has the very types of its arguments here, or its schema.
+_PREPARED = """
+    with recursive prepared as (
+        select * from pg_prepared_xacts
+        where starts_with(gid, 'txp1:') and substring(gid from '^[A-Za-z0-9_.:-]+$') = gid
+    ), counted (owner, role) as (
+        select distinct p.owner, r.oid from prepared p join pg_roles r on r.rolname = p.owner
+        union select c.owner, m.member from counted c join pg_auth_members m on m.roleid = c.role
+            where coalesce((pg_catalog.to_jsonb(m) ->> 'set_option'::text)::boolean, true)
+    ), roles as (
+        select owner, pg_catalog.array_agg(role::text) as roles from counted group by owner
+    )
+    select gid, extract(epoch from clock_timestamp() - prepared)::float8, textsend(p.owner::text), roles.roles,
+        textsend(nullif(p.database, current_database())::text), d.oid::text
+    from prepared p left join roles on roles.owner = p.owner left join pg_database d on d.datname = p.database
+    order by p.prepared
+"""
+
+
+_DUPLICATE = "42710"
+_OWNER = "select owner::text, database::text from pg_prepared_xacts where gid = {}"
+
+
+class _Prepare(Enum):
+    """How far PREPARE has come."""
+
+    UNSENT = "unsent"
+    SENT = "sent"  #: on its way, or answered and not read
+    PREPARED = "prepared"
+    REFUSED = "refused"  #: answered, and nothing is prepared nor will be
+    LOST = "lost"  #: the session was lost before the answer: it may appear later
+
+
+class PostgreSQLBranch(LocalTransaction):
+    """A transaction's part in one PostgreSQL database, over one raw connection of the driver `psycopg`."""
+
+    # Both from its name on: a branch that is alone in its transaction needs neither.
+    #: PREPARE's answer adds the evidence.
+    record: BranchRecord
+    _session: Session
+
+    def __init__(
+        self, datasource: str, driver: Driver, raw: Any, patience: Patience = FOREVER, *, file: str = ""
+    ) -> None:
+        super().__init__(datasource, driver, raw, patience)
+        self._file = file
+        self._stage = _Prepare.UNSENT
+        self._evidence: dict[str, str] = {}
+        self._ending: Ending | None = None
+
+    @property
+    def idle(self) -> bool:
+        return self._stage is _Prepare.UNSENT and super().idle
+
+    @property
+    def site(self) -> Site:
+        return Site(self.datasource, self._raw.identity, self._raw.role, self._file)
+
+    def name(self, xid: Xid) -> None:
+        self.record = BranchRecord(xid, self.datasource, self._raw.identity, self._evidence)
+        self._session = Session(self._raw)
+
+    # -- phase one ----------------------------------------------------------------------------------------------
+
+    def start_prepare(self) -> None:
+        """Send PREPARE, and the question for the transaction's id, which is its evidence, in the same message."""
+        if self._disturbed:
+            raise self._disturbance(self.record.xid.gtrid)
+        session = self._session
+        if not session.is_alive() or session.status != INTRANS:
+            # PostgreSQL would answer ROLLBACK and no error, which psycopg's tpc_prepare() takes for a yes.
+            raise self._no(why_not_open(session.status))
+        self._stage = _Prepare.SENT
+        try:
+            session.send(
+                f"select pg_current_xact_id_if_assigned(); prepare transaction {session.quoted(self.record.xid.joined)}"
+            )
+        except psycopg.Error as error:
+            self._stage = _Prepare.LOST
+            self._note(error)
+            raise
+        if failpoints.armed:
+            failpoints.hit("branch.prepare-sent")
+
+    def await_prepare(self) -> Vote:
+        """Read both answers; only the tag of PREPARE TRANSACTION is a yes."""
+        try:
+            results = self._session.receive(self._patience.vote())
+        except psycopg.Error as error:
+            self._stage = _Prepare.LOST
+            self._note(error)
+            raise
+        finally:
+            self._keep_evidence()
+        failed = failure(results)
+        if failed is not None:
+            # An ERROR is an answer: nothing is prepared. A FATAL may have struck after PREPARE had done its work.
+            self._stage = _Prepare.LOST if ends_session(failed) else _Prepare.REFUSED
+            self._note(failed)
+            if failed.sqlstate == _DUPLICATE:
+                self._tell_owner(failed)
+            raise failed
+        tag = results[-1].command_status if results else None
+        if tag == b"PREPARE TRANSACTION":
+            self._stage = _Prepare.PREPARED
+            return Vote.COMMIT
+        if tag == b"ROLLBACK":
+            self._stage = _Prepare.REFUSED
+            raise self._no("the database answered PREPARE TRANSACTION by ROLLBACK")
+        self._stage = _Prepare.LOST
+        raise self._no("the answer to PREPARE TRANSACTION was lost in an interrupt")
+
+    def _tell_owner(self, error: psycopg.Error) -> None:
+        """Somebody has taken the name before us: whoever may prepare can do that, and it changes no outcome."""
+        session = self._session
+        if session.status != IDLE:
+            return
+        with suppress(psycopg.Error):
+            name = session.quoted(self.record.xid.joined)
+            (found,) = session.run(_OWNER.format(name), self._patience.end())
+            owner, database = found.get_value(0, 0), found.get_value(0, 1)
+            if owner is not None and database is not None:
+                error.add_note(
+                    f"{self.record.xid.joined} is prepared already in database {database.decode()}, and belongs to "
+                    f"the role {owner.decode()}. Where that is none of ours, an administrator of the server ends it"
+                )
+
+    def _keep_evidence(self) -> None:
+        results = self._session.results
+        if results and results[0].ntuples:
+            self._evidence |= {"xid": value(results[0]) or NOTHING, "timeline": self._raw.timeline}
+
+    def _no(self, why: str) -> TransactionRolledBack:
+        gtrid = self.record.xid.gtrid
+        return TransactionRolledBack(
+            f"datasource {self.datasource} voted to roll back {gtrid}: {why}",
+            gtrid=gtrid,
+            datasource=self.datasource,
+        )
+
+    def _note(self, error: psycopg.Error) -> None:
+        translate(error)
+        error.add_note(f"datasource {self.datasource} voted to roll back {self.record.xid.gtrid}")
+
+    # -- phase two ----------------------------------------------------------------------------------------------
+
+    def start_commit(self) -> None:
+        self._start(Verb.COMMIT)
+
+    def await_commit(self) -> Answer:
+        return self._finish(Verb.COMMIT)
+
+    def start_rollback(self) -> None:
+        """Send ROLLBACK PREPARED where it is prepared; anything else has an answer to read first."""
+        if self._stage is _Prepare.PREPARED:
+            self._start(Verb.ROLLBACK)
+
+    def await_rollback(self) -> Answer:
+        if self._stage is _Prepare.SENT:
+            try:
+                self.await_prepare()
+            except Exception as error:
+                logger.info("%s", error)
+        if self._stage is _Prepare.PREPARED:
+            return self._finish(Verb.ROLLBACK)
+        if self._stage is _Prepare.LOST:
+            return self._sweep()
+        return self.rollback()
+
+    def _start(self, verb: Verb) -> None:
+        self._ending = Ending(self.record, verb, self._driver.connect, self._patience)
+        self._ending.start(self._session)
+
+    def _finish(self, verb: Verb) -> Answer:
+        if self._ending is None:
+            self._start(verb)
+        assert self._ending is not None  # noqa: S101 - _start has just made it
+        return self._ending.finish()
+
+    def _sweep(self) -> Answer:
+        """Roll back what PREPARE may have left, where its answer was lost."""
+        if self._session.status == ACTIVE:
+            return Answer.UNKNOWN  # the server hangs, and whoever asks it now would wait as well
+        # That it wrote nothing says how it ended, but not that it will not appear.
+        evidence = {} if self._evidence.get("xid") == NOTHING else self._evidence
+        record = replace(self.record, evidence=evidence)
+        ending = Ending(record, Verb.ROLLBACK, self._driver.connect, self._patience)
+        answered = self._session.is_alive() and self._session.status == IDLE
+        if answered:
+            ending.start(self._session)
+        answer = ending.finish()
+        if answer is not Answer.LOST:
+            return answer
+        # Absent: for good where the session has done with PREPARE, and otherwise it may still appear.
+        return Answer.ROLLED_BACK if answered else Answer.UNKNOWN
+
+
+class PostgreSQLManager:
+    """PostgreSQL's resource manager, for recovery: every method opens a connection, and closes it. Thread-safe.
+
+    `user` is whom the datasource's own sessions log in as, where these connections log in as somebody else; empty where
+    nobody can say. `owners` are further roles whose branches count.
+    """
+
+    def __init__(
+        self, datasource: str, driver: Driver, *, user: str | None = None, owners: Collection[str] = ()
+    ) -> None:
+        self._datasource = datasource
+        self._driver = driver
+        self._user = user
+        self._failures: dict[Xid, str] = {}
+        self._owners = owners
+
+    def identity(self) -> str:
+        with closing(self._driver.connect()) as raw:
+            return str(raw.identity)
+
+    def logins(self) -> frozenset[str]:
+        with closing(self._driver.connect()) as raw:
+            if self._user is None:
+                return frozenset({raw.role})
+            (role,) = raw.execute("select to_regrole(quote_ident(%s))::oid::text", [self._user]).fetchone()
+            return frozenset({role} if role else ())
+
+    def recover(self) -> list[PreparedBranch]:
+        """Those of the whole cluster, as its view shows them to everybody, and who may have prepared each."""
+        with closing(self._driver.connect()) as raw:
+            system = raw.identity.partition("/")[0]
+            rows = raw.execute(_PREPARED).fetchall()
+            encoding = raw.info.encoding
+        found = []
+        for gid, age, owned, roles, at, oid in rows:
+            xid = parse(gid)
+            if xid is not None:
+                owner, database = (name and name.decode(encoding, "replace") for name in (owned, at))
+                own = owner in self._owners or (self._user is None and raw.role in (roles or ()))
+                counted = None if own else frozenset(roles or ())
+                elsewhere = "" if database is None else f"{system}/{oid}"
+                found.append(PreparedBranch(xid, age, owner, counted, elsewhere, database or ""))
+        return found
+
+    def slots(self) -> Slots:
+        """The whole cluster's."""
+        with closing(self._driver.connect()) as raw:
+            return Slots(*raw.execute(SLOTS).fetchone())
+
+    def commit(self, record: BranchRecord) -> Answer:
+        """COMMIT PREPARED. What is absent is told by its evidence; LOST is absent without any."""
+        return self._end(record, Verb.COMMIT)
+
+    def rollback(self, record: BranchRecord) -> Answer:
+        """ROLLBACK PREPARED. LOST is absent without evidence: gone for good only if a later listing lacks it too."""
+        return self._end(record, Verb.ROLLBACK)
+
+    def why_not(self, record: BranchRecord) -> str:
+        """What came in place of the last answer to a branch's commit or rollback; empty where an answer came."""
+        return self._failures.get(record.xid, "")
+
+    def _end(self, record: BranchRecord, verb: Verb) -> Answer:
+        ending = Ending(record, verb, self._driver.connect, level=logging.INFO)
+        answer = ending.alone()
+        self._failures.pop(record.xid, None)
+        if answer is Answer.UNKNOWN:
+            self._failures[record.xid] = ending.why
+        return answer

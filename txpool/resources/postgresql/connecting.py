@@ -1,0 +1,63 @@
+"""An end for the steps that psycopg takes by itself: it has none of its own but one for each address of a connect."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from threading import TIMEOUT_MAX
+from time import monotonic
+from typing import Any, Self
+
+import psycopg
+from psycopg import waiting
+from psycopg.rows import TupleRow
+
+from txpool.resources.postgresql.libpq import INTERVAL, Overdue, Session, bounded
+
+_until: ContextVar[float | None] = ContextVar("until", default=None)
+
+
+class Connecting(psycopg.Connection[TupleRow]):
+    """A connection that can be told how long its opening may take, with all of its hosts and their addresses."""
+
+    @classmethod
+    def connect_until(cls, url: str, until: float | None, **options: Any) -> Self:
+        """As `connect`; `Overdue` once that time of the monotonic clock has come."""
+        token = _until.set(until)
+        try:
+            return cls.connect(url, **options)
+        finally:
+            _until.reset(token)
+
+    @classmethod
+    def _connect_gen(cls, *args: Any, **options: Any) -> Any:
+        steps = super()._connect_gen(*args, **options)
+        return bounded(steps, _until.get(), "connection timeout: the server has not answered in time")
+
+
+def moment(timeout: float | None) -> float | None:
+    """So many seconds from now, by the monotonic clock; None stays for ever."""
+    return None if timeout is None else monotonic() + timeout
+
+
+def look(raw: psycopg.Connection[Any], timeout: float | None) -> None:
+    """Ask the server for a sign of life. TimeoutError where none has come in time: the connection is of no use then."""
+    session = Session(raw)
+    if not session.is_alive():
+        raise psycopg.OperationalError("the server has closed the connection")
+    try:
+        session.run("", moment(timeout))
+    except Overdue:
+        raise TimeoutError(f"the server has not answered within {timeout:g} s") from None
+
+
+def roll_back(raw: psycopg.Connection[Any], until: float | None) -> None:
+    """As psycopg's rollback(); `Overdue` where it, or a statement of another thread, has not ended by then."""
+    if until is None:
+        raw.rollback()
+        return
+    if not raw.lock.acquire(timeout=min(max(until - monotonic(), 0), TIMEOUT_MAX)):
+        raise Overdue("another thread is executing a statement on it")
+    try:
+        waiting.wait(bounded(raw._rollback_gen(), until), raw.pgconn.socket, interval=INTERVAL)
+    finally:
+        raw.lock.release()

@@ -1,0 +1,178 @@
+"""Phase two of a branch that PostgreSQL holds prepared: COMMIT or ROLLBACK PREPARED, and what its answer means."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from enum import Enum
+from time import monotonic
+from typing import Any
+
+import psycopg
+
+from txpool import failpoints
+from txpool.resources.base import Answer, BranchRecord
+from txpool.resources.patience import FOREVER, Patience
+from txpool.resources.postgresql.libpq import Overdue, Session, ends_session, failure, value
+
+logger = logging.getLogger("txpool")
+
+#: In evidence, the id of a transaction that wrote nothing.
+NOTHING = "none"
+
+_NO_TIMEOUTS = "set statement_timeout = 0; set lock_timeout = 0"
+_ABSENT = "42704"
+_NOT_ALLOWED = "42501"
+# Only the role that prepared it may finish it, or a superuser: a member of that role takes it on first.
+_TAKE_ROLE = """select set_config('role', owner::text, false) from pg_prepared_xacts
+    where gid = {} and database = current_database()"""
+# Cancelled by statement_timeout, or a lock's: here neither may have a say.
+_TIMED_OUT = frozenset({"57014", "55P03"})
+_STATUS = {
+    "committed": Answer.COMMITTED,
+    "aborted": Answer.ROLLED_BACK,
+    "in progress": Answer.UNKNOWN,
+}
+
+
+class Verb(Enum):
+    """What a prepared branch is told."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+
+    @property
+    def wanted(self) -> Answer:
+        return Answer.COMMITTED if self is Verb.COMMIT else Answer.ROLLED_BACK
+
+
+_SENT = {Verb.COMMIT: "branch.commit-sent", Verb.ROLLBACK: "branch.rollback-sent"}
+
+
+class Ending:
+    """One verb to one prepared branch: started, then finished, once more on a fresh connection where one was lost."""
+
+    def __init__(
+        self,
+        record: BranchRecord,
+        verb: Verb,
+        connect: Callable[[float | None], Any],
+        patience: Patience = FOREVER,
+        *,
+        level: int = logging.WARNING,
+    ) -> None:
+        self._record = record
+        self._verb = verb
+        self._connect = connect
+        self._patience = patience
+        #: Until when an answer is awaited, from the first start on.
+        self._until: float | None = None
+        #: Of what is said where there is no answer; recovery asks again and again, and says so once itself.
+        self._level = level
+        #: What came in place of an answer.
+        self.why = ""
+        #: Whether the server hangs, as far as could be awaited.
+        self.overdue = False
+        self._session: Session | None = None
+
+    def start(self, session: Session) -> None:
+        """Send it, without waiting; a lost connection is `finish`'s matter."""
+        self._session = session
+        self._until = self._until or self._patience.end()
+        try:
+            session.send(self._statement(session))
+        except psycopg.Error:
+            self._session = None
+        if failpoints.armed:
+            failpoints.hit(_SENT[self._verb])
+
+    def finish(self) -> Answer:
+        """Await the answer. UNKNOWN leaves the branch to recovery, LOST says that it is gone, who knows how."""
+        if self._session is not None:
+            try:
+                return self._read(self._session)
+            except Overdue as error:
+                self.overdue = True
+                self._tell(logging.WARNING, f"it is left to recovery, as {error}")
+                return Answer.UNKNOWN
+            except psycopg.Error as error:
+                self._tell(logging.INFO, f"no answer on this session, trying once more on a fresh one: {error}")
+        return self.alone()
+
+    def alone(self) -> Answer:
+        """The whole of it on a connection of its own; an error leaves it UNKNOWN."""
+        try:
+            self._until = self._until or self._patience.end()
+            remaining = None if self._until is None else self._until - monotonic()
+            with closing(self._connect(remaining)) as raw:
+                session = Session(raw)
+                session.run(_NO_TIMEOUTS, self._until)
+                self.start(session)
+                return self._read(session) if self._session is not None else Answer.UNKNOWN
+        except Exception as error:
+            self._tell(self._level, f"no answer, so the branch is left to recovery: {error}")
+            return Answer.UNKNOWN
+
+    def _statement(self, session: Session) -> str:
+        return f"{self._verb.value} prepared {session.quoted(self._record.xid.joined)}"
+
+    def _read(self, session: Session) -> Answer:
+        """The answer's meaning; psycopg.Error where this session cannot give it."""
+        results = session.receive(self._until)
+        error = failure(results)
+        mend = None if error is None else self._mend(session, error)
+        if mend is not None:
+            session.raw.changed = True
+            session.run(mend, self._until)
+            session.send(self._statement(session))
+            results = session.receive(self._until)
+            error = failure(results)
+        if error is None:
+            if not results:
+                # An interrupt has swallowed it; the same question again meets "absent", and its evidence.
+                raise psycopg.OperationalError("the answer was lost in an interrupt")
+            return self._verb.wanted
+        if ends_session(error) or error.sqlstate in _TIMED_OUT:
+            raise error
+        if error.sqlstate == _ABSENT:
+            return self._gone(session)
+        self._tell(self._level, f"not done, so the branch is left to recovery: {error}")
+        return Answer.UNKNOWN
+
+    def _mend(self, session: Session, error: psycopg.Error) -> str | None:
+        """What to execute before it is tried once more; None where nothing helps."""
+        if error.sqlstate in _TIMED_OUT:
+            return _NO_TIMEOUTS
+        if error.sqlstate == _NOT_ALLOWED:
+            return _TAKE_ROLE.format(session.quoted(self._record.xid.joined))
+        return None
+
+    def _gone(self, session: Session) -> Answer:
+        """It is not prepared here (any more): its transaction's own id tells how it ended."""
+        identity, timeline = session.raw.identity, session.raw.timeline
+        if self._record.identity not in ("", identity):
+            self._tell(logging.ERROR, f"the datasource leads to another server now: {identity}")
+            return Answer.UNKNOWN
+        evidence = self._record.evidence
+        xid = evidence.get("xid")
+        if xid == NOTHING:
+            return self._verb.wanted
+        if xid is None or evidence.get("timeline", "") != timeline:
+            return Answer.LOST
+        try:
+            (found,) = session.run(f"select pg_xact_status('{int(xid)}'::xid8)", self._until)
+        except psycopg.errors.InvalidParameterValue:  # it is of the future: an older state was restored
+            return Answer.LOST
+        return _STATUS.get(value(found) or "", Answer.LOST)
+
+    def _tell(self, level: int, what: str) -> None:
+        self.why = what
+        logger.log(
+            level,
+            "datasource %s: %s of %s: %s",
+            self._record.datasource,
+            self._verb.value,
+            self._record.xid.joined,
+            what,
+        )

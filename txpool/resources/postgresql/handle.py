@@ -1,0 +1,283 @@
+"""psycopg's connection and cursor, over a pooled connection."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+from psycopg.adapt import AdaptersMap
+from psycopg.pq import TransactionStatus
+
+from txpool.dbapi.connection import Connection
+from txpool.dbapi.cursor import Cursor
+from txpool.dbapi.overrides import Attribute, CursorAttribute
+from txpool.errors import InterfaceError, ProgrammingError, translated
+from txpool.tm.required import require_transaction
+
+logger = logging.getLogger("txpool")
+
+_NO_WORK = (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
+
+
+class PsycopgCursor(Cursor):
+    """A cursor as psycopg has it, server-side ones too."""
+
+    __slots__ = ()
+
+    itersize = CursorAttribute()
+    format = CursorAttribute()
+
+    def _executed(self) -> None:
+        # The driver notes what has changed the session, so that the pool restores it.
+        self._connection._datasource.driver_adapter.ended_by(self._home.raw, self._raw)  # type: ignore[union-attr]
+
+    def _closing_executes(self) -> bool:
+        return isinstance(self._raw, psycopg.ServerCursor)
+
+    @contextmanager
+    def copy(self, statement: Any, *args: Any, **kwargs: Any) -> Iterator[Copy]:
+        """COPY, as psycopg's; inside a transaction nobody else can use the connection until its block ends."""
+        with self._block(), self._raw.copy(statement, *args, **kwargs) as copy:
+            yield Copy(copy, self)
+
+    def stream(self, query: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """Rows as they arrive, as psycopg's; inside a transaction nobody else can use the connection meanwhile."""
+        with self._block():
+            yield from self._raw.stream(query, *args, **kwargs)
+
+    def results(self) -> Iterator[Self]:
+        """The cursor at each of its results."""
+        for _ in self._raw.results():
+            yield self
+
+    @contextmanager
+    def _block(self) -> Iterator[None]:
+        connection = self._connection
+        enlistment = connection._working()
+        if self._home is not (enlistment or connection._pooled):
+            self._move(enlistment)
+        if enlistment is None:
+            require_transaction(connection._datasource)
+            with translated():
+                yield
+        else:
+            with enlistment.started(connection):
+                yield
+
+
+class Copy:
+    """A COPY under way: psycopg's own methods, on our cursor and connection."""
+
+    __slots__ = ("_raw", "connection", "cursor", "read", "read_row", "rows", "set_types", "write", "write_row")
+
+    def __init__(self, raw: psycopg.Copy, cursor: PsycopgCursor) -> None:
+        self._raw = raw
+        self.cursor = cursor
+        self.connection = cursor.connection
+        self.set_types = raw.set_types
+        # Called for each row, and so without a step between.
+        self.read, self.read_row, self.rows = raw.read, raw.read_row, raw.rows
+        self.write, self.write_row = raw.write, raw.write_row
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._raw)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return psycopg.Copy
+
+
+class Block(psycopg.Transaction):
+    """A block of conn.transaction(). It belongs to the connection that its handle had when it was made."""
+
+    def __init__(self, handle: PsycopgConnection, savepoint_name: str | None, force_rollback: bool) -> None:
+        self._handle = handle
+        self._enlistment = handle._working()
+        self._home = handle._home()
+        self._mark: Any = None
+        super().__init__(handle._raw(), savepoint_name, force_rollback)
+
+    @property
+    def connection(self) -> Any:
+        return self._handle
+
+    def __enter__(self) -> Self:
+        enlistment = self._enlistment
+        wardrobe = self._handle._dress() if enlistment is None else enlistment.wardrobe
+        # A block may outlive what it stands on.
+        wardrobe.at_the_end["_num_transactions"] = 0
+        if enlistment is None:
+            with translated():
+                return super().__enter__()
+        with enlistment.started(self._handle, reads=True):
+            if self.pgconn.transaction_status == TransactionStatus.IDLE:
+                enlistment.raw.execute("")  # psycopg begins: else the block would begin, and commit
+            super().__enter__()
+            if enlistment.savepoints is not None:
+                self._mark = enlistment.savepoints.enter_block()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        enlistment = self._enlistment
+        home: Any = self._home
+        if home.home is None or (enlistment.ended if enlistment is not None else self._handle._pooled is not home):
+            self.status = self.Status.FAILED
+            if error is None:
+                raise InterfaceError(
+                    "a conn.transaction() block has outlived its connection, or the transaction around it: what was "
+                    "done in it ended with that"
+                )
+            return False
+        if enlistment is None:
+            with translated():
+                return super().__exit__(kind, error, trace)
+        with enlistment.lock, translated():
+            try:
+                return super().__exit__(kind, error, trace)
+            finally:
+                if self._mark is not None:
+                    undone = self.status is not self.Status.COMMITTED
+                    enlistment.savepoints.leave_block(self._mark, undone=undone)  # type: ignore[union-attr]
+
+
+class PsycopgConnection(Connection):
+    """A connection as psycopg has it."""
+
+    __slots__ = ()
+
+    _cursor_class = PsycopgCursor
+    _driver_class = psycopg.Connection
+    _MODES = frozenset({"autocommit", "isolation_level", "read_only", "deferrable"})
+    _FREE = frozenset({"cancel", "cancel_safe", "fileno", "xid"})
+    _EXECUTING = frozenset({"wait"})
+
+    autocommit = Attribute()
+    isolation_level = Attribute()
+    read_only = Attribute()
+    deferrable = Attribute()
+    row_factory = Attribute()
+    cursor_factory = Attribute()
+    server_cursor_factory = Attribute()
+    prepare_threshold = Attribute()
+    prepared_max = Attribute()
+
+    def execute(self, query: Any, params: Any = None, *, prepare: bool | None = None, binary: bool = False) -> Any:
+        """Execute on a new cursor, and return that."""
+        return self.cursor().execute(query, params, prepare=prepare, binary=binary or None)
+
+    @contextmanager
+    def transaction(self, savepoint_name: str | None = None, force_rollback: bool = False) -> Iterator[Block]:
+        """A block as psycopg's; inside a transaction it is a savepoint."""
+        block = Block(self, savepoint_name, force_rollback)
+        if self._raw().pgconn.pipeline_status:
+            # The block's end is answered where it stands, as psycopg has it.
+            with self.pipeline(), block, self.pipeline():
+                yield block
+        else:
+            with block:
+                yield block
+
+    @contextmanager
+    def pipeline(self) -> Iterator[psycopg.Pipeline]:
+        """Pipeline mode, as psycopg's; inside a transaction nobody else can use the connection until its block ends."""
+        enlistment = self._working()
+        if enlistment is None:
+            with translated(), self._raw().pipeline() as pipeline:
+                yield pipeline
+            return
+        with enlistment.started(self):
+            outermost, enlistment.in_pipeline = not enlistment.in_pipeline, True
+            try:
+                with enlistment.raw.pipeline() as pipeline:
+                    yield pipeline
+            finally:
+                enlistment.in_pipeline = not outermost
+
+    @property
+    def adapters(self) -> AdaptersMap:
+        """The handle's own: what is registered here is gone when it is given back."""
+        if "_adapters" not in self._owned().attributes:
+            self._set("_adapters", AdaptersMap(self._raw().adapters))
+        adapters: AdaptersMap = self._owned().attributes["_adapters"]
+        return adapters
+
+    @property
+    def connection(self) -> Self:
+        return self
+
+    @property
+    def broken(self) -> bool:
+        """True where the physical connection was lost."""
+        home: Any = self._home()
+        return home is not None and self._datasource is not None and bool(home.raw.broken)
+
+    def add_notice_handler(self, callback: Callable[[Any], None]) -> None:
+        """As psycopg's, for as long as this handle works."""
+        self._set("_notice_handlers", [*self._get("_notice_handlers"), callback])
+
+    def remove_notice_handler(self, callback: Callable[[Any], None]) -> None:
+        self._set("_notice_handlers", _without(self._get("_notice_handlers"), callback))
+
+    def add_notify_handler(self, callback: Callable[[Any], None]) -> None:
+        """As psycopg's, for as long as this handle works."""
+        self._set("_notify_handlers", [*self._get("_notify_handlers"), callback])
+
+    def remove_notify_handler(self, callback: Callable[[Any], None]) -> None:
+        self._set("_notify_handlers", _without(self._get("_notify_handlers"), callback))
+
+    def set_autocommit(self, value: bool) -> None:
+        self.autocommit = value
+
+    def set_isolation_level(self, value: Any) -> None:
+        self.isolation_level = value
+
+    def set_read_only(self, value: bool | None) -> None:
+        self.read_only = value
+
+    def set_deferrable(self, value: bool | None) -> None:
+        self.deferrable = value
+
+    def _bring(self, raw: Any, modes: Mapping[str, Any]) -> None:
+        for name, value in modes.items():
+            if name != "autocommit" and value != getattr(raw, name):
+                setattr(raw, name, value)
+
+    def _set_mode(self, raw: Any, name: str, value: Any) -> None:
+        if name != "autocommit":
+            if value != getattr(raw, name):
+                setattr(raw, name, value)  # psycopg refuses it once the transaction has begun
+        elif value:
+            raise ProgrammingError(
+                "autocommit cannot be switched on where a transaction owns the connection: what must not be part of "
+                "it needs a connection outside, see txpool.suspend(). Nothing was done."
+            )
+
+    def _has_work(self, raw: Any) -> bool:
+        return raw.pgconn.transaction_status not in _NO_WORK
+
+    def _leave_block(self, *, failed: bool) -> None:
+        try:
+            if failed:
+                self._roll_back_quietly()
+            else:
+                self.commit()
+        finally:
+            self.close()
+
+    def _roll_back_quietly(self) -> None:
+        try:
+            self.rollback()
+        except Exception as error:
+            logger.warning("%r: rolling back after an error failed: %s", self, error)
+
+
+def _without(handlers: list[Any], callback: Any) -> list[Any]:
+    rest = [*handlers]
+    rest.remove(callback)
+    return rest

@@ -1,0 +1,83 @@
+"""A local transaction in PostgreSQL that seems to have only read: whether that is so, and its end beside the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from txpool.errors import TransactionRolledBack, translate
+from txpool.resources.driver import Driver
+from txpool.resources.patience import Patience
+from txpool.resources.postgresql.libpq import INTRANS, Session, failure, value, why_not_open
+
+# Without an id it has written nothing here, but a function may have written elsewhere, through a foreign server. What
+# is serializable may be refused at its end though it has only read. A cursor WITH HOLD executes at the COMMIT what is
+# left of its query, which may write. The types of all arguments are exact, as wherever somebody may have made something
+# that fits better in a schema of the search path.
+_HAS_ONLY_READ = (
+    "select pg_catalog.pg_current_xact_id_if_assigned() is null "
+    "and not exists (select from pg_catalog.pg_foreign_server) "
+    "and not exists (select from pg_catalog.pg_cursors where is_holdable) "
+    "and pg_catalog.current_setting('transaction_isolation'::text) operator(pg_catalog.<>) 'serializable'::text"
+)
+
+
+class PostgreSQLReading:
+    """One connection's. Used by one thread at a time."""
+
+    def __init__(self, datasource: str, driver: Driver, raw: Any, patience: Patience) -> None:
+        self.datasource = datasource
+        self._driver = driver
+        self._raw = raw
+        self._patience = patience
+        self._session = Session(raw)
+
+    def start_asking(self) -> None:
+        session = self._session
+        if not session.is_alive() or session.status != INTRANS:
+            raise self._no(why_not_open(session.status))
+        try:
+            session.send(_HAS_ONLY_READ)
+        except psycopg.Error as error:
+            raise self._noted(error) from None
+
+    def await_answer(self) -> bool:
+        try:
+            results = self._session.receive(self._patience.vote())
+        except psycopg.Error as error:
+            raise self._noted(error) from None
+        failed = failure(results)
+        if failed is not None:
+            raise self._noted(failed)
+        if not results:
+            raise self._no("the answer to whether it has only read was lost in an interrupt")
+        return value(results[-1]) == "t"
+
+    def require_alive(self) -> None:
+        if not self._session.is_alive():
+            raise self._no(why_not_open(self._session.status))
+
+    def start_commit(self) -> None:
+        self._session.send("commit")
+
+    def await_commit(self) -> None:
+        results = self._session.receive(self._patience.end())
+        failed = failure(results)
+        if failed is not None:
+            raise failed
+        if not results or results[-1].command_status != b"COMMIT":
+            raise psycopg.OperationalError("it was not answered by COMMIT")
+
+    def drop(self) -> None:
+        self._driver.close(self._raw)
+
+    def _noted(self, error: psycopg.Error) -> psycopg.Error:
+        translate(error)
+        error.add_note(f"datasource {self.datasource} voted to roll back, when it was asked whether it has only read")
+        return error
+
+    def _no(self, why: str) -> TransactionRolledBack:
+        return TransactionRolledBack(
+            f"datasource {self.datasource} voted to roll back: {why}", datasource=self.datasource
+        )

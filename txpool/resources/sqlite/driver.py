@@ -1,0 +1,128 @@
+"""sqlite3: SQLite, from the standard library."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sqlite3
+from typing import TYPE_CHECKING, Any, Final
+
+from txpool.errors import ConfigurationError, translated
+
+if TYPE_CHECKING:
+    from txpool.config.settings import DataSourceSettings
+
+_LEVEL: Final = "DEFERRED"
+# sqlite3's own arguments, which a file can give as text only.
+_KINDS = {"timeout": float, "cached_statements": int, "detect_types": int}
+_marks = itertools.count(1)
+
+
+class Connection(sqlite3.Connection):
+    """A physical connection, and the mark of its transaction."""
+
+    #: The identity of the table of marks that was met over it.
+    marks = ""
+    #: Written into the temporary database by `begin`: it is there afterwards if the transaction has committed.
+    mark = 0
+    #: As psycopg's; nobody asks.
+    wrote = True
+
+
+class SQLiteDriver:
+    """SQLite. Thread-safe; a raw connection has one user at a time, and may change threads."""
+
+    module: Any = sqlite3
+    roles: tuple[str, ...] = ()
+
+    def __init__(self, settings: DataSourceSettings) -> None:
+        self._settings = settings
+        self._path = settings.url.removeprefix("sqlite:///")
+
+    def connect(self, timeout: float | None = None) -> Connection:
+        with translated():
+            raw = Connection(self._path, check_same_thread=False, isolation_level=_LEVEL, **self._options())
+            try:
+                self._make_durable(raw)
+            except BaseException:
+                raw.close()
+                raise
+        return raw
+
+    def _options(self) -> dict[str, Any]:
+        options = self._settings.connect_options()
+        for name, value in options.items():
+            if name not in _KINDS:
+                raise self._wrong(name, f"is not one of {', '.join(_KINDS)}: leave it out")
+            with contextlib.suppress(ValueError):
+                options[name] = _KINDS[name](value)
+                continue
+            raise self._wrong(name, "is no number: write one")  # not shown: it may be a reference's, and that a secret
+        return options
+
+    def is_open(self, raw: Connection) -> bool:
+        try:
+            return raw.total_changes >= 0
+        except sqlite3.ProgrammingError:  # closed
+            return False
+
+    def is_clean(self, raw: Connection) -> bool:
+        try:
+            return (
+                not raw.in_transaction
+                and raw.isolation_level == _LEVEL
+                and raw.row_factory is None
+                and raw.text_factory is str
+            )
+        except sqlite3.ProgrammingError:  # closed
+            return False
+
+    def reset(self, raw: Connection, timeout: float | None = None) -> None:
+        with translated():
+            raw.rollback()
+            raw.isolation_level = _LEVEL
+            raw.row_factory = None
+            raw.text_factory = str
+            self._make_durable(raw)
+
+    def ping(self, raw: Connection, timeout: float | None = None) -> None:
+        with translated():
+            raw.execute("select 1")
+
+    def close(self, raw: Connection) -> None:
+        raw.close()
+
+    def cancel(self, raw: Connection, timeout: float | None = None) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            raw.interrupt()
+
+    def begin(self, raw: Connection, label: str = "") -> None:
+        """Take the write lock at once: a transaction that has read can then always write."""
+        if raw.in_transaction:
+            return
+        with translated():
+            raw.execute("begin immediate")
+            raw.mark = next(_marks) & 0x7FFFFFFF
+            raw.execute(f"pragma temp.user_version = {raw.mark}")
+
+    def ended_by(self, raw: Connection, raw_cursor: sqlite3.Cursor) -> str | None:
+        if raw.in_transaction:
+            return None
+        (mark,) = sqlite3.Cursor(raw).execute("pragma temp.user_version").fetchone()
+        return "commit" if mark == raw.mark else "rollback"
+
+    def _make_durable(self, raw: Connection) -> None:
+        """A mark must survive the power: FULL does so in WAL mode; without it the journal's unlink needs EXTRA."""
+        if self._settings.mode != "cmr":
+            return
+        cursor = sqlite3.Cursor(raw)
+        (journal,) = cursor.execute("pragma journal_mode").fetchone()
+        if journal in ("memory", "off"):
+            raise ConfigurationError(
+                f"datasource {self._settings.name}: journal_mode={journal} does not survive a crash, and a marked "
+                "datasource must: use WAL or DELETE"
+            )
+        cursor.execute(f"pragma synchronous = {'full' if journal == 'wal' else 'extra'}")
+
+    def _wrong(self, option: str, problem: str) -> ConfigurationError:
+        return ConfigurationError(f"datasource {self._settings.name}: driver.{option} {problem}")

@@ -1,0 +1,166 @@
+"""The "txpool" format of Spark's own readers and writers, by its Python Data Source API.
+
+Spark runs the parts of it in processes of its own: the planner's, the tasks', the commit's. What they need of the
+driver's process they ask of its desk.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from txpool.errors import NotSupportedError
+from txpool.jobs.announcing import open_ones, tell
+from txpool.spark.commit.session import guard, require_classic
+from txpool.spark.source.deposit import Deposit, deposit
+from txpool.spark.source.desk import Desk, ask
+from txpool.spark.source.plan import WritePlan, plan_write
+from txpool.spark.source.reading import Reader, ReadPlan, plan_reading
+from txpool.spark.source.teller import Teller
+from txpool.tm.manager import current
+
+
+@dataclass(frozen=True, slots=True)
+class _PlanWrite:
+    options: dict[str, str]
+    schema: StructType
+    overwrite: bool
+    streaming: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _PlanReading:
+    options: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    plan: WritePlan
+    deposits: Sequence[Deposit]
+
+
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    plan: WritePlan
+    deposits: Sequence[Deposit | None]
+
+
+class Format(DataSource):
+    """`format("txpool")` of `df.write`, `df.writeStream` and `spark.read`, once it is registered."""
+
+    #: Where the driver's desk is.
+    address: str
+
+    @classmethod
+    def name(cls) -> str:
+        return "txpool"
+
+    def schema(self) -> StructType:
+        plan: ReadPlan = ask(self.address, _PlanReading({**self.options}))
+        return plan.schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return Reader(ask(self.address, _PlanReading({**self.options})), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Writer:
+        return self._writer(schema, overwrite, streaming=False)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Writer:  # noqa: N802 - the name is Spark's
+        return self._writer(schema, overwrite, streaming=True)
+
+    def _writer(self, schema: StructType, overwrite: bool, *, streaming: bool) -> Writer:
+        return Writer(self.address, ask(self.address, _PlanWrite({**self.options}, schema, overwrite, streaming)))
+
+
+class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
+    """One write: planned in one process, done in many, committed in another. A stream's batch is planned for each."""
+
+    def __init__(self, address: str, plan: WritePlan) -> None:
+        self._address = address
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return deposit(self._plan, iterator)
+
+    def commit(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803 - the name is Spark's
+        ask(self._address, _Commit(self._plan, messages))
+
+    def abort(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803
+        ask(self._address, _Abort(self._plan, messages))
+
+
+class _Office:
+    """What the desk answers with: this process's datasources, and its transactions."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self.pid = os.getpid()
+        self.context = session.sparkContext
+        self._teller = Teller(session)
+        tell(current())
+        self.desk = Desk(self._answer)
+
+    def close(self) -> None:
+        """Another session takes its place."""
+        self.desk.close()
+
+    def _answer(self, request: object) -> Any:
+        match request:
+            case _PlanWrite(options, schema, overwrite, streaming):
+                guard(self.context)
+                others = () if streaming else open_ones()
+                return self._teller.planned(plan_write(options, schema, overwrite, others, streaming=streaming))
+            case _PlanReading(options):
+                return plan_reading(options)
+            case _Commit(plan, deposits):
+                self._teller.commit(plan, deposits)
+            case _Abort(plan, deposits):
+                self._teller.abort(plan, deposits)
+        return None
+
+
+_office: _Office | None = None
+_registering = threading.Lock()
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("txpool")` known to a session; may be called again.
+
+    Each thread's Spark jobs carry the name of its ambient transaction, and a write by the format is a part of that;
+    where there is none, it is a transaction of its own. NotSupportedError for Spark Connect.
+    """
+    global _office
+    require_classic(spark, "register()")
+    if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
+        raise NotSupportedError(
+            'format("txpool") needs each thread of Python to be one of Spark\'s: leave PYSPARK_PIN_THREAD as it is. '
+            "Nothing was done"
+        )
+    with _registering:
+        if _office is None or _office.pid != os.getpid() or _office.context is not spark.sparkContext:
+            if _office is not None:
+                _office.close()
+            _office = _Office(spark)
+    spark.dataSource.register(_found_at(_office.desk.address))
+
+
+def _found_at(where: str) -> type[Format]:
+    """A class that Spark pickles whole, and with it the address."""
+
+    class Registered(Format):
+        address = where
+
+    return Registered

@@ -1,0 +1,155 @@
+"""What a task of write_table() does: one partition's record batches by COPY, into the table or a staging table.
+
+Into the table it is a part of the task's subordinate transaction, as foreach_partition() has it, and ends prepared.
+Into a staging table it is a local transaction that ends committed: the rows stand under the attempt that wrote them,
+and are nobody's before the driver has moved them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import Accumulator, TaskContext
+
+from txpool.datasource import connect
+from txpool.spark.commit.attempts import PartitionResult
+from txpool.spark.commit.tracing import Trail, traced, trail
+from txpool.spark.commit.travel import Luggage
+from txpool.spark.commit.worker import quicken
+from txpool.spark.table.target import listed, quoted
+from txpool.spark.types.columns import Layout
+from txpool.spark.types.encoding import HEADER, TRAILER, Wire, encode
+
+#: The local property of the job that says where its tasks write.
+PLACE = "txpool.write.place"
+DIRECT, STAGED = "direct", "staged"
+#: The schema of what the job returns: a packed result for each partition.
+RESULT = "packed string"
+#: The staging table's own column: the attempt that wrote a row.
+ATTEMPT = "txpool_attempt"
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """COPY of one partition.
+
+    `label` is the session's application_name while it runs, for people to see; empty where its transaction has one.
+    """
+
+    datasource: str
+    statement: str
+    wires: tuple[Wire, ...]
+    label: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
+        """Within the ambient transaction; the rows, and the bytes that were sent."""
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return 0, 0  # and no branch
+        return self.into(connect(self.datasource), chain([first], batches))
+
+    def into(self, connection: Any, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
+        """The same over a connection."""
+        rows = size = 0
+        cursor = connection.cursor()
+        if self.label:
+            cursor.execute("select set_config('application_name', %s, true)", [self.label])
+        with cursor.copy(self.statement) as copy:
+            copy.write(HEADER)
+            for batch in batches:
+                for piece in encode(batch, self.wires):
+                    copy.write(piece)
+                    size += len(piece)
+                rows += batch.num_rows
+            copy.write(TRAILER)
+        return rows, size
+
+
+def copy_into(datasource: str, table: str, layout: Layout, label: str = "") -> Copy:
+    """COPY into the table itself."""
+    statement = f"copy {table} ({listed(layout.names)}) from stdin (format binary)"
+    return Copy(datasource, statement, layout.wires, label)
+
+
+def copy_staged(datasource: str, staging: str, layout: Layout, label: str) -> Copy:
+    """COPY into a staging table, whose columns are `staged_columns`."""
+    statement = f"copy {staging} ({listed(layout.names)}, {ATTEMPT}) from stdin (format binary)"
+    return Copy(datasource, statement, (*layout.wires, Wire(ATTEMPT, "bigint")), label)
+
+
+def staged_columns(layout: Layout) -> list[str]:
+    """A staging table's columns, as SQL declares them."""
+    declared = zip(layout.names, layout.declared, strict=True)
+    return [*(f"{quoted(name)} {kind}" for name, kind in declared), f"{ATTEMPT} bigint not null"]
+
+
+def measure(batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
+    """The size of a partition that an earlier attempt has written: its rows, and what they take in Arrow."""
+    rows = size = 0
+    for batch in batches:
+        rows += batch.num_rows
+        size += batch.nbytes
+    return rows, size
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """COPY of one partition into a staging table, in a local transaction of its own."""
+
+    copy: Copy
+    luggage: Luggage
+    #: Whose work it is.
+    gtrid: str
+    write: int
+    #: Called with the connection before there are rows on it: where tasks create the table themselves.
+    prepare: Callable[[Any], object] | None = None
+    #: That of the ambient transaction where it is packed.
+    trail: Trail = field(default_factory=trail)
+
+    def __call__(self, partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+        context = TaskContext.get()
+        assert context is not None  # noqa: S101 - Spark runs this
+        attempt = context.taskAttemptId()
+        self.luggage.unpack()
+        size = 0, 0
+        with traced(self.trail, self.gtrid, write=self.write, partition=partition, attempt=attempt):
+            first = next((batch for batch in batches if batch.num_rows), None)
+            if first is not None:
+                with closing(connect(self.copy.datasource)) as connection:
+                    if self.prepare is not None:
+                        self.prepare(connection)
+                    size = self.copy.into(connection, (_under(attempt, batch) for batch in chain([first], batches)))
+                    connection.commit()
+        return iter([PartitionResult(partition, attempt, (), {}, size).pack()])
+
+
+def _under(attempt: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with a column for its attempt."""
+    column = pa.array(np.full(batch.num_rows, attempt, np.int64))
+    return pa.RecordBatch.from_arrays([*batch.columns, column], [*batch.schema.names, ATTEMPT])
+
+
+@dataclass(frozen=True, slots=True)
+class InArrow:
+    """The function that DataFrame.mapInArrow runs in every task: the way is chosen once partitions are counted."""
+
+    ways: Mapping[str, Callable[[int, Iterator[pa.RecordBatch]], Iterator[dict[str, Any]]]]
+    done: Accumulator[dict[int, tuple[int, int]]] | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None  # noqa: S101 - Spark runs this
+        partition = context.partitionId()
+        quicken()
+        way = self.ways[context.getLocalProperty(PLACE) or DIRECT]
+        for packed in way(partition, batches):
+            if self.done is not None:
+                self.done.add({partition: tuple(packed["size"])})
+            yield pa.RecordBatch.from_pydict({"packed": [json.dumps(packed)]})

@@ -1,0 +1,128 @@
+"""Each partition as a transaction of its own, exactly once: for a write that need not be one whole.
+
+A partition's rows are committed together with a record of them, in a table that recovery never cleans. Whoever comes
+again, a retry of Spark's or a later run of the job, meets the record and writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from txpool.datasource import DataSource, connect
+from txpool.errors import ProgrammingError
+from txpool.resources.postgresql.staging import SCHEMA
+from txpool.resources.postgresql.trust import require_locked
+from txpool.resources.records import create_table
+from txpool.spark.commit.attempts import PartitionResult
+from txpool.spark.commit.status import TaggedJob
+from txpool.spark.commit.travel import Luggage
+from txpool.spark.table.copying import PLACE, RESULT, Copy, InArrow, copy_into
+from txpool.spark.table.privileges import require_privileges
+from txpool.spark.table.replay import Replay, fingerprint
+from txpool.spark.table.report import Copying, Finished, Progress, WriteReport, watching
+from txpool.spark.table.target import Target
+from txpool.spark.types.columns import match
+from txpool.tm.manager import current
+
+EACH = "each"
+#: What a server keeps of an application_name.
+_LABEL = 63
+_TABLE = f"{SCHEMA}.partitions"
+_COLUMNS = """
+    transaction_id text, target text, partition integer, row_count bigint, made_at timestamptz not null default now(),
+    primary key (transaction_id, target, partition)
+"""
+_CLAIM = (
+    f"insert into {_TABLE} (transaction_id, target, partition) values (%s, %s, %s) "  # noqa: S608
+    "on conflict do nothing returning partition"
+)
+_READ = f"select row_count from {_TABLE} where transaction_id = %s and target = %s and partition = %s"  # noqa: S608
+_FINISH = f"update {_TABLE} set row_count = %s where transaction_id = %s and target = %s and partition = %s"  # noqa: S608
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """The task: one partition, in a local transaction that ends committed."""
+
+    copy: Copy
+    luggage: Luggage
+    transaction_id: str
+    target: str
+
+    def __call__(self, partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+        context = TaskContext.get()
+        assert context is not None  # noqa: S101 - Spark runs this
+        self.luggage.unpack()
+        key = [self.transaction_id, self.target, partition]
+        with closing(connect(self.copy.datasource)) as connection:
+            cursor = connection.cursor()
+            require_locked(cursor, _TABLE)
+            # It waits for an attempt that is at it, and then meets its record or takes its place.
+            if cursor.execute(_CLAIM, key).fetchone() is None:
+                (rows,) = cursor.execute(_READ, key).fetchone()
+                size = rows, 0
+            else:
+                first = next((batch for batch in batches if batch.num_rows), None)
+                size = (0, 0) if first is None else self.copy.into(connection, chain([first], batches))
+                cursor.execute(_FINISH, [size[0], *key])
+            connection.commit()
+        return iter([PartitionResult(partition, context.taskAttemptId(), (), {}, size).pack()])
+
+
+def write_each(
+    df: DataFrame,
+    source: DataSource,
+    target: Target,
+    mode: str,
+    *,
+    transaction_id: str | None,
+    progress: Callable[[Progress], object] | None,
+) -> WriteReport:
+    """Run the job, or what an earlier run has left of it. ProgrammingError where it cannot be so."""
+    ambient = current()
+    if transaction_id is None or mode != "append" or not target.exists or (ambient is not None and not ambient.ended):
+        raise ProgrammingError(
+            "atomicity='partition' wants a transaction_id, mode 'append', a table that is there, and no transaction "
+            "around it, since each partition is one of its own. Nothing was done."
+        )
+    selected, layout = match(df, target.columns, target.name)
+    require_privileges(source, target, layout.names, strategy=EACH)
+    context = df.sparkSession.sparkContext
+    label = f"{context.applicationId}/{transaction_id}"[:_LABEL]
+    replay = Replay(source, transaction_id, target.name, label, mode, fingerprint(df))
+    with closing(source.connect()) as connection:
+        earlier = replay.claim(connection)
+        create_table(connection.cursor(), _TABLE, _COLUMNS)
+        connection.commit()
+    report = WriteReport(label, 0, target.name, mode)
+    if earlier is not None and earlier.rows is not None:
+        replay.require_same(earlier, df)
+        return replace(report, partitions=earlier.partitions or 0, rows=earlier.rows)
+    copy = copy_into(source.name, target.name, layout, label)
+    luggage = Luggage.pack([source], {source.name: source})
+    done = context.accumulator({}, Finished()) if progress is not None else None
+    with TaggedJob(context, f"{label}/{replay.plan}") as job, ExitStack() as stack:
+        rdd = selected.mapInArrow(InArrow({EACH: Each(copy, luggage, transaction_id, target.name)}, done), RESULT).rdd
+        partitions = rdd.getNumPartitions()
+        with closing(source.connect()) as connection:
+            replay.require_partitions(connection, partitions)
+            connection.commit()
+        context.setLocalProperty(PLACE, EACH)
+        stack.callback(context.setLocalProperty, PLACE, "")
+        stack.enter_context(watching(progress, Copying(source, label, partitions, done).look, label))
+        packed = [json.loads(row.packed) for row in rdd.collect()]
+        attempts, _ = job.attempts()
+    rows, size = sum(each["size"][0] for each in packed), sum(each["size"][1] for each in packed)
+    with closing(source.connect()) as connection:
+        replay.finish(connection, partitions, rows)
+        connection.commit()
+    return replace(report, strategy=EACH, partitions=partitions, attempts=attempts, rows=rows, bytes=size)

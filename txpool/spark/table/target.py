@@ -1,0 +1,165 @@
+"""The table that is written to, as its database describes it; read outside of any transaction, as tasks will see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any, LiteralString
+
+import psycopg
+
+from txpool.datasource import DataSource
+from txpool.errors import NotSupportedError, ProgrammingError
+from txpool.spark.types.columns import Column
+
+_TABLE: LiteralString = """
+    select c.oid, format('%%I.%%I', n.nspname, c.relname), c.relkind::text, has_any_column_privilege(c.oid, 'insert'),
+        row_security_active(c.oid)
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(%s)
+"""
+# Domains are looked through; a numeric's typmod has its scale in eleven bits, with a sign.
+_COLUMNS: LiteralString = """
+    with recursive base(attnum, oid, typmod) as (
+        select attnum, atttypid, atttypmod from pg_attribute where attrelid = %(table)s and attnum > 0
+        union all
+        select b.attnum, t.typbasetype, t.typtypmod from base b join pg_type t on t.oid = b.oid where t.typtype = 'd'
+    )
+    select a.attname::text, format_type(a.atttypid, a.atttypmod), coalesce(e.typname, t.typname)::text,
+        coalesce(e.oid, t.oid)::int8, e.oid is not null, coalesce(e.typtype, t.typtype) = 'e',
+        case when coalesce(e.typname, t.typname) = 'numeric' and b.typmod > 3
+            then (((b.typmod - 4) & 2047) # 1024) - 1024 end,
+        a.attnotnull and not a.atthasdef and a.attidentity = '', a.attgenerated <> ''
+    from pg_attribute a join base b on b.attnum = a.attnum join pg_type t on t.oid = b.oid and t.typtype <> 'd'
+        left join pg_type e on t.typcategory = 'A' and e.oid = t.typelem
+    where a.attrelid = %(table)s and not a.attisdropped order by a.attnum
+"""
+_KEYS: LiteralString = """
+    select array_agg(a.attname::text) from pg_index i
+        join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any (i.indkey[0:i.indnkeyatts - 1])
+    where i.indrelid = %s and i.indisunique and i.indisvalid and i.indimmediate
+        and i.indpred is null and i.indexprs is null
+    group by i.indexrelid
+"""
+_KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A table, or one that is to be."""
+
+    #: Schema and name, quoted where they must be.
+    name: str
+    columns: tuple[Column, ...] = ()
+    #: The columns of each unique index.
+    keys: tuple[frozenset[str], ...] = ()
+    exists: bool = True
+    #: Policies say which rows this user may write.
+    row_security: bool = False
+    #: What INSERT says of columns that count by themselves.
+    overriding: str = "overriding system value"
+
+
+def look(
+    datasource: DataSource, table: str, new: Sequence[tuple[str, str]] | None = None, keys: Sequence[str] = ()
+) -> Target:
+    """The table as it is; one that is missing as it would be with the columns `new`, which leaves nothing behind.
+
+    Errors: ProgrammingError where it is missing, or may not be written; NotSupportedError for what is no table.
+    """
+    try:
+        return Context().run(_look, datasource, table, new, keys)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise ProgrammingError(
+            f"{datasource.name}: {str(error).splitlines()[0]}, for {table}: grant usage on its schema to that user, "
+            "and create where the table is to be made. Nothing was done."
+        ) from error
+
+
+def _look(datasource: DataSource, table: str, new: Sequence[tuple[str, str]] | None, keys: Sequence[str]) -> Target:
+    # To close the connection rolls back what was created for a look.
+    with closing(datasource.connect()) as connection:
+        cursor = connection.cursor()
+        found = cursor.execute(_TABLE, [table]).fetchone()
+        exists = found is not None
+        if not exists:
+            name = _parsed(cursor, table)
+            if new is None:
+                raise ProgrammingError(
+                    f"there is no table {name} in {datasource.name}: name one that is, or let it be made by "
+                    "create=True. Nothing was done."
+                )
+            cursor.execute(create_statement(name, new, keys))
+            found = cursor.execute(_TABLE, [name]).fetchone()
+        oid, name, kind, allowed, row_security = found
+        if kind not in ("r", "p"):
+            raise NotSupportedError(f"{name} in {datasource.name} is {_KINDS.get(kind, 'no table')}: name its table")
+        if not allowed:
+            raise ProgrammingError(f"the user of {datasource.name} may not write to {name}: grant insert on {name}")
+        columns = [Column(*row) for row in cursor.execute(_COLUMNS, {"table": oid}).fetchall()]
+        unique = [frozenset(names) for (names,) in cursor.execute(_KEYS, [oid]).fetchall()]
+        return Target(name, tuple(columns), tuple(unique), exists, row_security)
+
+
+def _parsed(cursor: Any, table: str) -> str:
+    """The full name that a new table will have."""
+    (parts, schema) = cursor.execute("select parse_ident(%s), current_schema()", [table]).fetchone()
+    if len(parts) > 2:
+        raise ProgrammingError(f"{table!r} has too many parts: write table, or schema.table. Nothing was done.")
+    parts = parts if len(parts) == 2 else [schema or "public", *parts]
+    (name,) = cursor.execute("select format('%%I.%%I', %s::text, %s::text)", parts).fetchone()
+    return str(name)
+
+
+def is_written_by(connection: Any, name: str) -> bool:
+    """Whether the connection's own transaction holds a lock on the table that those who write it may wait for."""
+    query = (
+        "select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'relation' and granted "
+        "and relation = to_regclass(%s) and mode not in ('AccessShareLock', 'RowShareLock')"
+    )
+    (found,) = connection.cursor().execute(query, [name]).fetchone()
+    return bool(found)
+
+
+def why_staged(datasource: DataSource, target: Target, mode: str) -> str | None:
+    """Why tasks cannot write into the table itself, whatever job it is."""
+    if datasource.mode != "xa":
+        return f"{datasource.name} (mode={datasource.mode}) prepares nothing"
+    if mode in ("overwrite", "upsert"):
+        return f"{mode} is one statement over all rows"
+    if target.row_security:
+        return f"{target.name} has policies for rows, past which no COPY goes"
+    if not target.exists:
+        return f"{target.name} is created in the driver's branch, where no task sees it"
+    return None
+
+
+def require_unique(target: Target, keys: Sequence[str], names: Sequence[str]) -> None:
+    """ProgrammingError where an upsert into `names` cannot tell rows apart by `keys`."""
+    for key in keys:
+        if key not in names:
+            raise ProgrammingError(f"key {key!r} is none of the columns that are written: {', '.join(names)}.")
+    if keys and frozenset(keys) not in target.keys:
+        raise ProgrammingError(
+            f"upsert into {target.name} needs a unique index on ({', '.join(keys)}), and there is none: create one, or "
+            "name the columns of one that is. Nothing was done."
+        )
+
+
+def quoted(name: str) -> str:
+    """An identifier in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def listed(names: Iterable[str]) -> str:
+    """Identifiers with commas between them."""
+    return ", ".join(map(quoted, names))
+
+
+def create_statement(name: str, definitions: Sequence[tuple[str, str]], keys: Sequence[str] = ()) -> str:
+    """The statement that makes a table."""
+    parts = [f"{quoted(column)} {kind}" for column, kind in definitions]
+    if keys:
+        parts.append(f"primary key ({listed(keys)})")
+    return f"create table {name} ({', '.join(parts)})"

@@ -1,0 +1,67 @@
+"""What goes with a transaction's life: values of which each has its own, and observers of its phases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, Literal, TypeVar
+from weakref import ref
+
+from txpool.errors import ProgrammingError
+from txpool.tm.manager import current, observers
+from txpool.tm.transaction import Status, Transaction
+
+T = TypeVar("T")
+
+
+class TransactionScoped(Generic[T]):
+    """A value of which each transaction has its own: made at first use, closed and gone with the transaction's end."""
+
+    def __init__(self, factory: Callable[[], T], close: Callable[[T], object] | None = None) -> None:
+        self._factory = factory
+        self._close = close
+
+    def __call__(self) -> T:
+        """The ambient transaction's value. Errors: ProgrammingError without an active transaction."""
+        ambient = current()
+        if ambient is None:
+            raise ProgrammingError("a transaction-scoped value exists only within a transaction, and there is none")
+        if self not in ambient.values:
+            ambient.require_active()
+            values = ambient.values
+            value = values[self] = self._factory()
+            ambient.after_completion(lambda _: self._end(values, value))
+        made: T = ambient.values[self]
+        return made
+
+    def _end(self, values: dict[Any, Any], value: T) -> None:
+        del values[self]
+        if self._close is not None:
+            self._close(value)
+
+
+def observe(observer: Callable[[Transaction], object], phase: Literal["begin", "before", "success", "failure"]) -> None:
+    """Call an observer with every transaction of this process from now on, at this phase of its life.
+
+    It may be called before configure(), or after.
+
+    `before` runs before completion, and its exception forces rollback; `success` and `failure` run after it (`failure`
+    whenever the transaction did not commit everywhere), and their errors are logged.
+    """
+
+    def attach(begun: Transaction) -> None:
+        if phase == "begin":
+            observer(begun)
+            return
+        known = ref(begun)
+
+        def hear() -> None:
+            if (still := known()) is not None:
+                observer(still)
+
+        if phase == "before":
+            begun.before_completion(hear)
+        else:
+            wanted = phase == "success"
+            begun.after_completion(lambda status: hear() if (status is Status.COMMITTED) == wanted else None)
+
+    observers.append(attach)

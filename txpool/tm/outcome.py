@@ -1,0 +1,86 @@
+"""What people are told of a transaction's end: what happened, what stays true, and what to do next."""
+
+from __future__ import annotations
+
+from txpool.errors import (
+    HeuristicCommit,
+    HeuristicHazard,
+    HeuristicMixed,
+    HeuristicRollback,
+    TransactionError,
+    TransactionInDoubt,
+    TransactionRolledBack,
+)
+from txpool.resources.base import Answer
+from txpool.tm.unit import Outcome, Result
+
+_HEURISTIC: dict[Outcome, type[TransactionError]] = {
+    Outcome.HEURISTIC_ROLLBACK: HeuristicRollback,
+    Outcome.HEURISTIC_COMMIT: HeuristicCommit,
+    Outcome.HEURISTIC_MIXED: HeuristicMixed,
+    Outcome.HEURISTIC_HAZARD: HeuristicHazard,
+}
+
+
+def rolled_back(gtrid: str, why: str) -> TransactionRolledBack:
+    """The error of a transaction that was rolled back for a reason of our own."""
+    return TransactionRolledBack(
+        f"{gtrid} was rolled back, since {why}; nothing that was done within it stays", gtrid=gtrid
+    )
+
+
+def raise_outcome(result: Result, *, wanted: Outcome) -> None:
+    """Raise what the result of a transaction means to its caller; return where it is the outcome wanted."""
+    if result.interrupt is not None:
+        result.interrupt.add_note(f"{result.gtrid}: {_told(result)}")
+        raise result.interrupt
+    if result.outcome is not wanted:
+        raise _error(result) from result.cause
+
+
+def _error(result: Result) -> TransactionError:
+    datasource = getattr(result.cause, "datasource", None)
+    if isinstance(result.cause, TransactionRolledBack) and result.outcome is Outcome.ROLLED_BACK:
+        return type(result.cause)(str(result.cause), gtrid=result.gtrid, datasource=datasource)
+    kind = {Outcome.ROLLED_BACK: TransactionRolledBack, Outcome.IN_DOUBT: TransactionInDoubt} | _HEURISTIC
+    return kind[result.outcome](f"{result.gtrid}: {_told(result)}", gtrid=result.gtrid, datasource=datasource)
+
+
+def _told(result: Result) -> str:
+    because = "" if result.cause is None else f" ({_because(result.cause)})"
+    if result.outcome is Outcome.COMMITTED:
+        return f"committed{_pending(result)}"
+    if result.outcome is Outcome.ROLLED_BACK:
+        return f"rolled back{because}; nothing that was done within it stays, or will appear{_pending(result)}"
+    if result.outcome is Outcome.IN_DOUBT:
+        if not result.knowable:
+            names = ", ".join(result.answers) or "the database"
+            return (
+                f"in doubt{because}: the reply to the only COMMIT was lost, so it is committed or rolled back as a "
+                f"whole, and only the data in {names} can tell which. Look there before you do it again."
+            )
+        return (
+            f"in doubt{because}: the decision may or may not have been made. Nothing is lost: its branches stay "
+            "prepared, this process goes on asking, and recovery will tell. `txpool-recovery show` has the details; "
+            "do not do the work again before it is settled."
+        )
+    ends = ", ".join(f"{name} {answer.value}" for name, answer in sorted(result.answers.items()))
+    if result.outcome is Outcome.HEURISTIC_HAZARD:
+        gone = ", ".join(name for name, answer in result.answers.items() if answer is Answer.LOST)
+        what = f"a branch is gone from {gone}, which cannot say how it ended"
+        return f"{result.outcome.value}{because}: {what} ({ends}). {_SEE}"
+    return f"{result.outcome.value}{because}: somebody else ended a branch first ({ends}). {_SEE}"
+
+
+def _because(cause: BaseException) -> str:
+    """The error, and its notes: a driver's own words do not name the datasource."""
+    return "; ".join([f"{type(cause).__name__}: {str(cause).strip()}", *getattr(cause, "__notes__", ())])
+
+
+_SEE = "The record is kept: see `txpool-recovery show`, repair by hand, then `txpool-recovery forget`."
+
+
+def _pending(result: Result) -> str:
+    if not result.pending:
+        return ""
+    return f" (recovery will finish {', '.join(result.pending)}, which could not be reached)"

@@ -1,0 +1,97 @@
+"""What this process's transactions count: how many began, how they ended, and how long each phase of it took."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from txpool.metrics import HISTOGRAMS, Counter, Sample, add_source, instruments
+from txpool.metrics.catalogue import BEGUN, ENDED, PHASE_SECONDS, SETTLED
+from txpool.tm.coordinator import Phase
+from txpool.tm.unit import Outcome
+
+if TYPE_CHECKING:
+    from txpool.tracing import Trace
+
+_begun = Counter()
+_prepared = Counter()
+_ended = {outcome: Counter() for outcome in Outcome}
+_settled = {outcome: Counter() for outcome in Outcome}
+
+#: Count a transaction that begins.
+begun = _begun.one
+#: Count a Spark task's part of one that has ended prepared.
+prepared = _prepared.one
+
+_COMMITTED = Outcome.COMMITTED
+_committed = _ended[_COMMITTED].one
+
+
+def ended(outcome: Outcome) -> None:
+    """Count a transaction that ends for its caller."""
+    if outcome is _COMMITTED:
+        _committed()  # the usual one, without the price of an Enum's hash
+    else:
+        _ended[outcome].one()
+
+
+def settled(outcome: Outcome, trace: Trace | None = None) -> None:
+    """Count one that has come to its end after its caller had gone, and tell its trace."""
+    _settled[outcome].one()
+    if trace is not None:
+        trace.settled(outcome)
+
+
+class Stopwatch:
+    """Measures the phases of one transaction's end: called with each phase as it begins, and where it ends."""
+
+    __slots__ = ("_phase", "_since")
+
+    def __init__(self) -> None:
+        self._phase: Phase | None = None
+        self._since = 0.0
+
+    def __call__(self, phase: Phase) -> None:
+        now = perf_counter()
+        if self._phase is not None:
+            _phase_seconds.observe(now - self._since, _LABELS[self._phase.value])
+        self._phase = None if phase is Phase.ENDED or phase is Phase.IN_DOUBT else phase
+        self._since = now
+
+
+def watch(trace: Trace | None) -> Callable[[Phase], object] | None:
+    """Who hears the phases of one transaction's end: its trace, and a stopwatch where durations are measured."""
+    hearers = ([Stopwatch()] if instruments.armed else []) + ([trace.phase] if trace is not None else [])
+    if len(hearers) < 2:
+        return hearers[0] if hearers else None
+
+    def both(phase: Phase) -> None:
+        for hear in hearers:
+            hear(phase)
+
+    return both
+
+
+_phase_seconds = HISTOGRAMS[PHASE_SECONDS]
+
+#: What a phase is called in a label.
+_LABELS = {each.value: each.name.lower() for each in Phase}
+
+
+def _samples() -> Iterator[Sample]:
+    yield Sample(BEGUN, (), _begun.value())
+    yield Sample(ENDED, ("prepared",), _prepared.value())
+    for family, counters in ((ENDED, _ended), (SETTLED, _settled)):
+        for outcome, counter in counters.items():
+            yield Sample(family, (outcome.name.lower(),), counter.value())
+
+
+def _after_fork_in_child() -> None:
+    for counter in (_begun, _prepared, *_ended.values(), *_settled.values()):
+        counter.restart()
+
+
+add_source(_samples)
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,1 @@
+"""What an operator sees and does: lists, deeds by hand, their audit, recovery suspended."""

@@ -1,0 +1,1 @@
+"""Recovery as a service: the daemon, its status page, alarms and health."""

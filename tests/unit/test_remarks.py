@@ -8,9 +8,9 @@ import pytest
 
 import txpool
 from txpool.errors import ProgrammingError
-from txpool.log.base import Memo, decode, encode
+from txpool.log.base import Memo
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.resources.base import Answer, BranchRecord
+from txpool.resources.base import Answer, BranchRecord, decode, encode
 from txpool.tm.coordinator import Coordinator
 from txpool.tm.remarks import remarks_in, with_remarks
 from txpool.tm.unit import Outcome, Unit

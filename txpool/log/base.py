@@ -7,19 +7,15 @@ so recovery makes a durable write (its fence is one) before it acts on what it r
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from txpool.resources.base import BranchRecord, Decider, Site
-from txpool.xid import Xid
 
 if TYPE_CHECKING:
     from txpool.log.sites import SiteNote
-
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,23 +148,3 @@ class DecisionLog(Decider, Protocol):
 
     def close(self) -> None:
         """Write what was lazily forgotten, and let go of the incarnation's lock."""
-
-
-def encode(branches: Iterable[BranchRecord]) -> str:
-    """The branches of a decision as JSON, for a log's record or a marked row, which have the number of its format."""
-    rows = [[b.xid.bqual, b.datasource, b.identity, dict(b.evidence)] for b in branches]
-    return _ENCODER.encode(rows)
-
-
-def decode(gtrid: str, text: str) -> tuple[BranchRecord, ...]:
-    """The branches that `encode` wrote; ValueError where the text is damaged, or a later version's."""
-    try:
-        found = json.loads(text)
-        if not isinstance(found, dict):
-            return tuple(
-                BranchRecord(Xid(gtrid, bqual), datasource, identity, evidence)
-                for bqual, datasource, identity, evidence in found
-            )
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"the record of {gtrid} is damaged: {error}") from error
-    raise ValueError(f"the record of {gtrid} has format {found.get('format')}, which is a later txpool's: use that one")

@@ -22,7 +22,7 @@ from txpool.config.secrets import Secret
 from txpool.errors import LogError, LogUnknown
 from txpool.finishing import plural
 from txpool.log import forks
-from txpool.log.base import Decision, Heuristic, Life, decode, encode
+from txpool.log.base import Decision, Heuristic, Life
 from txpool.log.formats import FORMAT
 from txpool.log.holders import HELD
 from txpool.log.lease import Lease, key_of
@@ -30,7 +30,7 @@ from txpool.log.memos import SqlMemos
 from txpool.log.server import LogServer, Raw
 from txpool.log.sessions import Sessions
 from txpool.log.sites import INCARNATION, SiteNotes
-from txpool.resources.base import BranchRecord, Refused, Settled
+from txpool.resources.base import BranchRecord, Refused, Settled, decode, encode
 from txpool.xid import new_incarnation, split_gtrid
 
 logger = logging.getLogger("txpool")

@@ -19,13 +19,13 @@ from pathlib import Path
 from txpool import failpoints
 from txpool.errors import LogError, LogUnknown
 from txpool.log import forks, registry
-from txpool.log.base import Decision, Heuristic, Life, Memo, decode, encode
+from txpool.log.base import Decision, Heuristic, Life, Memo
 from txpool.log.folder import LogFolder
 from txpool.log.formats import FORMAT
 from txpool.log.group import GroupCommit
 from txpool.log.memos import SqliteMemos
 from txpool.log.sites import INCARNATION, SiteNotes
-from txpool.resources.base import BranchRecord, Refused, Settled
+from txpool.resources.base import BranchRecord, Refused, Settled, decode, encode
 from txpool.xid import new_incarnation, split_gtrid
 
 _FORGOTTEN = 1000  # decisions that may wait to be forgotten before they get a transaction of their own

@@ -1,0 +1,1 @@
+"""Resource managers: what a transaction and recovery need of a database, and a folder for each database."""

@@ -6,6 +6,7 @@ work at the same time without a thread pool. A resource manager that can only bl
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -40,6 +41,29 @@ class BranchRecord:
     identity: str = ""
     #: What the resource manager needs to tell how a branch that is gone has ended (PostgreSQL: its transaction id).
     evidence: Mapping[str, str] = field(default_factory=dict)
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
+def encode(branches: Iterable[BranchRecord]) -> str:
+    """The branches of a decision as JSON, for a log's record or a marked row, which have the number of its format."""
+    rows = [[b.xid.bqual, b.datasource, b.identity, dict(b.evidence)] for b in branches]
+    return _ENCODER.encode(rows)
+
+
+def decode(gtrid: str, text: str) -> tuple[BranchRecord, ...]:
+    """The branches that `encode` wrote; ValueError where the text is damaged, or a later version's."""
+    try:
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            return tuple(
+                BranchRecord(Xid(gtrid, bqual), datasource, identity, evidence)
+                for bqual, datasource, identity, evidence in found
+            )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the record of {gtrid} is damaged: {error}") from error
+    raise ValueError(f"the record of {gtrid} has format {found.get('format')}, which is a later txpool's: use that one")
 
 
 #: A database's identity, and the role that a session logged in there as.

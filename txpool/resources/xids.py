@@ -26,8 +26,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from txpool.errors import ConfigurationError, OperationalError, translated
-from txpool.log.base import decode, encode
-from txpool.resources.base import BranchRecord, MarkedRow, Refused
+from txpool.resources.base import BranchRecord, MarkedRow, Refused, decode, encode
 from txpool.resources.dialects import DIALECTS, IDENTITY, Strayed
 from txpool.resources.driver import Driver
 from txpool.xid import PREFIX, split_gtrid

@@ -13,8 +13,7 @@ from tests.integration.marked.ledger import Ledger, new_gtrid, others
 from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.errors import Error
-from txpool.log.base import decode
-from txpool.resources.base import Refused
+from txpool.resources.base import Refused, decode
 from txpool.resources.dialects import IDENTITY
 from txpool.resources.drivers import make_driver
 from txpool.resources.xids import Xids

@@ -1,0 +1,1 @@
+"""SQLite over sqlite3, from the standard library: driver and handle."""

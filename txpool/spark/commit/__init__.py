@@ -1,0 +1,1 @@
+"""How the tasks of a Spark job commit: attempts, task and driver, what is listed, struck and adopted."""

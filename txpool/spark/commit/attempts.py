@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from txpool.errors import OperationalError
-from txpool.log.base import decode, encode
-from txpool.resources.base import BranchRecord
+from txpool.resources.base import BranchRecord, decode, encode
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""The "txpool" format: reading, writing and streaming by the Python Data Source API."""

@@ -1,0 +1,1 @@
+"""Columns, and what their values are in Arrow, in PostgreSQL and in SQLite."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from txpool.resources.dialect import Dialect
+
 
 class Driver(Protocol):
     """One DB-API driver's own ways, for one datasource. Thread-safe; a raw connection has one user at a time."""
@@ -11,6 +13,10 @@ class Driver(Protocol):
     @property
     def module(self) -> Any:
         """The PEP 249 module."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """How a local transaction goes in its database."""
 
     @property
     def roles(self) -> tuple[str, ...]:

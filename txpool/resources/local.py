@@ -6,7 +6,6 @@ from typing import Any
 
 from txpool.errors import NotSupportedError, TransactionRolledBack
 from txpool.resources.base import Answer, BranchRecord, Reading, Refused, Site, Vote
-from txpool.resources.dialects import DIALECTS
 from txpool.resources.driver import Driver
 from txpool.resources.patience import FOREVER, Patience
 from txpool.xid import Xid
@@ -22,7 +21,7 @@ class LocalTransaction:
         self._driver = driver
         self._raw = raw
         self._patience = patience
-        self._dialect = DIALECTS[driver.module.__name__]
+        self._dialect = driver.dialect
         #: `commit` and `rollback` where the user's own SQL has done that.
         self._disturbed: set[str] = set()
         self._dialect.watch(raw)

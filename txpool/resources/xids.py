@@ -27,7 +27,7 @@ import psycopg
 
 from txpool.errors import ConfigurationError, OperationalError, translated
 from txpool.resources.base import BranchRecord, MarkedRow, Refused, decode, encode
-from txpool.resources.dialects import DIALECTS, IDENTITY, Strayed
+from txpool.resources.dialect import IDENTITY, Strayed
 from txpool.resources.driver import Driver
 from txpool.xid import PREFIX, split_gtrid
 
@@ -65,7 +65,7 @@ class Xids:
         self._table = table
         self._nodes = nodes
         self._lock_timeout = lock_timeout
-        self._dialect = DIALECTS[driver.module.__name__]
+        self._dialect = driver.dialect
         self._found: str | None = None
         #: The table's identity, and the place where it has that.
         self._known: tuple[str, str] | None = None

@@ -16,7 +16,7 @@ from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import BranchRecord
 from txpool.resources.cleanup import CleanupQueue
-from txpool.resources.dialects import IDENTITY
+from txpool.resources.dialect import IDENTITY
 from txpool.resources.drivers import make_driver
 from txpool.resources.marked import MarkedBranch
 from txpool.resources.xids import Xids

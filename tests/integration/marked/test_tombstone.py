@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.marked.ledger import Ledger, new_gtrid, others
 from txpool.resources.base import Answer, Refused
-from txpool.resources.dialects import IDENTITY
+from txpool.resources.dialect import IDENTITY
 from txpool.resources.marked import MarkedBranch
 from txpool.resources.xids import Xids
 

@@ -13,7 +13,9 @@ from psycopg.rows import tuple_row
 
 from txpool.config.secrets import without_secrets
 from txpool.errors import ConfigurationError, OperationalError, translated
+from txpool.resources.dialect import Dialect
 from txpool.resources.postgresql.connecting import Connecting, look, moment, roll_back
+from txpool.resources.postgresql.dialect import PostgreSQL
 from txpool.resources.postgresql.libpq import COMMAND_OK, IDLE, INERROR, INTRANS, Session, failure, value
 
 if TYPE_CHECKING:
@@ -80,6 +82,7 @@ class PsycopgDriver:
     """PostgreSQL over psycopg 3. Thread-safe; a raw connection has one user at a time."""
 
     module: Any = psycopg
+    dialect: Dialect = PostgreSQL()
 
     def __init__(self, settings: DataSourceSettings, *, recovery: bool = False) -> None:
         self._settings = settings

@@ -8,6 +8,8 @@ import sqlite3
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import ConfigurationError, translated
+from txpool.resources.dialect import Dialect
+from txpool.resources.sqlite.dialect import SQLite
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
@@ -33,6 +35,7 @@ class SQLiteDriver:
     """SQLite. Thread-safe; a raw connection has one user at a time, and may change threads."""
 
     module: Any = sqlite3
+    dialect: Dialect = SQLite()
     roles: tuple[str, ...] = ()
 
     def __init__(self, settings: DataSourceSettings) -> None:

@@ -1,0 +1,156 @@
+"""A local transaction in PostgreSQL over psycopg: its commit and rollback, and its mark."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from txpool.resources.base import Reading, Refused
+from txpool.resources.dialect import IDENTITY, Strayed, Superseded
+from txpool.resources.patience import Patience
+from txpool.resources.postgresql import trust
+from txpool.resources.postgresql.libpq import (
+    ACTIVE,
+    IDLE,
+    INERROR,
+    INTRANS,
+    Session,
+    ends_session,
+    failure,
+    value,
+    why_not_open,
+)
+from txpool.resources.postgresql.reading import PostgreSQLReading
+
+if TYPE_CHECKING:
+    from txpool.resources.driver import Driver
+
+_COMMITTED = "current_setting('transaction_isolation') = 'read committed'"
+# idle_in_transaction_session_timeout: the server looks at it for the last time before it executes a command: what
+# is answered this way was never executed. Of all that ends a session this alone is certain.
+_IDLE_TOO_LONG = "25P03"
+
+
+class PostgreSQL:
+    """PostgreSQL over psycopg."""
+
+    parameter = "%s"
+    moment = "timestamptz not null default now()"
+
+    def is_open(self, raw: psycopg.Connection[Any]) -> bool:
+        return raw.pgconn.transaction_status != IDLE
+
+    def watch(self, raw: Any) -> None:
+        raw.wrote = raw.notified = False
+
+    def reading(
+        self, datasource: str, driver: Driver, raw: Any, patience: Patience, *, committing: bool
+    ) -> Reading | None:
+        if raw.wrote or (raw.notified and not committing):
+            return None
+        return PostgreSQLReading(datasource, driver, raw, patience)
+
+    def commit(self, raw: psycopg.Connection[Any]) -> None:
+        self._commit(Session(raw), "commit")
+
+    def _commit(self, session: Session, message: str) -> None:
+        if not session.is_alive() or session.status != INTRANS:
+            raise Refused(f"COMMIT was not sent: {why_not_open(session.status)}")
+        session.send(message)
+        results = session.receive()
+        error = failure(results)
+        if error is not None and ends_session(error) and error.sqlstate != _IDLE_TOO_LONG:
+            raise error
+        if error is not None:
+            raise Refused(f"the database refused to commit: {error}") from error
+        if not results or results[-1].command_status != b"COMMIT":
+            raise Refused("the database answered COMMIT by ROLLBACK: a statement before it had failed")
+
+    def rollback(self, driver: Driver, raw: psycopg.Connection[Any], until: float | None) -> None:
+        session = Session(raw)
+        if session.status == ACTIVE:
+            # An interrupted statement: its server process would go on with it, and hold its locks meanwhile.
+            driver.cancel(raw, None if until is None else max(until - monotonic(), 0.1))
+            raw.close()
+        elif session.status in (INTRANS, INERROR):
+            try:
+                session.run("rollback", until)
+            except psycopg.Error:
+                raw.close()
+
+    def qualified(self, raw: psycopg.Connection[Any], table: str) -> str | None:
+        session = Session(raw)
+        (found,) = session.run(
+            "select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = "  # noqa: S608
+            f"c.relnamespace where c.oid = to_regclass({session.quoted(table)})"
+        )
+        return value(found) if found.ntuples else None
+
+    def require_ours(self, raw: psycopg.Connection[Any], table: str, roles: Collection[str], *, writes: bool) -> None:
+        (trust.require_locked if writes else trust.require_relations)(psycopg.Cursor(raw), table, roles=roles)
+
+    def within(self, raw: Any) -> None:
+        return None
+
+    def place(self, raw: Any) -> str:
+        return str(raw.identity)
+
+    def mark(
+        self,
+        raw: Any,
+        table: str,
+        row: dict[str, str],
+        rides: Sequence[str],
+        *,
+        identity: str,
+        until: float | None,
+    ) -> tuple[str, list[str]]:
+        session = Session(raw)
+        if session.status != INTRANS:
+            raise Refused(f"the row was not written: {why_not_open(session.status)}")
+        # In a repeatable read a delete may not see the row, or fail for it: there the rides wait for another. Nor is
+        # the identity looked at there: a snapshot may be older, and a serializable read would fail its neighbours.
+        statements = [
+            "select set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') = 'off'",
+            f"insert into {table} ({', '.join(row)}) select {', '.join(map(session.quoted, row.values()))}",
+        ]
+        unseen = bool(identity) and raw.marks != identity
+        if unseen:
+            statements[-1] += (
+                f" where case when {_COMMITTED} then exists (select from {table} where xid = "
+                f"{session.quoted(IDENTITY)} and action_uid = {session.quoted(identity)}) else true end"
+            )
+        statements[-1] += f" returning ctid, {_COMMITTED if unseen else 'true'}"
+        if rides:
+            statements.append(
+                f"delete from {table} where xid in ({', '.join(map(session.quoted, rides))}) "  # noqa: S608
+                f"and {_COMMITTED} returning xid"
+            )
+        try:
+            results = session.run("; ".join(statements), until)
+        except psycopg.errors.UniqueViolation as met:
+            raise Superseded from met
+        if not results[1].ntuples:
+            raise Strayed
+        if results[1].get_value(0, 1) == b"t":
+            raw.marks = identity
+        deleted = results[2] if rides else None
+        gone = [bytes(deleted.get_value(n, 0) or b"").decode() for n in range(deleted.ntuples)] if deleted else []
+        return value(results[1]) or "", gone
+
+    def seal(self, raw: psycopg.Connection[Any], table: str, where: str, branches: str) -> None:
+        # By its place: a serializable search for it would fail the neighbours. It waits for nobody, being our own.
+        session = Session(raw)
+        update = f"update {table} set branches = {session.quoted(branches)} where ctid = {session.quoted(where)}"  # noqa: S608
+        self._commit(session, f"{update}; commit")
+
+    def begin(self, raw: psycopg.Connection[Any], lock_timeout: float, *, writes: bool) -> None:
+        raw.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        raw.read_only = False
+        raw.execute(
+            "select set_config('synchronous_commit', 'on', true), set_config('lock_timeout', %s, true)",
+            [str(int(lock_timeout * 1000))],
+        )

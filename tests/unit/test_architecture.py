@@ -39,7 +39,7 @@ UP = {
     (
         "recovery",
         "recovery.service",
-    ): "the manager keeps its alarms and its last scan, and the command starts the daemon",
+    ): "the manager keeps its alarms and last scan, and the command starts the daemon",
     ("txpool.log", "txpool.resources.postgresql"): "a log on a server is kept over that driver",
     ("txpool.resources", "txpool.resources.postgresql"): "databases are chosen by the name of their driver",
     ("txpool.resources", "txpool.resources.sqlite"): "databases are chosen by the name of their driver",

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from conftest import Databases
     from pyspark.sql import SparkSession
 
-    from tests.conftest import SparkProcess
-
 pytestmark = pytest.mark.spark
 
 _PATIENCE = 60
@@ -306,7 +304,7 @@ def test_an_interrupt_takes_the_thread_that_was_told(
     spark: SparkSession, databases: Databases, sources: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def lost() -> list[str]:
-        return [text for text in caplog.messages if "an interrupt took Spark's connection" in text]
+        return [text for text in caplog.messages if "there was no chance to tell later jobs" in text]
 
     # Any call that takes a connection tells it again.
     with pytest.raises(ZeroDivisionError), transaction(timeout=_PATIENCE) as tx:
@@ -355,49 +353,23 @@ def test_an_interrupt_while_spark_is_told(
 
 
 def test_a_transaction_that_outlives_its_session(
-    spark_process: SparkProcess, databases: Databases, sources: Path
+    spark: SparkSession, databases: Databases, sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is begun in the next session after it is none of it, though a thread has inherited that."""
-    process = spark_process(_TWO_SESSIONS, str(sources))
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, Path(process.args[1]).with_suffix(".err").read_text()[-4000:]  # type: ignore[index]
-    within, after = output.splitlines()[-2:]
-    assert "was started within" in within
-    assert after == "None"
-    assert ids(databases) == [1, 2, 3, 4]
+    ended, found = threading.Event(), []
 
+    def heir() -> None:
+        ended.wait(_PATIENCE)
+        found.append(by_rdd(spark, write, str(sources)))
 
-_TWO_SESSIONS = """
-    import os, sys, threading
-    from pyspark import InheritableThread
-    from pyspark.sql import SparkSession
-    import txpool
-    from tests.spark.bypassing import by_rdd, write
-
-    def attempt():
-        try:
-            return by_rdd(spark, write, folder)
-        except Exception as error:
-            return str(error).replace(chr(10), " ")
-
-    def heir():
-        ended.wait(60)
-        said.append(attempt())
-
-    folder, said, ended = sys.argv[1], [], threading.Event()
-    os.chdir(folder)
-    spark = SparkSession.builder.getOrCreate()
-    tx = txpool.begin()
-    spark.stop()
-    spark = SparkSession.builder.getOrCreate()
-    txpool.connect("one.properties")
-    said.append(attempt())
-    thread = InheritableThread(target=heir)
-    thread.start()
-    txpool.commit()
+    with transaction() as tx:
+        monkeypatch.setattr(announcing._announcer, "context", "one that was stopped")
+        txpool.connect("one.properties")
+        with pytest.raises(Exception, match=f"was started within {tx.gtrid}:"):
+            by_rdd(spark, write, str(sources))
+        thread = InheritableThread(target=heir)
+        thread.start()
     ended.set()
     thread.join()
-    for each in said:
-        print(each)
-    spark.stop()
-"""
+    assert found == [None]
+    assert ids(databases) == [1, 2, 3, 4]

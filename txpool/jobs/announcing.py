@@ -238,9 +238,9 @@ class Announcer:
             return
         if self._lost() and not isinstance(sys.exception(), KeyboardInterrupt):
             logger.warning(
-                "%s: an interrupt took Spark's connection of this thread within it, and there was no chance to tell "
-                "later jobs of the transaction: what their functions have written by txpool.connect(), or the format, "
-                "if they have, is committed on its own",
+                "%s: Spark's connection of this thread was lost within it (an interrupt does that), and there was no "
+                "chance to tell later jobs of the transaction: what their functions have written by txpool.connect(), "
+                "or the format, if they have, is committed on its own",
                 gtrid,
             )
         self.tell(None)

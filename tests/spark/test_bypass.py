@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -292,6 +292,13 @@ def test_a_session_that_is_created_within(
     assert text.endswith("Create the session before the transaction begins")
 
 
+@pytest.fixture
+def interruptible(spark: SparkSession) -> Iterator[SparkSession]:
+    """Java's thread of this one also knows which session is active: other tests need that."""
+    yield spark
+    spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # type: ignore[union-attr]
+
+
 def interrupted(spark: SparkSession) -> None:
     """Ctrl-C while Spark is at work for this thread."""
     timer = threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT])
@@ -301,8 +308,10 @@ def interrupted(spark: SparkSession) -> None:
 
 
 def test_an_interrupt_takes_the_thread_that_was_told(
-    spark: SparkSession, databases: Databases, sources: Path, caplog: pytest.LogCaptureFixture
+    interruptible: SparkSession, databases: Databases, sources: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    spark = interruptible
+
     def lost() -> list[str]:
         return [text for text in caplog.messages if "there was no chance to tell later jobs" in text]
 

@@ -44,7 +44,7 @@ def driver() -> Iterator[Callable[[asking.Answer], str]]:
 
     def open_one(answer: asking.Answer) -> str:
         opened.append(asking._open("127.0.0.1", answer))
-        return f"127.0.0.1:{opened[-1].getsockname()[1]}"
+        return f"127.0.0.1:{opened[-1].getsockname()[1]}/{asking._KEY}"
 
     yield open_one
     for line in opened:
@@ -86,23 +86,33 @@ def test_what_the_driver_says(source: DataSource, driver: Callable[[asking.Answe
 
 
 def test_nobody_else_answers(driver: Callable[[asking.Answer], str], caplog: pytest.LogCaptureFixture) -> None:
-    """Who is not asked does not know the number; and who asks for nonsense stops nothing."""
+    """Who has taken the port knows neither the key nor, beside it, the number; and nobody else is answered."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
         line.bind(("127.0.0.1", 0))
 
         def serve() -> None:
             request, who = line.recvfrom(4096)
-            number = request.decode().split(" ")[0]
-            for said in ("", "0123456789abcdef", f"{number} {GTRID}"):
-                line.sendto(said.encode(), who)
+            number = request[32:].decode().split(" ")[0]
+            for said in (b"", b"0123456789abcdef", number.encode(), asking._signed("another", [number])):
+                line.sendto(said, who)
+            line.sendto(asking._signed(asking._KEY, ["0123456789abcdef"]), who)
+            line.sendto(asking._signed(asking._KEY, [number, GTRID]), who)
 
         thread = threading.Thread(target=serve)
         thread.start()
-        assert asking.ask(f"127.0.0.1:{line.getsockname()[1]}", 1, [GTRID]) == [GTRID]
+        assert asking.ask(f"127.0.0.1:{line.getsockname()[1]}/{asking._KEY}", 1, [GTRID]) == [GTRID]
         thread.join()
-        address = driver(lambda stage, gtrids: gtrids)
-        host, _, port = address.partition(":")
-        for request in (b"", b"\xff\xff", b"a b c"):
+        asked: list[int] = []
+
+        def answer(stage: int, gtrids: list[str]) -> list[str]:
+            asked.append(stage)
+            return gtrids
+
+        address = driver(answer)
+        host, _, port = address.partition("/")[0].partition(":")
+        nobody = asking._signed("another", ["0123456789abcdef", "7", GTRID])
+        for request in (b"", b"\xff\xff", b"a b c", nobody, asking._signed(asking._KEY, ["a"])):
             line.sendto(request, (host, int(port)))
     assert asking.ask(address, 1, [GTRID]) == [GTRID]
+    assert asked == [1]
     assert caplog.messages == []

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txpool")
 
-#: The local property: gtrids, behind an @ the address at which the driver answers.
+#: The local property: gtrids, behind an @ where the driver answers, and the key for that.
 AMBIENT = "txpool.transaction"
 #: Before the gtrid of a transaction that another thread has begun, or an asyncio task, whose thread others share.
 UNSURE = "unsure "

@@ -53,7 +53,7 @@ def refuse_in_task(what: str) -> None:
         _passed = stage, value
         return
     if found is None:
-        silent = f" does not answer at {address} (UDP)" if address else " cannot be asked"
+        silent = f" does not answer at {address.partition('/')[0]} (UDP)" if address else " cannot be asked"
         why = (
             f"tells of {' and '.join(gtrids)}, and whether that had ended before is not known, since the driver's "
             f"process{silent}. What shall outlive a transaction, as a stream does, start outside of it"

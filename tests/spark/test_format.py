@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -97,13 +99,28 @@ def test_a_rollback_takes_it_back(spark: SparkSession, databases: Databases) -> 
     assert databases.prepared() == staging(databases) == []
 
 
+def breaking(dsn: str, batches: Iterator[Any]) -> Iterator[Any]:
+    """The second partition fails once the first one is prepared."""
+    import psycopg
+
+    for batch in batches:
+        if batch.id.max() < 5:
+            yield batch
+            continue
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            deadline = time.monotonic() + 60
+            while connection.execute("select from pg_prepared_xacts").rowcount == 0:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        raise ValueError("broken")
+
+
 def test_where_there_is_no_transaction_it_is_one(spark: SparkSession, databases: Databases) -> None:
     save(frame(spark, 10), "keyed")
     save(frame(spark, 0), "keyed", "append")
     with pytest.raises(Exception, match="duplicate key"):
         save(frame(spark, 9, 20), "keyed")
-    # The first partition is prepared when the other one fails.
-    broken = frame(spark, 10).selectExpr("if(id < 5, id, raise_error('broken')) as id")
+    broken = spark.range(10, numPartitions=2).mapInPandas(partial(breaking, databases.dsn("one")), "id bigint")
     with pytest.raises(Exception, match="broken"):
         save(broken, "plain")
     with pytest.raises(Exception, match="broken"), transaction():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.crash.evidence import SEED, evidence_of
+from tests.crash.nursery import Nursery
 from tests.crash.world import LOG, SERVED, World
 from txpool import failpoints
 from txpool.demo.server import EmbeddedPostgres
@@ -79,3 +80,11 @@ def world(victim: EmbeddedPostgres, log_server: EmbeddedPostgres, tmp_path: Path
     yield world
     failpoints.disarm()
     world.close()
+
+
+@pytest.fixture
+def nursery(world: World) -> Iterator[Nursery]:
+    """Children that work in the world, and may be killed."""
+    nursery = Nursery(world.folder)
+    yield nursery
+    nursery.close()

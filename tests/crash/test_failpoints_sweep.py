@@ -122,13 +122,6 @@ def store(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def nursery(world: World) -> Iterator[Nursery]:
-    nursery = Nursery(world.folder)
-    yield nursery
-    nursery.close()
-
-
 class Crashes:
     """Scenarios that were played in a world, each with a number of its own, until recovery is checked."""
 

@@ -6,7 +6,6 @@ The rerun comes first and recovery later: where the name is held by what is in d
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -34,13 +33,6 @@ KILLS = (
     ((*BOTH, "book"), "book", "marked.commit", False),
     ((*BOTH, "book"), "book", "marked.committed", True),
 )
-
-
-@pytest.fixture
-def nursery(world: World) -> Iterator[Nursery]:
-    nursery = Nursery(world.folder)
-    yield nursery
-    nursery.close()
 
 
 def test_killed_and_run_again(world: World, nursery: Nursery, evidence: Evidence) -> None:

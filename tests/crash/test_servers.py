@@ -36,13 +36,6 @@ def log_server(keeper: EmbeddedPostgres) -> EmbeddedPostgres:
     return keeper
 
 
-@pytest.fixture
-def nursery(world: World) -> Iterator[Nursery]:
-    nursery = Nursery(world.folder)
-    yield nursery
-    nursery.close()
-
-
 def by_hand(world: World, verb: str, *names: str) -> None:
     """Finish what these databases hold prepared of ours, as a person would."""
     for name in names:

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+import txpool
 from tests.unit.pool_database import Database
+from tests.unit.wsgi_server import Server
 
 
 @pytest.fixture
@@ -46,3 +48,12 @@ def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A working directory of the test's own, and no configuration around it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TXPOOL_CONF", raising=False)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A WSGI server that notes what it hears, and a database behind it."""
+    txpool.configure(node_name="unit-test")
+    server = Server(tmp_path)
+    with server.datasource:
+        yield server

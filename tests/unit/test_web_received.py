@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-import txpool
 from tests.unit.wsgi_server import OK, PLAIN, Server
 from txpool.web.wsgi import TransactionMiddleware
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    txpool.configure(node_name="unit-test")
-    server = Server(tmp_path)
-    with server.datasource:
-        yield server
-
 
 TEXT = b"one\ntwo\nthree"
 

@@ -18,14 +18,6 @@ from txpool.tm.manager import current, make_ambient, restore_ambient
 from txpool.web.wsgi import TransactionMiddleware
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    txpool.configure(node_name="unit-test")
-    server = Server(tmp_path)
-    with server.datasource:
-        yield server
-
-
 class Body:
     """A body that is iterated, and closed."""
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import Databases
 from tests.integration.recovery_site import Site
+from tests.integration.web.served import Served
 
 if TYPE_CHECKING:
     from txpool.demo.server import EmbeddedPostgres
@@ -18,3 +19,10 @@ def web_site(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactor
     databases = Databases(postgres)
     databases.empty()
     return Site(tmp_path_factory.mktemp("web"), databases)
+
+
+@pytest.fixture
+def server(started: Served) -> Served:
+    """What the module has `started`, with its databases empty."""
+    started.afresh()
+    return started

@@ -31,12 +31,6 @@ def started(request: pytest.FixtureRequest, web_site: Site) -> Iterator[Served]:
     server.stop()
 
 
-@pytest.fixture
-def server(started: Served) -> Served:
-    started.afresh()
-    return started
-
-
 @pytest.mark.parametrize("path", ["/transfer", "/generate", "/flask/transfer"])
 def test_a_request_is_one_transaction(server: Served, path: str) -> None:
     assert server.ask(path) == (200, "one two" if path == "/generate" else "done")

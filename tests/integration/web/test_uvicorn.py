@@ -26,12 +26,6 @@ def started(web_site: Site) -> Iterator[Served]:
     server.stop()
 
 
-@pytest.fixture
-def server(started: Served) -> Served:
-    started.afresh()
-    return started
-
-
 @pytest.mark.parametrize("path", ["/transfer", "/dependent"])
 def test_a_request_is_one_transaction(server: Served, path: str) -> None:
     assert server.ask(path) == (200, '"done"')

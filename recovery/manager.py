@@ -29,7 +29,7 @@ from txpool.config.settings import DataSourceSettings, RecoverySettings
 from txpool.datasource import DataSource
 from txpool.errors import ConfigurationError
 from txpool.log import open_log
-from txpool.log.base import DecisionLog, Life
+from txpool.log.base import DecisionLog, IncarnationState
 
 logger = logging.getLogger("txpool.recovery")
 
@@ -251,7 +251,7 @@ class RecoveryManager:
     def _lives(self, node: str) -> bool:
         """Whether any process of a node lives."""
         with self._opened(node) as log:
-            return Life.ALIVE in log.incarnations().values()
+            return IncarnationState.ALIVE in log.incarnations().values()
 
     def _by_hand(self, command: str, gtrid: str, reason: str, act: byhand.Act) -> ScanReport:
         with self._scanning, self._opened() as log, audited(log, command, byhand.checked(gtrid), reason) as reports:

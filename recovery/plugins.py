@@ -9,7 +9,7 @@ from typing import Any
 from recovery.scan.report import told
 from txpool.config.ownership import require_owned
 from txpool.config.properties import Properties, nearest
-from txpool.config.secrets import Source
+from txpool.config.secrets import ValueSource
 from txpool.errors import ConfigurationError
 
 
@@ -23,7 +23,7 @@ def made(
     """
     names = dict.fromkeys(names)
     classes = [name for name in names if name not in house]
-    if classes and values.path is not None and values.entry(key).source is Source.FILE:
+    if classes and values.path is not None and values.entry(key).source is ValueSource.FILE:
         require_owned(values.folder / values.path.name, "it names code to run")
     return [house[name]() if name in house else _own(values, key, name, house, method) for name in names]
 

@@ -17,18 +17,26 @@ from txpool.dbapi.connection import Connection
 from txpool.dbapi.enlistment import Enlistment
 from txpool.errors import ConfigurationError
 from txpool.finishing import LIMIT, finish
-from txpool.jobs.announcing import tell
+from txpool.jobs.announcing import publish
 from txpool.pool import Pool, PoolStatistics
 from txpool.pool.pooled import Pooled
-from txpool.resources.base import Branch, BranchRecord, MarkedBranch, OpenBranch, ResourceManager, Site, XidsTable
+from txpool.resources.base import (
+    Branch,
+    BranchRecord,
+    MarkedBranch,
+    OpenBranch,
+    PrepareLocation,
+    ResourceManager,
+    XidsTable,
+)
 from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.drivers import make_driver
 from txpool.resources.handles import HANDLES
 from txpool.resources.local import LocalBranch
 from txpool.resources.marked import MarkedBranch as MarkedLocal
-from txpool.resources.patience import FOREVER, Patience
-from txpool.resources.postgresql.adopted import AdoptedBranch, Channel
-from txpool.resources.postgresql.branch import PostgreSQLBranch, PostgreSQLManager
+from txpool.resources.patience import NO_DEADLINES, Deadlines
+from txpool.resources.postgresql.adopted import AdoptedBranch, PhaseTwoConnection
+from txpool.resources.postgresql.branch import PostgreSQLBranch, PostgreSQLRecovery
 from txpool.resources.postgresql.driver import configured_user
 from txpool.resources.postgresql.staging import Staging
 from txpool.resources.xids import Xids
@@ -85,7 +93,7 @@ class DataSource:
             self._xids, batch_size=settings.cmr_batch_size, immediate=settings.cmr_immediate_cleanup
         )
         #: One for each transaction whose prepared branches are finished here.
-        self._channels: WeakValueDictionary[str, Channel] = WeakValueDictionary()
+        self._channels: WeakValueDictionary[str, PhaseTwoConnection] = WeakValueDictionary()
         key = id(self)
         _opened[key] = ref(self, lambda _: _opened.pop(key, None))
 
@@ -142,7 +150,7 @@ class DataSource:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if "pyspark" in modules:  # it may be on its way to a job
-            tell(ambient())
+            publish(ambient())
         return arrive, (self.settings.travel(),)
 
     # -- for transactions and recovery --------------------------------------------------------------------------
@@ -150,10 +158,10 @@ class DataSource:
     def open_enlistment(self, transaction: Transaction, timeout: float | None = None) -> Enlistment:
         """Take a physical connection for the whole transaction, and make its branch."""
         if "pyspark" in modules:  # a session may have been created within it
-            tell(ambient())
+            publish(ambient())
         pooled = self._take(timeout)
         try:
-            return Enlistment(self, transaction, pooled, self._branch(pooled.raw, transaction.patience))
+            return Enlistment(self, transaction, pooled, self._branch(pooled.raw, transaction.deadlines))
         except BaseException:
             self.pool.give_back(pooled)
             raise
@@ -166,19 +174,19 @@ class DataSource:
             error.args = (f"datasource {self.name} ({self.url}): {error}", *error.args[1:])
             raise
 
-    def _branch(self, raw: Any, patience: Patience) -> OpenBranch | MarkedBranch:
+    def _branch(self, raw: Any, deadlines: Deadlines) -> OpenBranch | MarkedBranch:
         if self.mode == "xa":
-            return PostgreSQLBranch(self.name, self.driver_adapter, raw, patience, file=self.settings.file)
+            return PostgreSQLBranch(self.name, self.driver_adapter, raw, deadlines, file=self.settings.file)
         if self.mode == "cmr":
-            return MarkedLocal(self.name, self.driver_adapter, raw, self._xids, self._cleanup, patience=patience)
-        return LocalBranch(self.name, self.driver_adapter, raw, patience)
+            return MarkedLocal(self.name, self.driver_adapter, raw, self._xids, self._cleanup, deadlines=deadlines)
+        return LocalBranch(self.name, self.driver_adapter, raw, deadlines)
 
-    def prepared_branch(self, record: BranchRecord, patience: Patience = FOREVER) -> Branch:
+    def prepared_branch(self, record: BranchRecord, deadlines: Deadlines = NO_DEADLINES) -> Branch:
         """A branch that somebody else has prepared in this database, for the transaction that decides it."""
         gtrid = record.xid.gtrid
         channel = self._channels.get(gtrid)
         if channel is None:
-            channel = self._channels[gtrid] = Channel(self.driver_adapter, patience)
+            channel = self._channels[gtrid] = PhaseTwoConnection(self.driver_adapter, deadlines)
         return AdoptedBranch(record, channel)
 
     def resource_manager(self, *, recovery: bool = True) -> ResourceManager:
@@ -190,7 +198,7 @@ class DataSource:
             raise ConfigurationError(f"datasource {self.name} (mode={self.mode}) prepares nothing: only mode=xa does")
         driver = make_driver(self.settings, recovery=recovery)
         user = configured_user(self.settings) if recovery and self.settings.recovery_user else None
-        return PostgreSQLManager(self.name, driver, user=user, owners=self.settings.prepared_owners)
+        return PostgreSQLRecovery(self.name, driver, user=user, owners=self.settings.prepared_owners)
 
     def xids_table(self, *, nodes: Collection[str] | None = None, lock_timeout: float = 5.0) -> XidsTable:
         """What recovery needs of a marked datasource; its arguments are those of `Xids`."""
@@ -199,11 +207,11 @@ class DataSource:
         driver = make_driver(self.settings, recovery=True)
         return Xids(self.name, driver, self.settings.cmr_table, nodes=nodes, lock_timeout=lock_timeout)
 
-    def site(self, timeout: float | None = None) -> Site:
+    def prepare_location(self, timeout: float | None = None) -> PrepareLocation:
         """Where it prepares, and as whom. Errors: as `connect`."""
         pooled = self._take(timeout)
         try:
-            return Site(self.name, pooled.raw.identity, pooled.raw.role, self.settings.file)
+            return PrepareLocation(self.name, pooled.raw.identity, pooled.raw.role, self.settings.file)
         finally:
             self.pool.give_back(pooled)
 

@@ -24,17 +24,17 @@ LIMIT: Final = 5.0
 _STANDBY: Final = 2
 
 
-class Piece(NamedTuple):
+class PendingWork(NamedTuple):
     """One piece of work, and what the log says where it could not be done."""
 
-    left: str
+    if_left: str
     work: Callable[[], object]
 
 
 class _Job:
     """A piece on its way."""
 
-    def __init__(self, piece: Piece) -> None:
+    def __init__(self, piece: PendingWork) -> None:
         self.piece = piece
         self.ended = threading.Event()
         self.error: BaseException | None = None
@@ -65,7 +65,7 @@ def ready() -> None:
             _standing.append(thread)
 
 
-def finish(pieces: Iterable[Piece], until: float) -> None:
+def finish(pieces: Iterable[PendingWork], until: float) -> None:
     """Do the pieces at the same time; return when all have ended, or at that time of the monotonic clock.
 
     Raises nothing of theirs: what was not done by then has a line in the log.
@@ -80,9 +80,9 @@ def finish(pieces: Iterable[Piece], until: float) -> None:
             _jobs.put(job)
     for job in jobs:
         if not job.ended.wait(max(until - monotonic(), 0)):
-            logger.warning("%s: it was not done within %.0f s", job.piece.left, until - started)
+            logger.warning("%s: it was not done within %.0f s", job.piece.if_left, until - started)
         elif job.error is not None:
-            logger.warning("%s: %s", job.piece.left, " ".join(str(job.error).split()) or type(job.error).__name__)
+            logger.warning("%s: %s", job.piece.if_left, " ".join(str(job.error).split()) or type(job.error).__name__)
 
 
 def plural(count: int, noun: str) -> str:

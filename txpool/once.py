@@ -19,7 +19,7 @@ from typing import Any
 
 from txpool.datasource import DataSource, find, known
 from txpool.errors import AlreadyDone, OperationalError, ProgrammingError
-from txpool.resources.records import RECORDS, Earlier, Records
+from txpool.resources.records import RECORDS_TABLES, EarlierRun, RecordsTable
 from txpool.tm.manager import get_manager
 from txpool.tm.transaction import Transaction
 
@@ -28,7 +28,7 @@ logger = logging.getLogger("txpool")
 #: Where a record is kept.
 RecordIn = str | Path | DataSource
 #: What is not known of a piece of work.
-UNTOLD = "-"
+UNKNOWN_FUNCTION = "-"
 #: What the records of whole transactions are for, and of what kind their work is.
 WHOLE, BLOCK, FUNCTION = "transaction", "block", "function"
 
@@ -39,7 +39,7 @@ _NOT_SERIALIZABLE = "40001"
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class IdempotentWork:
     """A name, what it is for, and what can be told of the work that it is given to."""
 
     source: DataSource
@@ -52,7 +52,7 @@ class Named:
     #: Batches count upwards: the record of one takes the place of that of the batch before.
     batch: int | None = None
 
-    def take(self, transaction: Transaction) -> Earlier | None:
+    def take(self, transaction: Transaction) -> EarlierRun | None:
         """Take the name within the transaction, which is ambient; the run that had it before, where it has committed.
 
         That may be this very transaction, too. One that is in doubt is settled by recovery first, where that can be.
@@ -63,7 +63,7 @@ class Named:
         try:
             with self._explained(), self._records.opened(self.source) as cursor:
                 claimed, earlier = self._claim(cursor)
-            return self._judged(earlier, claimed=claimed)
+            return self._resolved(earlier, claimed=claimed)
         except BaseException as error:
             if not isinstance(error, Exception):
                 transaction.set_rollback_only(error)
@@ -73,7 +73,7 @@ class Named:
         """Record how much it was, within the connection's transaction."""
         self._records.finish(connection.cursor(), self.transaction_id, self.target, partitions, rows)
 
-    def already_done(self, earlier: Earlier) -> AlreadyDone:
+    def already_done(self, earlier: EarlierRun) -> AlreadyDone:
         """The error that says so."""
         done_at = earlier.made_at and earlier.made_at.astimezone(UTC)
         when = "" if done_at is None else f" (begun {done_at:%Y-%m-%d %H:%M:%S} UTC)"
@@ -91,7 +91,7 @@ class Named:
 
     # -- for those who know more of their work ------------------------------------------------------------------
 
-    def _claim(self, cursor: Any) -> tuple[bool | None, Earlier | None]:
+    def _claim(self, cursor: Any) -> tuple[bool | None, EarlierRun | None]:
         """Whether the name was free, None where somebody has it and does not end; and the record that was met."""
         try:
             claimed = self._records.insert(cursor, self._record, _PATIENCE[0])
@@ -110,25 +110,25 @@ class Named:
             return claimed, None
         return False, self._records.read(cursor, self.transaction_id, self.target)
 
-    def _judged(self, earlier: Earlier | None, *, claimed: bool | None) -> Earlier | None:
+    def _resolved(self, earlier: EarlierRun | None, *, claimed: bool | None) -> EarlierRun | None:
         if earlier is not None:
             self._require_same(earlier)
         elif not claimed:
-            raise self._at_work()
+            raise self._in_progress()
         return earlier
 
-    def _require_same(self, earlier: Earlier) -> None:
+    def _require_same(self, earlier: EarlierRun) -> None:
         """ProgrammingError where the earlier run is known to have done other work. A block tells nothing of its own."""
         differ = self.mode != earlier.mode and BLOCK not in (self.mode, earlier.mode)
         pairs = zip(self.plan.split(), earlier.plan.split(), strict=False)
-        if differ or any(now != then and UNTOLD not in (now, then) for now, then in pairs):
+        if differ or any(now != then and UNKNOWN_FUNCTION not in (now, then) for now, then in pairs):
             raise ProgrammingError(
                 f"transaction_id={self.transaction_id!r} stands for other work already, which {earlier.gtrid} has "
-                f"done: that was {_told(earlier.mode, earlier.plan)}, and this is {_told(self.mode, self.plan)} "
+                f"done: that was {_describe(earlier.mode, earlier.plan)}, and this is {_describe(self.mode, self.plan)} "
                 f"({self._records.table} of {self.source.name}). Give this work an id of its own. Nothing was done"
             )
 
-    def _at_work(self) -> OperationalError:
+    def _in_progress(self) -> OperationalError:
         return OperationalError(
             f"{self.gtrid}: another run of transaction_id={self.transaction_id!r} is at work now, or is in doubt with "
             "a process that lives, or that this node does not recover, or somebody has locked "
@@ -160,8 +160,8 @@ class Named:
             raise
 
     @property
-    def _records(self) -> Records:
-        return RECORDS[self.source.driver]
+    def _records(self) -> RecordsTable:
+        return RECORDS_TABLES[self.source.driver]
 
     @property
     def _record(self) -> list[Any]:
@@ -169,7 +169,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
+class IdempotentTransaction:
     """The name of a whole transaction, or of a part that has joined one."""
 
     transaction_id: str
@@ -178,7 +178,7 @@ class Once:
     function: str | None
 
     @classmethod
-    def of(cls, transaction_id: Any, record_in: Any, function: Any = None) -> Once:
+    def of(cls, transaction_id: Any, record_in: Any, function: Any = None) -> IdempotentTransaction:
         """ProgrammingError for what is no id, or where one of both is missing; ConfigurationError as by connect()."""
         if function is None:  # of a function both have been looked for when it was decorated
             require_both(transaction_id, record_in)
@@ -187,8 +187,8 @@ class Once:
 
     def claim(self, transaction: Transaction) -> None:
         """Take the name within the transaction, which is ambient. AlreadyDone, and as `Named.take`."""
-        mode, plan = (BLOCK, UNTOLD) if self.function is None else (FUNCTION, self.function)
-        named = Named(self.source, self.transaction_id, WHOLE, transaction.gtrid, mode, plan)
+        mode, plan = (BLOCK, UNKNOWN_FUNCTION) if self.function is None else (FUNCTION, self.function)
+        named = IdempotentWork(self.source, self.transaction_id, WHOLE, transaction.gtrid, mode, plan)
         earlier = named.take(transaction)
         if earlier is not None:
             raise named.already_done(earlier)
@@ -222,15 +222,15 @@ def name_of(function: Any) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     name = str(getattr(function, "__qualname__", type(function).__qualname__))
-    return UNTOLD if name.endswith("<lambda>") else "".join(name.split())
+    return UNKNOWN_FUNCTION if name.endswith("<lambda>") else "".join(name.split())
 
 
-def _told(mode: str, plan: str) -> str:
-    name, *digest = plan.split() or [UNTOLD]
+def _describe(mode: str, plan: str) -> str:
+    name, *digest = plan.split() or [UNKNOWN_FUNCTION]
     if mode == FUNCTION:
         return f"{name}()"
-    of = "" if name == UNTOLD else f" of {name}()"
-    over = f" over what has the digest {digest[0][:8]}" if digest and digest[0] != UNTOLD else ""
+    of = "" if name == UNKNOWN_FUNCTION else f" of {name}()"
+    over = f" over what has the digest {digest[0][:8]}" if digest and digest[0] != UNKNOWN_FUNCTION else ""
     return f"a {mode}{of}{over}"
 
 

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 
 from recovery.scan.report import ScanReport
 from txpool.errors import LogError, ProgrammingError
-from txpool.log.base import DecisionLog, Memo
+from txpool.log.base import DecisionLog, SideRecord
 from txpool.log.formats import unpack
 
 logger = logging.getLogger("txpool.recovery.audit")
@@ -48,7 +48,7 @@ def audited(log: DecisionLog, command: str, gtrid: str, reason: str) -> Iterator
     """
     deed = Deed(time.time(), who(), command, gtrid, reason, "begun")
     name = f"{deed.when:.6f} {secrets.token_hex(4)}"
-    log.keep(_memo(name, deed))
+    log.put_record(_memo(name, deed))
     logger.warning("%s of %s by %s: %s", command, gtrid or log.node, deed.who, reason or "no reason was given")
     outcome, reports = "done", list[ScanReport]()
     try:
@@ -60,14 +60,14 @@ def audited(log: DecisionLog, command: str, gtrid: str, reason: str) -> Iterator
         raise
     finally:
         try:
-            log.keep(_memo(name, replace(deed, outcome=outcome)))
+            log.put_record(_memo(name, replace(deed, outcome=outcome)))
         except LogError as error:
             logger.warning("%s of %s: the log keeps no outcome of it, which is %s: %s", command, gtrid, outcome, error)
 
 
 def deeds(log: DecisionLog, gtrid: str | None = None) -> list[Deed]:
     """Every deed, or a transaction's, oldest first. LogError."""
-    found = [Deed(**unpack(memo)) for memo in log.memos(_KIND)]
+    found = [Deed(**unpack(memo)) for memo in log.side_records(_KIND)]
     return [deed for deed in found if gtrid in (None, deed.gtrid)]
 
 
@@ -87,5 +87,5 @@ def _came_of(report: ScanReport) -> str:
     return "; ".join([f"{verdict}: {report}", *left])
 
 
-def _memo(name: str, deed: Deed) -> Memo:
-    return Memo(_KIND, name, json.dumps(asdict(deed)), deed.when)
+def _memo(name: str, deed: Deed) -> SideRecord:
+    return SideRecord(_KIND, name, json.dumps(asdict(deed)), deed.when)

@@ -12,7 +12,7 @@ from recovery.scan.sites import Sites
 from recovery.scan.work import Work
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.log.base import DecisionLog
-from txpool.resources.base import MarkedRow, Settled
+from txpool.resources.base import MarkedRow, Resolution
 from txpool.tm.remarks import NOTE
 from txpool.xid import split_gtrid
 
@@ -49,7 +49,7 @@ def commit(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> None
             raise _gone(marked, gtrid)
         return
     # It meets the decision, and makes that durable: what a dead process wrote can be read, and may vanish.
-    if log.abort(gtrid) is not Settled.COMMITTED:
+    if log.abort(gtrid) is not Resolution.COMMITTED:
         raise _gone("the log", gtrid)
     answered = work.settle(gtrid, evidence.decisions[gtrid].branches, "decided in the log, by hand")
     if answered and _is_over(evidence, gtrid) and evidence.standing(gtrid) is not Standing.FINISHED:
@@ -62,7 +62,7 @@ def rollback(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> No
     before = _work(log, sites, account, gtrid).evidence
     _require_open(before, gtrid)
     _require_undisputed(before, gtrid)
-    if before.marked_by(gtrid) is None and log.abort(gtrid) is Settled.COMMITTED:
+    if before.marked_by(gtrid) is None and log.abort(gtrid) is Resolution.COMMITTED:
         raise _decided(gtrid)
     # What was prepared, or pointed to a marked datasource, before the key was taken is seen now.
     work = _work(log, sites, account, gtrid)
@@ -96,11 +96,11 @@ def forget(log: DecisionLog, sites: Sites, gtrid: str) -> int:
             "done. Its heuristic outcome is kept: forget it once every datasource answers"
         )
     if count:
-        log.dismiss(gtrid)
+        log.dismiss_heuristics(gtrid)
     count += expiry.dismiss(log, gtrid)
     kept.forget_ends(log, gtrid)
     if gtrid in evidence.notes:
-        log.drop(NOTE, [gtrid])
+        log.delete_records(NOTE, [gtrid])
     if not count:
         raise ProgrammingError(f"no heuristic outcome of {gtrid} is kept: nothing was done")
     return count
@@ -108,9 +108,9 @@ def forget(log: DecisionLog, sites: Sites, gtrid: str) -> int:
 
 def forget_datasource(log: DecisionLog, sites: Sites, name: str, lives: Callable[[str], bool]) -> int:
     """Retire the notes that our nodes prepare in a datasource, where nothing of theirs can be there; how many."""
-    notes = [note for note in log.sites() if note.site.datasource == name]
+    notes = [note for note in log.locations() if note.location.datasource == name]
     if not notes:
-        known = ", ".join(sorted({note.site.datasource for note in log.sites()})) or "none"
+        known = ", ".join(sorted({note.location.datasource for note in log.locations()})) or "none"
         raise ProgrammingError(f"the log has no note of a datasource {name} (it knows {known}): nothing was done")
     for node in sorted({note.node for note in notes}):
         if lives(node):
@@ -130,7 +130,7 @@ def forget_datasource(log: DecisionLog, sites: Sites, name: str, lives: Callable
         raise ProgrammingError(
             f"{there[0].xid.joined} is prepared in {name}: nothing was done. Recovery ends it once it leads there"
         )
-    log.retire_sites(notes)
+    log.retire_locations(notes)
     return len(notes)
 
 

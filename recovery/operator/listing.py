@@ -11,7 +11,7 @@ from recovery.operator.audit import Deed
 from recovery.scan.evidence import STRAYED, Evidence, Standing
 from recovery.scan.kept import Kept
 from recovery.scan.sites import Sites
-from txpool.log.base import Heuristic, Life
+from txpool.log.base import Heuristic, IncarnationState
 from txpool.resources.base import BranchRecord
 from txpool.tm.remarks import NOTE
 from txpool.xid import Xid, split_gtrid
@@ -120,12 +120,16 @@ def _described(
     kept = kept or Kept()
     named = split_gtrid(gtrid)
     standing = evidence.standing(gtrid)
-    if standing is Standing.DEAD and _is_over(evidence, gtrid) and evidence.lives[named.incarnation] is Life.FENCED:
+    if (
+        standing is Standing.DEAD
+        and _is_over(evidence, gtrid)
+        and evidence.lives[named.incarnation] is IncarnationState.FENCED
+    ):
         standing = Standing.FENCED  # a pass does not build a fence again that holds nothing back
     here = (heuristic for heuristic in evidence.heuristics if heuristic.gtrid == gtrid)
     noted = tuple(dict.fromkeys((*here, *expired)))
     decision, where = _decision(evidence, gtrid, noted)
-    made = evidence.decisions[gtrid].made if gtrid in evidence.decisions else 0.0
+    made = evidence.decisions[gtrid].recorded_at if gtrid in evidence.decisions else 0.0
     ages = [branch.age for branch in evidence.seen(gtrid) if branch.age is not None]
     ages += [max(0.0, time.time() - made)] if made else []
     return InDoubt(

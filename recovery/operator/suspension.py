@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from recovery.operator.audit import audited, who
-from txpool.log.base import DecisionLog, Memo
+from txpool.log.base import DecisionLog, SideRecord
 from txpool.log.formats import unpack
 
 _KIND = "suspended"
@@ -36,17 +36,17 @@ class Suspension:
 def suspension(log: DecisionLog) -> Suspension | None:
     """The suspension of one of the nodes that are ours to recover, or None. LogError."""
     nodes = log.nodes()
-    return next((Suspension(**unpack(memo)) for memo in log.memos(_KIND) if memo.name in nodes), None)
+    return next((Suspension(**unpack(memo)) for memo in log.side_records(_KIND) if memo.name in nodes), None)
 
 
 def suspend(log: DecisionLog, reason: str = "") -> Suspension:
     """Suspend the recovery of our nodes, durably; one that is suspended already stays as it was. LogError."""
     with audited(log, "suspend", "", reason):
         found = suspension(log)
-        nodes = log.nodes() - {memo.name for memo in log.memos(_KIND)}
+        nodes = log.nodes() - {memo.name for memo in log.side_records(_KIND)}
         fresh = Suspension(", ".join(sorted(nodes)), time.time(), who(), reason)
         for node in nodes:
-            log.keep(Memo(_KIND, node, json.dumps(asdict(fresh)), fresh.since))
+            log.put_record(SideRecord(_KIND, node, json.dumps(asdict(fresh)), fresh.since))
         return found or fresh
 
 
@@ -54,5 +54,5 @@ def resume(log: DecisionLog, reason: str = "") -> bool:
     """Let it go on; whether it was suspended. LogError."""
     with audited(log, "resume", "", reason):
         found = suspension(log) is not None
-        log.drop(_KIND, log.nodes())
+        log.delete_records(_KIND, log.nodes())
         return found

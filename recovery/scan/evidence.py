@@ -17,11 +17,11 @@ from recovery.scan.report import told
 from recovery.scan.sites import Listing, Seen, Sites
 from txpool import failpoints
 from txpool.errors import LogError
-from txpool.log.base import Decision, DecisionLog, Heuristic, Life
-from txpool.log.sites import SiteNote
+from txpool.log.base import Decision, DecisionLog, Heuristic, IncarnationState
+from txpool.log.sites import LocationNote
 from txpool.resources.base import BranchRecord, MarkedRow
 from txpool.resources.postgresql.staging import StagingTable
-from txpool.tm.remarks import NOTE, remarks_in, shown
+from txpool.tm.remarks import NOTE, annotations_in, printable
 from txpool.xid import Xid, split_gtrid, split_pointer
 
 #: What is wrong with a datasource whose url was changed, in words.
@@ -48,7 +48,7 @@ class Evidence:
     #: By datasource: all that is prepared there under a name of ours, whoever prepared it.
     listings: Mapping[str, Listing]
     silent: Mapping[str, str]
-    lives: Mapping[str, Life]
+    lives: Mapping[str, IncarnationState]
     #: The incarnations that are fenced durably, by this very pass where it acts.
     fenced: frozenset[str]
     finished: frozenset[str]
@@ -69,8 +69,8 @@ class Evidence:
     #: Whether a branch counts by its owner.
     is_ours: Callable[[Seen], bool] = lambda _: True
     #: Noted databases that the configuration does not lead to: the file that did, or why none has.
-    strangers: Mapping[SiteNote, str] = field(default_factory=dict)
-    unreached: Mapping[SiteNote, str] = field(default_factory=dict)
+    strangers: Mapping[LocationNote, str] = field(default_factory=dict)
+    unreached: Mapping[LocationNote, str] = field(default_factory=dict)
     #: Databases that a datasource may lead to which has not answered, or not told its identity.
     mute: frozenset[str] = frozenset()
     #: The incarnations under whose names somebody else has prepared, and that this log knows.
@@ -202,7 +202,7 @@ class Evidence:
             return Standing.FINISHED
         if life is None:
             return Standing.UNKNOWN
-        return Standing.ALIVE if life is Life.ALIVE else Standing.DEAD
+        return Standing.ALIVE if life is IncarnationState.ALIVE else Standing.DEAD
 
     def ended(self, gtrid: str) -> bool:
         """Whether nobody but recovery will do anything with it any more."""
@@ -262,8 +262,8 @@ class Evidence:
     def remarks(self, gtrid: str) -> Mapping[str, str]:
         """What its decision says of it for people and for traces; empty texts where it says nothing."""
         row, decision = self.row(gtrid), self.decisions.get(gtrid)
-        found = remarks_in(row.branches if row is not None else decision.branches if decision is not None else ())
-        return found if found[NOTE] else found | {NOTE: shown(self.notes.get(gtrid, ""))}
+        found = annotations_in(row.branches if row is not None else decision.branches if decision is not None else ())
+        return found if found[NOTE] else found | {NOTE: printable(self.notes.get(gtrid, ""))}
 
 
 def agree(identity: str, other: str) -> bool:
@@ -276,13 +276,13 @@ def gather(log: DecisionLog, sites: Sites, *, fence: bool = True) -> Evidence:
 
     Errors: LogError where the log cannot be read. A datasource that fails has not answered.
     """
-    listings, silent = sites.listings(log.sites())
+    listings, silent = sites.listings(log.locations())
     staged = sites.staged()
     if failpoints.armed:
         failpoints.hit("recovery.listed")
     # Behind the listing, since a note is there before what it is about.
-    notes = log.sites()
-    owners = Owners(notes, log.noting(), sites.logins)
+    notes = log.locations()
+    owners = Owners(notes, log.incarnations_noting(), sites.logins)
     lives = log.incarnations()
     seen = [branch for listing in listings.values() for branch in listing.branches if owners.counts(branch)]
     named = {branch.xid.incarnation for branch in seen}
@@ -294,20 +294,24 @@ def gather(log: DecisionLog, sites: Sites, *, fence: bool = True) -> Evidence:
     lives |= _expired(log, named - lives.keys())
     fences = _Fences(log) if fence else None
     if fences is not None:
-        fences.build(n for n, life in lives.items() if life is Life.DEAD or (life is Life.FENCED and n in named))
+        fences.build(
+            n
+            for n, life in lives.items()
+            if life is IncarnationState.DEAD or (life is IncarnationState.FENCED and n in named)
+        )
     if failpoints.armed:
         failpoints.hit("recovery.fenced")
     finished = log.finished()
     pointers, decisions, aborted = log.pointers(), log.decisions(), log.aborted()
     rows, mute = sites.rows()
     heuristics = log.heuristics()
-    kept_notes = {memo.name: memo.text for memo in log.memos(NOTE)}
+    kept_notes = {memo.name: memo.text for memo in log.side_records(NOTE)}
     try:
         names = {split_gtrid(g).incarnation for g in {*finished, *pointers, *decisions, *aborted}.union(*rows.values())}
     except ValueError as error:
         raise LogError(f"the log is damaged, or a later txpool has written it: {error}. Nothing was done") from error
     lives |= _expired(log, names - lives.keys())
-    fenced = frozenset(name for name, life in lives.items() if life is Life.FENCED)
+    fenced = frozenset(name for name, life in lives.items() if life is IncarnationState.FENCED)
     if fences is not None:
         # A fence that somebody else had begun to write is not durable because it can be read, nor is what it fences.
         fences.build(names & fenced)
@@ -343,20 +347,20 @@ def gather(log: DecisionLog, sites: Sites, *, fence: bool = True) -> Evidence:
     )
 
 
-def _mute(notes: Iterable[SiteNote], listings: Mapping[str, Listing], silent: Set[str]) -> frozenset[str]:
+def _mute(notes: Iterable[LocationNote], listings: Mapping[str, Listing], silent: Set[str]) -> frozenset[str]:
     """The databases that what has not told its own may lead to: those it is noted with, and those without any note."""
     if not silent:
         return frozenset()
     noted: dict[str, set[str]] = {}
     for note in notes:
-        noted.setdefault(note.site.identity, set()).add(note.site.datasource)
+        noted.setdefault(note.location.identity, set()).add(note.location.datasource)
     seen = {branch.identity for listing in listings.values() for branch in listing.elsewhere}
     return frozenset(each for each in seen if each not in noted or noted[each] & silent)
 
 
-def _expired(log: DecisionLog, strangers: set[str]) -> dict[str, Life]:
+def _expired(log: DecisionLog, strangers: set[str]) -> dict[str, IncarnationState]:
     """Those that were fenced long ago and have left the registry: what appears of one brings it back."""
-    return dict.fromkeys(log.expired(strangers), Life.FENCED) if strangers else {}
+    return dict.fromkeys(log.expired(strangers), IncarnationState.FENCED) if strangers else {}
 
 
 class _Fences:

@@ -27,7 +27,7 @@ from typing import Protocol
 
 from recovery.scan.evidence import Evidence, Standing
 from recovery.scan.work import Work
-from txpool.log.base import DecisionLog, Heuristic, Life, Memo
+from txpool.log.base import DecisionLog, Heuristic, IncarnationState, SideRecord
 from txpool.log.formats import pack, unpack
 from txpool.xid import split_gtrid
 
@@ -124,7 +124,7 @@ def expirable(evidence: Evidence) -> list[Entry]:
     found = [
         Entry(Kind.INCARNATION, name)
         for name, life in evidence.lives.items()
-        if life is Life.FENCED and name not in named
+        if life is IncarnationState.FENCED and name not in named
     ]
     noted = dict.fromkeys(heuristic.gtrid for heuristic in evidence.heuristics)
     found += [
@@ -143,20 +143,20 @@ def expirable(evidence: Evidence) -> list[Entry]:
 def expired(log: DecisionLog) -> list[Expired]:
     """What has expired: transactions first, then incarnations. LogError."""
     found: dict[str, Expired] = {}
-    for memo in log.memos(_MOVED):
+    for memo in log.side_records(_MOVED):
         kind, gtrid, *rest = unpack(memo)
         before = found.get(gtrid)
         noted = (*(before.heuristics if before else ()), *(Heuristic(*fields) for fields in rest))
-        found[gtrid] = Expired(kind, gtrid, memo.made, noted)
+        found[gtrid] = Expired(kind, gtrid, memo.recorded_at, noted)
     return [*found.values(), *(Expired(Kind.INCARNATION.value, name) for name in sorted(log.expired()))]
 
 
 def dismiss(log: DecisionLog, gtrid: str) -> int:
     """Forget what has expired of a transaction; how many heuristic outcomes that were. LogError."""
-    names = [memo.name for memo in log.memos(_MOVED) if unpack(memo)[1] == gtrid]
+    names = [memo.name for memo in log.side_records(_MOVED) if unpack(memo)[1] == gtrid]
     count = sum(len(each.heuristics) for each in expired(log) if each.name == gtrid)
     if names:
-        log.drop(_MOVED, names)
+        log.delete_records(_MOVED, names)
     return count
 
 
@@ -169,12 +169,12 @@ def _unregistered(log: DecisionLog, entries: list[Entry]) -> list[Entry]:
 
 def _since(log: DecisionLog, entries: Iterable[Entry], now: float) -> dict[Entry, float]:
     """Since when each has been seen of no use, scan after scan, by this node's recovery; kept for its next scan."""
-    memo = next((memo for memo in log.memos(_SEEN) if memo.name == log.node), None)
+    memo = next((memo for memo in log.side_records(_SEEN) if memo.name == log.node), None)
     before: dict[str, float] = unpack(memo) if memo else {}
     since = {entry: before.get(str(entry), now) for entry in entries}
     after = {str(entry): first for entry, first in since.items()}
     if after != before:
-        log.keep(Memo(_SEEN, log.node, pack(**after), now))
+        log.put_record(SideRecord(_SEEN, log.node, pack(**after), now))
     return since
 
 
@@ -187,14 +187,14 @@ def _move(work: Work, chosen: Iterable[Entry], now: float) -> None:
     if names[Kind.INCARNATION]:
         log.expire(names[Kind.INCARNATION])
     for gtrid in names[Kind.ASSUMED_COMPLETE]:
-        log.keep(Memo(_MOVED, gtrid, json.dumps([Kind.ASSUMED_COMPLETE.value, gtrid]), now))
+        log.put_record(SideRecord(_MOVED, gtrid, json.dumps([Kind.ASSUMED_COMPLETE.value, gtrid]), now))
     if names[Kind.ASSUMED_COMPLETE]:
         log.purge(names[Kind.ASSUMED_COMPLETE])
     for noted in work.evidence.heuristics:
         if noted.gtrid in names[Kind.HEURISTIC]:
             text = json.dumps([Kind.HEURISTIC.value, noted.gtrid, astuple(noted)])
-            log.keep(Memo(_MOVED, f"{noted.gtrid} {noted.bqual}", text, now))
-            log.dismiss(noted.gtrid, noted.bqual)
+            log.put_record(SideRecord(_MOVED, f"{noted.gtrid} {noted.bqual}", text, now))
+            log.dismiss_heuristics(noted.gtrid, noted.bqual)
     for gtrid in names[Kind.HEURISTIC]:
         logger.warning(
             "the heuristic outcome of %s was not resolved in time, and has expired. It is kept: see `txpool-recovery "

@@ -14,7 +14,7 @@ from txpool.config.ownership import why_not_trusted
 from txpool.config.settings import DataSourceSettings
 from txpool.datasource import DataSource, opened
 from txpool.errors import ConfigurationError
-from txpool.log.sites import SiteNote
+from txpool.log.sites import LocationNote
 from txpool.xid import tag_of
 
 
@@ -25,7 +25,7 @@ class FurtherDatasources:
         #: By path: what a file has looked like, and the datasource that it described then.
         self._files: dict[str, tuple[tuple[int, int, int], DataSource]] = {}
 
-    def reach(self, note: SiteNote) -> tuple[Recoverable, str]:
+    def reach(self, note: LocationNote) -> tuple[Recoverable, str]:
         """As Further has it."""
         own = [datasource for _, datasource in self._files.values()]
         for datasource in opened():
@@ -33,7 +33,7 @@ class FurtherDatasources:
                 with suppress(Exception):  # one that does not answer is not shown to lead there
                     if not _why_not(datasource, note):
                         return datasource, ""
-        path = note.site.path
+        path = note.location.path
         if not path:
             raise ConfigurationError("it was configured in code, so no file can be opened for it")
         datasource = self._open(path)
@@ -71,17 +71,17 @@ class FurtherDatasources:
         return datasource
 
 
-def _is_meant(datasource: DataSource, note: SiteNote) -> bool:
-    return datasource.name == note.site.datasource or (
-        bool(note.site.path) and datasource.settings.file == note.site.path
+def _is_meant(datasource: DataSource, note: LocationNote) -> bool:
+    return datasource.name == note.location.datasource or (
+        bool(note.location.path) and datasource.settings.file == note.location.path
     )
 
 
-def _why_not(datasource: DataSource, note: SiteNote) -> str:
+def _why_not(datasource: DataSource, note: LocationNote) -> str:
     """Why a datasource cannot be shown to lead to the noted database; empty where it does. Asks the database."""
-    if not note.site.identity:
+    if not note.location.identity:
         return "cannot be shown to lead there: the role that prepared was not told the server's identity"
     identity = datasource.resource_manager().identity()
-    if identity == note.site.identity:
+    if identity == note.location.identity:
         return ""
     return f"leads elsewhere now: to {identity or 'a server that does not tell its identity'}"

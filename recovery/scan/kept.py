@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from txpool.log.base import ENDS, DecisionLog, Memo
+from txpool.log.base import ENDS, DecisionLog, SideRecord
 from txpool.log.formats import pack, unpack
 from txpool.xid import parse
 
@@ -28,7 +28,7 @@ class Kept:
 
 def read(log: DecisionLog) -> Kept:
     """LogError."""
-    return Kept(_errors(log), {memo.name: unpack(memo)["ends"] for memo in log.memos(ENDS)})
+    return Kept(_errors(log), {memo.name: unpack(memo)["ends"] for memo in log.side_records(ENDS)})
 
 
 def keep_errors(log: DecisionLog, errors: Mapping[str, str]) -> None:
@@ -40,10 +40,10 @@ def keep_errors(log: DecisionLog, errors: Mapping[str, str]) -> None:
     before = {gid: text for gid, text in _errors(log).items() if (xid := parse(gid)) is None or xid.node in nodes}
     for gid, text in errors.items():
         if before.get(gid) != text:
-            log.keep(Memo(_ERROR, gid, pack(error=text), time.time()))
+            log.put_record(SideRecord(_ERROR, gid, pack(error=text), time.time()))
     gone = before.keys() - errors.keys()
     if gone:
-        log.drop(_ERROR, gone)
+        log.delete_records(_ERROR, gone)
 
 
 def keep_ends(log: DecisionLog, gtrid: str, ends: Mapping[str, str]) -> None:
@@ -51,14 +51,14 @@ def keep_ends(log: DecisionLog, gtrid: str, ends: Mapping[str, str]) -> None:
     before: Mapping[str, str] = read(log).ends.get(gtrid, {})
     after = {**before, **ends}
     if after != before:
-        log.keep(Memo(ENDS, gtrid, pack(ends=after), time.time()))
+        log.put_record(SideRecord(ENDS, gtrid, pack(ends=after), time.time()))
 
 
 def forget_ends(log: DecisionLog, gtrid: str) -> None:
     """Drop them, where there are any: the heuristic outcome is dismissed."""
     if gtrid in read(log).ends:
-        log.drop(ENDS, [gtrid])
+        log.delete_records(ENDS, [gtrid])
 
 
 def _errors(log: DecisionLog) -> dict[str, str]:
-    return {memo.name: unpack(memo)["error"] for memo in log.memos(_ERROR)}
+    return {memo.name: unpack(memo)["error"] for memo in log.side_records(_ERROR)}

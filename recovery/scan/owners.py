@@ -12,14 +12,14 @@ from collections.abc import Callable, Collection, Iterable
 
 from recovery.scan.report import told
 from recovery.scan.sites import Seen
-from txpool.log.sites import SiteNote
+from txpool.log.sites import LocationNote
 
 
 class Owners:
     """The login roles that count, by node and database. `logins` tells the configured user's, and may ask for it."""
 
     def __init__(
-        self, notes: Iterable[SiteNote], noting: Collection[str], logins: Callable[[str], Collection[str]]
+        self, notes: Iterable[LocationNote], noting: Collection[str], logins: Callable[[str], Collection[str]]
     ) -> None:
         self._notes = tuple(notes)
         self._noting = noting
@@ -42,7 +42,7 @@ class Owners:
         found = self._noted.get(place)
         if found is None:
             notes = (note for note in self._notes if note.node == place[0] and note.is_of(*place[1:]))
-            found = self._noted[place] = frozenset(note.site.role for note in notes)
+            found = self._noted[place] = frozenset(note.location.role for note in notes)
         return found
 
     def _by_configuration(self, datasource: str) -> Collection[str]:

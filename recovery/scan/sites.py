@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from recovery.scan.report import told
 from txpool.errors import ConfigurationError
-from txpool.log.sites import SiteNote
+from txpool.log.sites import LocationNote
 from txpool.resources.base import BranchRecord, MarkedRow, PreparedBranch, ResourceManager, XidsTable
 from txpool.resources.postgresql.staging import Staging, StagingTable
 from txpool.xid import Xid, tag_of
@@ -41,7 +41,7 @@ class Stages(Protocol):
 class Further(Protocol):
     """Datasources beyond those that are configured."""
 
-    def reach(self, note: SiteNote) -> tuple[Recoverable, str]:
+    def reach(self, note: LocationNote) -> tuple[Recoverable, str]:
         """What leads to the noted database, and the file that it comes from where recovery has opened that by itself.
 
         Raises where nothing does, or nothing that may be believed.
@@ -105,8 +105,8 @@ class Sites:
         self._further = further
         self._broken: dict[str, str] = {}
         #: Noted databases that nothing configured leads to: the file by which they were reached, or why they were not.
-        self.strangers: dict[SiteNote, str] = {}
-        self.unreached: dict[SiteNote, str] = {}
+        self.strangers: dict[LocationNote, str] = {}
+        self.unreached: dict[LocationNote, str] = {}
         for datasource in datasources:
             try:
                 self._add(datasource, datasource.name)
@@ -132,7 +132,7 @@ class Sites:
                 self._add(datasource, name)
         return self.tables.get(name)
 
-    def listings(self, notes: Iterable[SiteNote] = ()) -> tuple[dict[str, Listing], dict[str, str]]:
+    def listings(self, notes: Iterable[LocationNote] = ()) -> tuple[dict[str, Listing], dict[str, str]]:
         """What is prepared in every datasource that answers, and why the others do not.
 
         Two datasources may lead to one database: a branch is listed once, for whichever may end it. To a noted database
@@ -145,7 +145,7 @@ class Sites:
         self.strangers, self.unreached = {}, {}
         for note in notes:
             there = any(note.is_of(each.identity, configured) for configured, each in found.items())
-            if there or note.site.datasource in silent:  # which may be it, and is reported as it is
+            if there or note.location.datasource in silent:  # which may be it, and is reported as it is
                 continue
             try:
                 name = self._reach(note)
@@ -180,14 +180,14 @@ class Sites:
         elsewhere = (_seen(branch, name, branch.elsewhere) for branch in prepared if branch.elsewhere)
         return Listing(identity, tuple(here), tuple(elsewhere))
 
-    def _reach(self, note: SiteNote) -> str:
+    def _reach(self, note: LocationNote) -> str:
         """Make what leads to a noted database one of the sites, and return its name here; raises where nothing does."""
         if self._further is None:
             raise ConfigurationError("no datasource of this configuration leads there")
         datasource, file = self._further.reach(note)
         name = datasource.name
         if name in self.managers:  # another database goes by that
-            name = f"{name} in {note.site.identity}"
+            name = f"{name} in {note.location.identity}"
         self._add(datasource, name)
         if file:
             self.strangers[note] = file

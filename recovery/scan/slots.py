@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from recovery.scan.report import told
 from recovery.scan.sites import Sites
-from txpool.resources.base import Slots
+from txpool.resources.base import PreparedSlots
 
 logger = logging.getLogger("txpool.recovery")
 
@@ -17,12 +17,12 @@ logger = logging.getLogger("txpool.recovery")
 class Limited(Protocol):
     """A resource manager whose database can hold so many prepared transactions, and no more."""
 
-    def slots(self) -> Slots: ...
+    def slots(self) -> PreparedSlots: ...
 
 
-def slots(sites: Sites, names: Iterable[str]) -> dict[str, Slots]:
+def slots(sites: Sites, names: Iterable[str]) -> dict[str, PreparedSlots]:
     """Those of the datasources named that have a limit, and tell it."""
-    found: dict[str, Slots] = {}
+    found: dict[str, PreparedSlots] = {}
     for name in names:
         manager = sites.managers[name]
         if isinstance(manager, Limited):

@@ -11,8 +11,8 @@ from recovery.scan.evidence import STRAYED, Evidence
 from recovery.scan.report import Account, Ended, LeftAlone
 from recovery.scan.sites import Seen, Sites
 from txpool import failpoints, tracing
-from txpool.log.base import DecisionLog, Heuristic, Memo
-from txpool.resources.base import Answer, BranchRecord, ResourceManager
+from txpool.log.base import DecisionLog, Heuristic, SideRecord
+from txpool.resources.base import BranchOutcome, BranchRecord, ResourceManager
 from txpool.tm.remarks import NOTE, TRACEPARENT
 
 _WORDS = "or refused it; it is asked again"
@@ -50,13 +50,13 @@ class Work:
         if failpoints.armed:
             failpoints.hit("recovery.branch")
         answer = self._traced("commit", record, manager.commit)
-        if answer is Answer.UNKNOWN:
+        if answer is BranchOutcome.UNKNOWN:
             self._leave(record, f"{record.datasource} gave no answer to its commit, {_WORDS}", _words(manager, record))
             return False
         ends = self._ends.setdefault(record.xid.gtrid, {})
-        if ends.get(record.datasource, Answer.COMMITTED.value) == Answer.COMMITTED.value:
+        if ends.get(record.datasource, BranchOutcome.COMMITTED.value) == BranchOutcome.COMMITTED.value:
             ends[record.datasource] = answer.value  # of a Spark write's many branches, the one that differs
-        if answer is Answer.ROLLED_BACK or (answer is Answer.LOST and record.evidence):
+        if answer is BranchOutcome.ROLLED_BACK or (answer is BranchOutcome.LOST and record.evidence):
             self._heuristic(record, "commit", answer)
         elif self.evidence.was_listed(record):
             self.account.commit(Ended(record.xid.joined, record.datasource, why))
@@ -69,12 +69,12 @@ class Work:
             failpoints.hit("recovery.branch")
         manager = self.sites.managers[branch.datasource]
         answer = self._traced("rollback", branch.record, manager.rollback)
-        if answer is Answer.UNKNOWN:
+        if answer is BranchOutcome.UNKNOWN:
             words = _words(manager, branch.record)
             self._leave(branch.record, f"{branch.datasource} gave no answer to its rollback, {_WORDS}", words)
-        elif answer is Answer.COMMITTED:
+        elif answer is BranchOutcome.COMMITTED:
             self._heuristic(branch.record, "rollback", answer)
-        elif answer is Answer.ROLLED_BACK:
+        elif answer is BranchOutcome.ROLLED_BACK:
             self.account.roll_back(Ended(branch.xid.joined, branch.datasource, why))
         # LOST: another recoverer, or a person, was faster; the next listing lacks it.
 
@@ -103,7 +103,7 @@ class Work:
         if not branches:
             self.account.leave(LeftAlone(gtrid, "", "", reason, alarm))
 
-    def _traced(self, verb: str, record: BranchRecord, act: Callable[[BranchRecord], Answer]) -> Answer:
+    def _traced(self, verb: str, record: BranchRecord, act: Callable[[BranchRecord], BranchOutcome]) -> BranchOutcome:
         """End a branch; where traces are made, in that of its transaction."""
         if tracing.tracer is None:
             return act(record)
@@ -137,7 +137,7 @@ class Work:
         left = LeftAlone(record.xid.gtrid, record.xid.joined, record.datasource, reason, error=error)
         self.account.leave(left)
 
-    def _heuristic(self, record: BranchRecord, decided: str, answer: Answer) -> None:
+    def _heuristic(self, record: BranchRecord, decided: str, answer: BranchOutcome) -> None:
         if any(
             (known.gtrid, known.bqual) == (record.xid.gtrid, record.xid.bqual) for known in self.evidence.heuristics
         ):
@@ -145,7 +145,7 @@ class Work:
         found = Heuristic(record.xid.gtrid, record.xid.bqual, record.datasource, decided, answer.value, time.time())
         note = self.evidence.remarks(found.gtrid)[NOTE]
         if note:  # it is to outlive its decision, as the outcome does
-            self.log.keep(Memo(NOTE, found.gtrid, note, found.noted))
-        self.log.note(found)
+            self.log.put_record(SideRecord(NOTE, found.gtrid, note, found.noted))
+        self.log.record_heuristic(found)
         self._noted.add(found.gtrid)
         self.account.heuristic(found)

@@ -15,8 +15,8 @@ from recovery.operator.listing import InDoubt
 from recovery.scan.evidence import Evidence
 from recovery.scan.report import Alarm, AlarmKind
 from txpool.config.settings import RecoverySettings
-from txpool.log.sites import SiteNote
-from txpool.resources.base import Slots
+from txpool.log.sites import LocationNote
+from txpool.resources.base import PreparedSlots
 
 logger = logging.getLogger("txpool.recovery")
 
@@ -40,7 +40,7 @@ class Alarms:
         self._first = former._first
         self.standing = former.standing
 
-    def update(self, in_doubt: Collection[InDoubt], evidence: Evidence, slots: Mapping[str, Slots]) -> None:
+    def update(self, in_doubt: Collection[InDoubt], evidence: Evidence, slots: Mapping[str, PreparedSlots]) -> None:
         """Raise, keep and end alarms, as the scan that ends now has found things; what is news is logged."""
         known = {(alarm.kind, alarm.subject): alarm for alarm in self.standing}
         found = [*_otherwise(in_doubt), *_disputed(evidence), *unconfigured(evidence), *self._overdue(in_doubt)]
@@ -74,7 +74,7 @@ class Alarms:
                 found.append(Alarm(AlarmKind.OVERDUE.value, each.gtrid, text))
         return found
 
-    def _short(self, slots: Mapping[str, Slots]) -> list[Alarm]:
+    def _short(self, slots: Mapping[str, PreparedSlots]) -> list[Alarm]:
         return [
             Alarm(
                 AlarmKind.SLOTS.value,
@@ -120,19 +120,19 @@ def unconfigured(evidence: Evidence) -> list[Alarm]:
     held = Counter((branch.identity, branch.database) for branch in evidence.elsewhere)
     texts: dict[str, list[str]] = {}  # two nodes may call different databases the same
     for note, file in evidence.strangers.items():
-        texts.setdefault(note.site.datasource, []).append(
+        texts.setdefault(note.location.datasource, []).append(
             f"{_prepares(note)}, which this configuration does not name: its file {file} was opened as the log has "
             "noted it, and what is there is recovered. Add that file to `datasources`"
         )
     # Whatever roles it prepares as there: a database is told once for each node.
     unreached = {_prepares(note): (note, why) for note, why in evidence.unreached.items()}
     for note, why in unreached.values():
-        count = next((held.pop(place) for place in list(held) if place[0] == note.site.identity), 0)
+        count = next((held.pop(place) for place in list(held) if place[0] == note.location.identity), 0)
         there = f" ({count} branches are)" if count else ""
-        texts.setdefault(note.site.datasource, []).append(
+        texts.setdefault(note.location.datasource, []).append(
             f"{_prepares(note)}, which this configuration does not lead to: {why}. What is prepared there{there} keeps "
             "its locks: add its file to `datasources`; or, once nothing of ours can be there any more, "
-            f"`txpool-recovery forget --datasource {note.site.datasource}`"
+            f"`txpool-recovery forget --datasource {note.location.datasource}`"
         )
     for (identity, database), count in held.items():
         texts.setdefault(database, []).append(
@@ -142,9 +142,9 @@ def unconfigured(evidence: Evidence) -> list[Alarm]:
     return [Alarm(AlarmKind.UNCONFIGURED.value, subject, "; ".join(found)) for subject, found in texts.items()]
 
 
-def _prepares(note: SiteNote) -> str:
-    identity = note.site.identity or "whose identity was not told"
-    return f"node {note.node} prepares in datasource {note.site.datasource} ({identity})"
+def _prepares(note: LocationNote) -> str:
+    identity = note.location.identity or "whose identity was not told"
+    return f"node {note.node} prepares in datasource {note.location.datasource} ({identity})"
 
 
 def _foreign(evidence: Evidence) -> list[Alarm]:

@@ -16,7 +16,7 @@ from recovery.scan.slots import slots
 from recovery.service.alarms import Alarms
 from txpool.config.settings import RecoverySettings
 from txpool.metrics import HISTOGRAMS, Sample, catalogue
-from txpool.resources.base import Slots
+from txpool.resources.base import PreparedSlots
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Site:
     reason: str = ""
     #: How many of our branches it still holds prepared.
     prepared: int = 0
-    slots: Slots | None = None
+    slots: PreparedSlots | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,9 @@ def _left(found: Iterable[InDoubt], report: ScanReport) -> tuple[InDoubt, ...]:
     return tuple(sorted(left, key=lambda each: (not each.heuristics, each.foreign, -(each.age or 0.0))))
 
 
-def _site(datasource: Recoverable, evidence: Evidence, left: Iterable[InDoubt], limits: dict[str, Slots]) -> Site:
+def _site(
+    datasource: Recoverable, evidence: Evidence, left: Iterable[InDoubt], limits: dict[str, PreparedSlots]
+) -> Site:
     name, mode = datasource.name, datasource.mode
     if mode not in ("xa", "cmr") and name not in evidence.silent:
         return Site(name, mode, None)

@@ -33,11 +33,11 @@ WRITE = "update t set a = a + 1 where id = 1"
 @contextmanager
 def nobody_asked() -> Iterator[None]:
     """Every branch is taken for one that has written."""
-    asked, LocalTransaction.reading = LocalTransaction.reading, lambda *_, **__: None  # type: ignore[assignment,method-assign]
+    asked, LocalTransaction.read_only_check = LocalTransaction.read_only_check, lambda *_, **__: None  # type: ignore[assignment,method-assign]
     try:
         yield
     finally:
-        LocalTransaction.reading = asked  # type: ignore[method-assign]
+        LocalTransaction.read_only_check = asked  # type: ignore[method-assign]
 
 
 def _milliseconds(transaction: Callable[[], None]) -> float:

@@ -147,12 +147,12 @@ def test_the_server_tells_who_may_have_prepared_it_and_whose_role_is_gone_is_nob
         forge(site, "one", gid)
         (branch,) = manager.recover()
         assert branch.owner == MALLORY
-        assert not branch.counts(manager.logins())
+        assert not branch.prepared_by(manager.logins())
     finally:
         site.databases.execute("one", f"drop role {MALLORY}")  # type: ignore[arg-type]
     try:
         (branch,) = manager.recover()
         assert branch.owner is None
-        assert not branch.counts(manager.logins())
+        assert not branch.prepared_by(manager.logins())
     finally:
         end(site, "one", "rollback", gid)

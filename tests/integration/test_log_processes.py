@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.children import Child, children, finished, said, tell
-from txpool.log import Life, Settled, SqliteLog
+from txpool.log import IncarnationState, Resolution, SqliteLog
 from txpool.xid import make_gtrid
 
 NODE = "etl-1"
@@ -55,12 +55,12 @@ def spawn(folder: Path) -> Iterator[Spawn]:
 def test_a_killed_process_is_seen_dead_and_is_fenced(spawn: Spawn, log: SqliteLog) -> None:
     process = spawn("say(log.incarnation, decide(1)); heard()")
     name, gtrid = said(process)
-    assert log.incarnations() == {name: Life.ALIVE}
+    assert log.incarnations() == {name: IncarnationState.ALIVE}
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert log.incarnations() == {name: Life.DEAD}
+    assert log.incarnations() == {name: IncarnationState.DEAD}
     log.fence(name)
-    assert log.incarnations() == {name: Life.FENCED}
+    assert log.incarnations() == {name: IncarnationState.FENCED}
     assert set(log.decisions()) == {gtrid}
 
 
@@ -75,7 +75,7 @@ def test_11_the_late_decision_of_a_process_that_another_fenced_is_refused(spawn:
     """)
     name, gtrid = said(process)
     process.send_signal(signal.SIGSTOP)
-    assert log.incarnations() == {name: Life.ALIVE}  # a stopped process keeps its lock
+    assert log.incarnations() == {name: IncarnationState.ALIVE}  # a stopped process keeps its lock
     log.fence(name)
     process.send_signal(signal.SIGCONT)
     tell(process, "go")
@@ -100,7 +100,7 @@ def test_two_processes_decide_and_abort_the_same_gtrids_and_agree(spawn: Spawn, 
     settled = {gtrid: log.abort(gtrid) for gtrid in (make_gtrid(NODE, name, number) for number in range(199, -1, -1))}
     decided = set(finished(process))
     assert decided == set(log.decisions())
-    assert {gtrid for gtrid, how in settled.items() if how is Settled.ABORTED} == log.aborted()
+    assert {gtrid for gtrid, how in settled.items() if how is Resolution.ABORTED} == log.aborted()
     assert decided | log.aborted() == set(settled)
 
 
@@ -131,7 +131,7 @@ def check_poison(process: Child, log: SqliteLog) -> None:
     first, *words, last = finished(process)
     assert words == ["unknown", "refused", "ABORTED", "False", "True", "refused"]
     assert set(log.decisions()) == {first, last}
-    assert sorted(log.incarnations().values(), key=str) == [Life.DEAD, Life.FENCED]
+    assert sorted(log.incarnations().values(), key=str) == [IncarnationState.DEAD, IncarnationState.FENCED]
 
 
 def test_4_a_write_that_fails_at_commit_is_unknown_and_poisons_the_log(spawn: Spawn, log: SqliteLog) -> None:
@@ -210,10 +210,13 @@ def test_39_a_forked_child_leaves_its_parents_lock_and_takes_a_name_of_its_own(s
     (parent, third), (child, second, life) = spoken["parent"], spoken["child"]
     assert life == "ALIVE"
     assert parent != child
-    assert log.incarnations() == {parent: Life.ALIVE, child: Life.ALIVE}
+    assert log.incarnations() == {parent: IncarnationState.ALIVE, child: IncarnationState.ALIVE}
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert log.incarnations() == {parent: Life.DEAD, child: Life.ALIVE}  # though the child outlives it
+    assert log.incarnations() == {
+        parent: IncarnationState.DEAD,
+        child: IncarnationState.ALIVE,
+    }  # though the child outlives it
     assert {second, third} < set(log.decisions())
     tell(process, "go")
 
@@ -230,7 +233,7 @@ def test_39_the_childs_end_does_not_free_the_parents_lock(spawn: Spawn, log: Sql
     """)
     (name,) = said(process)
     assert said(process) == ["gone"]
-    assert log.incarnations() == {name: Life.ALIVE}
+    assert log.incarnations() == {name: IncarnationState.ALIVE}
 
 
 def test_what_a_forked_child_decides_is_not_lost_when_all_others_have_gone(spawn: Spawn, folder: Path) -> None:

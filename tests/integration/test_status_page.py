@@ -21,7 +21,7 @@ from txpool import failpoints
 from txpool.config.address import Address
 from txpool.errors import TransactionInDoubt
 from txpool.metrics import catalogue, collect, instruments
-from txpool.resources.base import Slots
+from txpool.resources.base import PreparedSlots
 from txpool.tm.manager import configure, get_manager
 from txpool.tm.scope import transaction
 from txpool.xid import make_gtrid, make_xid, parse
@@ -189,8 +189,8 @@ def test_slots_are_the_servers_own_count(site: Site) -> None:
         manager.scan()
         assert manager.watch.overview is not None
         found = {each.name: (each.slots, each.prepared) for each in manager.watch.overview.sites}
-    assert found["one"] == (Slots(before, 2), 1)
-    assert found["two"] == (Slots(before, 2), 0)
+    assert found["one"] == (PreparedSlots(before, 2), 1)
+    assert found["two"] == (PreparedSlots(before, 2), 0)
     assert found["ledger"] == (None, 0)
 
 

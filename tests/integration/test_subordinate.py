@@ -14,7 +14,7 @@ import pytest
 
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError, TransactionRolledBack
-from txpool.resources.base import Place
+from txpool.resources.base import LocationKey
 from txpool.tm import manager
 from txpool.tm.subordinate import Subordinate
 from txpool.tm.transaction import Status
@@ -40,7 +40,7 @@ def pair(databases: Databases) -> Iterator[tuple[DataSource, DataSource]]:
 
 
 @contextmanager
-def task(places: Collection[Place] | None = None) -> Iterator[Subordinate]:
+def task(places: Collection[LocationKey] | None = None) -> Iterator[Subordinate]:
     subordinate = Subordinate(GTRID, write=2, partition=3, attempt=17, places=places)
     manager.resume(subordinate)
     try:
@@ -58,9 +58,9 @@ def test_it_prepares_nowhere_but_where_the_log_has_a_note_and_by_no_other_role(
     databases: Databases, pair: tuple[DataSource, DataSource]
 ) -> None:
     one, two = pair
-    noted = {one.site().place, two.site().place}
+    noted = {one.prepare_location().key, two.prepare_location().key}
     for places, why in (
-        ({one.site().place}, r"datasource two: nothing was prepared .* datasources=\[…\]"),
+        ({one.prepare_location().key}, r"datasource two: nothing was prepared .* datasources=\[…\]"),
         ({(identity, "1") for identity, _ in noted}, r"logs in as another role .* give both the same user"),
     ):
         with task(places) as subordinate:

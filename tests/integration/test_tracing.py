@@ -186,7 +186,7 @@ def test_a_note_stays_for_as_long_as_a_heuristic_outcome(left: Site) -> None:
     assert (shown.gtrid, shown.note) == (gtrid, NOTE)
     assert left.command("forget", gtrid, "--yes").returncode == ExitCode.OK
     with left.manager()._opened() as log:
-        assert log.memos("note") == []
+        assert log.side_records("note") == []
 
 
 def test_a_note_stays_where_its_own_process_has_met_a_heuristic_outcome(site: Site) -> None:
@@ -239,7 +239,7 @@ def test_a_note_costs_no_write_of_its_own(noted: bool, databases: Databases, tmp
         assert log.commits == before + 5
         log.flush()
         assert log.decisions() == {}
-        assert log.memos("note") == []
+        assert log.side_records("note") == []
     finally:
         for source in sources:
             source.close()

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from txpool.log.base import Life
+from txpool.log.base import IncarnationState
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.resources.base import Answer, BranchRecord, Refused, Settled, Site, Vote
+from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, Refused, Resolution, Vote
 from txpool.tm.coordinator import Coordinator, Phase
-from txpool.tm.unit import Outcome, Result, Unit
+from txpool.tm.unit import CommitRequest, Outcome, Result
 from txpool.xid import TaskName, Xid, make_gtrid, make_xid
 
 
@@ -44,7 +44,7 @@ class Faults:
         raise error(where)
 
 
-class ModelReading:
+class ModelReadOnlyCheck:
     """The question to a part, and the end of one that has only read."""
 
     def __init__(self, part: ModelBranch | ModelMarked) -> None:
@@ -97,17 +97,17 @@ class ModelBranch:
         self.record = BranchRecord(xid, self.datasource)
 
     @property
-    def site(self) -> Site:
-        return Site(self.datasource)
+    def location(self) -> PrepareLocation:
+        return PrepareLocation(self.datasource)
 
-    def disturb(self, command: str) -> None:
+    def ended_by_sql(self, command: str) -> None:
         raise AssertionError("nobody disturbs a model")
 
-    def reading(self, *, committing: bool) -> ModelReading | None:
-        return ModelReading(self) if self.asked else None
+    def read_only_check(self, *, committing: bool) -> ModelReadOnlyCheck | None:
+        return ModelReadOnlyCheck(self) if self.asked else None
 
-    def rollback(self) -> Answer:
-        return self._call("rollback", lambda: self._end("rolled back", Answer.ROLLED_BACK))  # type: ignore[no-any-return]
+    def rollback(self) -> BranchOutcome:
+        return self._call("rollback", lambda: self._end("rolled back", BranchOutcome.ROLLED_BACK))  # type: ignore[no-any-return]
 
     def start_prepare(self) -> None:
         assert not self.reads, "a reader is prepared"
@@ -127,19 +127,19 @@ class ModelBranch:
     def start_commit(self) -> None:
         self._call("start_commit", lambda: None)
 
-    def await_commit(self) -> Answer:
-        return self._call("await_commit", lambda: self._end("committed", Answer.COMMITTED))  # type: ignore[no-any-return]
+    def await_commit(self) -> BranchOutcome:
+        return self._call("await_commit", lambda: self._end("committed", BranchOutcome.COMMITTED))  # type: ignore[no-any-return]
 
     def start_rollback(self) -> None:
         self._call("start_rollback", lambda: None)
 
-    def await_rollback(self) -> Answer:
-        return self._call("await_rollback", lambda: self._end("rolled back", Answer.ROLLED_BACK))  # type: ignore[no-any-return]
+    def await_rollback(self) -> BranchOutcome:
+        return self._call("await_rollback", lambda: self._end("rolled back", BranchOutcome.ROLLED_BACK))  # type: ignore[no-any-return]
 
-    def commit_one_phase(self) -> Answer:
-        return self._call("commit_one_phase", lambda: self._end("committed", Answer.COMMITTED))  # type: ignore[no-any-return]
+    def commit_one_phase(self) -> BranchOutcome:
+        return self._call("commit_one_phase", lambda: self._end("committed", BranchOutcome.COMMITTED))  # type: ignore[no-any-return]
 
-    def _end(self, state: str, answer: Answer) -> Answer:
+    def _end(self, state: str, answer: BranchOutcome) -> BranchOutcome:
         self.state = state
         return answer
 
@@ -160,11 +160,11 @@ class ModelMarked:
     def _call(self, name: str, effect: Callable[[], Any]) -> Any:
         return self.faults.around(f"ledger.{name}", effect)
 
-    def disturb(self, command: str) -> None:
+    def ended_by_sql(self, command: str) -> None:
         raise AssertionError("nobody disturbs a model")
 
-    def reading(self, *, committing: bool) -> ModelReading | None:
-        return ModelReading(self) if self.asked else None
+    def read_only_check(self, *, committing: bool) -> ModelReadOnlyCheck | None:
+        return ModelReadOnlyCheck(self) if self.asked else None
 
     def identity(self) -> str:
         assert not self.reads, "a reader is marked"
@@ -184,29 +184,29 @@ class ModelMarked:
 
         self._call("record", effect)
 
-    def abort(self, gtrid: str) -> Settled:
-        def effect() -> Settled:
+    def abort(self, gtrid: str) -> Resolution:
+        def effect() -> Resolution:
             if self.row == "committed":
-                return Settled.COMMITTED
+                return Resolution.COMMITTED
             self.row, self.state = "tombstone", "rolled back"
-            return Settled.ABORTED
+            return Resolution.ABORTED
 
         return self._call("abort", effect)  # type: ignore[no-any-return]
 
     def forget(self, gtrid: str) -> None:
         self.row = None
 
-    def rollback(self) -> Answer:
-        def effect() -> Answer:
+    def rollback(self) -> BranchOutcome:
+        def effect() -> BranchOutcome:
             self.state = "rolled back"
-            return Answer.ROLLED_BACK
+            return BranchOutcome.ROLLED_BACK
 
         return self._call("rollback", effect)  # type: ignore[no-any-return]
 
-    def commit_one_phase(self) -> Answer:
-        def effect() -> Answer:
+    def commit_one_phase(self) -> BranchOutcome:
+        def effect() -> BranchOutcome:
             self.state = "committed"
-            return Answer.COMMITTED
+            return BranchOutcome.COMMITTED
 
         return self._call("commit_one_phase", effect)  # type: ignore[no-any-return]
 
@@ -232,7 +232,7 @@ class World:
     branches: int
     marked: bool = False
     adopted: int = 0
-    loose_ends: bool = False
+    late_branches: bool = False
     votes: dict[int, Vote | None] = field(default_factory=dict)
     #: Which are asked whether they have only read, and which have; -1 is the marked one.
     asked: tuple[int, ...] = ()
@@ -263,14 +263,16 @@ class World:
             part.reads = number in self.reads
             part.asked = part.reads or number in self.asked
             part.may_end = self._nothing_can_change
-        unit = Unit(self.gtrid, branches=self.new, adopted=self.old, marked=self.ledger, loose_ends=self.loose_ends)  # type: ignore[arg-type]
+        unit = CommitRequest(
+            self.gtrid, branches=self.new, adopted=self.old, marked=self.ledger, late_branches=self.late_branches
+        )  # type: ignore[arg-type]
         self.coordinator = Coordinator(unit, FaultyLog(log, self.faults), watch)
         self.result: Result = self.coordinator.commit()
 
     def fence(self) -> None:
         """What recovery does to an incarnation that it takes for dead."""
-        for incarnation in self.disk.lives:
-            self.disk.lives[incarnation] = Life.FENCED
+        for incarnation in self.disk.states:
+            self.disk.states[incarnation] = IncarnationState.FENCED
 
     @property
     def readers(self) -> list[ModelBranch | ModelMarked]:
@@ -309,7 +311,7 @@ class World:
             assert not left or self.gtrid in self.disk.finished or self._struck("log.finish")
         else:
             assert outcome is Outcome.IN_DOUBT
-            if self.result.knowable:
+            if self.result.resolvable:
                 assert not {"committed", "rolled back"} & {branch.state for branch in everyone}
                 assert self.gtrid not in self.disk.finished, "in doubt, and marked finished"
         interrupted = KeyboardInterrupt in self.faults.struck

@@ -14,10 +14,10 @@ from recovery.scan.report import Account, News
 from recovery.scan.sites import Sites
 from recovery.scan.work import Work
 from txpool.errors import OperationalError
-from txpool.log.base import Life
+from txpool.log.base import IncarnationState
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.resources.base import (
-    Answer,
+    BranchOutcome,
     BranchRecord,
     MarkedRow,
     PreparedBranch,
@@ -55,7 +55,7 @@ class WatchedLog(MemoryLog):
     def nodes(self) -> frozenset[str]:
         return self.ours
 
-    def incarnations(self) -> dict[str, Life]:
+    def incarnations(self) -> dict[str, IncarnationState]:
         self.calls.hit("incarnations")
         return super().incarnations()
 
@@ -94,7 +94,7 @@ class ModelDatabase:
         self.prepared: dict[Xid, float] = {}
         #: What somebody else has prepared, and the roles that may have.
         self.forged: dict[Xid, frozenset[str]] = {}
-        self.ended: dict[Xid, Answer] = {}
+        self.ended: dict[Xid, BranchOutcome] = {}
 
     def resource_manager(self) -> ResourceManager:
         return self
@@ -106,7 +106,7 @@ class ModelDatabase:
         self.prepared[xid] = 1.0
         return BranchRecord(xid, self.name, self.server, {"xid": "7"})
 
-    def end(self, xid: Xid, answer: Answer) -> None:
+    def end(self, xid: Xid, answer: BranchOutcome) -> None:
         """By the coordinator, or by a person: what is not prepared any more stays as it ended."""
         if self.prepared.pop(xid, None) is not None:
             self.ended[xid] = answer
@@ -128,20 +128,20 @@ class ModelDatabase:
         self.calls.hit(f"{self.name}.logins")
         return OURS
 
-    def commit(self, record: BranchRecord) -> Answer:
-        return self._finish(record, Answer.COMMITTED)
+    def commit(self, record: BranchRecord) -> BranchOutcome:
+        return self._finish(record, BranchOutcome.COMMITTED)
 
-    def rollback(self, record: BranchRecord) -> Answer:
-        return self._finish(record, Answer.ROLLED_BACK)
+    def rollback(self, record: BranchRecord) -> BranchOutcome:
+        return self._finish(record, BranchOutcome.ROLLED_BACK)
 
-    def _finish(self, record: BranchRecord, wanted: Answer) -> Answer:
+    def _finish(self, record: BranchRecord, wanted: BranchOutcome) -> BranchOutcome:
         self.calls.hit(f"{self.name}.{wanted.value}")
         if not self.reachable or self.silent or record.xid in self.forged:
-            return Answer.UNKNOWN  # what is somebody else's is refused
+            return BranchOutcome.UNKNOWN  # what is somebody else's is refused
         if record.xid in self.prepared:
             self.end(record.xid, wanted)
             return wanted
-        return self.ended.get(record.xid, Answer.LOST) if record.evidence else Answer.LOST
+        return self.ended.get(record.xid, BranchOutcome.LOST) if record.evidence else BranchOutcome.LOST
 
 
 class ModelLedger:
@@ -205,7 +205,7 @@ class World:
     def __post_init__(self) -> None:
         self.disk = MemoryDisk(NODE)
         self.incarnation = new_incarnation()
-        self.disk.lives[self.incarnation] = Life.ALIVE
+        self.disk.states[self.incarnation] = IncarnationState.ALIVE
         self.log = WatchedLog(self.disk, self.calls)
         self.a = ModelDatabase("a", self.calls)
         self.b = ModelDatabase("b", self.calls)
@@ -240,8 +240,8 @@ class World:
 
     def lose(self) -> None:
         """Its lock is lost, and the process goes on."""
-        if self.disk.lives.get(self.incarnation) is Life.ALIVE:
-            self.disk.lives[self.incarnation] = Life.DEAD
+        if self.disk.states.get(self.incarnation) is IncarnationState.ALIVE:
+            self.disk.states[self.incarnation] = IncarnationState.DEAD
 
     def outcomes(self) -> set[str]:
         """How the branches have ended, in the databases' own words."""
@@ -277,9 +277,9 @@ def logged(world: World) -> Iterator[str]:
     yield "b prepared"
     try:
         world.log.record(world.gtrid, records)
-        answer = Answer.COMMITTED
+        answer = BranchOutcome.COMMITTED
     except Refused:
-        answer = Answer.ROLLED_BACK
+        answer = BranchOutcome.ROLLED_BACK
     yield "decided"
     world.a.end(a, answer)
     yield "a ended"
@@ -296,9 +296,9 @@ def unaccounted(world: World) -> Iterator[str]:
     yield "prepared"
     try:
         world.log.record(world.gtrid, records)
-        answer = Answer.COMMITTED
+        answer = BranchOutcome.COMMITTED
     except Refused:
-        answer = Answer.ROLLED_BACK
+        answer = BranchOutcome.ROLLED_BACK
     yield "decided"
     world.a.end(a, answer)
     yield "a ended"
@@ -310,7 +310,7 @@ def marked(world: World) -> Iterator[str]:
     """A coordinator whose decision is a marked row."""
     a, b = world.xid(world.a, 0, marked=True), world.xid(world.b, 1, marked=True)
     records = [BranchRecord(a, "a", world.a.server), BranchRecord(b, "b", world.b.server)]
-    answer = Answer.COMMITTED
+    answer = BranchOutcome.COMMITTED
     try:
         world.ledger.mark(world.gtrid, records)
         yield "row inserted"
@@ -320,13 +320,13 @@ def marked(world: World) -> Iterator[str]:
         yield "b prepared"
         world.ledger.commit()
     except Refused:
-        answer = Answer.ROLLED_BACK
+        answer = BranchOutcome.ROLLED_BACK
     yield "decided"
     world.a.end(a, answer)
     yield "a ended"
     world.b.end(b, answer)
     yield "b ended"
-    if answer is Answer.COMMITTED:
+    if answer is BranchOutcome.COMMITTED:
         world.ledger.rows.pop(world.gtrid, None)
     yield "forgotten"
 
@@ -336,7 +336,7 @@ def pointed(world: World) -> Iterator[str]:
     a, b = world.xid(world.a, 0), world.xid(world.b, 1)
     records = [world.a.prepare(a), world.b.prepare(b)]
     yield "prepared"
-    answer = Answer.COMMITTED
+    answer = BranchOutcome.COMMITTED
     try:
         world.log.point(world.gtrid, "ledger")
         yield "pointed"
@@ -347,7 +347,7 @@ def pointed(world: World) -> Iterator[str]:
         yield "row inserted"
         world.ledger.commit()
     except Refused:
-        answer = Answer.ROLLED_BACK
+        answer = BranchOutcome.ROLLED_BACK
     yield "decided"
     world.a.end(a, answer)
     yield "a ended"

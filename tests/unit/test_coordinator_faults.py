@@ -81,11 +81,11 @@ def test_what_is_in_doubt_is_settled_later_and_rightly(world: World) -> None:
     for first in list(singles(world)):
         for number in range(next(iter(first)) + 1, next(iter(first)) + 4):
             world.run(first | {number: ("before", Lost)})
-            if world.result.outcome is not Outcome.IN_DOUBT or not world.result.knowable:
+            if world.result.outcome is not Outcome.IN_DOUBT or not world.result.resolvable:
                 continue
             decided = world.decided
             world.faults.plan.clear()
-            settled = world.coordinator.settle()
+            settled = world.coordinator.retry()
             assert settled.outcome is (Outcome.COMMITTED if decided else Outcome.ROLLED_BACK)
             wanted = "committed" if decided else "rolled back"
             everyone = [branch for branch in (*world.new, *world.old) if branch not in world.readers]

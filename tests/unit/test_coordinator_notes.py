@@ -15,7 +15,7 @@ def test_33_a_note_is_durable_before_the_first_prepare(marked: bool) -> None:
     calls = world.faults.calls
     assert calls.index("log.note_site") < calls.index("db0.start_prepare")
     assert calls.count("log.note_site") == 2
-    assert {name for kind, name in world.disk.memos if kind == "datasource"} == {
+    assert {name for kind, name in world.disk.side_records if kind == "datasource"} == {
         "node datasource db0 ",
         "node datasource db1 ",
     }
@@ -39,4 +39,4 @@ def test_33_one_phase_needs_no_note(branches: int, marked: bool) -> None:
     world.run({})
     assert world.result.outcome is Outcome.COMMITTED
     assert "log.note_site" not in world.faults.calls
-    assert not [kind for kind, _ in world.disk.memos if kind == "datasource"]
+    assert not [kind for kind, _ in world.disk.side_records if kind == "datasource"]

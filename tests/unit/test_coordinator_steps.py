@@ -13,7 +13,7 @@ from tests.unit.coordinator_model import Lost, World
 from txpool.resources.base import Vote
 from txpool.tm import coordinator, readers
 from txpool.tm.coordinator import Phase
-from txpool.tm.settler import Settler
+from txpool.tm.settler import Resolver
 from txpool.tm.unit import Outcome
 
 
@@ -66,7 +66,7 @@ def test_a_lost_reply_to_the_only_commit_is_in_doubt_and_nobody_can_know() -> No
     world = World(1)
     world.run({0: ("after", Lost)})
     assert world.result.outcome is Outcome.IN_DOUBT
-    assert not world.result.knowable
+    assert not world.result.resolvable
     assert world.new[0].state == "committed"
 
 
@@ -97,10 +97,10 @@ def test_a_log_that_could_not_be_told_of_the_end_is_told_later(when: str) -> Non
     world.run({lost: ("before", Lost), lost + 1: (when, Lost)})
     assert world.faults.calls[lost + 1] == "log.finish"
     assert world.result.outcome is Outcome.COMMITTED
-    assert not world.result.settled
+    assert not world.result.complete
 
-    assert world.coordinator.settle().outcome is Outcome.COMMITTED
-    assert world.result.settled
+    assert world.coordinator.retry().outcome is Outcome.COMMITTED
+    assert world.result.complete
     assert world.disk.finished == {world.gtrid}
 
 
@@ -108,13 +108,17 @@ def test_a_log_that_could_not_be_told_of_the_end_is_told_later(when: str) -> Non
 @pytest.mark.parametrize("branches", [0, 1, 2])
 def test_loose_ends_have_their_mark_however_it_was_committed(branches: int, when: str | None) -> None:
     """In one phase, or with nothing to commit, as well: what a Spark task leaves late waits for it."""
-    world = World(branches, loose_ends=True)
+    world = World(branches, late_branches=True)
     world.run({})
     assert world.disk.finished == {world.gtrid}
     if when is not None:
         world.run({world.faults.calls.index("log.finish"): (when, Lost)})
-        assert (world.result.outcome, world.result.settled, world.result.knowable) == (Outcome.COMMITTED, False, True)
-        assert world.coordinator.settle().settled
+        assert (world.result.outcome, world.result.complete, world.result.resolvable) == (
+            Outcome.COMMITTED,
+            False,
+            True,
+        )
+        assert world.coordinator.retry().complete
         assert world.disk.finished == {world.gtrid}
 
 
@@ -186,7 +190,7 @@ def test_an_interrupt_before_or_after_the_only_commit_leaves_no_doubt(reads: tup
         result, wrote = world.result, {branch.state for branch in world.new if branch not in world.readers}
         assert isinstance(result.interrupt, KeyboardInterrupt)
         if calls[number] == "_end_undecided" and wrote:
-            assert (result.outcome, result.knowable) == (Outcome.IN_DOUBT, False)
+            assert (result.outcome, result.resolvable) == (Outcome.IN_DOUBT, False)
         elif wrote:
             states = {Outcome.COMMITTED: "committed", Outcome.ROLLED_BACK: "rolled back"}
             assert {states[result.outcome]} == wrote, calls[number]
@@ -207,7 +211,7 @@ def test_the_settler_tells_the_log_what_could_not_be_told() -> None:
     world.run({})
     lost = world.faults.calls.index("db1.await_commit")
     world.run({lost: ("before", Lost), lost + 1: ("before", Lost)})
-    settler, told = Settler(), threading.Event()
+    settler, told = Resolver(), threading.Event()
     settler.add(world.coordinator, lambda result: told.set())
     assert told.wait(30)
     settler.close(until=monotonic())

@@ -38,11 +38,11 @@ def source(tmp_path: Path) -> Iterator[DataSource]:
 
 
 @pytest.fixture
-def driver() -> Iterator[Callable[[asking.Answer], str]]:
+def driver() -> Iterator[Callable[[asking.Responder], str]]:
     """Answers like that, at the address."""
     opened: list[socket.socket] = []
 
-    def open_one(answer: asking.Answer) -> str:
+    def open_one(answer: asking.Responder) -> str:
         opened.append(asking._open("127.0.0.1", answer))
         return f"127.0.0.1:{opened[-1].getsockname()[1]}/{asking._KEY}"
 
@@ -66,7 +66,7 @@ def test_without_an_answer_it_is_refused(source: DataSource, address: str, why: 
         source.connect().close()
 
 
-def test_what_the_driver_says(source: DataSource, driver: Callable[[asking.Answer], str]) -> None:
+def test_what_the_driver_says(source: DataSource, driver: Callable[[asking.Responder], str]) -> None:
     asked: list[tuple[int, list[str]]] = []
     answers: list[list[str] | None] = [[GTRID], [NO_JOB], None, None, []]
 
@@ -85,7 +85,7 @@ def test_what_the_driver_says(source: DataSource, driver: Callable[[asking.Answe
     assert asked == [(7, [GTRID, f"{GTRID}2"])] * 5
 
 
-def test_nobody_else_answers(driver: Callable[[asking.Answer], str], caplog: pytest.LogCaptureFixture) -> None:
+def test_nobody_else_answers(driver: Callable[[asking.Responder], str], caplog: pytest.LogCaptureFixture) -> None:
     """Who has taken the port knows neither the key nor, beside it, the number; and nobody else is answered."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
         line.bind(("127.0.0.1", 0))

@@ -13,7 +13,7 @@ import pytest
 from tests.unit import test_log_store as store
 from txpool.config.secrets import Secret
 from txpool.errors import LogError
-from txpool.log import Life, Memo, Refused, SqliteLog, SqlLog, adopt_log, open_log
+from txpool.log import IncarnationState, Refused, SideRecord, SqliteLog, SqlLog, adopt_log, open_log
 from txpool.log.base import DecisionLog, Heuristic
 from txpool.xid import make_gtrid
 
@@ -47,7 +47,7 @@ def test_an_expired_incarnation_leaves_the_registry_and_nothing_else_changes(
 
 def test_a_fence_brings_an_expired_incarnation_back(opener: store.Opener, log: DecisionLog, gone: str) -> None:
     opener().fence(gone)
-    assert (log.incarnations()[gone], log.expired()) == (Life.FENCED, set())
+    assert (log.incarnations()[gone], log.expired()) == (IncarnationState.FENCED, set())
     log.fence(gone)
     assert log.is_fenced(gone)
     log.expire([gone])
@@ -71,14 +71,14 @@ def test_recoverers_that_bring_it_back_at_once_all_succeed(opener: store.Opener,
     for thread in threads:
         thread.join()
     assert errors == []
-    assert log.incarnations()[gone] is Life.FENCED
+    assert log.incarnations()[gone] is IncarnationState.FENCED
 
 
 def test_only_what_is_fenced_expires(opener: store.Opener, log: DecisionLog) -> None:
     alive = opener()
     name = alive.incarnation
     log.expire([name, "unknown00000"])
-    assert log.incarnations() == {name: Life.ALIVE}
+    assert log.incarnations() == {name: IncarnationState.ALIVE}
     assert log.expired() == set()
     assert not log.is_fenced(name)
     gtrid = store.gtrid_of(alive)
@@ -88,20 +88,20 @@ def test_only_what_is_fenced_expires(opener: store.Opener, log: DecisionLog) -> 
 
 
 def test_a_memo_is_kept_in_the_place_of_its_name_and_told_oldest_first(opener: store.Opener, log: DecisionLog) -> None:
-    kept = [Memo("audit", "b", "first", 1.0), Memo("audit", "a", "second", 2.0)]
-    for memo in (Memo("audit", "a", "draft", 0.0), *kept, Memo("other", "a", "", 0.0)):
-        log.keep(memo)
-    assert opener().memos("audit") == kept
-    assert log.memos("nothing") == []
-    opener().drop("audit", ["a", "never"])
-    assert (log.memos("audit"), len(log.memos("other"))) == (kept[:1], 1)
+    kept = [SideRecord("audit", "b", "first", 1.0), SideRecord("audit", "a", "second", 2.0)]
+    for memo in (SideRecord("audit", "a", "draft", 0.0), *kept, SideRecord("other", "a", "", 0.0)):
+        log.put_record(memo)
+    assert opener().side_records("audit") == kept
+    assert log.side_records("nothing") == []
+    opener().delete_records("audit", ["a", "never"])
+    assert (log.side_records("audit"), len(log.side_records("other"))) == (kept[:1], 1)
 
 
 def test_one_branchs_heuristic_outcome_is_dismissed_alone(log: DecisionLog) -> None:
     found = [Heuristic("g", f"{number}:a:L", "a", "commit", "rolled back", 1.0) for number in (1, 2)]
     for each in (*found, Heuristic("h", "1:a:L", "a", "commit", "rolled back", 1.0)):
-        log.note(each)
-    log.dismiss("g", "1:a:L")
+        log.record_heuristic(each)
+    log.dismiss_heuristics("g", "1:a:L")
     assert [(each.gtrid, each.bqual) for each in log.heuristics()] == [("g", "2:a:L"), ("h", "1:a:L")]
 
 
@@ -114,9 +114,9 @@ def test_a_folder_that_was_made_without_the_tables_gets_them_when_it_is_opened(t
     with closing(sqlite3.connect(folder / "log.db")) as database:
         database.executescript("DROP TABLE memos; DROP TABLE expired")
     with closing(SqliteLog(folder, node="etl-1")) as log:
-        log.keep(Memo("audit", "a", "text", 1.0))
+        log.put_record(SideRecord("audit", "a", "text", 1.0))
         assert log.expired() == set()
-        assert len(log.memos("audit")) == 1
+        assert len(log.side_records("audit")) == 1
 
 
 def test_a_server_that_was_made_without_the_tables_says_what_adds_them(databases: Any) -> None:
@@ -126,7 +126,7 @@ def test_a_server_that_was_made_without_the_tables_says_what_adds_them(databases
     with pytest.raises(LogError, match=r"earlier txpool: `txpool-recovery init` adds"):
         SqlLog(url, node="etl-1", password=password)
     with closing(SqlLog(url, node="etl-1", create=True, password=password)) as log:
-        assert log.memos("audit") == []
+        assert log.side_records("audit") == []
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "sql"])

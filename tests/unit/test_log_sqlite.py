@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from txpool.errors import LogError
-from txpool.log import Life, Refused, Settled, SqliteLog, adopt_log
+from txpool.log import IncarnationState, Refused, Resolution, SqliteLog, adopt_log
 from txpool.resources.base import BranchRecord
 from txpool.xid import make_gtrid, make_xid
 
@@ -93,7 +93,7 @@ def test_17_a_log_in_use_is_not_adopted(folder: Path, log: SqliteLog) -> None:
     name = log.incarnation
     with pytest.raises(LogError, match=f"in use by incarnation {name}"):
         adopt_log(f"sqlite:///{folder}", node="etl-2")
-    assert log.incarnations() == {name: Life.ALIVE}
+    assert log.incarnations() == {name: IncarnationState.ALIVE}
 
 
 @pytest.mark.parametrize("name", ["device", "machine"])
@@ -321,7 +321,7 @@ def test_a_busy_log_refuses_before_anything_is_written(folder: Path, log: Sqlite
         log.record(gtrid, [])
     blocker.execute("ROLLBACK")
     blocker.close()
-    assert log.abort(gtrid) is Settled.ABORTED
+    assert log.abort(gtrid) is Resolution.ABORTED
 
 
 def test_a_damaged_record_stops_the_reader(folder: Path, log: SqliteLog) -> None:
@@ -366,13 +366,13 @@ def test_the_lock_file_of_a_fenced_incarnation_is_removed(folder: Path, log: Sql
     assert [path.stem for path in (folder / "incarnations").iterdir()] == [name]
     log.fence(name)
     assert list((folder / "incarnations").iterdir()) == []
-    assert log.incarnations() == {name: Life.FENCED}
+    assert log.incarnations() == {name: IncarnationState.FENCED}
 
 
 def test_an_incarnation_whose_lock_file_is_lost_is_dead(folder: Path, log: SqliteLog) -> None:
     name = log.incarnation
     (folder / "incarnations" / f"{name}.lock").unlink()
-    assert log.incarnations() == {name: Life.DEAD}
+    assert log.incarnations() == {name: IncarnationState.DEAD}
 
 
 def test_processes_that_create_one_log_at_the_same_time_make_one(folder: Path) -> None:

@@ -13,11 +13,11 @@ from txpool.errors import ConfigurationError, LogError
 from txpool.log import (
     DecisionLog,
     Heuristic,
-    Life,
+    IncarnationState,
     MemoryDisk,
     MemoryLog,
     Refused,
-    Settled,
+    Resolution,
     SqliteLog,
     SqlLog,
     folder_of,
@@ -71,7 +71,7 @@ def test_a_decision_is_seen_by_every_process_with_all_its_branches(opener: Opene
     decision = opener().decisions()[gtrid]
     assert decision.gtrid == gtrid
     assert decision.branches == tuple(branches_of(gtrid))
-    assert decision.made > 0
+    assert decision.recorded_at > 0
 
 
 def test_the_nodes_to_recover_are_the_own_unless_others_are_asked_for(log: DecisionLog) -> None:
@@ -96,7 +96,7 @@ def test_a_fenced_incarnation_takes_a_new_name_and_goes_on(opener: Opener, log: 
     again = gtrid_of(log)
     log.record(again, branches_of(again))
     assert set(log.decisions()) == {again}
-    assert log.incarnations() == {old: Life.FENCED, log.incarnation: Life.ALIVE}
+    assert log.incarnations() == {old: IncarnationState.FENCED, log.incarnation: IncarnationState.ALIVE}
 
 
 def test_a_gtrid_of_an_incarnation_that_this_log_never_registered_is_refused(log: DecisionLog) -> None:
@@ -119,8 +119,8 @@ def test_25_another_process_may_decide_for_the_living_incarnation_that_named_the
 def test_12_an_abort_record_takes_the_place_of_the_decision_for_ever(opener: Opener, log: DecisionLog) -> None:
     gtrid = gtrid_of(log)
     other = opener()
-    assert other.abort(gtrid) is Settled.ABORTED
-    assert other.abort(gtrid) is Settled.ABORTED
+    assert other.abort(gtrid) is Resolution.ABORTED
+    assert other.abort(gtrid) is Resolution.ABORTED
     with pytest.raises(Refused, match=r"aborted|settled"):
         log.record(gtrid, branches_of(gtrid))
     assert log.aborted() == {gtrid}
@@ -132,8 +132,8 @@ def test_12_an_abort_record_meets_the_decision(opener: Opener, log: DecisionLog)
     gtrid = gtrid_of(log)
     log.record(gtrid, branches_of(gtrid))
     other = opener()
-    assert other.abort(gtrid) is Settled.COMMITTED
-    assert other.abort(gtrid) is Settled.COMMITTED
+    assert other.abort(gtrid) is Resolution.COMMITTED
+    assert other.abort(gtrid) is Resolution.COMMITTED
     assert log.decisions()[gtrid].branches == tuple(branches_of(gtrid))
     assert log.aborted() == set()
 
@@ -142,8 +142,8 @@ def test_a_fenced_coordinator_still_establishes_the_truth(opener: Opener, log: D
     decided, lost = gtrid_of(log, 1), gtrid_of(log, 2)
     log.record(decided, branches_of(decided))
     opener().fence(log.incarnation)
-    assert log.abort(decided) is Settled.COMMITTED
-    assert log.abort(lost) is Settled.ABORTED
+    assert log.abort(decided) is Resolution.COMMITTED
+    assert log.abort(lost) is Resolution.ABORTED
     assert log.is_fenced(decided.split(":")[2])
 
 
@@ -152,7 +152,7 @@ def test_a_second_decision_of_a_gtrid_is_an_error_that_is_no_refusal(log: Decisi
     log.record(gtrid, branches_of(gtrid))
     with pytest.raises(LogError, match="decided already"):
         log.record(gtrid, [])
-    assert log.abort(gtrid) is Settled.COMMITTED
+    assert log.abort(gtrid) is Resolution.COMMITTED
     assert log.decisions()[gtrid].branches == tuple(branches_of(gtrid))
 
 
@@ -195,7 +195,7 @@ def test_27_a_fenced_incarnation_stays_in_the_registry(opener: Opener, log: Deci
     other.fence(name)
     other.fence(name)
     log.close()
-    assert opener().incarnations()[name] is Life.FENCED
+    assert opener().incarnations()[name] is IncarnationState.FENCED
     assert other.is_fenced(name)
 
 
@@ -210,10 +210,10 @@ def test_16_an_incarnation_of_another_log_cannot_be_fenced_and_so_never_becomes_
 def test_an_incarnation_is_alive_until_its_log_is_closed(opener: Opener, log: DecisionLog) -> None:
     name = log.incarnation
     other = opener()
-    assert other.incarnations() == {name: Life.ALIVE}
-    assert log.incarnations() == {name: Life.ALIVE}
+    assert other.incarnations() == {name: IncarnationState.ALIVE}
+    assert log.incarnations() == {name: IncarnationState.ALIVE}
     log.close()
-    assert other.incarnations() == {name: Life.DEAD}
+    assert other.incarnations() == {name: IncarnationState.DEAD}
 
 
 def test_reading_a_log_registers_no_incarnation(opener: Opener, log: DecisionLog) -> None:
@@ -254,9 +254,9 @@ def test_a_heuristic_outcome_is_kept_as_first_noted_until_it_is_dismissed(opener
     first = Heuristic("g", "1:orders:L", "orders", "commit", "rolled back", 1.0)
     other = Heuristic("h", "1:orders:L", "orders", "rollback", "committed", 2.0)
     for heuristic in (first, other, Heuristic("g", "1:orders:L", "orders", "commit", "lost", 3.0)):
-        log.note(heuristic)
+        log.record_heuristic(heuristic)
     assert opener().heuristics() == [first, other]
-    log.dismiss("g")
+    log.dismiss_heuristics("g")
     assert opener().heuristics() == [other]
 
 

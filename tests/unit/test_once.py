@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from txpool.once import UNTOLD, name_of
+from txpool.once import UNKNOWN_FUNCTION, name_of
 
 if TYPE_CHECKING:
     from tests.conftest import PythonWithout
@@ -32,8 +32,8 @@ class Payer:
         (functools.wraps(pay)(lambda: None), "pay"),
         (Payer(), "Payer"),
         (Payer().pay, "Payer.pay"),
-        (lambda: None, UNTOLD),
-        (functools.partial(lambda _: None, 1), UNTOLD),
+        (lambda: None, UNKNOWN_FUNCTION),
+        (functools.partial(lambda _: None, 1), UNKNOWN_FUNCTION),
     ],
 )
 def test_what_a_function_is_called_is_the_same_in_each_run(function: Any, name: str) -> None:

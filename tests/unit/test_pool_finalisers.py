@@ -45,7 +45,7 @@ def strike_inside(lock: Any, *ends: Callable[[], object]) -> None:
 
 def strike_inside_the_lock(pool: Pool[Raw], *ends: Callable[[], object]) -> None:
     strike_inside(pool.exchange.lock, *ends)
-    pool.exchange.catch_up()
+    pool.exchange.run_deferred()
 
 
 @pytest.fixture(autouse=True)

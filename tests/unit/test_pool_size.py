@@ -63,7 +63,7 @@ def test_idle_timeout_off(database: Database) -> None:
         pooled = pool.take()
         pool.give_back(pooled)
         assert pool.idle_timeout == pooled.expires == float("inf")
-        assert pool._maintenance._tend(pool) is None, "nothing will ever be due"
+        assert pool._maintenance._maintain(pool) is None, "nothing will ever be due"
 
 
 def test_max_lifetime(database: Database) -> None:

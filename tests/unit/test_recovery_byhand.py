@@ -7,8 +7,8 @@ import pytest
 from recovery import RecoveryManager
 from tests.unit.recovery_model import NODE, WatchedLog, World, logged, marked, pointed, world_after
 from txpool.errors import OperationalError, ProgrammingError
-from txpool.log.base import Heuristic, Life
-from txpool.resources.base import Answer
+from txpool.log.base import Heuristic, IncarnationState
+from txpool.resources.base import BranchOutcome
 from txpool.xid import make_gtrid, make_xid
 
 
@@ -89,7 +89,7 @@ def test_a_commit_by_hand_that_finds_its_decision_gone_says_so(steps: object, wh
     manager = RecoveryManager(log=log, datasources=[world.a, world.b, world.ledger], backoff=0)
     with pytest.raises(ProgrammingError, match=f"{where} had its decision, and has it no more: .* nothing was done"):
         manager.commit(world.gtrid)
-    assert [*world.a.ended.values(), *world.b.ended.values()] == [Answer.COMMITTED, Answer.COMMITTED]
+    assert [*world.a.ended.values(), *world.b.ended.values()] == [BranchOutcome.COMMITTED, BranchOutcome.COMMITTED]
     world.scan()
     assert world.is_clean()
 
@@ -107,7 +107,7 @@ def test_what_is_not_known_or_not_ours_is_refused_by_hand(act: str, node: str) -
 def noted(world: World, node: str) -> str:
     """The gtrid of an outcome that people are to look at, of a transaction that is over."""
     gtrid = make_gtrid(node, world.incarnation, 2)
-    world.log.note(Heuristic(gtrid, "0:a:L", "a", "commit", "rolled back"))
+    world.log.record_heuristic(Heuristic(gtrid, "0:a:L", "a", "commit", "rolled back"))
     return gtrid
 
 
@@ -151,7 +151,7 @@ def test_the_listing_says_what_will_be_done_and_writes_nothing(
     assert (found.gtrid, found.decision, found.attention) == (world.gtrid, decision, True)
     assert words in found.next
     assert {branch.state for branch in found.branches} == {"prepared"}
-    assert world.disk.lives[world.incarnation] is Life.DEAD
+    assert world.disk.states[world.incarnation] is IncarnationState.DEAD
     assert not {"fence", "ledger.tombstone", "purge"} & set(world.calls.names)
     assert world.recovery.show(world.gtrid) == found
 

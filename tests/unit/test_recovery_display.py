@@ -23,13 +23,13 @@ from recovery.scan.report import ScanReport
 from tests.unit.recovery_model import World, logged, marked, pointed, unaccounted, world_after
 from txpool.errors import ProgrammingError
 from txpool.log.base import Heuristic
-from txpool.resources.base import Answer
+from txpool.resources.base import BranchOutcome
 
 
 def heuristic_world() -> World:
     """Decided to commit; somebody has rolled b back by hand, a does not answer, and a person has tried a rollback."""
     world = world_after(logged, "decided")
-    world.b.end(world.xid(world.b, 1), Answer.ROLLED_BACK)
+    world.b.end(world.xid(world.b, 1), BranchOutcome.ROLLED_BACK)
     world.a.silent = True
     world.scan()
     with pytest.raises(ProgrammingError):
@@ -84,7 +84,7 @@ def test_one_transaction_is_shown_branch_by_branch_with_all_that_was_done(monkey
 
 def test_a_scan_says_what_it_did_to_which_branch() -> None:
     world = world_after(logged, "decided")
-    world.b.end(world.xid(world.b, 1), Answer.ROLLED_BACK)
+    world.b.end(world.xid(world.b, 1), BranchOutcome.ROLLED_BACK)
     text = display.scanned(world.scan())
     assert f"{world.gtrid}:0:a:L\n  committed   in a: decided in the log" in text
     assert f"{world.gtrid}\n  heuristic   1:b:L in b: decided to commit, ended rolled back" in text

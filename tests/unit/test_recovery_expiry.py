@@ -22,8 +22,8 @@ from tests.unit.recovery_model import (
 )
 from txpool.config.settings import RecoverySettings
 from txpool.errors import ProgrammingError
-from txpool.log.base import Heuristic, Life
-from txpool.resources.base import Answer
+from txpool.log.base import Heuristic, IncarnationState
+from txpool.resources.base import BranchOutcome
 from txpool.xid import make_gtrid, make_xid
 
 Steps = Callable[[World], Iterator[str]]
@@ -111,16 +111,16 @@ def test_a_branch_of_an_expired_incarnation_that_appears_late_is_swept() -> None
     manager = greedy(world)
     manager.scan()
     assert manager.scan().expired == (f"incarnation {world.incarnation}",)
-    assert world.disk.lives == {}
+    assert world.disk.states == {}
     assert world.log.is_fenced(world.incarnation)
     world.a.prepare(world.xid(world.a))
     (found,) = manager.in_doubt()
     assert "fenced" in found.standing
-    assert world.disk.lives == {}, "looking brings nothing back"
+    assert world.disk.states == {}, "looking brings nothing back"
     assert [each.gid for each in manager.scan().rolled_back] == [world.xid(world.a).joined]
-    assert world.disk.lives == {world.incarnation: Life.FENCED}
+    assert world.disk.states == {world.incarnation: IncarnationState.FENCED}
     manager.scan()
-    assert world.disk.lives == {}
+    assert world.disk.states == {}
 
 
 def test_a_record_of_an_expired_incarnation_that_appears_late_is_cleaned() -> None:
@@ -135,12 +135,12 @@ def test_a_record_of_an_expired_incarnation_that_appears_late_is_cleaned() -> No
     assert world.is_clean()
 
 
-@pytest.mark.parametrize("life", [Life.ALIVE, Life.DEAD])
-def test_what_is_not_fenced_never_expires(life: Life) -> None:
+@pytest.mark.parametrize("life", [IncarnationState.ALIVE, IncarnationState.DEAD])
+def test_what_is_not_fenced_never_expires(life: IncarnationState) -> None:
     world = World()
-    world.disk.lives[world.incarnation] = life
+    world.disk.states[world.incarnation] = life
     world.log.expire([world.incarnation, "unknown00000"])
-    assert world.disk.lives == {world.incarnation: life}
+    assert world.disk.states == {world.incarnation: life}
     assert world.disk.expired == set()
 
 
@@ -152,7 +152,7 @@ def test_a_decision_never_expires_while_its_datasource_is_gone(steps: Steps, las
     for _ in range(4):
         assert manager.scan().expired == ()
     assert (dict(world.disk.outcomes), dict(world.disk.pointers), dict(world.ledger.rows)) == before
-    assert world.incarnation in world.disk.lives
+    assert world.incarnation in world.disk.states
     world.scan()
     world.scan()
     assert world.outcomes() == ({"rolled back"} if last == "pointed" else {"committed"})
@@ -175,7 +175,7 @@ def test_nothing_expires_while_a_datasource_does_not_answer() -> None:
 def heuristic_world() -> World:
     """Decided to commit; somebody has rolled b back by hand, and a answers no more for now."""
     world = world_after(logged, "decided")
-    world.b.end(world.xid(world.b, 1), Answer.ROLLED_BACK)
+    world.b.end(world.xid(world.b, 1), BranchOutcome.ROLLED_BACK)
     world.a.silent = True
     return world
 
@@ -210,7 +210,7 @@ def test_a_crash_between_keeping_and_dropping_loses_nothing() -> None:
     manager = greedy(world)
 
     class CrashingLog(WatchedLog):
-        def dismiss(self, gtrid: str, bqual: str | None = None) -> None:
+        def dismiss_heuristics(self, gtrid: str, bqual: str | None = None) -> None:
             raise OSError("killed")
 
     whole, world.log = world.log, CrashingLog(world.disk, world.calls)
@@ -246,7 +246,7 @@ def test_12_the_abort_record_of_a_process_that_began_during_the_pass_stays() -> 
         """It registers behind the look at who lives, and aborts ahead of the look at abort records."""
         if world.calls.names[number] == "decisions":
             world.calls.before = lambda _: None
-            world.disk.lives["newcomer0000"] = Life.ALIVE
+            world.disk.states["newcomer0000"] = IncarnationState.ALIVE
             world.log.abort(gtrid)
 
     world.calls.before = begin
@@ -285,10 +285,10 @@ def test_an_entry_expires_after_the_interval_that_scans_have_seen_it_for_restart
     world.die()
     for _ in range(3):
         assert manager_with(world, recovery_expiry_interval="1h").scan().expired == ()
-    (memo,) = world.log.memos("expiry")
-    long_ago = {f"incarnation {world.incarnation}": memo.made - 3600}
+    (memo,) = world.log.side_records("expiry")
+    long_ago = {f"incarnation {world.incarnation}": memo.recorded_at - 3600}
     assert json.loads(memo.text).keys() == {"format", *long_ago}
-    world.log.keep(replace(memo, text=json.dumps(long_ago)))
+    world.log.put_record(replace(memo, text=json.dumps(long_ago)))
     assert manager_with(world, recovery_expiry_interval="1h").scan().expired == (f"incarnation {world.incarnation}",)
 
 
@@ -299,7 +299,7 @@ def test_it_can_be_never(options: dict[str, str]) -> None:
     manager = manager_with(world, **options)
     for _ in range(3):
         assert manager.scan().expired == ()
-    assert world.log.memos("expiry") == []
+    assert world.log.side_records("expiry") == []
 
 
 def test_the_first_can_be_skipped() -> None:
@@ -308,13 +308,13 @@ def test_the_first_can_be_skipped() -> None:
     manager = manager_with(world, recovery_expiry_interval="1h", recovery_expiry_skip_first=True)
     manager.scan()
     manager.scan()
-    assert world.log.memos("expiry") == []
+    assert world.log.side_records("expiry") == []
 
 
 def test_scanners_choose_by_kind() -> None:
     world = World()
     world.die()
-    world.log.note(Heuristic(make_gtrid(NODE, "strange00000", 1), "0:a:L", "a", "commit", "rolled back"))
+    world.log.record_heuristic(Heuristic(make_gtrid(NODE, "strange00000", 1), "0:a:L", "a", "commit", "rolled back"))
     expiry = Expiry(1e-9, [KindScanner(Kind.HEURISTIC)])
     manager = manager_with(world)
     manager._expiry = expiry

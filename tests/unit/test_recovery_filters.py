@@ -25,7 +25,7 @@ from tests.unit.recovery_model import NODE, World, logged, marked, world_after
 from tests.unit.test_recovery_orphans import evidence_of
 from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError
-from txpool.log.base import Life
+from txpool.log.base import IncarnationState
 from txpool.xid import TaskName, Xid, make_gtrid, make_xid
 
 CLASSES = """
@@ -90,8 +90,8 @@ def test_no_configuration_leaves_out_what_keeps_a_decision_and_a_living_process_
             assert len(world.a.prepared) == len(world.b.prepared) == 1
 
 
-@pytest.mark.parametrize("life", [Life.ALIVE, Life.DEAD, None])
-def test_a_reckless_vote_loses_against_the_incarnations(life: Life | None) -> None:
+@pytest.mark.parametrize("life", [IncarnationState.ALIVE, IncarnationState.DEAD, None])
+def test_a_reckless_vote_loses_against_the_incarnations(life: IncarnationState | None) -> None:
     class Reckless:
         def vote(self, evidence: object, xid: Xid) -> Ballot:
             return Ballot(Vote.ROLLBACK, "away with it")
@@ -115,7 +115,7 @@ def test_one_that_extends_one_of_the_two_has_its_say_besides(kind: type) -> None
             return Ballot(Vote.LEAVE_ALONE, "not at night")
 
     xid = spark_xid()
-    assert poll(voters([Careful()]), evidence_of(xid, Life.FENCED), xid).reason == "not at night"
+    assert poll(voters([Careful()]), evidence_of(xid, IncarnationState.FENCED), xid).reason == "not at night"
 
 
 # -- subordinate --------------------------------------------------------------------------------------------------
@@ -123,15 +123,15 @@ def test_one_that_extends_one_of_the_two_has_its_say_besides(kind: type) -> None
 
 def test_a_spark_tasks_work_is_left_alone_while_its_driver_lives() -> None:
     xid = spark_xid()
-    ballot = poll(voters([SubordinateFilter()]), evidence_of(xid, Life.ALIVE), xid)
+    ballot = poll(voters([SubordinateFilter()]), evidence_of(xid, IncarnationState.ALIVE), xid)
     assert (ballot.vote, ballot.alarm) == (Vote.LEAVE_ALONE, False)
     assert "Spark task (partition 3, attempt 7)" in ballot.reason
     plain = make_xid(xid.gtrid, 0, "a")
-    assert SubordinateFilter().vote(evidence_of(plain, Life.ALIVE), plain) is None
+    assert SubordinateFilter().vote(evidence_of(plain, IncarnationState.ALIVE), plain) is None
 
 
-@pytest.mark.parametrize(("life", "finished"), [(Life.FENCED, False), (Life.ALIVE, True)])
-def test_it_is_swept_once_its_driver_is_fenced_or_has_let_go_of_it(life: Life, finished: bool) -> None:
+@pytest.mark.parametrize(("life", "finished"), [(IncarnationState.FENCED, False), (IncarnationState.ALIVE, True)])
+def test_it_is_swept_once_its_driver_is_fenced_or_has_let_go_of_it(life: IncarnationState, finished: bool) -> None:
     xid = spark_xid()
     evidence = evidence_of(xid, life, finished=frozenset([xid.gtrid] if finished else []))
     assert evidence.standing(xid.gtrid) in (Standing.FENCED, Standing.FINISHED)

@@ -20,15 +20,15 @@ from tests.unit.recovery_model import (
     world_after,
 )
 from txpool.errors import OperationalError
-from txpool.log.base import Life, Memo
+from txpool.log.base import IncarnationState, SideRecord
 from txpool.log.formats import FORMAT
-from txpool.log.sites import INCARNATION, SiteNote
-from txpool.resources.base import Answer, Site
+from txpool.log.sites import INCARNATION, LocationNote
+from txpool.resources.base import BranchOutcome, PrepareLocation
 from txpool.xid import Xid, make_gtrid, make_xid
 
 Steps = Callable[[World], Iterator[str]]
 
-COMMITTED, ROLLED_BACK = Answer.COMMITTED, Answer.ROLLED_BACK
+COMMITTED, ROLLED_BACK = BranchOutcome.COMMITTED, BranchOutcome.ROLLED_BACK
 MALLORY = frozenset({"mallory"})
 
 #: How a transaction stands, and how it ends.
@@ -173,7 +173,10 @@ def seen(incarnation: str, *roles: str, identity: str = "server-of-a") -> Seen:
 def test_31_it_counts_by_the_noted_role_and_by_the_configured_one_where_there_were_no_notes(
     branch: Seen, counts: bool
 ) -> None:
-    notes = [SiteNote(NODE, Site("a", "server-of-a", "app")), SiteNote("other", Site("a", "server-of-a", "mallory"))]
+    notes = [
+        LocationNote(NODE, PrepareLocation("a", "server-of-a", "app")),
+        LocationNote("other", PrepareLocation("a", "server-of-a", "mallory")),
+    ]
     assert Owners(notes, {"n" * 12}, lambda _: {"configured"}).counts(branch) is counts
 
 
@@ -206,10 +209,10 @@ class ByItsNote:
         self.world = world
         self.fails = False
 
-    def reach(self, note: SiteNote) -> tuple[ModelDatabase, str]:
+    def reach(self, note: LocationNote) -> tuple[ModelDatabase, str]:
         if self.fails:
             raise OperationalError("its file is gone")
-        assert note.site.identity == self.world.b.server
+        assert note.location.identity == self.world.b.server
         return self.world.b, "b.properties"
 
     def marked(self, name: str) -> None:
@@ -222,10 +225,10 @@ class ByItsNote:
 def knows_a_only(world: World, *, noted: bool = True) -> ByItsNote:
     """Its node has noted b, where it has, and recovery's file does not name that."""
     found = ByItsNote(world)
-    world.disk.memos[INCARNATION, world.incarnation] = Memo(INCARNATION, world.incarnation, FORMAT)
-    world.log.note_site(Site("a", world.a.server, "app"))
+    world.disk.side_records[INCARNATION, world.incarnation] = SideRecord(INCARNATION, world.incarnation, FORMAT)
+    world.log.note_location(PrepareLocation("a", world.a.server, "app"))
     if noted:
-        world.log.note_site(Site("b", world.b.server, "app", "b.properties"))
+        world.log.note_location(PrepareLocation("b", world.b.server, "app", "b.properties"))
     world.recovery = RecoveryManager(log=world.log, datasources=[world.a, world.ledger], backoff=0)
     world.recovery._further = found  # type: ignore[assignment]
     return found
@@ -273,9 +276,9 @@ def test_33_a_branch_appears_there_long_after_its_incarnation_has_expired() -> N
     world.die()
     world.scan()
     world.log.expire([world.incarnation])
-    assert world.incarnation not in world.log.noting()
+    assert world.incarnation not in world.log.incarnations_noting()
     xid = world.xid(world.b, 1)
     world.b.prepare(xid)
     world.scan()
     assert world.b.ended == {xid: ROLLED_BACK}
-    assert world.disk.lives == {world.incarnation: Life.FENCED}
+    assert world.disk.states == {world.incarnation: IncarnationState.FENCED}

@@ -14,9 +14,9 @@ from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError
 from txpool.log.base import Heuristic
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.resources.base import Answer
+from txpool.resources.base import BranchOutcome
 
-COMMITTED, ROLLED_BACK = Answer.COMMITTED, Answer.ROLLED_BACK
+COMMITTED, ROLLED_BACK = BranchOutcome.COMMITTED, BranchOutcome.ROLLED_BACK
 
 
 def test_the_thread_scans_at_once_and_stop_waits_for_the_pass() -> None:

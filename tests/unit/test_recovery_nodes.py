@@ -16,10 +16,10 @@ from tests.unit.recovery_model import NODE, World, logged, marked, pointed, unac
 from tests.unit.test_recovery_orphans import evidence_of
 from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError, ProgrammingError
-from txpool.log.base import Life
+from txpool.log.base import IncarnationState
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.log.sites import SiteNote
-from txpool.resources.base import Site
+from txpool.log.sites import LocationNote
+from txpool.resources.base import PrepareLocation
 from txpool.xid import make_gtrid, make_xid
 
 OTHER = "etl-2"
@@ -90,8 +90,8 @@ def test_a_living_process_of_another_node_is_left_alone_too(last: str) -> None:
 
 def test_the_filter_of_nodes_knows_those_of_the_pass() -> None:
     xid = make_xid(make_gtrid(OTHER, "incarnation0", 1), 0, "a")
-    assert NodeFilter().vote(evidence_of(xid, Life.FENCED), xid) is None
-    ballot = NodeFilter().vote(evidence_of(xid, Life.FENCED, nodes=frozenset({NODE, OTHER})), xid)
+    assert NodeFilter().vote(evidence_of(xid, IncarnationState.FENCED), xid) is None
+    ballot = NodeFilter().vote(evidence_of(xid, IncarnationState.FENCED, nodes=frozenset({NODE, OTHER})), xid)
     assert ballot is not None
     assert ballot.vote is Vote.ROLLBACK
 
@@ -197,8 +197,8 @@ def test_what_another_node_could_not_end_is_for_its_own_recovery_to_keep() -> No
 
 
 def test_databases_that_two_nodes_call_the_same_are_both_told() -> None:
-    notes = {SiteNote(node, Site("a", f"{node}/1", "7")): f"no file of {node}" for node in (NODE, OTHER)}
-    notes |= {SiteNote(NODE, Site("a", f"{NODE}/1", "8")): f"no file of {NODE}"}
+    notes = {LocationNote(node, PrepareLocation("a", f"{node}/1", "7")): f"no file of {node}" for node in (NODE, OTHER)}
+    notes |= {LocationNote(NODE, PrepareLocation("a", f"{NODE}/1", "8")): f"no file of {NODE}"}
     elsewhere = [SimpleNamespace(identity="third/1", database="a")]
     evidence: Any = SimpleNamespace(strangers={}, unreached=notes, elsewhere=elsewhere)
     (alarm,) = unconfigured(evidence)

@@ -10,14 +10,14 @@ import pytest
 from recovery import RecoveryManager
 from tests.unit.recovery_model import World, logged, marked, world_after
 from txpool.errors import LogError, ProgrammingError
-from txpool.log.base import Memo
-from txpool.resources.base import Answer
+from txpool.log.base import SideRecord
+from txpool.resources.base import BranchOutcome
 
 
 def heuristic_world() -> World:
     """Decided to commit; somebody has rolled b back by hand."""
     world = world_after(logged, "decided")
-    world.b.end(world.xid(world.b, 1), Answer.ROLLED_BACK)
+    world.b.end(world.xid(world.b, 1), BranchOutcome.ROLLED_BACK)
     return world
 
 
@@ -128,10 +128,10 @@ def test_nobody_can_pass_for_another_by_a_variable(monkeypatch: pytest.MonkeyPat
 def test_nothing_is_done_where_the_audit_cannot_be_kept() -> None:
     world = world_after(logged, "b prepared")
 
-    def refuse(memo: Memo) -> None:
+    def refuse(memo: SideRecord) -> None:
         raise LogError("the disk is full")
 
-    world.log.keep = refuse  # type: ignore[method-assign]
+    world.log.put_record = refuse  # type: ignore[method-assign]
     with pytest.raises(LogError, match="disk is full"):
         world.recovery.rollback(world.gtrid)
     assert len(world.a.prepared) == len(world.b.prepared) == 1
@@ -140,15 +140,15 @@ def test_nothing_is_done_where_the_audit_cannot_be_kept() -> None:
 
 def test_a_deed_whose_outcome_cannot_be_kept_is_done_and_said_to_have_begun(caplog: pytest.LogCaptureFixture) -> None:
     world = world_after(logged, "b prepared")
-    keep, memos = world.log.keep, list[Memo]()
+    keep, memos = world.log.put_record, list[SideRecord]()
 
-    def once(memo: Memo) -> None:
+    def once(memo: SideRecord) -> None:
         memos.append(memo)
         if len(memos) > 1:
             raise LogError("the disk is full")
         keep(memo)
 
-    world.log.keep = once  # type: ignore[method-assign]
+    world.log.put_record = once  # type: ignore[method-assign]
     world.recovery.rollback(world.gtrid)
     assert world.outcomes() == {"rolled back"}
     assert [deed.outcome for deed in world.recovery.deeds()] == ["begun"]

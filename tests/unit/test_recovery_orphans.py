@@ -8,15 +8,15 @@ from recovery.scan.evidence import Evidence, Standing
 from recovery.scan.orphans import Ballot, IncarnationFilter, NodeFilter, TransactionLogFilter, Vote, poll, voters
 from recovery.scan.sites import Listing, Seen
 from tests.unit.recovery_model import NODE, evidence
-from txpool.log.base import Decision, Life
+from txpool.log.base import Decision, IncarnationState
 from txpool.xid import Xid, make_gtrid, make_xid
 
 
-def evidence_of(xid: Xid, life: Life | None, **known: object) -> Evidence:
+def evidence_of(xid: Xid, life: IncarnationState | None, **known: object) -> Evidence:
     found: dict[str, object] = {
         "listings": {"a": Listing("", (Seen(xid, "a", ""),))},
         "lives": {xid.incarnation: life} if life else {},
-        "fenced": frozenset({xid.incarnation} if life is Life.FENCED else ()),
+        "fenced": frozenset({xid.incarnation} if life is IncarnationState.FENCED else ()),
     }
     return evidence(**(found | known))
 
@@ -24,16 +24,16 @@ def evidence_of(xid: Xid, life: Life | None, **known: object) -> Evidence:
 @pytest.mark.parametrize(
     ("life", "known", "outcome"),
     [
-        (Life.FENCED, {}, Vote.ROLLBACK),
-        (Life.ALIVE, {}, Vote.LEAVE_ALONE),
-        (Life.DEAD, {}, Vote.LEAVE_ALONE),
+        (IncarnationState.FENCED, {}, Vote.ROLLBACK),
+        (IncarnationState.ALIVE, {}, Vote.LEAVE_ALONE),
+        (IncarnationState.DEAD, {}, Vote.LEAVE_ALONE),
         (None, {}, Vote.LEAVE_ALONE),
-        (Life.ALIVE, {"finished": "gtrid"}, Vote.ROLLBACK),
-        (Life.FENCED, {"decisions": "gtrid"}, Vote.LEAVE_ALONE),
-        (Life.FENCED, {"pointers": "gtrid"}, Vote.LEAVE_ALONE),
+        (IncarnationState.ALIVE, {"finished": "gtrid"}, Vote.ROLLBACK),
+        (IncarnationState.FENCED, {"decisions": "gtrid"}, Vote.LEAVE_ALONE),
+        (IncarnationState.FENCED, {"pointers": "gtrid"}, Vote.LEAVE_ALONE),
     ],
 )
-def test_one_leave_alone_wins(life: Life | None, known: dict[str, str], outcome: Vote) -> None:
+def test_one_leave_alone_wins(life: IncarnationState | None, known: dict[str, str], outcome: Vote) -> None:
     xid = make_xid(make_gtrid(NODE, "incarnation0", 1), 0, "a")
     values: dict[str, object] = {
         "finished": frozenset([xid.gtrid]),
@@ -47,7 +47,7 @@ def test_one_leave_alone_wins(life: Life | None, known: dict[str, str], outcome:
 
 def test_no_vote_leaves_and_a_filter_of_ones_own_has_a_say() -> None:
     xid = make_xid(make_gtrid(NODE, "incarnation0", 1), 0, "a")
-    evidence = evidence_of(xid, Life.FENCED)
+    evidence = evidence_of(xid, IncarnationState.FENCED)
 
     class Hold:
         def vote(self, evidence: Evidence, xid: Xid) -> Ballot | None:
@@ -55,13 +55,15 @@ def test_no_vote_leaves_and_a_filter_of_ones_own_has_a_say() -> None:
 
     assert poll((), evidence, xid).vote is Vote.LEAVE_ALONE
     assert poll((NodeFilter(),), evidence, xid).vote is Vote.ROLLBACK
-    assert poll((NodeFilter(),), evidence_of(xid, Life.FENCED, nodes={"other"}), xid).vote is Vote.LEAVE_ALONE
+    assert (
+        poll((NodeFilter(),), evidence_of(xid, IncarnationState.FENCED, nodes={"other"}), xid).vote is Vote.LEAVE_ALONE
+    )
     assert poll((NodeFilter(), Hold()), evidence, xid).reason == "not on a Friday"
 
 
 def test_another_nodes_standing_is_foreign_even_where_the_incarnation_is_known() -> None:
     xid = make_xid(make_gtrid("other", "incarnation0", 1), 0, "a")
-    assert evidence_of(xid, Life.FENCED).standing(xid.gtrid) is Standing.OTHER_NODE
+    assert evidence_of(xid, IncarnationState.FENCED).standing(xid.gtrid) is Standing.OTHER_NODE
 
 
 def test_a_filter_of_ones_own_cannot_have_another_nodes_branch_rolled_back() -> None:
@@ -71,4 +73,4 @@ def test_a_filter_of_ones_own_cannot_have_another_nodes_branch_rolled_back() -> 
         def vote(self, evidence: Evidence, xid: Xid) -> Ballot | None:
             return Ballot(Vote.ROLLBACK, "it has been there for an hour")
 
-    assert poll(voters([Greedy()]), evidence_of(xid, Life.DEAD), xid).vote is Vote.LEAVE_ALONE
+    assert poll(voters([Greedy()]), evidence_of(xid, IncarnationState.DEAD), xid).vote is Vote.LEAVE_ALONE

@@ -8,11 +8,11 @@ import pytest
 
 from recovery import RecoveryManager
 from tests.unit.recovery_model import NODE, World, logged, marked, pointed, unaccounted, world_after
-from txpool.log.base import Life
-from txpool.resources.base import Answer, BranchRecord, MarkedRow
+from txpool.log.base import IncarnationState
+from txpool.resources.base import BranchOutcome, BranchRecord, MarkedRow
 from txpool.xid import TaskName, make_gtrid, make_xid
 
-COMMITTED, ROLLED_BACK = Answer.COMMITTED, Answer.ROLLED_BACK
+COMMITTED, ROLLED_BACK = BranchOutcome.COMMITTED, BranchOutcome.ROLLED_BACK
 
 
 def test_what_a_dead_process_had_decided_commits_and_is_forgotten() -> None:
@@ -302,7 +302,7 @@ def test_marks_and_abort_records_go_with_the_fence() -> None:
 
 def test_24_a_fence_is_written_again_before_its_transactions_are_touched() -> None:
     world = world_after(logged, "decided")
-    world.disk.lives[world.incarnation] = Life.FENCED
+    world.disk.states[world.incarnation] = IncarnationState.FENCED
     world.scan()
     names = world.calls.names
     assert names.index("fence") < names.index("decisions")
@@ -372,7 +372,7 @@ def test_1_2_3_a_pass_reads_in_the_only_safe_order_and_then_acts() -> None:
 
 def test_a_decision_of_an_unknown_incarnation_is_kept_and_reported() -> None:
     world = world_after(logged, "decided")
-    del world.disk.lives[world.incarnation]
+    del world.disk.states[world.incarnation]
     world.a.prepared.clear()
     world.b.prepared.clear()
     report = world.scan()

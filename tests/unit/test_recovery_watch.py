@@ -17,7 +17,7 @@ from recovery.service.alarms import Alarms
 from tests.unit.recovery_model import World, evidence, logged, marked, unaccounted, world_after
 from txpool.config.settings import RecoverySettings
 from txpool.metrics import catalogue, collect
-from txpool.resources.base import Answer, Slots
+from txpool.resources.base import BranchOutcome, PreparedSlots
 
 GTRID = "txp1:etl-1:k3v9x2m7q4wd:41"
 PREPARED = InDoubt(
@@ -52,7 +52,7 @@ def test_a_name_of_another_node_is_no_alarm_of_ours(caplog: pytest.LogCaptureFix
 
 def test_each_alarm_is_news_once_and_once_more_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     raised = Raised(caplog, alarm_in_doubt=20, alarm_slots=0.5)
-    everything: Any = {"silent": {"b": "connection refused"}, "slots": {"a": Slots(10, 5)}}
+    everything: Any = {"silent": {"b": "connection refused"}, "slots": {"a": PreparedSlots(10, 5)}}
     news = raised.said(PREPARED, **everything)
     assert [text.split(":")[0] for text in news] == ["alarm, overdue", "alarm, unreachable", "alarm, slots"]
     assert GTRID in news[0]
@@ -95,15 +95,15 @@ def test_what_has_no_age_is_as_old_as_it_was_seen(caplog: pytest.LogCaptureFixtu
 @pytest.mark.parametrize(
     ("slots", "share", "short"),
     [
-        (Slots(10, 8), 0.8, True),
-        (Slots(10, 7), 0.8, False),
-        (Slots(10, 10), 1, True),
-        (Slots(0, 0), 0.8, True),
-        (Slots(10, 10), "none", False),
+        (PreparedSlots(10, 8), 0.8, True),
+        (PreparedSlots(10, 7), 0.8, False),
+        (PreparedSlots(10, 10), 1, True),
+        (PreparedSlots(0, 0), 0.8, True),
+        (PreparedSlots(10, 10), "none", False),
     ],
 )
 def test_slots_run_short_by_their_share(
-    slots: Slots, share: Any, short: bool, caplog: pytest.LogCaptureFixture
+    slots: PreparedSlots, share: Any, short: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert bool(Raised(caplog, alarm_slots=share).said(slots={"a": slots})) == short
 
@@ -174,7 +174,7 @@ def test_an_unreachable_datasource_is_an_alarm_and_keeps_it_in_doubt() -> None:
 
 def test_what_ended_otherwise_is_left_for_people() -> None:
     world = world_after(logged, "decided")
-    world.b.end(world.xid(world.b, 1), Answer.ROLLED_BACK)
+    world.b.end(world.xid(world.b, 1), BranchOutcome.ROLLED_BACK)
     world.scan()
     assert left(world.recovery) == {world.gtrid: ["ended rolled back"]}
     assert world.recovery.watch.overview is not None

@@ -8,12 +8,12 @@ import pytest
 
 import txpool
 from txpool.errors import ProgrammingError
-from txpool.log.base import Memo
+from txpool.log.base import SideRecord
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.resources.base import Answer, BranchRecord, decode, encode
+from txpool.resources.base import BranchOutcome, BranchRecord, decode, encode
 from txpool.tm.coordinator import Coordinator
-from txpool.tm.remarks import remarks_in, with_remarks
-from txpool.tm.unit import Outcome, Unit
+from txpool.tm.remarks import annotations_in, with_annotations
+from txpool.tm.unit import CommitRequest, Outcome
 from txpool.xid import make_gtrid, make_xid
 
 GTRID = make_gtrid("etl-1", "abcdefghijkl", 1)
@@ -59,8 +59,8 @@ def test_a_decorated_function_has_one() -> None:
 def test_remarks_go_with_a_branch_that_has_evidence_and_come_back() -> None:
     remarks = {"note": 'Größe "42" ✓', "traceparent": PLACE}
     records = [record(0), record(1, xid="7", timeline="1"), record(2, xid="8")]
-    kept = decode(GTRID, encode(with_remarks(records, remarks)))
-    assert remarks_in(kept) == remarks
+    kept = decode(GTRID, encode(with_annotations(records, remarks)))
+    assert annotations_in(kept) == remarks
     # What any version goes by is as it was.
     assert [(r.xid, r.datasource, r.identity) for r in kept] == [(r.xid, r.datasource, r.identity) for r in records]
     assert [r.evidence.get("xid") for r in kept] == [None, "7", "8"]
@@ -69,9 +69,9 @@ def test_remarks_go_with_a_branch_that_has_evidence_and_come_back() -> None:
 
 
 def test_a_decision_without_evidence_is_not_given_any() -> None:
-    kept = with_remarks([record(0), record(1)], {"note": "n"})
+    kept = with_annotations([record(0), record(1)], {"note": "n"})
     assert kept == [record(0), record(1)]
-    assert remarks_in(kept) == {"note": "", "traceparent": ""}
+    assert annotations_in(kept) == {"note": "", "traceparent": ""}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_decision_without_evidence_is_not_given_any() -> None:
 )
 def test_whoever_may_write_a_decision_may_have_written_anything(evidence: Any, note: str) -> None:
     found = BranchRecord(make_xid(GTRID, 0, "one"), "one", "", evidence)
-    assert remarks_in([found]) == {"note": note, "traceparent": ""}
+    assert annotations_in([found]) == {"note": note, "traceparent": ""}
 
 
 class RolledBackByHand:
@@ -99,8 +99,8 @@ class RolledBackByHand:
 
     def start_commit(self) -> None: ...
 
-    def await_commit(self) -> Answer:
-        return Answer.ROLLED_BACK
+    def await_commit(self) -> BranchOutcome:
+        return BranchOutcome.ROLLED_BACK
 
 
 class Keeping(MemoryLog):
@@ -110,9 +110,9 @@ class Keeping(MemoryLog):
         super().__init__(disk, node=node)
         self.kept: list[tuple[str, str]] = []
 
-    def keep(self, memo: Memo) -> None:
+    def put_record(self, memo: SideRecord) -> None:
         self.kept.append((memo.kind, memo.name))
-        super().keep(memo)
+        super().put_record(memo)
 
 
 @pytest.mark.parametrize("note", ["invoice 42", ""])
@@ -123,10 +123,10 @@ def test_beside_a_heuristic_outcome_note_and_ends_are_kept_once_however_many_bra
         RolledBackByHand(BranchRecord(make_xid(gtrid, number, name), name, "", {"xid": "7"}))
         for number, name in enumerate(("one", "two"))
     ]
-    unit = Unit(gtrid, adopted=branches, remarks={"note": note} if note else None)
+    unit = CommitRequest(gtrid, adopted=branches, annotations={"note": note} if note else None)
     result = Coordinator(unit, log).commit()
     assert result.outcome is Outcome.HEURISTIC_ROLLBACK
     assert [each.datasource for each in log.heuristics()] == ["one", "two"]
     assert log.kept == [("note", gtrid)] * bool(note) + [("ends", gtrid)]
-    assert [memo.text for memo in log.memos("note")] == [note] * bool(note)
-    assert [memo.made > 0 for memo in log.memos("note")] == [True] * bool(note)
+    assert [memo.text for memo in log.side_records("note")] == [note] * bool(note)
+    assert [memo.recorded_at > 0 for memo in log.side_records("note")] == [True] * bool(note)

@@ -305,7 +305,7 @@ def test_an_interrupted_begin_leaves_nothing_ambient(monkeypatch: pytest.MonkeyP
             raise KeyboardInterrupt
 
     assert "pyspark" in sys.modules
-    monkeypatch.setattr("txpool.tm.manager.tell", strike)
+    monkeypatch.setattr("txpool.tm.manager.publish", strike)
     for start in (txpool.begin, txpool.transaction().__enter__):
         with pytest.raises(KeyboardInterrupt):
             start()
@@ -316,7 +316,7 @@ def test_it_does_not_commit_while_another_thread_makes_something_a_part_of_it() 
     growing, ended = threading.Event(), threading.Event()
 
     def grow(tx: Transaction) -> None:
-        with tx.growing():
+        with tx.defer_commit():
             growing.set()
             ended.wait(30)
 

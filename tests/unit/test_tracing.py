@@ -25,7 +25,7 @@ from txpool import tracing
 from txpool.errors import TransactionRolledBack
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.metrics import instruments
-from txpool.resources.base import Answer, BranchRecord, Settled
+from txpool.resources.base import BranchOutcome, BranchRecord, Resolution
 from txpool.tm import tally
 from txpool.tm.coordinator import Coordinator, Phase
 from txpool.tm.transaction import Transaction
@@ -192,7 +192,7 @@ class Unsure(MemoryLog):
         next(self.answers)
         raise OSError(SECRET)
 
-    def abort(self, gtrid: str) -> Settled:
+    def abort(self, gtrid: str) -> Resolution:
         if next(self.answers, None):
             raise OSError(SECRET)
         return super().abort(gtrid)
@@ -206,8 +206,8 @@ class Prepared:
 
     def start_commit(self) -> None: ...
 
-    def await_commit(self) -> Answer:
-        return Answer.COMMITTED
+    def await_commit(self) -> BranchOutcome:
+        return BranchOutcome.COMMITTED
 
 
 def test_one_that_is_given_up_is_an_error_and_waits_for_nobody_s_lock(
@@ -250,7 +250,7 @@ def test_one_in_doubt_is_an_error_and_what_settles_it_is_in_its_trace(spans: InM
     tx.trace = tracing.tracer.transaction(tx.gtrid)
     branch: Any = Prepared()
     branch.record = make_record(tx.gtrid)
-    tx.adopt([branch], loose_ends=False)
+    tx.adopt([branch], late_branches=False)
     with pytest.raises(txpool.TransactionInDoubt):
         tx.commit()
     whole = only(spans, "txpool.transaction")
@@ -258,7 +258,7 @@ def test_one_in_doubt_is_an_error_and_what_settles_it_is_in_its_trace(spans: InM
     assert only(spans, "txpool.decide").status.status_code is StatusCode.ERROR
     assert only(spans, "txpool.establish").status.status_code is StatusCode.ERROR
     spans.clear()
-    tx.settled(left[0].settle())
+    tx.resolved(left[0].retry())
     found = by_name(spans)
     assert {"txpool.establish", "txpool.commit", "txpool.settled"} <= {*found}
     assert all(span.parent == whole.get_span_context() for span in found.values())
@@ -407,10 +407,10 @@ def test_what_a_coordinator_warns_of_has_its_gtrid_wherever_it_runs(caplog: pyte
     tx = Transaction(make_gtrid("etl-1", log.incarnation, 1), log, lambda *_: None)
     branch.record = make_record(tx.gtrid)
 
-    def lost() -> Answer:
+    def lost() -> BranchOutcome:
         raise OSError("lost")
 
     branch.await_commit = lost
-    tx.adopt([branch], loose_ends=False)
+    tx.adopt([branch], late_branches=False)
     tx.commit()
     assert [record.gtrid for record in caplog.records if "lost" in record.message] == [tx.gtrid]  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from txpool.check.finding import Finding, fine, warning, wrong
 from txpool.check.server import Server, asked
 from txpool.config.settings import CoordinatorSettings
 from txpool.errors import LogError
-from txpool.log import Life, folder_of, open_log
+from txpool.log import IncarnationState, folder_of, open_log
 from txpool.log.server import TABLES, LogServer
 
 # The tables of a log on a server: key and columns.
@@ -101,7 +101,7 @@ def _opened(settings: CoordinatorSettings) -> Iterator[Finding]:
         log = open_log(url, node=node, user=settings.log_user, password=settings.log_password)
         try:
             decided, heuristics = log.decisions(), log.heuristics()
-            living = sum(life is Life.ALIVE for life in log.incarnations().values())
+            living = sum(life is IncarnationState.ALIVE for life in log.incarnations().values())
         finally:
             log.close()
     except LogError as error:

@@ -48,7 +48,7 @@ def _held(path: Path, node: str) -> Iterable[tuple[str, str]]:
             gtrids: list[str] = []
             if settings.mode == "xa":
                 prepared = datasource.resource_manager().recover()
-                gtrids = [branch.xid.gtrid for branch in prepared if branch.counts(()) and not branch.elsewhere]
+                gtrids = [branch.xid.gtrid for branch in prepared if branch.prepared_by(()) and not branch.elsewhere]
             elif settings.mode == "cmr":
                 gtrids = [row.gtrid for row in datasource.xids_table(nodes=(node,)).read()]
     except Exception:

@@ -11,9 +11,9 @@ from txpool.check.connecting import connected, quoted, user_of
 from txpool.check.finding import Finding, fine, warning, wrong
 from txpool.check.server import Server, asked
 from txpool.config.settings import DataSourceSettings
-from txpool.resources.base import Answer, BranchRecord
+from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.drivers import make_driver
-from txpool.resources.postgresql.branch import PostgreSQLManager
+from txpool.resources.postgresql.branch import PostgreSQLRecovery
 from txpool.xid import make_gtrid, make_xid, new_incarnation, parse
 
 #: The node of a check's own branch, which is rolled back as soon as it is prepared.
@@ -58,9 +58,9 @@ def findings(raw: Any, server: Server, settings: DataSourceSettings, old: float)
 
 def _claimed(settings: DataSourceSettings, recovery: str) -> Iterator[Finding]:
     """Branches under names of ours that a role has prepared which is none of ours."""
-    manager = PostgreSQLManager(settings.name, make_driver(settings), owners=settings.prepared_owners)
+    manager = PostgreSQLRecovery(settings.name, make_driver(settings), owners=settings.prepared_owners)
     listed = [branch for branch in manager.recover() if not branch.elsewhere and branch.xid.node != NODE]
-    strangers = sorted({branch.owner or "a role that is gone" for branch in listed if not branch.counts(())})
+    strangers = sorted({branch.owner or "a role that is gone" for branch in listed if not branch.prepared_by(())})
     if strangers:
         yield wrong(
             "recovery",
@@ -189,8 +189,8 @@ def _finished(record: BranchRecord, server: Server, settings: DataSourceSettings
             f"GRANT SELECT ON pg_catalog.pg_prepared_xacts TO {quoted(who)};",
         )
         return
-    manager = PostgreSQLManager(settings.name, make_driver(settings, recovery=True))
-    if manager.rollback(record) is not Answer.ROLLED_BACK:
+    manager = PostgreSQLRecovery(settings.name, make_driver(settings, recovery=True))
+    if manager.rollback(record) is not BranchOutcome.ROLLED_BACK:
         yield wrong(
             "recovery",
             f"recovery.user {who} cannot end what {server.user} has prepared",

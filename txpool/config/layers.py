@@ -10,7 +10,7 @@ from typing import Any
 
 from txpool.config.keys import Key, word_of
 from txpool.config.properties import Properties, nearest
-from txpool.config.secrets import Entry, Secret, Source, escaped
+from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, escaped
 from txpool.errors import ConfigurationError
 
 #: What code may give as the value of a key.
@@ -31,7 +31,7 @@ def checked(file: Properties, keys: tuple[Key, ...], passed: str | None = None) 
         )
     aliases = {key.alias: key.name for key in keys if key.alias}
     file.check([*(key.name for key in keys), *aliases], passed)
-    entries: dict[str, Entry] = {}
+    entries: dict[str, ConfiguredValue] = {}
     for key in file:
         entry = file.entry(key)
         name = aliases.get(key, key)
@@ -42,20 +42,22 @@ def checked(file: Properties, keys: tuple[Key, ...], passed: str | None = None) 
     return Properties(entries, file.text, file.folder, file.path)
 
 
-def defaults(keys: tuple[Key, ...], file: Properties) -> dict[str, Entry]:
+def defaults(keys: tuple[Key, ...], file: Properties) -> dict[str, ConfiguredValue]:
     where = f"{file.path or 'the arguments'}, by default"
     return {
-        key.name: Entry(key.name, key.default, where, file.folder, Source.DEFAULT)
+        key.name: ConfiguredValue(key.name, key.default, where, file.folder, ValueSource.DEFAULT)
         for key in keys
         if key.default is not None
     }
 
 
-def from_code(options: Mapping[str, Options], keys: tuple[Key, ...], passed: str | None = None) -> dict[str, Entry]:
+def from_code(
+    options: Mapping[str, Options], keys: tuple[Key, ...], passed: str | None = None
+) -> dict[str, ConfiguredValue]:
     """Arguments: a word for each key; `driver_x` is passed on as `driver.x`; None is one that was not given."""
     words = {key.word: key.name for key in keys}
     group = word_of(passed or "")
-    entries: dict[str, Entry] = {}
+    entries: dict[str, ConfiguredValue] = {}
     for option, value in options.items():
         word = word_of(option)
         name = words.get(word)
@@ -67,22 +69,22 @@ def from_code(options: Mapping[str, Options], keys: tuple[Key, ...], passed: str
             continue
         where, folder = f"argument {option}", Path.cwd()
         if isinstance(value, Secret):
-            entries[name] = replace(value.entry, key=name, where=where, source=Source.CODE)
+            entries[name] = replace(value.entry, key=name, where=where, source=ValueSource.CODE)
         elif isinstance(value, bool | int | float | str | Path | list | tuple):
             raw = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
             raw = raw.lower() if isinstance(value, bool) else raw
-            entries[name] = Entry(name, raw, where, folder, Source.CODE)
+            entries[name] = ConfiguredValue(name, raw, where, folder, ValueSource.CODE)
         else:
             raise ConfigurationError(f"{where}: a {type(value).__name__} cannot travel: give text or a number")
     return entries
 
 
-def from_environment(prefix: str, keys: tuple[Key, ...], passed: str | None = None) -> dict[str, Entry]:
+def from_environment(prefix: str, keys: tuple[Key, ...], passed: str | None = None) -> dict[str, ConfiguredValue]:
     """Variables: what the prefix is followed by is a key in capitals. One that holds a password stays a reference."""
     words = {key.word.upper(): key.name for key in keys}
     groups = tuple({f"{key.name.split('.')[0].upper()}_" for key in keys if "." in key.name})
     group = word_of(passed or "").upper()
-    entries: dict[str, Entry] = {}
+    entries: dict[str, ConfiguredValue] = {}
     for variable in sorted(os.environ):
         word = variable.removeprefix(prefix)
         if word == variable:
@@ -91,8 +93,8 @@ def from_environment(prefix: str, keys: tuple[Key, ...], passed: str | None = No
         if name is None and group and word.startswith(group):
             name = f"{passed}{word.removeprefix(group).lower()}"
         if name is not None:
-            entry = Entry(
-                name, escaped(os.environ[variable]), f"the variable {variable}", Path.cwd(), Source.ENVIRONMENT
+            entry = ConfiguredValue(
+                name, escaped(os.environ[variable]), f"the variable {variable}", Path.cwd(), ValueSource.ENVIRONMENT
             )
             entries[name] = replace(entry, raw=f"${{env:{variable}}}") if entry.inline else entry
         elif word.startswith(groups) and not any(word.endswith(f"_{known}") for known in words):

@@ -19,7 +19,15 @@ from typing import Any
 import javaproperties
 
 from txpool.config.address import Address
-from txpool.config.secrets import Entry, Secret, SecurityWarning, Source, passwords_in, redact, redact_url
+from txpool.config.secrets import (
+    ConfiguredValue,
+    Secret,
+    SecurityWarning,
+    ValueSource,
+    passwords_in,
+    redact,
+    redact_url,
+)
 from txpool.config.url import is_server
 from txpool.errors import ConfigurationError
 
@@ -52,7 +60,9 @@ class Properties(Mapping[str, str]):
 
     __slots__ = ("_entries", "folder", "path", "text")
 
-    def __init__(self, entries: Mapping[str, Entry], text: str, folder: Path, path: Path | None = None) -> None:
+    def __init__(
+        self, entries: Mapping[str, ConfiguredValue], text: str, folder: Path, path: Path | None = None
+    ) -> None:
         self._entries = dict(entries)
         self.text = text
         self.folder = folder
@@ -86,13 +96,15 @@ class Properties(Mapping[str, str]):
         """Read a file's text; `path` is what errors call it, `folder` what relative paths start from."""
         name = "the properties given as text" if path is None else str(path)
         folder = folder or (Path.cwd() if path is None else Path(os.path.abspath(path)).parent)
-        entries: dict[str, Entry] = {}
+        entries: dict[str, ConfiguredValue] = {}
         kept: list[str] = []
         line, escape_error = 1, False
         try:
             for element in javaproperties.parse(text):
                 if isinstance(element, javaproperties.KeyValue):
-                    entry = Entry(element.key, element.value, f"{name}:{line}", folder, Source.FILE, line)
+                    entry = ConfiguredValue(
+                        element.key, element.value, f"{name}:{line}", folder, ValueSource.FILE, line
+                    )
                     if entry.key in entries:
                         first = entries[entry.key].line
                         raise ConfigurationError(
@@ -108,7 +120,7 @@ class Properties(Mapping[str, str]):
             raise ConfigurationError(f"{name}:{line}: a \\u is not followed by four hexadecimal digits")
         return cls(entries, "".join(kept), folder, None if path is None else Path(path))
 
-    def overlaid(self, *layers: Mapping[str, Entry]) -> Properties:
+    def overlaid(self, *layers: Mapping[str, ConfiguredValue]) -> Properties:
         """The same file with other values above and below its own; where two give a key, the higher source wins."""
         entries = self._entries
         for layer in layers:
@@ -135,13 +147,13 @@ class Properties(Mapping[str, str]):
         return Properties, (self._entries, self.text, self.folder, self.path)
 
     @property
-    def inline(self) -> tuple[Entry, ...]:
+    def inline(self) -> tuple[ConfiguredValue, ...]:
         """The values that hold a password themselves; those of the text too that another layer has overridden."""
         of_text = Properties.parse(self.text, self.path, self.folder)._entries
         every = dict.fromkeys([*self._entries.values(), *of_text.values()])
         return tuple(entry for entry in every if entry.inline)
 
-    def entry(self, key: str) -> Entry:
+    def entry(self, key: str) -> ConfiguredValue:
         """A key's value as it was written, and where; KeyError where it is absent."""
         return self._entries[key]
 

@@ -50,7 +50,7 @@ class SecurityWarning(UserWarning):
     """A file with a password in it can be read by others."""
 
 
-class Source(IntEnum):
+class ValueSource(IntEnum):
     """Where a value came from; the higher wins."""
 
     DEFAULT = 0
@@ -60,20 +60,20 @@ class Source(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ConfiguredValue:
     """One key's value as it was written, and where: a file's line, a variable, an argument."""
 
     key: str
     raw: str = field(repr=False)
     where: str
     folder: Path
-    source: Source
+    source: ValueSource
     line: int | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.inline:
             raise self.stays_here()
-        return Entry, (self.key, self.raw, self.where, self.folder, self.source, self.line)
+        return ConfiguredValue, (self.key, self.raw, self.where, self.folder, self.source, self.line)
 
     @property
     def inline(self) -> bool:
@@ -161,9 +161,9 @@ class Secret:
 
     __slots__ = ("entry", "in_url")
 
-    def __init__(self, value: Entry | str, in_url: bool = False) -> None:
+    def __init__(self, value: ConfiguredValue | str, in_url: bool = False) -> None:
         if isinstance(value, str):
-            value = Entry("password", value, "a Secret made in code", Path.cwd(), Source.CODE)
+            value = ConfiguredValue("password", value, "a Secret made in code", Path.cwd(), ValueSource.CODE)
         self.entry = value
         self.in_url = in_url
 

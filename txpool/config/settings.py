@@ -13,7 +13,7 @@ from txpool.config.address import Address
 from txpool.config.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, DRIVERS, RECOVERY_KEYS, Key
 from txpool.config.layers import Options, checked, defaults, file_of, from_code, from_environment, password_of
 from txpool.config.properties import Properties
-from txpool.config.secrets import Entry, Secret, Source, redact_url
+from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, redact_url
 from txpool.errors import ConfigurationError
 
 
@@ -53,8 +53,12 @@ class DataSourceSettings:
         return cls._from_layers(file_of(source), from_code(options, DATASOURCE_KEYS, "driver."))
 
     @classmethod
-    def _from_layers(cls, file: Properties, code: Mapping[str, Entry]) -> DataSourceSettings:
-        stem = {"name": Entry("name", file.path.stem, str(file.path), file.folder, Source.DEFAULT)} if file.path else {}
+    def _from_layers(cls, file: Properties, code: Mapping[str, ConfiguredValue]) -> DataSourceSettings:
+        stem = (
+            {"name": ConfiguredValue("name", file.path.stem, str(file.path), file.folder, ValueSource.DEFAULT)}
+            if file.path
+            else {}
+        )
         file = checked(file, DATASOURCE_KEYS, "driver.")
         name = DATASOURCE_KEYS[0].read(file.overlaid(stem, code))
         if name is None:
@@ -128,14 +132,14 @@ class DataSourceSettings:
         inside = values.inline
         readable = values.path is not None and os.access(values.folder / values.path.name, os.R_OK)
         for entry in inside:
-            if entry.source is not Source.FILE or not readable:
+            if entry.source is not ValueSource.FILE or not readable:
                 raise entry.stays_here()
         return {
             "name": self.name,
             "text": None if inside else values.text,
             "folder": str(values.folder),
             "path": self.file or None,
-            "overrides": {e.key: (e.raw, str(e.folder)) for e in entries if e.source > Source.FILE},
+            "overrides": {e.key: (e.raw, str(e.folder)) for e in entries if e.source > ValueSource.FILE},
         }
 
     @classmethod
@@ -152,7 +156,7 @@ class DataSourceSettings:
                 "write the password as ${env:NAME} or ${file:PATH}"
             )
         code = {
-            key: Entry(key, raw, "code", Path(folder), Source.CODE)
+            key: ConfiguredValue(key, raw, "code", Path(folder), ValueSource.CODE)
             for key, (raw, folder) in travelled["overrides"].items()
         }
         return cls._from_layers(file, code | from_code({"name": travelled["name"]}, DATASOURCE_KEYS))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 from txpool import errors
 from txpool.dbapi.cursor import Cursor
 from txpool.dbapi.enlistment import refuse_end
-from txpool.dbapi.overrides import Own, Wardrobe
+from txpool.dbapi.overrides import HandleState, SessionOverrides
 from txpool.errors import InterfaceError, NotSupportedError, ProgrammingError, translate, translated
 from txpool.pool import Pooled
 from txpool.tm.manager import ambient as ambient_transaction
@@ -40,7 +40,7 @@ class Connection:
     """
 
     # Read and written by every connect() and close(): each one more costs.
-    __slots__ = ("__weakref__", "_datasource", "_enlistment", "_own", "_pooled")
+    __slots__ = ("__weakref__", "_datasource", "_enlistment", "_pooled", "_state")
 
     Warning = errors.Warning
     Error = errors.Error
@@ -67,7 +67,7 @@ class Connection:
         self._datasource: DataSource | None = datasource
         self._pooled = pooled
         self._enlistment = enlistment
-        self._own: Own | None = None
+        self._state: HandleState | None = None
 
     # -- PEP 249 ------------------------------------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ class Connection:
 
     def commit(self) -> None:
         """Plain: as the driver's. In a transaction: ProgrammingError, or with managed.commit=join keep what it did."""
-        enlistment, pooled = self._ending()
+        enlistment, pooled = self._end_of_work()
         if enlistment is not None:
             enlistment.commit(self)
             return
@@ -102,7 +102,7 @@ class Connection:
         enlistment = self._enlistment
         if enlistment is not None and enlistment.ended and enlistment.savepoints is not None:
             return  # the transaction's end has ended what it did
-        enlistment, pooled = self._ending()
+        enlistment, pooled = self._end_of_work()
         if enlistment is not None:
             enlistment.rollback(self)
         elif pooled is not None and self._has_work(pooled.raw):
@@ -118,8 +118,8 @@ class Connection:
         datasource, self._datasource = self._datasource, None
         if pooled is not None:
             self._pooled = None
-            if self._own is not None and pooled.home is not None:
-                self._own.strip()
+            if self._state is not None and pooled.pool_state is not None:
+                self._state.restore()
             datasource.pool.give_back(pooled)  # type: ignore[union-attr]
         elif self._enlistment is not None:
             self._enlistment.close(self)
@@ -162,7 +162,7 @@ class Connection:
         if self._pooled is not None:
             return bool(getattr(self._pooled.raw, "closed", False))
         if self._enlistment is not None:
-            return self._enlistment.ended and not (self._own and self._own.joined)
+            return self._enlistment.ended and not (self._state and self._state.joined)
         return self._datasource is None
 
     @property
@@ -190,7 +190,7 @@ class Connection:
     def __del__(self) -> None:
         pooled = self._pooled
         # None: it is the parent's, which a forked child leaves alone.
-        if pooled is not None and pooled.home is not None:
+        if pooled is not None and pooled.pool_state is not None:
             # The pool closes it: whoever dropped it may have left anything on it.
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
 
@@ -217,8 +217,8 @@ class Connection:
                 return self._join(ambient)
             if self._pooled is None:
                 self._attach()
-            elif self._pooled.home is None:
-                raise self._parents()
+            elif self._pooled.pool_state is None:
+                raise self._refuse_after_fork()
             return None
         if enlistment.owner() is not ambient or enlistment.ended:
             if enlistment.ended:
@@ -233,8 +233,8 @@ class Connection:
         transaction.require_active()
         pooled = self._pooled
         if pooled is not None:
-            if pooled.home is None:
-                raise self._parents()
+            if pooled.pool_state is None:
+                raise self._refuse_after_fork()
             if self._has_work(pooled.raw):
                 raise ProgrammingError(
                     f"this connection of {datasource.name} cannot join {transaction.gtrid}: it has open work of its "
@@ -242,28 +242,28 @@ class Connection:
                 )
             # First of all, since the transaction may need the very place in the pool.
             self._detach(pooled)
-        self._owned().joined = True
+        self._own_state().joined = True
         enlistment: Enlistment = transaction.enlist(datasource)
         with enlistment.entered(self):
-            self._bring(enlistment.raw, self._owned().modes)
+            self._carry_modes(enlistment.raw, self._own_state().modes)
         self._enlistment = enlistment
         return enlistment
 
     def _detach(self, pooled: Pooled[Any]) -> None:
         self._pooled = None
-        self._owned().strip()
+        self._own_state().restore()
         self._open_datasource().pool.give_back(pooled)
 
     def _attach(self) -> None:
         """Become plain: with a physical connection of its own, and what was set on it before."""
         pooled = self._open_datasource().pool.take()
         self._pooled = pooled
-        own = self._owned()
+        own = self._own_state()
         for name, value in own.modes.items():
             setattr(pooled.raw, name, value)
-        self._dress().wear(own.attributes)
+        self._apply_overrides().apply(own.attributes)
 
-    def _ending(self) -> tuple[Enlistment | None, Pooled[Any] | None]:
+    def _end_of_work(self) -> tuple[Enlistment | None, Pooled[Any] | None]:
         """Where there is something to commit or to roll back: in a transaction, in a connection of its own, nowhere.
 
         Unlike `_working`, it takes and joins nothing.
@@ -271,43 +271,43 @@ class Connection:
         self._require_open()
         enlistment, pooled = self._enlistment, self._pooled
         if enlistment is None or enlistment.ended:
-            if pooled is not None and pooled.home is None:
-                raise self._parents()
+            if pooled is not None and pooled.pool_state is None:
+                raise self._refuse_after_fork()
             return None, pooled
         ambient = ambient_transaction()
         if enlistment.owner() is not ambient:
             enlistment.require_here(ambient)
         return enlistment, None
 
-    def _owned(self) -> Own:
-        if self._own is None:
-            self._own = Own()
-        return self._own
+    def _own_state(self) -> HandleState:
+        if self._state is None:
+            self._state = HandleState()
+        return self._state
 
-    def _dress(self) -> Wardrobe:
+    def _apply_overrides(self) -> SessionOverrides:
         """Of a plain handle. The pool resets what is not put back by itself."""
-        own = self._owned()
+        own = self._own_state()
         pooled = self._pooled
-        if own.wardrobe is None:
-            own.wardrobe = Wardrobe(pooled.raw)  # type: ignore[union-attr]
+        if own.overrides is None:
+            own.overrides = SessionOverrides(pooled.raw)  # type: ignore[union-attr]
         pooled.dirty = True  # type: ignore[union-attr]
-        return own.wardrobe
+        return own.overrides
 
     def _get(self, name: str) -> Any:
-        own = self._own
+        own = self._state
         if own is not None and name in own.attributes:
             return own.attributes[name]
         return getattr(self._raw(), name)
 
     def _set(self, name: str, value: Any) -> None:
         enlistment = self._working()
-        own = self._owned()
+        own = self._own_state()
         if name in self._MODES:
             if enlistment is not None:
                 with enlistment.entered(self):
                     self._set_mode(enlistment.raw, name, value)
             else:
-                self._dress()
+                self._apply_overrides()
                 with translated():
                     setattr(self._pooled.raw, name, value)  # type: ignore[union-attr]
                 own.modes = {**own.modes, name: value}
@@ -315,7 +315,7 @@ class Connection:
         attributes: Mapping[str, Any] = {**own.attributes, name: value}
         if enlistment is None:
             with translated():
-                self._dress().wear(attributes)
+                self._apply_overrides().apply(attributes)
         own.attributes = attributes
 
     def _set_mode(self, raw: Any, name: str, value: Any) -> None:
@@ -326,7 +326,7 @@ class Connection:
                 "connections outside. Nothing was done."
             )
 
-    def _bring(self, raw: Any, modes: Mapping[str, Any]) -> None:
+    def _carry_modes(self, raw: Any, modes: Mapping[str, Any]) -> None:
         """Joining: what was set on this handle of how local transactions begin, and the transaction's can obey."""
 
     def _call(self, name: str, args: Any, kwargs: Any) -> Any:
@@ -340,7 +340,7 @@ class Connection:
         with around(self):
             return getattr(enlistment.raw, name)(*args, **kwargs)
 
-    def _home(self) -> Pooled[Any] | Enlistment | None:
+    def _works_on(self) -> Pooled[Any] | Enlistment | None:
         """What cursors and blocks that were made now belong to."""
         return self._pooled or self._enlistment
 
@@ -349,9 +349,9 @@ class Connection:
         self._require_open()
         if self._pooled is None and (self._enlistment is None or self._enlistment.ended):
             self._working()
-        home: Any = self._home()
-        if home.home is None:
-            raise self._parents()
+        home: Any = self._works_on()
+        if home.pool_state is None:
+            raise self._refuse_after_fork()
         return home.raw
 
     def _has_work(self, raw: Any) -> bool:
@@ -362,7 +362,7 @@ class Connection:
         self._require_open()
         return self._datasource  # type: ignore[return-value]
 
-    def _parents(self) -> errors.InterfaceError:
+    def _refuse_after_fork(self) -> errors.InterfaceError:
         """What is heard after a fork where the pool has marked the physical connection as the parent's."""
         return InterfaceError(
             f"this connection of {self._open_datasource().name} is the parent process's, which goes on with it: "
@@ -373,7 +373,7 @@ class Connection:
         if self._datasource is None:
             raise InterfaceError("this connection is closed: take another by connect()")
         enlistment = self._enlistment
-        if enlistment is not None and enlistment.ended and not (self._own and self._own.joined):
+        if enlistment is not None and enlistment.ended and not (self._state and self._state.joined):
             raise InterfaceError(
                 f"this connection of {self._datasource.name} was taken inside {enlistment.gtrid}, which "
                 f"has ended ({enlistment.how_it_ended}): take another by connect(). Nothing was done."

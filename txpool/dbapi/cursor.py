@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 class Cursor:
     """A PEP 249 cursor. It keeps its connection alive; what PEP 249 does not know is the driver's own."""
 
-    __slots__ = ("__weakref__", "_connection", "_home", "_how", "_raw")
+    __slots__ = ("__weakref__", "_arguments", "_connection", "_raw", "_works_on")
 
     arraysize = CursorAttribute()
     row_factory = CursorAttribute()
 
     def __init__(self, connection: Connection, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._connection = connection
-        self._how = (args, kwargs)
+        self._arguments = (args, kwargs)
         self._open(connection._working())
 
     def _open(self, enlistment: Enlistment | None) -> None:
@@ -42,10 +42,10 @@ class Cursor:
         finally:
             if enlistment is not None:
                 enlistment.leave()
-        self._home = home
+        self._works_on = home
 
     def _make(self, raw: Any, owner: Any) -> Any:
-        args, kwargs = self._how
+        args, kwargs = self._arguments
         return raw.cursor(*args, **kwargs)
 
     def _move(self, enlistment: Enlistment | None) -> None:
@@ -62,7 +62,7 @@ class Cursor:
         connection = self._connection
         enlistment = connection._working()
         if enlistment is None:
-            if self._home is not connection._pooled:
+            if self._works_on is not connection._pooled:
                 self._move(None)
             require_transaction(connection._datasource)
             try:
@@ -73,7 +73,7 @@ class Cursor:
             finally:
                 self._executed()
             return self
-        if self._home is not enlistment:
+        if self._works_on is not enlistment:
             self._move(enlistment)
         enlistment.start(connection)
         raw = self._raw
@@ -97,7 +97,7 @@ class Cursor:
     def _execute(self, method: str, *args: Any, **kwargs: Any) -> Any:
         connection = self._connection
         enlistment = connection._working()
-        if self._home is not (enlistment or connection._pooled):
+        if self._works_on is not (enlistment or connection._pooled):
             self._move(enlistment)
         raw = self._raw
         if enlistment is not None:
@@ -152,17 +152,17 @@ class Cursor:
     def _fetch(self, method: Callable[..., Any], *args: Any) -> Any:
         connection = self._connection
         if connection._enlistment is None:
-            if self._home is not connection._pooled or self._home is None:
+            if self._works_on is not connection._pooled or self._works_on is None:
                 raise self._gone()
-            if self._home.home is None:
-                raise connection._parents()
+            if self._works_on.pool_state is None:
+                raise connection._refuse_after_fork()
             try:
                 return method(*args)
             except Exception as error:
                 translate(error)
                 raise
         enlistment = connection._working()
-        if enlistment is None or self._home is not enlistment:
+        if enlistment is None or self._works_on is not enlistment:
             raise self._gone()
         enlistment.enter(connection)
         try:
@@ -211,9 +211,9 @@ class Cursor:
         """Close the cursor; what it held open on the connection is released."""
         connection = self._connection
         enlistment = connection._enlistment
-        if self._home is not connection._home() or (enlistment is not None and enlistment.ended):
+        if self._works_on is not connection._works_on() or (enlistment is not None and enlistment.ended):
             return  # the connection was given back, and it with it
-        if self._home is not None and self._home.home is None:
+        if self._works_on is not None and self._works_on.pool_state is None:
             return  # the parent's, after a fork
         if enlistment is None or not self._closing_executes():
             self._raw.close()

@@ -9,8 +9,8 @@ from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
-from txpool.dbapi.overrides import NOTHING, Wardrobe
-from txpool.dbapi.savepoints import Overlaid, Savepoints
+from txpool.dbapi.overrides import NOTHING, SessionOverrides
+from txpool.dbapi.savepoints import NotInnermost, Savepoints
 from txpool.errors import Error, InterfaceError, ProgrammingError, translate, translated
 from txpool.pool import Pooled
 
@@ -33,11 +33,11 @@ class Enlistment:
     __slots__ = (
         "_branch",
         "_datasource",
-        "_doomed",
         "_driver",
         "_fresh",
         "_pooled",
         "_thread",
+        "_unreusable",
         "cursors",
         "ended",
         "gtrid",
@@ -45,10 +45,10 @@ class Enlistment:
         "in_pipeline",
         "lock",
         "mode",
+        "overrides",
         "owner",
         "raw",
         "savepoints",
-        "wardrobe",
     )
 
     def __init__(
@@ -63,10 +63,10 @@ class Enlistment:
         self.raw = pooled.raw
         self.lock = RLock()
         self.ended = False
-        self._doomed = False
+        self._unreusable = False
         #: Within a pipeline the connection's state is not known before its end.
         self.in_pipeline = False
-        self.wardrobe = Wardrobe(pooled.raw)
+        self.overrides = SessionOverrides(pooled.raw)
         self.savepoints = Savepoints(pooled.raw) if datasource.settings.managed_commit == "join" else None
         #: Raw cursors that hold something open on the connection.
         self.cursors: WeakSet[Any] | None = None
@@ -86,9 +86,9 @@ class Enlistment:
         with self.lock:
             return self._branch
 
-    def doom(self) -> None:
+    def mark_unreusable(self) -> None:
         """A cancel is on its way, and may come late: its connection is for nobody else. Before `release`, no I/O."""
-        self._doomed = True
+        self._unreusable = True
 
     def cancel(self) -> None:
         """Stop what is executing on it; from any thread, never raises, and may take seconds."""
@@ -96,14 +96,14 @@ class Enlistment:
 
     def release(self, how: str, *, reusable: bool) -> None:
         """The transaction has ended, and so: back to the pool, or destroyed where its state is not certain."""
-        reusable = reusable and not self._doomed and self._driver.is_open(self.raw)
+        reusable = reusable and not self._unreusable and self._driver.is_open(self.raw)
         with self.lock:
             self.ended = True
             self.how_it_ended = how
             try:
                 for cursor in list(self.cursors or ()):
                     cursor.close()
-                self.wardrobe.strip()
+                self.overrides.restore()
             except Exception as error:
                 logger.info("%s: a connection could not be restored: %s", self._datasource.name, error)
                 reusable = False
@@ -113,15 +113,15 @@ class Enlistment:
             self._datasource.pool.discard(self._pooled)
 
     @property
-    def home(self) -> object:
+    def pool_state(self) -> object:
         """As that of its physical connection: None where it is the parent's, after a fork."""
-        return self._pooled.home
+        return self._pooled.pool_state
 
     # -- for its handles ----------------------------------------------------------------------------------------
 
     def require_here(self, ambient: Transaction | None) -> None:
         """Raise where the caller, whose ambient transaction is another or none, is not in this one."""
-        if self.home is None:
+        if self.pool_state is None:
             raise InterfaceError(
                 f"this connection of {self._datasource.name} is enlisted in {self.gtrid}, which is the "
                 "parent process's: connect() in this process. Nothing was sent."
@@ -152,7 +152,7 @@ class Enlistment:
         self.lock.acquire()
         try:
             self._active()
-            self.wardrobe.wear(NOTHING if handle._own is None else handle._own.attributes)
+            self.overrides.apply(NOTHING if handle._state is None else handle._state.attributes)
         except BaseException:
             self.lock.release()
             raise
@@ -165,7 +165,7 @@ class Enlistment:
         self.lock.acquire()
         try:
             transaction = self._active()
-            self.wardrobe.wear(NOTHING if handle._own is None else handle._own.attributes)
+            self.overrides.apply(NOTHING if handle._state is None else handle._state.attributes)
             self._driver.begin(self.raw, transaction.label)
             self._fresh = not handle._has_work(self.raw)
             if self.savepoints is not None:
@@ -181,7 +181,7 @@ class Enlistment:
             if not self.in_pipeline:
                 command = self._driver.ended_by(self.raw, raw_cursor)
                 if command is not None:
-                    raise self.disturb(command)
+                    raise self.ended_by_sql(command)
         finally:
             self.lock.release()
 
@@ -218,11 +218,11 @@ class Enlistment:
                     yield
             finally:
                 if not fresh and not self.in_pipeline and not handle._has_work(self.raw):
-                    raise self.disturb("commit")
+                    raise self.ended_by_sql("commit")
         finally:
             self.leave()
 
-    def disturb(self, command: str) -> Error:
+    def ended_by_sql(self, command: str) -> Error:
         """The user's own SQL has ended the local transaction: the error that says so."""
         error = ProgrammingError(
             f"datasource {self._datasource.name}: the SQL {command.upper()} has ended its part in "
@@ -230,11 +230,11 @@ class Enlistment:
             f"{'committed, and no rollback will undo it' if command == 'commit' else 'undone'}. "
             "Leave commit and rollback to the transaction."
         )
-        self._branch.disturb(command)
-        self._doom_all(error)
+        self._branch.ended_by_sql(command)
+        self._set_rollback_only(error)
         return error
 
-    def _doom_all(self, reason: BaseException) -> None:
+    def _set_rollback_only(self, reason: BaseException) -> None:
         transaction = self.owner()
         if transaction is not None:  # one that was dropped rolls back as it is
             transaction.set_rollback_only(reason)
@@ -255,19 +255,19 @@ class Enlistment:
             try:
                 with translated():
                     savepoints.rollback(handle)
-            except Overlaid:
+            except NotInnermost:
                 error = ProgrammingError(
                     f"datasource {self._datasource.name}: rollback() on one connection in {self.gtrid} "
                     "would undo what another has done since, so the transaction is rollback-only now: what was "
                     "done within it rolls back. End each connection's work before the next one begins."
                 )
-                self._doom_all(error)
+                self._set_rollback_only(error)
                 raise error from None
 
     def close(self, handle: Connection) -> None:
         """A handle is closed: what it did stays in the transaction. No lock: finalisers call it, inside any other."""
         if self.savepoints is not None and not self.ended:
-            self.savepoints.leave(handle)
+            self.savepoints.close(handle)
 
     def _own_savepoints(self, command: str) -> Savepoints:
         if self.savepoints is None:

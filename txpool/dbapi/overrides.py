@@ -12,55 +12,55 @@ from typing import Any
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-class Wardrobe:
+class SessionOverrides:
     """What is worn on one raw connection, and what was there before. Used under the connection's own order."""
 
-    __slots__ = ("_before", "_raw", "_worn", "at_the_end")
+    __slots__ = ("_applied", "_before", "_raw", "at_the_end")
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
         self._before: dict[str, Any] = {}
-        self._worn = NOTHING
+        self._applied = NOTHING
         #: Values to be set once it is given back, whoever wore what.
         self.at_the_end: dict[str, Any] = {}
 
-    def wear(self, attributes: Mapping[str, Any]) -> None:
+    def apply(self, attributes: Mapping[str, Any]) -> None:
         """Take off what another handle wore, and put this on."""
-        if attributes is self._worn:
+        if attributes is self._applied:
             return
-        for name in self._worn.keys() - attributes.keys():
+        for name in self._applied.keys() - attributes.keys():
             setattr(self._raw, name, self._before[name])
         for name, value in attributes.items():
             self._before.setdefault(name, getattr(self._raw, name))
             setattr(self._raw, name, value)
-        self._worn = attributes
+        self._applied = attributes
 
-    def strip(self) -> None:
+    def restore(self) -> None:
         """Leave the raw connection as it was found."""
-        self.wear(NOTHING)
+        self.apply(NOTHING)
         for name, value in self.at_the_end.items():
             setattr(self._raw, name, value)
 
 
-class Own:
+class HandleState:
     """What a handle has beyond its connection, once it has anything: most never do, and are cheaper for it."""
 
-    __slots__ = ("attributes", "joined", "modes", "wardrobe")
+    __slots__ = ("attributes", "joined", "modes", "overrides")
 
     def __init__(self) -> None:
         self.attributes = NOTHING
         #: How its local transactions begin.
         self.modes = NOTHING
         #: Of a plain handle.
-        self.wardrobe: Wardrobe | None = None
+        self.overrides: SessionOverrides | None = None
         #: It was taken outside a transaction, and joined one.
         self.joined = False
 
-    def strip(self) -> None:
+    def restore(self) -> None:
         """The physical connection is given back."""
-        if self.wardrobe is not None:
-            self.wardrobe.strip()
-            self.wardrobe = None
+        if self.overrides is not None:
+            self.overrides.restore()
+            self.overrides = None
 
 
 class Attribute:

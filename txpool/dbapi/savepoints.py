@@ -12,14 +12,14 @@ from itertools import count
 from typing import Any
 
 
-class Overlaid(Exception):
+class NotInnermost(Exception):
     """A rollback() is not possible: other work has been done above the savepoint."""
 
 
 class Savepoint:
     """One handle's work since its last commit() or rollback(); or, without an owner, a block of the driver's own."""
 
-    __slots__ = ("gone", "kept", "name", "overlaid", "owner")
+    __slots__ = ("gone", "kept", "name", "not_innermost", "owner")
 
     def __init__(self, owner: object, name: str) -> None:
         self.owner = owner
@@ -27,7 +27,7 @@ class Savepoint:
         #: commit() was called: to be released as soon as it is on top.
         self.kept = False
         #: Somebody else has worked above it.
-        self.overlaid = False
+        self.not_innermost = False
         #: A block below it was released, and took it along.
         self.gone = False
 
@@ -45,17 +45,17 @@ class Savepoints:
         stack = self._stack
         if stack and stack[-1].owner is owner and not stack[-1].kept:
             return
-        below = [savepoint for savepoint in stack if savepoint.owner is not owner and not savepoint.overlaid]
+        below = [savepoint for savepoint in stack if savepoint.owner is not owner and not savepoint.not_innermost]
         # First of all: a finaliser may call rollback() of another owner while the connection executes.
         for savepoint in below:
-            savepoint.overlaid = True
+            savepoint.not_innermost = True
         if self._find(owner) is None:
             name = f"txpool_{next(self._numbers)}"
             try:
                 self._raw.execute(f"savepoint {name}")
             except BaseException:
                 for savepoint in below:
-                    savepoint.overlaid = False
+                    savepoint.not_innermost = False
                 raise
             stack.append(Savepoint(owner, name))
 
@@ -86,14 +86,14 @@ class Savepoints:
         savepoint = self._find(owner)
         if savepoint is None:
             return
-        if savepoint.overlaid:
+        if savepoint.not_innermost:
             savepoint.kept = True
-            raise Overlaid
+            raise NotInnermost
         self._raw.execute(f"rollback to {savepoint.name}")
         savepoint.kept = True
         self._release()
 
-    def leave(self, owner: object) -> None:
+    def close(self, owner: object) -> None:
         """The owner's handle is closed: what it did stays in the transaction. No I/O, and no lock is needed."""
         savepoint = self._find(owner)
         if savepoint is not None:
@@ -112,7 +112,7 @@ class Savepoints:
         del self._stack[position:]
         if not undone:
             for savepoint in above:
-                savepoint.gone = savepoint.overlaid = True
+                savepoint.gone = savepoint.not_innermost = True
             self._stack += [savepoint for savepoint in above if not savepoint.kept]
 
     @property

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, ref
 
-from txpool.jobs.asking import answering
+from txpool.jobs.asking import serve
 
 if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction
@@ -52,30 +52,30 @@ _ended: OrderedDict[str, int] = OrderedDict()
 _lock = threading.Lock()
 _thread = threading.local()
 #: That of the SparkContext that was active last.
-_announcer: Announcer | None = None
+_properties: JobProperties | None = None
 #: In a forked child: the session that its parent goes on with.
 _parents: Any = None
 
 
-def tell(transaction: Transaction | None, left: Transaction | None = None) -> None:
+def publish(transaction: Transaction | None, left: Transaction | None = None) -> None:
     """Have Spark know that this is the ambient transaction of this thread now; nothing without a SparkContext here.
 
     `left` is the one that the thread has left for it. To be called where `pyspark` is in `sys.modules`, and then at
     every chance: a session may begin at any time.
     """
-    global _announcer
+    global _properties
     context = _active()
-    announcer = _announcer
+    announcer = _properties
     if context is None:
-        _announcer = None
+        _properties = None
         return
     if announcer is None or announcer.context is not context:
         try:
-            announcer = _announcer = Announcer(context)
+            announcer = _properties = JobProperties(context)
         except Exception as error:
             logger.warning("Spark cannot be told of transactions: %s", error)
             return
-    announcer.tell(transaction)
+    announcer.publish(transaction)
     if left is not None and left.ended and _THREAD not in left.values:
         logger.warning(
             "%s: a SparkContext was created within it, and there was no chance to tell its jobs of the transaction: "
@@ -92,19 +92,19 @@ def _active() -> Any:
     return None if context is _parents or getattr(context, "_jsc", None) is None else context
 
 
-def known(gtrid: str) -> Transaction | None:
+def find_transaction(gtrid: str) -> Transaction | None:
     """The transaction that a job has told of; None where it ended long ago."""
     with _lock:
         return _known.get(gtrid)
 
 
-def open_ones() -> list[Transaction]:
+def open_transactions() -> list[Transaction]:
     """The transactions that threads have been in, and that have not ended."""
     with _lock:
         return [each for each in _known.values() if not each.ended]
 
 
-def judge(stage: int, gtrids: list[str]) -> list[str] | None:
+def begun_within(stage: int, gtrids: list[str]) -> list[str] | None:
     """Those of them in which a task's job was begun; NO_JOB where it has ended itself, and None where it is not known.
 
     A job that was begun within a transaction stays one of it: its last tasks may come when that has rolled back.
@@ -113,7 +113,7 @@ def judge(stage: int, gtrids: list[str]) -> list[str] | None:
         found = [gtrid for gtrid in gtrids if gtrid in _open]
         first = next(iter(_ended.values()), _ALL)
         ends = {gtrid: _ended.get(gtrid, first) for gtrid in gtrids}
-    announcer = _announcer
+    announcer = _properties
     if found or announcer is None:
         return found or None
     job, certain = announcer.job_of(stage)
@@ -124,7 +124,7 @@ def judge(stage: int, gtrids: list[str]) -> list[str] | None:
 
 def _forget(gtrid: str) -> None:
     """It has ended: no job is one of it from now on, in the session that there is by now, which may be another one."""
-    announcer, jobs = _announcer, _ALL
+    announcer, jobs = _properties, _ALL
     if announcer is not None and announcer.context is not _active():
         announcer = None
     try:
@@ -142,12 +142,12 @@ def _forget(gtrid: str) -> None:
         announcer.forget(gtrid)
 
 
-class Announcer:
+class JobProperties:
     """Tells a SparkContext what each thread's transaction is. Thread-safe."""
 
     def __init__(self, context: Any) -> None:
         self.context = context
-        self._address = answering(context, judge)
+        self._address = serve(context, begun_within)
         self._pinned = os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "true"
         self._here = threading.local()
         #: Py4J's connection of this thread, which one thread of Java's serves; where they are not pinned there is none.
@@ -176,7 +176,7 @@ class Announcer:
                     return int(job)
         return None
 
-    def tell(self, transaction: Transaction | None) -> None:
+    def publish(self, transaction: Transaction | None) -> None:
         """The ambient transaction of this thread is another one now, or may be."""
         told = self._named(transaction)
         if self._lost():
@@ -212,7 +212,7 @@ class Announcer:
                 self._meet(each)
         shared = asyncio._get_running_loop() is not None
         if shared:
-            here += [it for it in open_ones() if it.values[_THREAD] is _thread.token and it not in here]
+            here += [it for it in open_transactions() if it.values[_THREAD] is _thread.token and it not in here]
         if not here:
             return ""
         sure = self._pinned and not shared and here[0].values[_ALONE] and here[0].values[_THREAD] is _thread.token
@@ -243,7 +243,7 @@ class Announcer:
                 "or the format, if they have, is committed on its own",
                 gtrid,
             )
-        self.tell(None)
+        self.publish(None)
 
     def _trace(self, transaction: Transaction | None) -> None:
         """The jobs' tasks go on with its trace, where it has one."""
@@ -257,7 +257,7 @@ class Announcer:
         former, self._here.tag = getattr(self._here, "tag", None), None
         if former is not None:
             self.context.removeJobTag(former)
-        if transaction is not None and transaction.patience.vote() is not None:
+        if transaction is not None and transaction.deadlines.before_decision() is not None:
             self._here.tag = tag = transaction.gtrid
             self.context.addJobTag(tag)
             if _TAGGED not in transaction.values:
@@ -266,9 +266,9 @@ class Announcer:
 
 
 def _after_fork_in_child() -> None:
-    global _lock, _announcer, _parents
+    global _lock, _properties, _parents
     _lock = threading.Lock()
-    _parents, _announcer = _active() or _parents, None
+    _parents, _properties = _active() or _parents, None
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -31,7 +31,7 @@ _SIGNATURE = 32
 _WAITS = (0.2, 0.4, 0.8, 1.6, 3.0)
 
 #: From a stage and gtrids to some of these; None where that is not known now.
-Answer = Callable[[int, list[str]], list[str] | None]
+Responder = Callable[[int, list[str]], list[str] | None]
 
 #: What this process and its jobs sign with.
 _KEY = secrets.token_hex(16)
@@ -40,7 +40,7 @@ _sockets: dict[str, socket.socket] = {}
 _opening = threading.Lock()
 
 
-def answering(context: Any, answer: Answer) -> str:
+def serve(context: Any, answer: Responder) -> str:
     """Where tasks of a SparkContext may ask from now on, `host:port/key`; empty where that cannot be."""
     host = bound = _LOOPBACK
     if str(context.master).partition("[")[0] not in _HERE:
@@ -99,7 +99,7 @@ def _verified(key: str, datagram: bytes) -> list[str]:
     return said.decode().split(" ")
 
 
-def _open(host: str, answer: Answer) -> socket.socket:
+def _open(host: str, answer: Responder) -> socket.socket:
     family, kind, protocol, _, where = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
     opened = socket.socket(family, kind, protocol)
     try:
@@ -111,7 +111,7 @@ def _open(host: str, answer: Answer) -> socket.socket:
     return opened
 
 
-def _serve(line: socket.socket, answer: Answer) -> None:
+def _serve(line: socket.socket, answer: Responder) -> None:
     while True:
         try:
             request, who = line.recvfrom(_LONGEST)

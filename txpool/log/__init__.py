@@ -7,24 +7,24 @@ from pathlib import Path
 
 from txpool.config.secrets import Secret
 from txpool.errors import ConfigurationError
-from txpool.log.base import Decision, DecisionLog, Heuristic, Life, Memo
+from txpool.log.base import Decision, DecisionLog, Heuristic, IncarnationState, SideRecord
 from txpool.log.folder import LogFolder
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.log.server import LogServer
 from txpool.log.sql import SqlLog
 from txpool.log.sqlite import SqliteLog
-from txpool.resources.base import Refused, Settled
+from txpool.resources.base import Refused, Resolution
 
 __all__ = [
     "Decision",
     "DecisionLog",
     "Heuristic",
-    "Life",
-    "Memo",
+    "IncarnationState",
     "MemoryDisk",
     "MemoryLog",
     "Refused",
-    "Settled",
+    "Resolution",
+    "SideRecord",
     "SqlLog",
     "SqliteLog",
     "adopt_log",

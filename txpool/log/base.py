@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from txpool.resources.base import BranchRecord, Decider, Site
+from txpool.resources.base import BranchRecord, DecisionStore, PrepareLocation
 
 if TYPE_CHECKING:
-    from txpool.log.sites import SiteNote
+    from txpool.log.sites import LocationNote
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class Decision:
     gtrid: str
     branches: tuple[BranchRecord, ...]
     #: Wall-clock seconds when it was made, for people only: nothing is inferred from age.
-    made: float = 0.0
+    recorded_at: float = 0.0
 
 
-class Life(Enum):
+class IncarnationState(Enum):
     """What the registry knows of an incarnation."""
 
     ALIVE = "alive"  #: it holds its lock or lease
@@ -49,20 +49,20 @@ class Heuristic:
 
 
 @dataclass(frozen=True, slots=True)
-class Memo:
+class SideRecord:
     """What is kept beside the decisions, by kind and name: for people, for recovery between two runs, and its notes."""
 
     kind: str
     name: str
     text: str
-    made: float = 0.0  #: wall-clock seconds
+    recorded_at: float = 0.0  #: wall-clock seconds
 
 
 #: The kind of memo that says how each database has ended a transaction of which one has ended otherwise than decided.
 ENDS = "ends"
 
 
-class DecisionLog(Decider, Protocol):
+class DecisionLog(DecisionStore, Protocol):
     """A durable store of decisions, fences and marks. Thread-safe. Errors: LogError (definite), LogUnknown.
 
     `record` raises Refused when the incarnation that named the gtrid is fenced or unknown here, or the gtrid is
@@ -79,16 +79,16 @@ class DecisionLog(Decider, Protocol):
     def nodes(self) -> frozenset[str]:
         """Those that are ours to recover: `incarnations`, `fence` and `sites` know theirs alone."""
 
-    def note_site(self, site: Site) -> None:
+    def note_location(self, site: PrepareLocation) -> None:
         """Note durably that this node prepares there; costs nothing where this process has done so before."""
 
-    def sites(self) -> list[SiteNote]:
+    def locations(self) -> list[LocationNote]:
         """Where our nodes prepare, or have prepared."""
 
-    def retire_sites(self, notes: Iterable[SiteNote]) -> None:
+    def retire_locations(self, notes: Iterable[LocationNote]) -> None:
         """Drop these notes durably."""
 
-    def noting(self) -> set[str]:
+    def incarnations_noting(self) -> set[str]:
         """The incarnations that note where they prepare; what others have prepared may lie where no note is."""
 
     def point(self, gtrid: str, datasource: str) -> None:
@@ -114,15 +114,15 @@ class DecisionLog(Decider, Protocol):
 
     def pointers(self) -> dict[str, str]: ...
 
-    def incarnations(self) -> dict[str, Life]:
+    def incarnations(self) -> dict[str, IncarnationState]:
         """Every incarnation that our nodes have ever registered in this log, with its life tested now."""
 
-    def note(self, heuristic: Heuristic) -> None:
+    def record_heuristic(self, heuristic: Heuristic) -> None:
         """Keep a heuristic outcome until it is forgotten by a person; noting it again changes nothing."""
 
     def heuristics(self) -> list[Heuristic]: ...
 
-    def dismiss(self, gtrid: str, bqual: str | None = None) -> None:
+    def dismiss_heuristics(self, gtrid: str, bqual: str | None = None) -> None:
         """Forget the heuristic outcomes of a gtrid, or that of one branch."""
 
     def purge(self, gtrids: Iterable[str]) -> None:
@@ -137,13 +137,13 @@ class DecisionLog(Decider, Protocol):
     def expired(self, incarnations: Iterable[str] | None = None) -> set[str]:
         """Which of these, or of all, have expired, of our nodes."""
 
-    def keep(self, memo: Memo) -> None:
+    def put_record(self, memo: SideRecord) -> None:
         """Keep a memo durably, in the place of one of its kind and name."""
 
-    def memos(self, kind: str) -> list[Memo]:
+    def side_records(self, kind: str) -> list[SideRecord]:
         """Those of a kind, oldest first."""
 
-    def drop(self, kind: str, names: Iterable[str]) -> None:
+    def delete_records(self, kind: str, names: Iterable[str]) -> None:
         """Drop memos durably; what is not there needs no dropping."""
 
     def close(self) -> None:

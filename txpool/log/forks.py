@@ -28,7 +28,7 @@ class Forkable(Protocol):
 
 _logs: weakref.WeakSet[Forkable] = weakref.WeakSet()
 _opening = threading.Lock()
-_told: list[Forkable] = []
+_informed: list[Forkable] = []
 _held = False
 
 
@@ -43,15 +43,15 @@ def opening(log: Forkable) -> Iterator[None]:
 def _before() -> None:
     global _held
     _held = _opening.acquire(timeout=WAIT)
-    _told[:] = _logs
-    for log in _told:
+    _informed[:] = _logs
+    for log in _informed:
         log.before_fork()
 
 
 def _after_in_parent() -> None:
-    for log in _told:
+    for log in _informed:
         log.after_fork_in_parent()
-    _told.clear()
+    _informed.clear()
     if _held:
         _opening.release()
 
@@ -59,9 +59,9 @@ def _after_in_parent() -> None:
 def _after_in_child() -> None:
     global _opening
     _opening = threading.Lock()
-    for log in _told:
+    for log in _informed:
         log.after_fork_in_child()
-    _told.clear()
+    _informed.clear()
 
 
 os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

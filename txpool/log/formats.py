@@ -19,7 +19,7 @@ import json
 from typing import Any, Final
 
 from txpool.errors import LogError
-from txpool.log.base import Memo
+from txpool.log.base import SideRecord
 
 #: Of the log itself, and of every kind of memo.
 FORMAT: Final = "1"
@@ -39,7 +39,7 @@ def pack(**fields: Any) -> str:
     return json.dumps({"format": FORMAT, **fields})
 
 
-def unpack(memo: Memo) -> Any:
+def unpack(memo: SideRecord) -> Any:
     """What the text of a memo says, whose number may be missing. LogError where it is a later one, or damaged."""
     what = f"what the log keeps as {memo.kind} of {memo.name}"
     try:

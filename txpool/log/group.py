@@ -76,7 +76,7 @@ class GroupCommit:
                     continue
                 with self._turn:
                     if not entry.settled:
-                        self._lead()
+                        self._write_queue()
                 self._pass_on()
         except BaseException:
             with suppress(ValueError):  # it is being written, or was
@@ -159,7 +159,7 @@ class GroupCommit:
             self._connection = self._reader = None
             self._closed = "this process was forked in the middle of a write of the log, and cannot use it"
 
-    def _lead(self) -> None:
+    def _write_queue(self) -> None:
         batch: list[_Entry[Any]] = []
         riders: list[Work[None]] = []
         committing = False
@@ -209,12 +209,12 @@ class GroupCommit:
         if undone:
             return LogError
         if isinstance(error, sqlite3.Error):
-            if error.sqlite_errorcode == sqlite3.SQLITE_FULL and self._established():
+            if error.sqlite_errorcode == sqlite3.SQLITE_FULL and self._known_absent():
                 return LogError
             self.poison = f"a write of the log failed, and its outcome is unknown ({error})"
         return LogUnknown
 
-    def _established(self) -> bool:
+    def _known_absent(self) -> bool:
         """Whether, after a full disk, the failed transaction is known to be nowhere.
 
         A later transaction overwrites the very frames of the write-ahead log that the failed one had begun, so once

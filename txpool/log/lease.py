@@ -15,11 +15,11 @@ from contextlib import suppress
 import psycopg
 
 from txpool.errors import LogError
-from txpool.log.server import LogServer, Raw
+from txpool.log.server import LogConnection, LogServer
 from txpool.resources.postgresql.libpq import Session
 
 #: A parent's connections in a forked child, which must never close them: that would tell the server goodbye.
-_inherited: list[Raw] = []
+_inherited: list[LogConnection] = []
 
 
 class Lease:
@@ -28,7 +28,7 @@ class Lease:
     def __init__(self, server: LogServer, node: str, name: str) -> None:
         self.name = name
         self._looking = threading.Lock()
-        self._raw: Raw | None = None
+        self._raw: LogConnection | None = None
         raw = self._raw = server.connect(f"txpool lease {node}")
         (taken,) = raw.execute("SELECT pg_try_advisory_lock(%s)", [key_of(name)]).fetchone() or (False,)
         if not taken:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from txpool import failpoints
 from txpool.errors import LogError
-from txpool.log.base import Decision, Heuristic, Life, Memo
+from txpool.log.base import Decision, Heuristic, IncarnationState, SideRecord
 from txpool.log.formats import FORMAT
-from txpool.log.sites import INCARNATION, SiteNotes
-from txpool.resources.base import BranchRecord, Refused, Settled
+from txpool.log.sites import INCARNATION, LocationNotes
+from txpool.resources.base import BranchRecord, Refused, Resolution
 from txpool.xid import new_incarnation, split_gtrid
 
 
@@ -23,16 +23,16 @@ class MemoryDisk:
 
     node: str
     outcomes: dict[str, Decision | None] = field(default_factory=dict)  #: None is an abort record
-    lives: dict[str, Life] = field(default_factory=dict)
+    states: dict[str, IncarnationState] = field(default_factory=dict)
     finished: set[str] = field(default_factory=set)
     pointers: dict[str, str] = field(default_factory=dict)
     heuristics: dict[tuple[str, str], Heuristic] = field(default_factory=dict)
     expired: set[str] = field(default_factory=set)
-    memos: dict[tuple[str, str], Memo] = field(default_factory=dict)
+    side_records: dict[tuple[str, str], SideRecord] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
 
-class MemoryLog(SiteNotes):
+class MemoryLog(LocationNotes):
     """A DecisionLog over a MemoryDisk, as one process sees it. Thread-safe."""
 
     def __init__(self, disk: MemoryDisk, *, node: str) -> None:
@@ -51,10 +51,12 @@ class MemoryLog(SiteNotes):
     def incarnation(self) -> str:
         with self._disk.lock:
             forked = self._pid != os.getpid()
-            if forked or self._disk.lives.get(self._own, Life.FENCED) is Life.FENCED:
+            if forked or self._disk.states.get(self._own, IncarnationState.FENCED) is IncarnationState.FENCED:
                 self._own, self._pid = new_incarnation(), os.getpid()
-                self._disk.lives[self._own] = Life.ALIVE
-                self._disk.memos[INCARNATION, self._own] = Memo(INCARNATION, self._own, FORMAT, time.time())
+                self._disk.states[self._own] = IncarnationState.ALIVE
+                self._disk.side_records[INCARNATION, self._own] = SideRecord(
+                    INCARNATION, self._own, FORMAT, time.time()
+                )
                 self._noted = set()
             return self._own
 
@@ -72,12 +74,12 @@ class MemoryLog(SiteNotes):
         if failpoints.armed:
             failpoints.hit("log.recorded")
 
-    def abort(self, gtrid: str) -> Settled:
+    def abort(self, gtrid: str) -> Resolution:
         if failpoints.armed:
             failpoints.hit("log.abort")
         with self._disk.lock:
             kept = self._disk.outcomes.setdefault(gtrid, None)
-        return Settled.ABORTED if kept is None else Settled.COMMITTED
+        return Resolution.ABORTED if kept is None else Resolution.COMMITTED
 
     def forget(self, gtrid: str) -> None:
         with self._disk.lock:
@@ -96,14 +98,14 @@ class MemoryLog(SiteNotes):
 
     def fence(self, incarnation: str) -> None:
         with self._disk.lock:
-            if incarnation not in {*self._disk.lives, *self._disk.expired}:
+            if incarnation not in {*self._disk.states, *self._disk.expired}:
                 raise LogError(f"incarnation {incarnation} was never registered: its branches are left alone")
             self._disk.expired.discard(incarnation)
-            self._disk.lives[incarnation] = Life.FENCED
+            self._disk.states[incarnation] = IncarnationState.FENCED
 
     def is_fenced(self, incarnation: str) -> bool:
         with self._disk.lock:
-            return self._disk.lives.get(incarnation) is Life.FENCED or incarnation in self._disk.expired
+            return self._disk.states.get(incarnation) is IncarnationState.FENCED or incarnation in self._disk.expired
 
     def finish(self, gtrid: str) -> None:
         if failpoints.armed:
@@ -127,11 +129,11 @@ class MemoryLog(SiteNotes):
         with self._disk.lock:
             return dict(self._disk.pointers)
 
-    def incarnations(self) -> dict[str, Life]:
+    def incarnations(self) -> dict[str, IncarnationState]:
         with self._disk.lock:
-            return dict(self._disk.lives)
+            return dict(self._disk.states)
 
-    def note(self, heuristic: Heuristic) -> None:
+    def record_heuristic(self, heuristic: Heuristic) -> None:
         with self._disk.lock:
             self._disk.heuristics.setdefault((heuristic.gtrid, heuristic.bqual), heuristic)
 
@@ -139,7 +141,7 @@ class MemoryLog(SiteNotes):
         with self._disk.lock:
             return [kept for _, kept in sorted(self._disk.heuristics.items())]
 
-    def dismiss(self, gtrid: str, bqual: str | None = None) -> None:
+    def dismiss_heuristics(self, gtrid: str, bqual: str | None = None) -> None:
         with self._disk.lock:
             for key in [key for key in self._disk.heuristics if key == (gtrid, bqual or key[1])]:
                 del self._disk.heuristics[key]
@@ -154,34 +156,34 @@ class MemoryLog(SiteNotes):
     def expire(self, incarnations: Iterable[str]) -> None:
         with self._disk.lock:
             for name in incarnations:
-                if self._disk.lives.get(name) is Life.FENCED:
-                    del self._disk.lives[name]
+                if self._disk.states.get(name) is IncarnationState.FENCED:
+                    del self._disk.states[name]
                     self._disk.expired.add(name)
-                    self._disk.memos.pop((INCARNATION, name), None)
+                    self._disk.side_records.pop((INCARNATION, name), None)
 
     def expired(self, incarnations: Iterable[str] | None = None) -> set[str]:
         with self._disk.lock:
             return self._disk.expired.intersection(self._disk.expired if incarnations is None else incarnations)
 
-    def keep(self, memo: Memo) -> None:
+    def put_record(self, memo: SideRecord) -> None:
         with self._disk.lock:
-            self._disk.memos[memo.kind, memo.name] = memo
+            self._disk.side_records[memo.kind, memo.name] = memo
 
-    def memos(self, kind: str) -> list[Memo]:
+    def side_records(self, kind: str) -> list[SideRecord]:
         with self._disk.lock:
-            found = [memo for memo in self._disk.memos.values() if memo.kind == kind]
-        return sorted(found, key=lambda memo: (memo.made, memo.name))
+            found = [memo for memo in self._disk.side_records.values() if memo.kind == kind]
+        return sorted(found, key=lambda memo: (memo.recorded_at, memo.name))
 
-    def drop(self, kind: str, names: Iterable[str]) -> None:
+    def delete_records(self, kind: str, names: Iterable[str]) -> None:
         with self._disk.lock:
             for name in names:
-                self._disk.memos.pop((kind, name), None)
+                self._disk.side_records.pop((kind, name), None)
 
     def close(self) -> None:
         """Let go of the incarnation, as a process does that ends."""
         with self._disk.lock:
-            if self._disk.lives.get(self._own) is Life.ALIVE:
-                self._disk.lives[self._own] = Life.DEAD
+            if self._disk.states.get(self._own) is IncarnationState.ALIVE:
+                self._disk.states[self._own] = IncarnationState.DEAD
             self._own = ""
 
     def _admit(self, gtrid: str) -> None:
@@ -189,5 +191,5 @@ class MemoryLog(SiteNotes):
         if gtrid in self._disk.outcomes:
             raise Refused(f"{gtrid} was not decided, and rolls back: the log has it as settled")
         incarnation = split_gtrid(gtrid).incarnation
-        if self._disk.lives.get(incarnation, Life.FENCED) is Life.FENCED:
+        if self._disk.states.get(incarnation, IncarnationState.FENCED) is IncarnationState.FENCED:
             raise Refused(f"{gtrid} was not decided, and rolls back: incarnation {incarnation} is fenced or unknown")

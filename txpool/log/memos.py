@@ -9,7 +9,7 @@ from dataclasses import astuple
 from functools import partial
 from typing import Any
 
-from txpool.log.base import Memo
+from txpool.log.base import SideRecord
 from txpool.log.group import GroupCommit
 from txpool.log.sessions import Sessions
 
@@ -22,12 +22,12 @@ _EXPIRE = """WITH gone AS (DELETE FROM txpool_incarnations
     INSERT INTO txpool_expired (name, node, lease, since) SELECT name, node, lease, %(now)s FROM gone"""
 _EXPIRED = """SELECT name FROM txpool_expired
     WHERE (%(all)s OR name = ANY(%(names)s)) AND (%(every)s OR node = ANY(%(nodes)s))"""
-_KEEP = """INSERT INTO txpool_memos (kind, name, text, made) VALUES (%s, %s, %s, %s)
+_PUT_RECORD = """INSERT INTO txpool_memos (kind, name, text, made) VALUES (%s, %s, %s, %s)
     ON CONFLICT (kind, name) DO UPDATE SET text = excluded.text, made = excluded.made"""
-_MEMOS = "SELECT kind, name, text, made FROM txpool_memos WHERE kind = %s ORDER BY made, name"
+_SELECT_RECORDS = "SELECT kind, name, text, made FROM txpool_memos WHERE kind = %s ORDER BY made, name"
 
 
-class SqliteMemos:
+class SqliteSideRecords:
     """The part of a sqlite log that this is."""
 
     _group: GroupCommit
@@ -40,15 +40,15 @@ class SqliteMemos:
             return {name for (name,) in self._read("SELECT name FROM expired")}
         return {name for name in incarnations if self._read("SELECT 1 FROM expired WHERE name = ?", name)}
 
-    def keep(self, memo: Memo) -> None:
+    def put_record(self, memo: SideRecord) -> None:
         statement = "INSERT OR REPLACE INTO memos (kind, name, text, made) VALUES (?, ?, ?, ?)"
         self._group.write(lambda db: db.execute(statement, astuple(memo)))
 
-    def memos(self, kind: str) -> list[Memo]:
+    def side_records(self, kind: str) -> list[SideRecord]:
         query = "SELECT kind, name, text, made FROM memos WHERE kind = ? ORDER BY made, name"
-        return [Memo(*row) for row in self._read(query, kind)]
+        return [SideRecord(*row) for row in self._read(query, kind)]
 
-    def drop(self, kind: str, names: Iterable[str]) -> None:
+    def delete_records(self, kind: str, names: Iterable[str]) -> None:
         keys = [(kind, name) for name in names]
         self._group.write(lambda db: db.executemany("DELETE FROM memos WHERE kind = ? AND name = ?", keys))
 
@@ -64,7 +64,7 @@ def _expire(names: list[str], db: sqlite3.Connection) -> None:
     db.execute("DELETE FROM memos WHERE kind = 'incarnation' AND name IN (SELECT name FROM expired)")
 
 
-class SqlMemos:
+class SqlSideRecords:
     """The part of a sql log that this is."""
 
     _sessions: Sessions
@@ -78,11 +78,11 @@ class SqlMemos:
         rows = self._sessions.read(_EXPIRED, self._asked | names)
         return {name for (name,) in rows}
 
-    def keep(self, memo: Memo) -> None:
-        self._sessions.run(_KEEP, astuple(memo))
+    def put_record(self, memo: SideRecord) -> None:
+        self._sessions.run(_PUT_RECORD, astuple(memo))
 
-    def memos(self, kind: str) -> list[Memo]:
-        return [Memo(*row) for row in self._sessions.read(_MEMOS, (kind,))]
+    def side_records(self, kind: str) -> list[SideRecord]:
+        return [SideRecord(*row) for row in self._sessions.read(_SELECT_RECORDS, (kind,))]
 
-    def drop(self, kind: str, names: Iterable[str]) -> None:
+    def delete_records(self, kind: str, names: Iterable[str]) -> None:
         self._sessions.run("DELETE FROM txpool_memos WHERE kind = %s AND name = ANY(%s)", (kind, [*names]))

@@ -13,11 +13,11 @@ from typing import Any, Final
 import psycopg
 from psycopg import conninfo
 
-from txpool.config.secrets import Entry, Secret, Source, escaped, redact, without_secrets
+from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, escaped, redact, without_secrets
 from txpool.errors import ConfigurationError, LogError
 from txpool.log.formats import FORMAT, require
 from txpool.log.holders import HELD
-from txpool.resources.postgresql.connecting import Connecting, look, moment, roll_back
+from txpool.resources.postgresql.connecting import DeadlineConnection, look, moment, roll_back
 from txpool.resources.postgresql.driver import identify
 from txpool.resources.postgresql.libpq import Session, bounded
 from txpool.resources.postgresql.trust import explained, relation_faults
@@ -52,7 +52,7 @@ CREATE TABLE txpool_memos (kind text COLLATE "C", name text COLLATE "C", text te
     made double precision NOT NULL, PRIMARY KEY (kind, name));
 """
 # What CREATE meets of another's, by how far that had come.
-_MADE_MEANWHILE = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation)
+_CREATED_MEANWHILE = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation)
 _IN_USE: Final = f"WITH {HELD} SELECT name FROM txpool_incarnations WHERE lease IN (TABLE held)"  # noqa: S608 - a constant
 # What libpq is told where the url says nothing else. A standby cannot keep a log. Times are seconds, the last
 # milliseconds: the server's host may vanish without a word.
@@ -83,7 +83,7 @@ _CONFIGURE = f"""SELECT set_config(name, value, false) FROM pg_settings
     USING (name) WHERE setting <> 'remote_apply'"""  # noqa: S608 - constants
 
 
-class Raw(Connecting):
+class LogConnection(DeadlineConnection):
     """A connection whose own steps have an end while `until` is set."""
 
     until: float | None = None
@@ -98,7 +98,7 @@ class LogServer:
     def __init__(
         self, url: str, *, user: str | None = None, password: Secret | None = None, lock_timeout: float = 10.0
     ) -> None:
-        entry = Entry("log.url", escaped(url), "the decision log", Path.cwd(), Source.CODE)
+        entry = ConfiguredValue("log.url", escaped(url), "the decision log", Path.cwd(), ValueSource.CODE)
         read = entry.url()
         self._url = read.without
         self._user = user
@@ -109,12 +109,12 @@ class LogServer:
         try:
             self._given = conninfo.conninfo_to_dict(self._url)
         except psycopg.Error as error:
-            problem = self.told(error)
+            problem = self.describe(error)
         else:
             return
         raise ConfigurationError(f"log.url = {self._url}: {problem}")
 
-    def connect(self, application: str = "txpool log", *, timeout: float | None = None) -> Raw:
+    def connect(self, application: str = "txpool log", *, timeout: float | None = None) -> LogConnection:
         """A connection to the very log that was made; LogError where it is missing or another, or psycopg.Error."""
         raw = self._open(application, moment(timeout))
         try:
@@ -125,16 +125,16 @@ class LogServer:
         raw.until = None
         return raw
 
-    def is_clean(self, raw: Raw) -> bool:
+    def is_clean(self, raw: LogConnection) -> bool:
         return raw.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
-    def reset(self, raw: Raw, timeout: float | None = None) -> None:
+    def reset(self, raw: LogConnection, timeout: float | None = None) -> None:
         roll_back(raw, moment(timeout))
 
-    def ping(self, raw: Raw, timeout: float | None = None) -> None:
+    def ping(self, raw: LogConnection, timeout: float | None = None) -> None:
         look(raw, timeout)
 
-    def close(self, raw: Raw) -> None:
+    def close(self, raw: LogConnection) -> None:
         raw.close()
 
     def create(self) -> None:
@@ -143,10 +143,10 @@ class LogServer:
             server = _server(raw)
             try:
                 self._make(raw, server)
-            except _MADE_MEANWHILE:
+            except _CREATED_MEANWHILE:
                 self._make(raw, server)
 
-    def _make(self, raw: Raw, server: str) -> None:
+    def _make(self, raw: LogConnection, server: str) -> None:
         with raw.transaction():
             if not _has_table(raw, "txpool_meta"):
                 raw.execute(_SCHEMA)
@@ -180,18 +180,18 @@ class LogServer:
                 raw.execute("DELETE FROM txpool_finished")
                 _set(raw, {"log": secrets.token_hex(16), "server": server})
 
-    def told(self, error: BaseException) -> str:
+    def describe(self, error: BaseException) -> str:
         """What an error says, on one line and without a secret."""
         return " ".join(redact(str(error), [self._password]).split())
 
-    def _open(self, application: str, until: float | None = None) -> Raw:
+    def _open(self, application: str, until: float | None = None) -> LogConnection:
         options: dict[str, Any] = _OPTIONS | {"application_name": application} | self._given
         if self._user is not None:
             options["user"] = self._user
         if self._password is not None:
             options["password"] = self._password.reveal()
         raw = without_secrets(
-            lambda: Raw.connect_until("", until, autocommit=True, **options), self.name, [self._password]
+            lambda: LogConnection.connect_until("", until, autocommit=True, **options), self.name, [self._password]
         )
         raw.until = until
         try:
@@ -201,7 +201,7 @@ class LogServer:
             raise
         return raw
 
-    def _verify(self, raw: Raw) -> None:
+    def _verify(self, raw: LogConnection) -> None:
         self._require_tables(raw)
         meta = self._meta(raw)
         found = _server(raw)
@@ -215,12 +215,12 @@ class LogServer:
                 f"`txpool-recovery init --adopt` accepts this one, and leaves all earlier branches alone"
             )
 
-    def _meta(self, raw: Raw) -> dict[str, str]:
+    def _meta(self, raw: LogConnection) -> dict[str, str]:
         meta: dict[str, str] = dict(raw.execute("SELECT name, value FROM txpool_meta").fetchall())
         require(meta.get("format"), self.name)
         return meta
 
-    def _require_tables(self, raw: Raw) -> None:
+    def _require_tables(self, raw: LogConnection) -> None:
         if not _has_table(raw, "txpool_meta"):
             raise LogError(
                 f"{self.name} is missing: its tables are not on the search path there. Empty ones would roll back what "
@@ -228,27 +228,27 @@ class LogServer:
             )
         self._require_ours(raw)
 
-    def _require_ours(self, raw: Raw) -> None:
+    def _require_ours(self, raw: LogConnection) -> None:
         """LogError where a table was made by somebody who is none of ours, or has something of theirs hung on it."""
         faults = relation_faults(raw, TABLES)
         if faults:
             raise LogError(f"{self.name}: {explained(faults[0])}")
 
 
-def _has_table(raw: Raw, name: str) -> bool:
+def _has_table(raw: LogConnection, name: str) -> bool:
     return raw.execute("SELECT 1 WHERE to_regclass(%s) IS NOT NULL", [name]).fetchone() is not None
 
 
-def _add_tables(raw: Raw) -> None:
+def _add_tables(raw: LogConnection) -> None:
     if not _has_table(raw, "txpool_memos"):
         raw.execute(_ADDED)
 
 
-def _server(raw: Raw) -> str:
+def _server(raw: LogConnection) -> str:
     return identify(Session(raw), raw.until).identity
 
 
-def _set(raw: Raw, meta: dict[str, str]) -> None:
+def _set(raw: LogConnection, meta: dict[str, str]) -> None:
     for item in meta.items():
         raw.execute(
             "INSERT INTO txpool_meta VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value", item

@@ -9,7 +9,7 @@ from typing import Any, LiteralString
 import psycopg
 
 from txpool.errors import LogError, LogUnknown, PoolClosed, PoolTimeout
-from txpool.log.server import LogServer, Raw
+from txpool.log.server import LogConnection, LogServer
 from txpool.pool import Pool
 from txpool.resources.postgresql.libpq import Session, ends_session
 
@@ -26,7 +26,7 @@ class Sessions:
 
     def __init__(self, server: LogServer) -> None:
         self._server = server
-        self._pool: Pool[Raw] = Pool(server, name=server.name, max_size=_CONNECTIONS)
+        self._pool: Pool[LogConnection] = Pool(server, name=server.name, max_size=_CONNECTIONS)
 
     def run(self, statement: LiteralString, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
         """One statement, durable when this returns; the rows that it answers."""
@@ -42,7 +42,7 @@ class Sessions:
             raise LogError(f"{self._server.name} cannot be read: the connection was lost") from error
 
     @contextmanager
-    def session(self) -> Iterator[Raw]:
+    def session(self) -> Iterator[LogConnection]:
         """A connection for one piece of work, and none that is already known to be lost."""
         with self.connecting():
             while not Session((pooled := self._pool.take()).raw).is_alive():
@@ -62,7 +62,7 @@ class Sessions:
         try:
             yield
         except (psycopg.Error, PoolTimeout, PoolClosed) as error:
-            told = self._server.told(error)
+            told = self._server.describe(error)
             raise LogError(f"{self._server.name} cannot be used, and nothing was written: {told}") from error
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class Sessions:
 
     def _failed(self, error: psycopg.Error) -> LogError:
         """What is certain after a failure: the server's own word, as long as the session outlives it."""
-        name, told = self._server.name, self._server.told(error)
+        name, told = self._server.name, self._server.describe(error)
         if not ends_session(error):
             return LogError(f"{name}: nothing was written: {told}")
         self._pool.drain()  # what has cut this connection may have cut them all

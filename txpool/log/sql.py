@@ -22,15 +22,15 @@ from txpool.config.secrets import Secret
 from txpool.errors import LogError, LogUnknown
 from txpool.finishing import plural
 from txpool.log import forks
-from txpool.log.base import Decision, Heuristic, Life
+from txpool.log.base import Decision, Heuristic, IncarnationState
 from txpool.log.formats import FORMAT
 from txpool.log.holders import HELD
 from txpool.log.lease import Lease, key_of
-from txpool.log.memos import SqlMemos
-from txpool.log.server import LogServer, Raw
+from txpool.log.memos import SqlSideRecords
+from txpool.log.server import LogConnection, LogServer
 from txpool.log.sessions import Sessions
-from txpool.log.sites import INCARNATION, SiteNotes
-from txpool.resources.base import BranchRecord, Refused, Settled, decode, encode
+from txpool.log.sites import INCARNATION, LocationNotes
+from txpool.resources.base import BranchRecord, Refused, Resolution, decode, encode
 from txpool.xid import new_incarnation, split_gtrid
 
 logger = logging.getLogger("txpool")
@@ -52,7 +52,7 @@ _PURGE = """WITH pointers AS (DELETE FROM txpool_pointers WHERE gtrid = ANY(%(gt
     DELETE FROM txpool_decisions WHERE gtrid = ANY(%(gtrids)s)"""
 _POINT = """INSERT INTO txpool_pointers AS met (gtrid, datasource) VALUES (%s, %s)
     ON CONFLICT (gtrid) DO UPDATE SET datasource = met.datasource RETURNING datasource"""
-_LET_GO = "DELETE FROM txpool_decisions WHERE gtrid = %s"
+_DELETE_DECISION = "DELETE FROM txpool_decisions WHERE gtrid = %s"
 _FINISH = """INSERT INTO txpool_finished (gtrid) VALUES (%s)
     ON CONFLICT (gtrid) DO UPDATE SET gtrid = excluded.gtrid"""
 _PUBLISH = """WITH old AS (UPDATE txpool_incarnations SET fenced = fenced + 1 WHERE name = %(old)s),
@@ -75,7 +75,7 @@ _DISMISS = "DELETE FROM txpool_heuristics WHERE gtrid = %s AND bqual = coalesce(
 _HEURISTICS = "SELECT gtrid, bqual, datasource, decided, ended, noted FROM txpool_heuristics ORDER BY gtrid, bqual"
 
 
-class SqlLog(SqlMemos, SiteNotes):
+class SqlLog(SqlSideRecords, LocationNotes):
     """A DecisionLog in a PostgreSQL database. Thread-safe; a forked child goes on with an incarnation of its own.
 
     `incarnations` and `fence` know those of `nodes` alone: this node's own, unless others are listed, or all by "*".
@@ -112,7 +112,7 @@ class SqlLog(SqlMemos, SiteNotes):
             pass  # it is there, and it is the right one
         with forks.opening(self):
             self._birth = threading.Lock()
-            self._own: Lease | None = None
+            self._current: Lease | None = None
 
     @property
     def node(self) -> str:
@@ -120,10 +120,10 @@ class SqlLog(SqlMemos, SiteNotes):
 
     @property
     def incarnation(self) -> str:
-        own = self._own
+        own = self._current
         if own is None or self._stale(own):
             with self._birth:
-                own = self._own
+                own = self._current
                 if own is None or self._stale(own):
                     own = self._register(own)
         return own.name
@@ -144,18 +144,18 @@ class SqlLog(SqlMemos, SiteNotes):
             raise
         except LogError as failure:
             raise Refused(f"{gtrid} was not decided, and rolls back: {failure}") from failure
-        if kept is Settled.COMMITTED:
+        if kept is Resolution.COMMITTED:
             raise LogError(f"{gtrid} is decided already, and commits")
         if not made:
-            raise Refused(f"{gtrid} was not decided, and rolls back: {self._why(kept, gtrid)}")
+            raise Refused(f"{gtrid} was not decided, and rolls back: {self._refusal(kept, gtrid)}")
         if failpoints.armed:
             failpoints.hit("log.recorded")
 
-    def abort(self, gtrid: str) -> Settled:
+    def abort(self, gtrid: str) -> Resolution:
         if failpoints.armed:
             failpoints.hit("log.abort")
         ((aborted,),) = self._sessions.run(_ABORT, (gtrid, time.time()))
-        return Settled.ABORTED if aborted else Settled.COMMITTED
+        return Resolution.ABORTED if aborted else Resolution.COMMITTED
 
     def forget(self, gtrid: str) -> None:
         """Forget the decision with others, in one round trip; never an error: recovery does it again."""
@@ -184,11 +184,11 @@ class SqlLog(SqlMemos, SiteNotes):
         with self._sessions.session() as raw, raw.transaction():
             if raw.execute(_RECORD, held).rowcount == 1:
                 (decider,) = raw.execute(_POINT, (gtrid, datasource)).fetchone() or ("",)
-                raw.execute(_LET_GO, (gtrid,))
+                raw.execute(_DELETE_DECISION, (gtrid,))
             else:
                 kept = _kept(raw, gtrid)
         if not decider:
-            raise Refused(refused + self._why(kept, gtrid))
+            raise Refused(refused + self._refusal(kept, gtrid))
         if decider != datasource:
             raise Refused(f"{refused}{decider} decides it")
 
@@ -225,18 +225,18 @@ class SqlLog(SqlMemos, SiteNotes):
     def pointers(self) -> dict[str, str]:
         return dict(self._sessions.read("SELECT gtrid, datasource FROM txpool_pointers"))
 
-    def incarnations(self) -> dict[str, Life]:
+    def incarnations(self) -> dict[str, IncarnationState]:
         """Every incarnation that the nodes asked for have ever registered, with its life tested now."""
         rows = self._sessions.read(_INCARNATIONS, self._asked)
-        return {name: _life(fenced, held) for name, fenced, held in rows}
+        return {name: _state(fenced, held) for name, fenced, held in rows}
 
-    def note(self, heuristic: Heuristic) -> None:
+    def record_heuristic(self, heuristic: Heuristic) -> None:
         self._sessions.run(_NOTE, astuple(heuristic))
 
     def heuristics(self) -> list[Heuristic]:
         return [Heuristic(*row) for row in self._sessions.read(_HEURISTICS)]
 
-    def dismiss(self, gtrid: str, bqual: str | None = None) -> None:
+    def dismiss_heuristics(self, gtrid: str, bqual: str | None = None) -> None:
         self._sessions.run(_DISMISS, (gtrid, bqual))
 
     def purge(self, gtrids: Iterable[str]) -> None:
@@ -251,9 +251,9 @@ class SqlLog(SqlMemos, SiteNotes):
                 logger.warning("%s: deleting %s is left to recovery: %s", self._name, left, error)
             finally:
                 self._sessions.close()
-                if self._own is not None:
-                    self._own.release()
-                    self._own = None
+                if self._current is not None:
+                    self._current.release()
+                    self._current = None
 
     def before_fork(self) -> None:
         """Let no lease be on its way, since the child would keep a copy of its socket that nobody knows of."""
@@ -266,9 +266,9 @@ class SqlLog(SqlMemos, SiteNotes):
     def after_fork_in_child(self) -> None:
         self._birth = threading.Lock()
         self._forgotten = deque()
-        if self._own is not None:
-            self._own.disown()
-            self._own = None
+        if self._current is not None:
+            self._current.disown()
+            self._current = None
 
     def __repr__(self) -> str:
         return f"<SqlLog of node {self._node}: {self._name}>"
@@ -287,30 +287,30 @@ class SqlLog(SqlMemos, SiteNotes):
             own.close()  # if the name was published after all, it is dead, and may be fenced
             raise
         # What was noted under the former name may have been retired since that was fenced.
-        self._own, self._noted = own, set()
+        self._current, self._noted = own, set()
         if old is not None:
             old.close()
         return own
 
-    def _why(self, kept: Settled | None, gtrid: str) -> str:
+    def _refusal(self, kept: Resolution | None, gtrid: str) -> str:
         """Why the store has refused; takes note where the own incarnation was fenced."""
         if kept is not None:
             return f"the log has it as {kept.value}"
         incarnation = split_gtrid(gtrid).incarnation
-        own = self._own
+        own = self._current
         if own is not None and own.name == incarnation:
             self._fenced = incarnation
         return f"incarnation {incarnation} was fenced by recovery, or is not registered in {self._name}"
 
 
-def _kept(raw: Raw, gtrid: str) -> Settled | None:
+def _kept(raw: LogConnection, gtrid: str) -> Resolution | None:
     row = raw.execute(_KEPT, (gtrid,)).fetchone()
     if row is None:
         return None
-    return Settled.ABORTED if row[0] else Settled.COMMITTED
+    return Resolution.ABORTED if row[0] else Resolution.COMMITTED
 
 
-def _life(fenced: int, held: bool) -> Life:
+def _state(fenced: int, held: bool) -> IncarnationState:
     if fenced:
-        return Life.FENCED
-    return Life.ALIVE if held else Life.DEAD
+        return IncarnationState.FENCED
+    return IncarnationState.ALIVE if held else IncarnationState.DEAD

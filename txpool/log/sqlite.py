@@ -19,13 +19,13 @@ from pathlib import Path
 from txpool import failpoints
 from txpool.errors import LogError, LogUnknown
 from txpool.log import forks, registry
-from txpool.log.base import Decision, Heuristic, Life, Memo
+from txpool.log.base import Decision, Heuristic, IncarnationState, SideRecord
 from txpool.log.folder import LogFolder
 from txpool.log.formats import FORMAT
 from txpool.log.group import GroupCommit
-from txpool.log.memos import SqliteMemos
-from txpool.log.sites import INCARNATION, SiteNotes
-from txpool.resources.base import BranchRecord, Refused, Settled, decode, encode
+from txpool.log.memos import SqliteSideRecords
+from txpool.log.sites import INCARNATION, LocationNotes
+from txpool.resources.base import BranchRecord, Refused, Resolution, decode, encode
 from txpool.xid import new_incarnation, split_gtrid
 
 _FORGOTTEN = 1000  # decisions that may wait to be forgotten before they get a transaction of their own
@@ -45,7 +45,7 @@ _DISMISS = "DELETE FROM heuristics WHERE gtrid = ?1 AND bqual = coalesce(?2, bqu
 _HEURISTICS = "SELECT gtrid, bqual, datasource, decided, ended, noted FROM heuristics ORDER BY gtrid, bqual"
 
 
-class SqliteLog(SqliteMemos, SiteNotes):
+class SqliteLog(SqliteSideRecords, LocationNotes):
     """A DecisionLog in a folder. Thread-safe; a forked child goes on with an incarnation of its own.
 
     Errors: LogError where nothing was written, LogUnknown where that is not known.
@@ -59,7 +59,7 @@ class SqliteLog(SqliteMemos, SiteNotes):
         )
         self._birth = threading.Lock()
         self._noted = set()
-        self._own: registry.IncarnationLock | None = None
+        self._current: registry.IncarnationLock | None = None
         self._fenced = ""  # the own incarnation's name, once it was found fenced
         self._quiet = False
         with forks.opening(self):
@@ -78,10 +78,10 @@ class SqliteLog(SqliteMemos, SiteNotes):
 
     @property
     def incarnation(self) -> str:
-        own = self._own
+        own = self._current
         if own is None or self._stale(own):
             with self._birth:
-                own = self._own
+                own = self._current
                 if own is None or self._stale(own):
                     own = self._register(own)
         return own.name
@@ -104,7 +104,7 @@ class SqliteLog(SqliteMemos, SiteNotes):
         if failpoints.armed:
             failpoints.hit("log.recorded")
 
-    def abort(self, gtrid: str) -> Settled:
+    def abort(self, gtrid: str) -> Resolution:
         if failpoints.armed:
             failpoints.hit("log.abort")
         return self._group.write(partial(_abort, gtrid))
@@ -160,17 +160,17 @@ class SqliteLog(SqliteMemos, SiteNotes):
     def pointers(self) -> dict[str, str]:
         return dict(self._read("SELECT gtrid, datasource FROM pointers"))
 
-    def incarnations(self) -> dict[str, Life]:
+    def incarnations(self) -> dict[str, IncarnationState]:
         rows = self._read("SELECT name, fenced FROM incarnations")
-        return {name: self._life(name, fenced) for name, fenced in rows}
+        return {name: self._state(name, fenced) for name, fenced in rows}
 
-    def note(self, heuristic: Heuristic) -> None:
+    def record_heuristic(self, heuristic: Heuristic) -> None:
         self._group.write(lambda db: db.execute(_NOTE, astuple(heuristic)))
 
     def heuristics(self) -> list[Heuristic]:
         return [Heuristic(*row) for row in self._read(_HEURISTICS)]
 
-    def dismiss(self, gtrid: str, bqual: str | None = None) -> None:
+    def dismiss_heuristics(self, gtrid: str, bqual: str | None = None) -> None:
         self._group.write(lambda db: db.execute(_DISMISS, (gtrid, bqual)))
 
     def purge(self, gtrids: Iterable[str]) -> None:
@@ -181,9 +181,9 @@ class SqliteLog(SqliteMemos, SiteNotes):
             try:
                 self._group.close()
             finally:
-                if self._own is not None:
-                    self._own.release()
-                    self._own = None
+                if self._current is not None:
+                    self._current.release()
+                    self._current = None
 
     def before_fork(self) -> None:
         """Let no thread of ours be in SQLite, or in the middle of a birth, while the process is copied."""
@@ -200,9 +200,9 @@ class SqliteLog(SqliteMemos, SiteNotes):
     def after_fork_in_child(self) -> None:
         self._birth = threading.Lock()
         self._group.restart(self._quiet)
-        if self._own is not None:
-            self._own.disown()
-            self._own = None
+        if self._current is not None:
+            self._current.disown()
+            self._current = None
 
     def _stale(self, own: registry.IncarnationLock) -> bool:
         return own.name == self._fenced or bool(self._group.poison)
@@ -216,7 +216,7 @@ class SqliteLog(SqliteMemos, SiteNotes):
             own.discard()  # if the name was published after all, it is dead, and may be fenced
             raise
         # What was noted under the former name may have been retired since that was fenced.
-        self._own, self._noted, self._group.poison = own, set(), ""
+        self._current, self._noted, self._group.poison = own, set(), ""
         if old is not None:
             old.release()
             registry.remove(self._folder.incarnations, old.name)
@@ -231,9 +231,9 @@ class SqliteLog(SqliteMemos, SiteNotes):
         if db.execute(_RECORD, (gtrid, branches, time.time(), incarnation)).rowcount == 1:
             return None
         kept = _kept(db, gtrid)
-        if kept is Settled.COMMITTED:
+        if kept is Resolution.COMMITTED:
             return LogError(f"{gtrid} is decided already, and commits")
-        return Refused(refused + self._why(kept, incarnation))
+        return Refused(refused + self._refusal(kept, incarnation))
 
     def _point(self, gtrid: str, incarnation: str, datasource: str, db: sqlite3.Connection) -> Exception | None:
         refused = f"{gtrid} cannot be decided by {datasource}, and rolls back: "
@@ -244,33 +244,33 @@ class SqliteLog(SqliteMemos, SiteNotes):
         other = db.execute("SELECT datasource FROM pointers WHERE gtrid = ?", (gtrid,)).fetchone()
         if other is not None and other[0] != datasource:
             return Refused(f"{refused}{other[0]} decides it")
-        return Refused(refused + self._why(_kept(db, gtrid), incarnation))
+        return Refused(refused + self._refusal(_kept(db, gtrid), incarnation))
 
-    def _why(self, kept: Settled | None, incarnation: str) -> str:
+    def _refusal(self, kept: Resolution | None, incarnation: str) -> str:
         """Why the store has refused; takes note where the own incarnation was fenced."""
         if kept is not None:
             return f"the log has it as {kept.value}"
-        own = self._own
+        own = self._current
         if own is not None and own.name == incarnation:
             self._fenced = incarnation
         return f"incarnation {incarnation} was fenced by recovery, or is not registered in {self._folder.path}"
 
-    def _life(self, name: str, fenced: int) -> Life:
+    def _state(self, name: str, fenced: int) -> IncarnationState:
         if fenced:
-            return Life.FENCED
-        return Life.ALIVE if registry.alive(self._folder.incarnations, name) else Life.DEAD
+            return IncarnationState.FENCED
+        return IncarnationState.ALIVE if registry.alive(self._folder.incarnations, name) else IncarnationState.DEAD
 
 
-def _abort(gtrid: str, db: sqlite3.Connection) -> Settled:
+def _abort(gtrid: str, db: sqlite3.Connection) -> Resolution:
     db.execute(_ABORT, (gtrid, time.time()))
-    return _kept(db, gtrid) or Settled.ABORTED
+    return _kept(db, gtrid) or Resolution.ABORTED
 
 
-def _kept(db: sqlite3.Connection, gtrid: str) -> Settled | None:
+def _kept(db: sqlite3.Connection, gtrid: str) -> Resolution | None:
     row = db.execute("SELECT branches IS NULL FROM decisions WHERE gtrid = ?", (gtrid,)).fetchone()
     if row is None:
         return None
-    return Settled.ABORTED if row[0] else Settled.COMMITTED
+    return Resolution.ABORTED if row[0] else Resolution.COMMITTED
 
 
 def _forget(gtrid: str, db: sqlite3.Connection) -> None:
@@ -287,7 +287,7 @@ def _publish(name: str, old: str | None, db: sqlite3.Connection) -> None:
     if old is not None:
         _fence(old, db)
     db.execute("INSERT INTO incarnations (name) VALUES (?)", (name,))
-    memo = Memo(INCARNATION, name, FORMAT, time.time())
+    memo = SideRecord(INCARNATION, name, FORMAT, time.time())
     db.execute("INSERT INTO memos (kind, name, text, made) VALUES (?, ?, ?, ?)", astuple(memo))
 
 

@@ -7,12 +7,12 @@ from time import monotonic
 from typing import Final
 
 #: Seconds that a look has, however few are left: that somebody has no patience proves no connection dead.
-LEAST_LOOK: Final = 0.25
+LEAST_CHECK: Final = 0.25
 #: The same for a connect, unless the time was lost to connections that hang.
 LEAST_CONNECT: Final = 2.0
 
 
-class Look(Enum):
+class CheckResult(Enum):
     """What became of a look at an idle connection."""
 
     ALIVE = auto()
@@ -20,34 +20,34 @@ class Look(Enum):
     SILENT = auto()
 
 
-class Budget:
+class TakeBudget:
     """`wait` seconds from now on. Looks share the first half of what is left when they begin, so that those which hang
     leave time for a connect; one takes half of that at most, so that there is a second.
     """
 
-    __slots__ = ("_looks_until", "_until", "silent", "wait")
+    __slots__ = ("_checks_until", "_until", "silent", "wait")
 
     def __init__(self, wait: float) -> None:
         self.wait = wait
         self._until = monotonic() + wait
-        self._looks_until: float | None = None
+        self._checks_until: float | None = None
         #: How many connections did not answer.
         self.silent = 0
 
     def left(self) -> float:
         return self._until - monotonic()
 
-    def look(self, timeout: float) -> float:
+    def check(self, timeout: float) -> float:
         """Seconds for a look, at most `timeout`."""
         now = monotonic()
-        if self._looks_until is None:
-            self._looks_until = now + (self._until - now) / 2
-        return min(timeout, max((self._looks_until - now) / 2, LEAST_LOOK))
+        if self._checks_until is None:
+            self._checks_until = now + (self._until - now) / 2
+        return min(timeout, max((self._checks_until - now) / 2, LEAST_CHECK))
 
-    def has_looks(self) -> bool:
+    def has_checks(self) -> bool:
         """Whether there is time for another look."""
-        return self._looks_until is None or monotonic() < self._looks_until
+        return self._checks_until is None or monotonic() < self._checks_until
 
     def connect(self) -> float:
         """Seconds for a connect."""
-        return max(self.left(), LEAST_LOOK if self.silent else LEAST_CONNECT)
+        return max(self.left(), LEAST_CHECK if self.silent else LEAST_CONNECT)

@@ -50,7 +50,7 @@ class Waiter(Generic[C]):
         self.woken.release()
 
 
-class Exchange(Generic[C]):
+class PoolState(Generic[C]):
     """The state of a pool in one process. All methods are safe from any thread; `puts_off` says how from finalisers."""
 
     def __init__(self, connector: Connector[C], name: str, min_size: int, max_size: int, max_lifetime: float) -> None:
@@ -65,31 +65,31 @@ class Exchange(Generic[C]):
         #: Never taken twice: it is a reentrant one because that knows whose it is.
         self.lock = RLock()
         #: What finalisers have put off that struck inside the lock.
-        self._late: deque[Callable[[], None]] = deque()
+        self._deferred: deque[Callable[[], None]] = deque()
         self.idle: deque[Pooled[C]] = deque()
         self.waiters: deque[Waiter[C]] = deque()
         #: What the cap counts, by id. The references are weak so that a dropped one can be noticed.
         self.members: dict[int, weakref.ref[Pooled[C]]] = {}
         self.counters = Counters()
         #: What maintenance wakes for: a dropped connection, or None to look around.
-        self.tray: SimpleQueue[Pooled[C] | None] = SimpleQueue()
+        self.dropped: SimpleQueue[Pooled[C] | None] = SimpleQueue()
         #: The same object in every Pooled from here, so that a stranger is known by identity.
-        self.home = weakref.ref(self)
+        self.reference = weakref.ref(self)
 
     # -- finalisers ---------------------------------------------------------------------------------------------
 
-    def puts_off(self, step: Callable[..., None], *args: Pooled[C]) -> bool:
+    def deferred_in_finaliser(self, step: Callable[..., None], *args: Pooled[C]) -> bool:
         """In a finaliser that struck inside the lock, leave a step for later; False elsewhere, and it is to be done."""
         if not self._within():
             return False
-        self._late.append(partial(step, *args))
+        self._deferred.append(partial(step, *args))
         return True
 
-    def catch_up(self) -> None:
+    def run_deferred(self) -> None:
         """After each letting go of the lock: do what finalisers have put off that struck inside it."""
-        while self._late:
+        while self._deferred:
             try:
-                step = self._late.popleft()
+                step = self._deferred.popleft()
             except IndexError:  # another thread was faster
                 return
             step()
@@ -110,7 +110,7 @@ class Exchange(Generic[C]):
     def count(self, counter: str, amount: float = 1) -> None:
         with self.lock:
             setattr(self.counters, counter, getattr(self.counters, counter) + amount)
-        self.catch_up()
+        self.run_deferred()
 
     def all(self) -> list[Pooled[C]]:
         """All that exist; list() of a dict's values is one step."""
@@ -125,7 +125,7 @@ class Exchange(Generic[C]):
                 if self.closed:
                     return None
                 self.waiters.append(waiter)
-            self.settle()
+            self.serve_waiters()
             if waiter.pooled is None:
                 started = monotonic()
                 waiter.woken.acquire(timeout=min(max(timeout, 0), TIMEOUT_MAX))
@@ -133,7 +133,7 @@ class Exchange(Generic[C]):
                 with self.lock:
                     self.counters.waits += 1
                     self.counters.wait_seconds += seconds
-                self.catch_up()
+                self.run_deferred()
                 if instruments.armed:
                     _waited(seconds, self._name)
             if waiter.pooled is None:
@@ -150,14 +150,14 @@ class Exchange(Generic[C]):
         with self.lock:
             if waiter in self.waiters:
                 self.waiters.remove(waiter)
-        self.catch_up()
+        self.run_deferred()
 
     def put(self, pooled: Pooled[C]) -> None:
         """Hand it straight to the first waiter, so that nobody can overtake; lay it down if there is none."""
         if not pooled.is_open:
             self.destroy(pooled)
             return
-        if self.puts_off(self.put, pooled):
+        if self.deferred_in_finaliser(self.put, pooled):
             return
         with self.lock:
             handed_over = bool(self.waiters) and not self.attention
@@ -165,13 +165,13 @@ class Exchange(Generic[C]):
                 self.waiters.popleft().wake(pooled)
             else:
                 self.idle.append(pooled)
-        self.catch_up()
+        self.run_deferred()
         if not handed_over:
-            self.settle()
+            self.serve_waiters()
 
-    def settle(self) -> None:
+    def serve_waiters(self) -> None:
         """Close what is too many, then serve the waiters as far as connections and free places go."""
-        if self.puts_off(self.settle):
+        if self.deferred_in_finaliser(self.serve_waiters):
             return
         with self.lock:
             surplus = self._surplus()
@@ -179,7 +179,7 @@ class Exchange(Generic[C]):
                 self.waiters.popleft().wake(pooled)
             while self.closed and self.waiters:
                 self.waiters.popleft().wake(None)
-        self.catch_up()
+        self.run_deferred()
         for pooled in surplus:
             self.destroy(pooled)
 
@@ -192,7 +192,7 @@ class Exchange(Generic[C]):
     def _reserve(self, limit: int) -> Pooled[C] | None:
         if self.closed or len(self.members) >= limit:
             return None
-        pooled = Pooled(self._connector, self.home, self._max_lifetime)
+        pooled = Pooled(self._connector, self.reference, self._max_lifetime)
         self.members[id(pooled)] = weakref.ref(pooled)
         return pooled
 
@@ -217,18 +217,18 @@ class Exchange(Generic[C]):
         """A place to open a connection in for the stock; None when the stock is complete."""
         with self.lock:
             place = self._reserve(self.min_size)
-        self.catch_up()
+        self.run_deferred()
         return place
 
     def replace(self, pooled: Pooled[C]) -> Pooled[C]:
         """Close it and keep its place, which nobody can snatch away meanwhile."""
         pooled.close()
-        fresh = Pooled(self._connector, self.home, self._max_lifetime)
+        fresh = Pooled(self._connector, self.reference, self._max_lifetime)
         with self.lock:
             self._forget(pooled)
             self.counters.destroyed += 1
             self.members[id(fresh)] = weakref.ref(fresh)
-        self.catch_up()
+        self.run_deferred()
         return fresh
 
     def idle_instead_of(self, place: Pooled[C]) -> Pooled[C]:
@@ -242,7 +242,7 @@ class Exchange(Generic[C]):
 
     def destroy(self, pooled: Pooled[C]) -> None:
         """Close it, and only then free its place: there are never more than the cap."""
-        if self.puts_off(self.destroy, pooled):
+        if self.deferred_in_finaliser(self.destroy, pooled):
             return
         opened = pooled.is_open
         try:
@@ -252,8 +252,8 @@ class Exchange(Generic[C]):
                 self._forget(pooled)
                 self.counters.destroyed += opened
             if len(self.members) < self.min_size:
-                self.tray.put(None)
-            self.settle()
+                self.dropped.put(None)
+            self.serve_waiters()
 
     def withdraw_idle(self, idle_timeout: float, now: float) -> list[Pooled[C]]:
         """Take out, to be destroyed: what has expired, and beyond `min_size` what was idle for too long."""
@@ -262,12 +262,12 @@ class Exchange(Generic[C]):
             spare = len(self.members) - self.min_size
             for pooled in self.idle.copy():
                 too_long = pooled.returned_at + idle_timeout <= now and spare > len(chosen)
-                if (too_long or pooled.expires <= now) and self.snatch(pooled):
+                if (too_long or pooled.expires <= now) and self.take_idle(pooled):
                     chosen.append(pooled)
-        self.catch_up()
+        self.run_deferred()
         return chosen
 
-    def snatch(self, pooled: Pooled[C]) -> bool:
+    def take_idle(self, pooled: Pooled[C]) -> bool:
         """Take this one out of the idle; False when somebody was faster."""
         try:
             self.idle.remove(pooled)
@@ -275,7 +275,7 @@ class Exchange(Generic[C]):
             return False
         return True
 
-    def stocked(self) -> bool:
+    def has_minimum(self) -> bool:
         return sum(pooled.is_open for pooled in self.all()) >= self.min_size
 
     def expire(self) -> None:
@@ -287,12 +287,12 @@ class Exchange(Generic[C]):
         with self.lock:
             self.min_size = min_size
             self.max_size = max_size
-        self.settle()
+        self.serve_waiters()
 
     def close(self) -> None:
         """Close what is idle and send the waiters away; what is taken is closed when it comes back."""
         with self.lock:
             self.closed = self.attention = True
         self.expire()
-        self.settle()
-        self.tray.put(None)
+        self.serve_waiters()
+        self.dropped.put(None)

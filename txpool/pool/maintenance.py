@@ -36,27 +36,27 @@ class Maintenance(Generic[C]):
     """What one pool's thread does, and when."""
 
     def __init__(self, pool: Pool[C]) -> None:
-        tray = pool.exchange.tray
-        self._tray = tray
+        tray = pool.exchange.dropped
+        self._dropped = tray
         self._lock = pool.exchange.lock
         self._pool = weakref.ref(pool, lambda _: tray.put(None))
         self._name = pool.name
         self._thread: Thread | None = None
         self._backoff = 0.0
         self._retry_at = 0.0
-        self._stocked = Event()
+        self._has_minimum = Event()
 
     def wake(self) -> None:
         """Have the thread look at what has changed; start it the first time."""
         with self._lock:
             if self._thread is not None:
-                self._tray.put(None)
+                self._dropped.put(None)
                 return
             # An empty context: the thread must not inherit the transaction in which it happened to start.
             run = contextvars.Context().run
             self._thread = Thread(target=run, args=(self._run,), name=f"txpool-pool-{self._name}", daemon=True)
         if (pool := self._pool()) is not None:
-            pool.exchange.catch_up()
+            pool.exchange.run_deferred()
         try:
             self._thread.start()
         except RuntimeError as error:
@@ -67,55 +67,55 @@ class Maintenance(Generic[C]):
         if self._thread is not None and self._thread.ident is not None and self._thread is not current_thread():
             self._thread.join(timeout)
 
-    def wait_stocked(self, pool: Pool[C], timeout: float) -> bool:
+    def wait_for_minimum(self, pool: Pool[C], timeout: float) -> bool:
         """Wait until `min_size` connections are open, or the pool is closed; False when time is up."""
         deadline = monotonic() + timeout
-        while not pool.exchange.closed and not pool.exchange.stocked():
-            self._stocked.clear()
+        while not pool.exchange.closed and not pool.exchange.has_minimum():
+            self._has_minimum.clear()
             self.wake()
-            if not self._stocked.wait(min(max(deadline - monotonic(), 0), TIMEOUT_MAX)):
+            if not self._has_minimum.wait(min(max(deadline - monotonic(), 0), TIMEOUT_MAX)):
                 return False
         return True
 
     def _run(self) -> None:
         while (pool := self._pool()) is not None and not pool.exchange.closed:
-            pause = self._tend(pool)
+            pause = self._maintain(pool)
             del pool
             self._sleep(pause)
-        self._stocked.set()
+        self._has_minimum.set()
         self._sleep(0)
 
     def _sleep(self, pause: float | None) -> None:
         """Sleep until something is due (None: until the tray rings), and bury what was dropped meanwhile."""
         with suppress(Empty):
-            dropped = self._tray.get(timeout=pause)
+            dropped = self._dropped.get(timeout=pause)
             while True:
                 if dropped is not None:
-                    self._bury(dropped)
-                dropped = self._tray.get_nowait()
+                    self._close_dropped(dropped)
+                dropped = self._dropped.get_nowait()
 
-    def _bury(self, pooled: Pooled[C]) -> None:
+    def _close_dropped(self, pooled: Pooled[C]) -> None:
         if (text := held_by(pooled, monotonic())) is not None:
             log.warning(
                 "pool %r: a connection was dropped without being closed; its place is free again. It was held by %s",
                 self._name,
                 text,
             )
-        exchange = pooled.home() if pooled.home is not None else None
+        exchange = pooled.pool_state() if pooled.pool_state is not None else None
         if exchange is None:
             pooled.close()
         else:
             exchange.destroy(pooled)
             exchange.count("lost")
 
-    def _tend(self, pool: Pool[C]) -> float | None:
+    def _maintain(self, pool: Pool[C]) -> float | None:
         now = monotonic()
         for pooled in pool.exchange.withdraw_idle(pool.idle_timeout, now):
             pool.exchange.destroy(pooled)
         self._report_leaks(pool, now)
         self._refill(pool)
-        if pool.exchange.stocked():
-            self._stocked.set()
+        if pool.exchange.has_minimum():
+            self._has_minimum.set()
         due = self._next_due(pool, now)
         return None if due == math.inf else min(max(due - monotonic(), 0), TIMEOUT_MAX)
 

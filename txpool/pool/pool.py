@@ -14,8 +14,8 @@ from typing import Any, Generic
 from txpool.errors import ConfigurationError, PoolClosed, PoolTimeout, ProgrammingError
 from txpool.metrics import HISTOGRAMS, instruments
 from txpool.metrics.catalogue import CREATE_SECONDS, USE_SECONDS
-from txpool.pool.budget import Budget, Look
-from txpool.pool.exchange import Exchange
+from txpool.pool.budget import CheckResult, TakeBudget
+from txpool.pool.exchange import PoolState
 from txpool.pool.maintenance import Maintenance
 from txpool.pool.pooled import C, Connector, Pooled
 from txpool.pool.report import stack_of_caller, timeout_message
@@ -79,10 +79,10 @@ class Pool(Generic[C]):
 
     def _begin(self, min_size: int, max_size: int) -> None:
         """Begin in this process, with nothing."""
-        self.exchange = Exchange(self._connector, self.name, min_size, max_size, self._max_lifetime)
+        self.exchange = PoolState(self._connector, self.name, min_size, max_size, self._max_lifetime)
         self._idle = self.exchange.idle
         self._waiters = self.exchange.waiters
-        self._home = self.exchange.home
+        self._state = self.exchange.reference
         self._maintenance = Maintenance(self)
 
     def _check_sizes(self, min_size: int, max_size: int) -> None:
@@ -101,11 +101,11 @@ class Pool(Generic[C]):
         try:
             pooled = self._idle.pop()
         except IndexError:
-            budget = Budget(self.max_wait if timeout is None else timeout)
+            budget = TakeBudget(self.max_wait if timeout is None else timeout)
             pooled = self._wait(budget)
         now = monotonic()
         if now - pooled.returned_at >= self._bypass or now >= pooled.expires:
-            pooled = self._refresh(pooled, budget or Budget(self.max_wait if timeout is None else timeout))
+            pooled = self._refresh(pooled, budget or TakeBudget(self.max_wait if timeout is None else timeout))
             now = monotonic()
         pooled.taken_at = now
         pooled.uses += 1
@@ -121,8 +121,8 @@ class Pool(Generic[C]):
 
         Raises ProgrammingError when it was given back already, or is another pool's.
         """
-        if pooled.home is not self._home:
-            self._refuse_stranger(pooled)
+        if pooled.pool_state is not self._state:
+            self._require_from_this_pool(pooled)
             return
         try:
             pooled.holder.pop()
@@ -133,18 +133,18 @@ class Pool(Generic[C]):
         if instruments.armed:
             _held(now - pooled.taken_at, self.name)
         if pooled.dirty or now >= pooled.expires or not self._is_clean(pooled.raw):
-            self._mend(pooled)
+            self._make_clean(pooled)
         elif self._waiters:
             self.exchange.put(pooled)
         else:
             self._idle.append(pooled)
             if self._waiters or self.exchange.attention:
-                self.exchange.settle()
+                self.exchange.serve_waiters()
 
     def discard(self, pooled: Pooled[C]) -> None:
         """Close a connection that is broken or half-ended instead of giving it back; a waiter gets its place."""
-        if pooled.home is not self._home:
-            self._refuse_stranger(pooled)
+        if pooled.pool_state is not self._state:
+            self._require_from_this_pool(pooled)
             return
         try:
             pooled.holder.pop()
@@ -159,8 +159,8 @@ class Pool(Generic[C]):
     def check(self) -> None:
         """Ask every idle connection whether it is alive, and close those that are not."""
         for pooled in self._idle.copy():
-            if self.exchange.snatch(pooled):
-                if self._look(pooled, self._check_timeout) is Look.ALIVE:
+            if self.exchange.take_idle(pooled):
+                if self._check(pooled, self._check_timeout) is CheckResult.ALIVE:
                     self.exchange.put(pooled)
                 else:
                     self.exchange.destroy(pooled)
@@ -180,7 +180,7 @@ class Pool(Generic[C]):
 
     def wait_ready(self, timeout: float = 30.0) -> None:
         """Wait until `min_size` connections are open; PoolTimeout says why they are not."""
-        ready = self._maintenance.wait_stocked(self, timeout)
+        ready = self._maintenance.wait_for_minimum(self, timeout)
         if self.exchange.closed:
             raise self._closed()
         if not ready:
@@ -200,7 +200,7 @@ class Pool(Generic[C]):
         with exchange.lock:
             members = exchange.all()
             totals: dict[str, Any] = {field.name: getattr(exchange.counters, field.name) for field in fields(Counters)}
-        exchange.catch_up()
+        exchange.run_deferred()
         totals["takes"] += sum(pooled.uses for pooled in members)
         totals["use_seconds"] += sum(pooled.use_seconds for pooled in members)
         return PoolStatistics(
@@ -240,7 +240,7 @@ class Pool(Generic[C]):
         self._maintenance.wake()
         return place
 
-    def _wait(self, budget: Budget) -> Pooled[C]:
+    def _wait(self, budget: TakeBudget) -> Pooled[C]:
         pooled = self.exchange.wait(budget.left())
         if pooled is not None:
             return pooled
@@ -248,30 +248,30 @@ class Pool(Generic[C]):
             raise self._closed()
         raise self._timed_out(budget, hanging=False)
 
-    def _timed_out(self, budget: Budget, *, hanging: bool) -> PoolTimeout:
+    def _timed_out(self, budget: TakeBudget, *, hanging: bool) -> PoolTimeout:
         self.exchange.count("timeouts")
         members, most = self.exchange.all(), self.exchange.max_size
         return PoolTimeout(timeout_message(self.name, budget, members, most, self.failure, hanging=hanging))
 
-    def _refresh(self, pooled: Pooled[C], budget: Budget) -> Pooled[C]:
+    def _refresh(self, pooled: Pooled[C], budget: TakeBudget) -> Pooled[C]:
         """This one, or in place of one that does not answer another idle one, or else a fresh one."""
         while pooled.is_open:
-            look = Look.DEAD
+            look = CheckResult.DEAD
             if monotonic() < pooled.expires:
-                look = self._look(pooled, budget.look(self._check_timeout))
-            if look is Look.ALIVE:
+                look = self._check(pooled, budget.check(self._check_timeout))
+            if look is CheckResult.ALIVE:
                 return pooled
             pooled = self.exchange.replace(pooled)
-            if look is Look.SILENT:
+            if look is CheckResult.SILENT:
                 budget.silent += 1
                 if budget.left() <= 0:
                     self.exchange.destroy(pooled)
                     raise self._timed_out(budget, hanging=True)
-                if budget.has_looks():
+                if budget.has_checks():
                     pooled = self.exchange.idle_instead_of(pooled)
         return self._open_within(pooled, budget)
 
-    def _open_within(self, place: Pooled[C], budget: Budget) -> Pooled[C]:
+    def _open_within(self, place: Pooled[C], budget: TakeBudget) -> Pooled[C]:
         granted, started = budget.connect(), monotonic()
         try:
             return self.open(place, granted)
@@ -283,24 +283,24 @@ class Pool(Generic[C]):
                 raise
             raise self._timed_out(budget, hanging=True) from error
 
-    def _look(self, pooled: Pooled[C], timeout: float) -> Look:
+    def _check(self, pooled: Pooled[C], timeout: float) -> CheckResult:
         try:
             self._connector.ping(pooled.raw, timeout)
         except TimeoutError:
             self.exchange.count("check_failures")
             log.warning("pool %r: a connection was closed, it did not answer within %.1f s", self.name, timeout)
-            return Look.SILENT
+            return CheckResult.SILENT
         except Exception as error:
             self.exchange.count("check_failures")
             log.info("pool %r: a connection was found dead: %s: %s", self.name, type(error).__name__, error)
-            return Look.DEAD
+            return CheckResult.DEAD
         except BaseException:
             self.exchange.destroy(pooled)
             raise
-        return Look.ALIVE
+        return CheckResult.ALIVE
 
-    def _mend(self, pooled: Pooled[C]) -> None:
-        if pooled.dropped or self.exchange.puts_off(self._mend, pooled):
+    def _make_clean(self, pooled: Pooled[C]) -> None:
+        if pooled.dropped or self.exchange.deferred_in_finaliser(self._make_clean, pooled):
             return
         if pooled.returned_at < pooled.expires and self._reset(pooled):
             self.exchange.put(pooled)
@@ -323,8 +323,8 @@ class Pool(Generic[C]):
         pooled.dirty = self._reset_always
         return True
 
-    def _refuse_stranger(self, pooled: Pooled[C]) -> None:
-        if pooled.home is not None:  # None: it is the parent's, which a forked child leaves alone
+    def _require_from_this_pool(self, pooled: Pooled[C]) -> None:
+        if pooled.pool_state is not None:  # None: it is the parent's, which a forked child leaves alone
             raise ProgrammingError(f"pool {self.name!r}: this connection is not from this pool")
 
     def _given_back_already(self) -> ProgrammingError:
@@ -336,7 +336,7 @@ class Pool(Generic[C]):
     def _begin_in_child(self) -> None:
         parents = self.exchange
         for pooled in parents.all():
-            pooled.home = None
+            pooled.pool_state = None
             _inherited.append(pooled)
         _inherited.append(parents)
         self.failure = None

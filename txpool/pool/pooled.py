@@ -12,7 +12,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from txpool.pool.exchange import Exchange
+    from txpool.pool.exchange import PoolState
 
 log = logging.getLogger("txpool.pool")
 
@@ -57,9 +57,9 @@ class Pooled(Generic[C]):
         "dropped",
         "expires",
         "holder",
-        "home",
         "is_open",
         "leak_reported",
+        "pool_state",
         "raw",
         "returned_at",
         "stack",
@@ -70,9 +70,9 @@ class Pooled(Generic[C]):
 
     raw: C
 
-    def __init__(self, connector: Connector[C], home: weakref.ref[Exchange[C]], max_lifetime: float) -> None:
+    def __init__(self, connector: Connector[C], pool_state: weakref.ref[PoolState[C]], max_lifetime: float) -> None:
         self._connector = connector
-        self.home: weakref.ref[Exchange[C]] | None = home
+        self.pool_state: weakref.ref[PoolState[C]] | None = pool_state
         self.is_open = False
         self.dirty = False
         #: The collector has called its finaliser: it is closed, even where another finaliser gives it back.
@@ -104,18 +104,18 @@ class Pooled(Generic[C]):
                 log.debug("closing a connection failed: %s: %s", type(error).__name__, error)
 
     def __del__(self) -> None:
-        if self.home is None:  # the parent's, after a fork
+        if self.pool_state is None:  # the parent's, after a fork
             return
-        exchange = self.home()
+        exchange = self.pool_state()
         if exchange is None or exchange.closed:
             self.close()
         elif id(self) in exchange.members:
             # The collector calls the finalisers of a cycle in any order: its user's may have given it back already,
             # or does so next, and then it must not be handed out.
             self.dropped = self.dirty = True
-            exchange.snatch(self)
+            exchange.take_idle(self)
             # A finaliser may run inside any lock: the maintenance thread does the rest.
-            exchange.tray.put(self)
+            exchange.dropped.put(self)
 
     def __repr__(self) -> str:
         state = "opening" if not self.is_open else "taken" if self.holder else "idle"

@@ -10,7 +10,7 @@ from threading import current_thread
 from time import monotonic
 from types import CodeType
 
-from txpool.pool.budget import Budget
+from txpool.pool.budget import TakeBudget
 from txpool.pool.pooled import C, Pooled
 
 #: Innermost frames are the ones that tell where a connection was taken.
@@ -43,7 +43,7 @@ def held_by(pooled: Pooled[C], now: float) -> str | None:
 
 
 def timeout_message(
-    name: str, budget: Budget, members: list[Pooled[C]], max_size: int, failure: str | None, *, hanging: bool
+    name: str, budget: TakeBudget, members: list[Pooled[C]], max_size: int, failure: str | None, *, hanging: bool
 ) -> str:
     """Why nobody could get a connection, and what to do; `hanging` where it was the server that took the time."""
     now = monotonic()

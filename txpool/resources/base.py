@@ -22,7 +22,7 @@ class Vote(Enum):
     READ_ONLY = "read-only"  #: it did nothing, and takes no part in phase two
 
 
-class Answer(Enum):
+class BranchOutcome(Enum):
     """How a branch ended, in the database's own word."""
 
     COMMITTED = "committed"
@@ -67,11 +67,11 @@ def decode(gtrid: str, text: str) -> tuple[BranchRecord, ...]:
 
 
 #: A database's identity, and the role that a session logged in there as.
-Place = tuple[str, str]
+LocationKey = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class PrepareLocation:
     """Where a branch is prepared, and as whom: what recovery must be able to reach. Holds no secret."""
 
     datasource: str
@@ -83,11 +83,11 @@ class Site:
     path: str = ""
 
     @property
-    def place(self) -> Place:
+    def key(self) -> LocationKey:
         return self.identity, self.role
 
 
-class Reading(Protocol):
+class ReadOnlyCheck(Protocol):
     """A part that seems to have only read: whether that is so, and its end after the others'."""
 
     @property
@@ -120,19 +120,19 @@ class Participant(Protocol):
     def idle(self) -> bool:
         """True while nothing was executed in it: it takes no part in the protocol."""
 
-    def reading(self, *, committing: bool) -> Reading | None:
+    def read_only_check(self, *, committing: bool) -> ReadOnlyCheck | None:
         """How to ask whether it has only read; None where what was executed shows a write, or nobody can say.
 
         With `committing` false, None also where it has sent what only a COMMIT delivers (NOTIFY).
         """
 
-    def disturb(self, command: str) -> None:
+    def ended_by_sql(self, command: str) -> None:
         """The user's own SQL (`commit` or `rollback`) ended the local transaction: it can never vote to commit."""
 
-    def commit_one_phase(self) -> Answer:
+    def commit_one_phase(self) -> BranchOutcome:
         """Commit a part that was never prepared: ROLLED_BACK and UNKNOWN are answers, an exception is not."""
 
-    def rollback(self) -> Answer:
+    def rollback(self) -> BranchOutcome:
         """End the local transaction of one that was neither prepared nor marked."""
 
 
@@ -152,11 +152,11 @@ class Branch(Protocol):
 
     def start_commit(self) -> None: ...
 
-    def await_commit(self) -> Answer: ...
+    def await_commit(self) -> BranchOutcome: ...
 
     def start_rollback(self) -> None: ...
 
-    def await_rollback(self) -> Answer:
+    def await_rollback(self) -> BranchOutcome:
         """UNKNOWN where the branch may still appear prepared later, or could not be reached."""
 
 
@@ -164,7 +164,7 @@ class OpenBranch(Participant, Branch, Protocol):
     """A part that prepares, from its work on."""
 
     @property
-    def site(self) -> Site:
+    def location(self) -> PrepareLocation:
         """Where it is prepared: the log knows that before any PREPARE is sent there."""
 
     def name(self, xid: Xid) -> None:
@@ -175,7 +175,7 @@ class OpenBranch(Participant, Branch, Protocol):
     def await_prepare(self) -> Vote: ...
 
 
-class Settled(Enum):
+class Resolution(Enum):
     """How a transaction stands once an abort record has been tried under its key."""
 
     COMMITTED = "committed"  #: the abort record met the decision
@@ -186,20 +186,20 @@ class Refused(Exception):
     """The decision was not made, and never will be: fenced, aborted, or a failure before anything was written."""
 
 
-class Decider(Protocol):
+class DecisionStore(Protocol):
     """Where a transaction's decision is kept: the decision log, or the marked branch's own database."""
 
     def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         """Make the decision to commit durable. `Refused` is definite; any other exception leaves it unknown."""
 
-    def abort(self, gtrid: str) -> Settled:
+    def abort(self, gtrid: str) -> Resolution:
         """Establish the truth by a durable abort record under the gtrid's key; an exception leaves it unknown."""
 
     def forget(self, gtrid: str) -> None:
         """Every branch has answered: the decision may go, lazily."""
 
 
-class MarkedBranch(Participant, Decider, Protocol):
+class MarkedBranch(Participant, DecisionStore, Protocol):
     """A local transaction whose row in `xids` is the decision."""
 
     def identity(self) -> str:
@@ -226,13 +226,13 @@ class PreparedBranch:
     elsewhere: str = ""
     database: str = ""
 
-    def counts(self, logins: Collection[str]) -> bool:
+    def prepared_by(self, logins: Collection[str]) -> bool:
         """Whether one of these login roles may have prepared it. A name alone is a claim, never evidence."""
         return self.roles is None or not self.roles.isdisjoint(logins)
 
 
 @dataclass(frozen=True, slots=True)
-class Slots:
+class PreparedSlots:
     """How many transactions a database's server can hold prepared, and how many it holds, anybody's."""
 
     maximum: int
@@ -251,9 +251,9 @@ class ResourceManager(Protocol):
     def logins(self) -> frozenset[str]:
         """The roles that sessions of this configuration log in as, as the server numbers them."""
 
-    def commit(self, record: BranchRecord) -> Answer: ...
+    def commit(self, record: BranchRecord) -> BranchOutcome: ...
 
-    def rollback(self, record: BranchRecord) -> Answer: ...
+    def rollback(self, record: BranchRecord) -> BranchOutcome: ...
 
 
 class XidsTable(Protocol):

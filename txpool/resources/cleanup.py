@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from txpool import failpoints
-from txpool.finishing import Piece, plural
+from txpool.finishing import PendingWork, plural
 from txpool.resources.xids import Xids
 
 logger = logging.getLogger("txpool")
@@ -64,10 +64,10 @@ class CleanupQueue:
         self._queue.extend(gtrids)
         self._register()
 
-    def piece(self) -> Piece:
+    def piece(self) -> PendingWork:
         """To delete all there is."""
         name, left = self._xids.datasource, plural(len(self), "finished mark")
-        return Piece(f"datasource {name}: deleting {left} is left to recovery", self.flush)
+        return PendingWork(f"datasource {name}: deleting {left} is left to recovery", self.flush)
 
     def flush(self) -> None:
         """Delete all there is, now; raises where the database does not."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from txpool.resources.base import Reading, Refused
-from txpool.resources.patience import Patience
+from txpool.resources.base import ReadOnlyCheck, Refused
+from txpool.resources.patience import Deadlines
 from txpool.xid import PREFIX
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ class Dialect(Protocol):
     def is_open(self, raw: Any) -> bool:
         """Whether there is anything to commit or roll back, without I/O; true where that cannot be told."""
 
-    def watch(self, raw: Any) -> None:
+    def watch_commands(self, raw: Any) -> None:
         """From now on it is noted what the command tags show of what is executed on the connection."""
 
-    def reading(
-        self, datasource: str, driver: Driver, raw: Any, patience: Patience, *, committing: bool
-    ) -> Reading | None:
+    def read_only_check(
+        self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, committing: bool
+    ) -> ReadOnlyCheck | None:
         """How to ask whether only reads were executed since `watch`; None as `Participant.reading`."""
 
     def commit(self, raw: Any) -> None:
@@ -56,7 +56,7 @@ class Dialect(Protocol):
         Where it is written over the connection, it stays as it is until the transaction ends.
         """
 
-    def within(self, raw: Any) -> Any | None:
+    def cursor_within(self, raw: Any) -> Any | None:
         """A cursor in the connection's open transaction, where nobody else can write until that ends; else None."""
 
     def place(self, raw: Any) -> str:
@@ -67,7 +67,7 @@ class Dialect(Protocol):
         raw: Any,
         table: str,
         row: dict[str, str],
-        rides: Sequence[str],
+        delete: Sequence[str],
         *,
         identity: str,
         until: float | None,
@@ -78,14 +78,14 @@ class Dialect(Protocol):
         is looked at once for a connection, since none can move to another database.
         """
 
-    def seal(self, raw: Any, table: str, where: str, branches: str) -> None:
+    def commit_row(self, raw: Any, table: str, where: str, branches: str) -> None:
         """As `commit`, with the row that is there rewritten just before it."""
 
     def begin(self, raw: Any, lock_timeout: float, *, writes: bool) -> None:
         """Begin a durable transaction on a fresh connection that waits for no lock longer than that (seconds)."""
 
 
-class Strayed(Refused):
+class WrongTable(Refused):
     """The connection leads to another table of marks than the one whose identity is known."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Strayed(Refused):
         )
 
 
-class Superseded(Refused):
+class AbortRecorded(Refused):
     """An abort record stands under the key."""
 
     def __init__(self) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 from txpool import failpoints
 from txpool.errors import translate
-from txpool.resources.base import Answer, BranchRecord, Refused, Settled
+from txpool.resources.base import BranchOutcome, BranchRecord, Refused, Resolution
 from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.driver import Driver
 from txpool.resources.local import LocalTransaction
-from txpool.resources.patience import FOREVER, Patience
-from txpool.resources.xids import NOWHERE, Xids
+from txpool.resources.patience import NO_DEADLINES, Deadlines
+from txpool.resources.xids import NO_ROW, Xids
 
 
 class MarkedBranch(LocalTransaction):
@@ -31,15 +31,15 @@ class MarkedBranch(LocalTransaction):
         xids: Xids,
         cleanup: CleanupQueue,
         *,
-        patience: Patience = FOREVER,
+        deadlines: Deadlines = NO_DEADLINES,
     ) -> None:
-        super().__init__(datasource, driver, raw, patience)
+        super().__init__(datasource, driver, raw, deadlines)
         self._xids = xids
         self._cleanup = cleanup
         self._identity: str | None = None
-        self._where = NOWHERE
+        self._row = NO_ROW
         #: Finished rows whose deletion is part of this local transaction.
-        self._riding: list[str] = []
+        self._deleted_with: list[str] = []
 
     def identity(self) -> str:
         if self._identity is None:
@@ -48,17 +48,17 @@ class MarkedBranch(LocalTransaction):
 
     def mark(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         """Write the row with the names of all other branches; returns once the INSERT is answered."""
-        if self._disturbed:
-            raise self._disturbance(gtrid)
+        if self._ended_command:
+            raise self._ended_by_sql_error(gtrid)
         if failpoints.armed:
             failpoints.hit("marked.row")
         identity = self.identity()
         taken = self._cleanup.take()
-        self._riding = taken
-        self._where, deleted = self._xids.mark(
-            self._raw, gtrid, branches, taken, identity=identity, until=self._patience.vote()
+        self._deleted_with = taken
+        self._row, deleted = self._xids.mark(
+            self._raw, gtrid, branches, taken, identity=identity, until=self._deadlines.before_decision()
         )
-        self._riding = deleted
+        self._deleted_with = deleted
         self._cleanup.put_back(set(taken).difference(deleted))
 
     def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
@@ -66,33 +66,33 @@ class MarkedBranch(LocalTransaction):
         if failpoints.armed:
             failpoints.hit("marked.commit")
         try:
-            self._xids.seal(self._raw, self._where, branches)
+            self._xids.commit(self._raw, self._row, branches)
         except Refused as refusal:
             raise Refused(f"datasource {self.datasource} refused to commit {gtrid}: {refusal}") from refusal.__cause__
         except BaseException as error:
             translate(error)
             error.add_note(f"datasource {self.datasource}: whether {gtrid} is committed is not known yet")
             raise
-        self._riding = []
+        self._deleted_with = []
         if failpoints.armed:
             failpoints.hit("marked.committed")
 
-    def abort(self, gtrid: str) -> Settled:
+    def abort(self, gtrid: str) -> Resolution:
         """Put a tombstone under the row's key, on a connection of its own; an error leaves the truth unknown."""
         # The old session would hold the lock on the row for as long as it lives.
         self._driver.close(self._raw)
-        self._release_rides()
-        return Settled.COMMITTED if self._xids.tombstone(gtrid, self.identity()).committed else Settled.ABORTED
+        self._put_back_deleted()
+        return Resolution.COMMITTED if self._xids.tombstone(gtrid, self.identity()).committed else Resolution.ABORTED
 
     def forget(self, gtrid: str) -> None:
         """All other branches have answered: the row may go, with the next batch or at once."""
         self._cleanup.add(gtrid)
 
-    def rollback(self) -> Answer:
+    def rollback(self) -> BranchOutcome:
         """End the local transaction without the row."""
-        self._release_rides()
+        self._put_back_deleted()
         return super().rollback()
 
-    def _release_rides(self) -> None:
-        riding, self._riding = self._riding, []
+    def _put_back_deleted(self) -> None:
+        riding, self._deleted_with = self._deleted_with, []
         self._cleanup.put_back(riding)

@@ -15,7 +15,7 @@ GRACE: Final = 1.0
 LEAST: Final = 1.0
 
 
-class Patience:
+class Deadlines:
     """One transaction's. `deadline` is its timeout's, by the monotonic clock, `wait` seconds; None is for ever."""
 
     __slots__ = ("_deadline", "_wait")
@@ -24,11 +24,11 @@ class Patience:
         self._deadline = deadline
         self._wait = wait
 
-    def vote(self) -> float | None:
+    def before_decision(self) -> float | None:
         """Until when an answer is awaited that comes before the decision."""
         return None if self._deadline is None else self._deadline + GRACE
 
-    def end(self) -> float | None:
+    def after_decision(self) -> float | None:
         """Until when, from now, the answer to what ends a branch is awaited."""
         if self._wait is None:
             return None
@@ -38,4 +38,4 @@ class Patience:
         return now + min(self._wait, max(self._deadline - now, LEAST))
 
 
-FOREVER: Final = Patience()
+NO_DEADLINES: Final = Deadlines()

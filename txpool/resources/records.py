@@ -65,7 +65,7 @@ _SQLITE = """
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class EarlierRun:
     """A run of the same name that has committed."""
 
     gtrid: str
@@ -79,7 +79,7 @@ class Earlier:
     made_at: datetime | None
 
 
-class Records(ABC):
+class RecordsTable(ABC):
     """Those of one kind of database, within the transaction that a cursor is in."""
 
     table: str
@@ -99,7 +99,7 @@ class Records(ABC):
         """Whether somebody who has a name may be in doubt, and recovery can end that."""
 
     @abstractmethod
-    def read_outside(self, source: DataSource, transaction_id: str, target: str) -> Earlier | None:
+    def read_outside(self, source: DataSource, transaction_id: str, target: str) -> EarlierRun | None:
         """A record that the transaction does not see, since its snapshot is older."""
 
     def insert(self, cursor: Any, record: list[Any], patience: int) -> bool | None:
@@ -107,28 +107,28 @@ class Records(ABC):
 
         A record is transaction_id, target, gtrid, mode, plan and batch. A batch's takes the place of earlier ones.
         """
-        inserted: int = self._run(cursor, _CLAIM if record[-1] is None else _MOVE_ON, record).rowcount
+        inserted: int = self._execute(cursor, _CLAIM if record[-1] is None else _MOVE_ON, record).rowcount
         return inserted == 1
 
-    def read(self, cursor: Any, transaction_id: str, target: str) -> Earlier | None:
-        found = self._run(cursor, _READ, [transaction_id, target]).fetchone()
-        return None if found is None else Earlier(*found)
+    def read(self, cursor: Any, transaction_id: str, target: str) -> EarlierRun | None:
+        found = self._execute(cursor, _READ, [transaction_id, target]).fetchone()
+        return None if found is None else EarlierRun(*found)
 
     def finish(self, cursor: Any, transaction_id: str, target: str, partitions: int, rows: int | None) -> None:
         """Say how much it was."""
-        self._run(cursor, _FINISH, [partitions, rows, transaction_id, target])
+        self._execute(cursor, _FINISH, [partitions, rows, transaction_id, target])
 
     def keep(self, cursor: Any, transaction_id: str, target: str, partitions: int) -> int | None:
         """Say how many partitions it has, unless somebody has; how many were said."""
-        self._run(cursor, _KEEP, [partitions, transaction_id, target])
+        self._execute(cursor, _KEEP, [partitions, transaction_id, target])
         earlier = self.read(cursor, transaction_id, target)
         return None if earlier is None else earlier.partitions
 
-    def _run(self, cursor: Any, statement: str, values: list[Any]) -> Any:
+    def _execute(self, cursor: Any, statement: str, values: list[Any]) -> Any:
         return cursor.execute(statement.format(table=self.table).replace("?", self.parameter), values)
 
 
-class PostgreSQLRecords(Records):
+class PostgreSQLRecords(RecordsTable):
     """In a schema of ours. Whoever meets a name that another transaction has waits for that to end."""
 
     table = f"{SCHEMA}.writes"
@@ -152,11 +152,11 @@ class PostgreSQLRecords(Records):
                 raise
 
     def may_be_prepared(self, source: DataSource) -> bool:
-        with _aside(source) as connection:
+        with _outside_pool(source) as connection:
             return bool(connection.cursor().execute(_PREPARED, [f"{PREFIX}:"]).fetchone()[0])
 
-    def read_outside(self, source: DataSource, transaction_id: str, target: str) -> Earlier | None:
-        with _aside(source) as connection:
+    def read_outside(self, source: DataSource, transaction_id: str, target: str) -> EarlierRun | None:
+        with _outside_pool(source) as connection:
             return self.read(connection.cursor(), transaction_id, target)
 
     def create(self, source: DataSource, cursor: Any) -> None:
@@ -166,7 +166,7 @@ class PostgreSQLRecords(Records):
         self._require_ours(source)
 
     def _create(self, source: DataSource) -> None:
-        with _aside(source) as connection:
+        with _outside_pool(source) as connection:
             try:
                 self._make(connection)
             except MADE_MEANWHILE:  # another was faster, and what he has made is looked at
@@ -183,7 +183,7 @@ class PostgreSQLRecords(Records):
             cursor.execute(f"alter table {self.table} add column if not exists batch bigint")
 
     def _require_ours(self, source: DataSource) -> None:
-        with _aside(source) as connection:
+        with _outside_pool(source) as connection:
             cursor = connection.cursor()
             require_relations(cursor, self.table)
             _, said = cursor.execute(_DESCRIBED, [self.table]).fetchone()
@@ -205,7 +205,7 @@ class PostgreSQLRecords(Records):
         return free
 
 
-class SQLiteRecords(Records):
+class SQLiteRecords(RecordsTable):
     """Beside the tables. Nobody else has written what is not committed: the transaction has the write lock."""
 
     table = f"main.{SCHEMA}_writes"
@@ -226,10 +226,10 @@ class SQLiteRecords(Records):
     def may_be_prepared(self, source: DataSource) -> bool:
         return False
 
-    def read_outside(self, source: DataSource, transaction_id: str, target: str) -> Earlier | None:
+    def read_outside(self, source: DataSource, transaction_id: str, target: str) -> EarlierRun | None:
         return None
 
-    def read(self, cursor: Any, transaction_id: str, target: str) -> Earlier | None:
+    def read(self, cursor: Any, transaction_id: str, target: str) -> EarlierRun | None:
         found = super().read(cursor, transaction_id, target) if self._is_there(cursor) else None
         if found is not None:
             self._make_durable(cursor)
@@ -279,11 +279,11 @@ def _require_format(table: str, said: str | None) -> None:
 
 
 @contextmanager
-def _aside(source: DataSource) -> Iterator[Any]:
+def _outside_pool(source: DataSource) -> Iterator[Any]:
     """A connection outside of any transaction, and of the pool, in which those may wait that hold all of its own."""
     with closing(source.driver_adapter.connect()) as raw, translated():
         raw.autocommit = True
         yield raw
 
 
-RECORDS: dict[str, Records] = {"psycopg": PostgreSQLRecords(), "sqlite3": SQLiteRecords()}
+RECORDS_TABLES: dict[str, RecordsTable] = {"psycopg": PostgreSQLRecords(), "sqlite3": SQLiteRecords()}

@@ -27,21 +27,21 @@ import psycopg
 
 from txpool.errors import ConfigurationError, OperationalError, translated
 from txpool.resources.base import BranchRecord, MarkedRow, Refused, decode, encode
-from txpool.resources.dialect import IDENTITY, Strayed
+from txpool.resources.dialect import IDENTITY, WrongTable
 from txpool.resources.driver import Driver
 from txpool.xid import PREFIX, split_gtrid
 
 _CHUNK = 500
 
 
-class Where(NamedTuple):
+class RowLocation(NamedTuple):
     """The place of a row: the table that it was written into, and what its dialect finds it by there."""
 
     table: str
     row: str
 
 
-NOWHERE = Where("", "")
+NO_ROW = RowLocation("", "")
 
 
 class Xids:
@@ -66,9 +66,9 @@ class Xids:
         self._nodes = nodes
         self._lock_timeout = lock_timeout
         self._dialect = driver.dialect
-        self._found: str | None = None
+        self._full_name: str | None = None
         #: The table's identity, and the place where it has that.
-        self._known: tuple[str, str] | None = None
+        self._identity: tuple[str, str] | None = None
 
     def create(self) -> None:
         """Create the table where it is missing, and give it an identity where it has none."""
@@ -82,20 +82,20 @@ class Xids:
                     f"confirmed integer not null default 0, made_at {self._dialect.moment})"
                 )
                 self._require_ours(raw, writes=True)  # another may have been faster
-            self._introduce(raw)
+            self._assign_identity(raw)
 
     @property
     def table(self) -> str:
         """The table's full name, found once. ConfigurationError where there is no such table."""
-        if self._found is None:
+        if self._full_name is None:
             with self._session(writes=False) as raw:
-                self._found = self._dialect.qualified(raw, self._table)
-        if self._found is None:
+                self._full_name = self._dialect.qualified(raw, self._table)
+        if self._full_name is None:
             raise ConfigurationError(
                 f"datasource {self.datasource}: there is no table {self._table}, which holds its marks: "
                 "`txpool-recovery init` creates it. Nothing is committed"
             )
-        return self._found
+        return self._full_name
 
     def identity(self, raw: Any) -> str:
         """The table's identity, found once. One that has none is given it; `raw` is the marked transaction's own.
@@ -103,51 +103,51 @@ class Xids:
         Where nobody else can write beside that transaction (SQLite), it is the one to write it; as it may yet roll
         back, its branches name none.
         """
-        if self._known is None:
+        if self._identity is None:
             with self._session(writes=False) as own:
-                known = self._known = self._look(own)
-            inside = self._dialect.within(raw) if known is None else None
+                known = self._identity = self._identity_here(own)
+            inside = self._dialect.cursor_within(raw) if known is None else None
             if inside is not None:
-                self._introduce(inside)
+                self._assign_identity(inside)
                 return ""
             if known is None:
                 with self._session() as own:
-                    self._introduce(own)
-                    self._known = self._look(own)
-        return self._known[0] if self._known else ""
+                    self._assign_identity(own)
+                    self._identity = self._identity_here(own)
+        return self._identity[0] if self._identity else ""
 
     def mark(
         self,
         raw: Any,
         gtrid: str,
         branches: Iterable[BranchRecord],
-        rides: list[str],
+        delete: list[str],
         *,
         identity: str = "",
         until: float | None = None,
-    ) -> tuple[Where, list[str]]:
+    ) -> tuple[RowLocation, list[str]]:
         """Write a transaction's row into its own open local transaction.
 
         Returns where the row is, and the rides that were deleted. `Refused` where the connection leads to another
         table than the one of this identity.
         """
         row = _row(gtrid, "commit", encode(branches))
-        known = self._known
+        known = self._identity
         try:
             with translated():
                 if identity and known and self._dialect.place(raw) != known[1]:
-                    raise Strayed
+                    raise WrongTable
                 table = self.table
-                where, deleted = self._dialect.mark(raw, table, row, rides, identity=identity, until=until)
-                return Where(table, where), deleted
-        except Strayed:
-            self._found = self._known = None
+                where, deleted = self._dialect.mark(raw, table, row, delete, identity=identity, until=until)
+                return RowLocation(table, where), deleted
+        except WrongTable:
+            self._full_name = self._identity = None
             raise
 
-    def seal(self, raw: Any, where: Where, branches: Iterable[BranchRecord]) -> None:
+    def commit(self, raw: Any, where: RowLocation, branches: Iterable[BranchRecord]) -> None:
         """Commit, with the branches as they have voted in the row: three ends, as those of a dialect's commit."""
         # Another thread may have found meanwhile that the datasource leads elsewhere now: this row does not move.
-        self._dialect.seal(raw, where.table, where.row, encode(branches))
+        self._dialect.commit_row(raw, where.table, where.row, encode(branches))
 
     def read(self) -> list[MarkedRow]:
         """Every row and tombstone of ours, read without resolving anything."""
@@ -170,7 +170,7 @@ class Xids:
         one = self._dialect.parameter
         with self._session() as raw:
             table = self._qualified(raw)
-            self._require(raw, identity)
+            self._require_identity(raw, identity)
             raw.execute(
                 f"insert into {table} as met ({', '.join(row)}) values ({', '.join([one] * len(row))}) "  # noqa: S608
                 "on conflict (xid) do update set confirmed = met.confirmed + 1",
@@ -189,8 +189,8 @@ class Xids:
             return
         with self._session() as raw:
             table = self._qualified(raw)
-            if self._known is not None:
-                self._require(raw, self._known[0])
+            if self._identity is not None:
+                self._require_identity(raw, self._identity[0])
             for start in range(0, len(keys), _CHUNK):
                 chunk = keys[start : start + _CHUNK]
                 these = ", ".join([self._dialect.parameter] * len(chunk))
@@ -214,14 +214,14 @@ class Xids:
                 f"{PREFIX}. A later txpool has written it: use that one. Nothing was done"
             )
 
-    def _look(self, raw: Any) -> tuple[str, str] | None:
+    def _identity_here(self, raw: Any) -> tuple[str, str] | None:
         """The same, with the place where it is; None where that is another, so that it is a copy."""
         found, place = self._identified(raw), self._dialect.place(raw)
         return None if found is None or _differ(found[1], place) else (found[0], place)
 
-    def _introduce(self, raw: Any) -> None:
+    def _assign_identity(self, raw: Any) -> None:
         """Give the table an identity where it has none, or is a copy."""
-        if self._look(raw) is None:
+        if self._identity_here(raw) is None:
             row = {"xid": IDENTITY, "transaction_manager_id": PREFIX, "action_uid": secrets.token_hex(6)}
             row |= {"kind": "abort", "branches": self._dialect.place(raw)}
             before = self._identified(raw)
@@ -233,7 +233,7 @@ class Xids:
                 [*row.values(), before[0] if before else ""],
             )
 
-    def _require(self, raw: Any, identity: str) -> None:
+    def _require_identity(self, raw: Any, identity: str) -> None:
         """Raise where the table is not the one that has, or had, this identity."""
         found, place = self._identified(raw), self._dialect.place(raw)
         if found is None and not identity:
@@ -252,13 +252,13 @@ class Xids:
         )
 
     def _qualified(self, raw: Any) -> str:
-        if self._found is None:
-            self._found = self._dialect.qualified(raw, self._table)
-        return self._found or self.table
+        if self._full_name is None:
+            self._full_name = self._dialect.qualified(raw, self._table)
+        return self._full_name or self.table
 
     def _require_ours(self, raw: Any, *, writes: bool) -> None:
         """OperationalError where a table of that name is there, and none of ours: what it says was said by others."""
-        found = self._found or self._dialect.qualified(raw, self._table)
+        found = self._full_name or self._dialect.qualified(raw, self._table)
         if found is not None:
             self._dialect.require_ours(raw, found, self._driver.roles, writes=writes)
 

@@ -111,7 +111,7 @@ def _run(
             f"{who} is a part of a transaction, and there is none here: write `with txpool.transaction():` around it"
         )
     transaction.require_active()
-    transaction.adopt((), loose_ends=False)  # which needs a decision log: better said before the job than after it
+    transaction.adopt((), late_branches=False)  # which needs a decision log: better said before the job than after it
     context = context_of(df_or_rdd, who)
     guard(context, df_or_rdd, stacklevel=4)
     passed = [find(target) for target in datasources or ()]

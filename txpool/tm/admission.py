@@ -14,7 +14,7 @@ WRITE_A_LOG = (
 )
 
 
-def require_room(
+def require_atomic(
     gtrid: str, others: Sequence[Enlistable], datasource: Enlistable, *, adopted: bool, logged: bool
 ) -> None:
     """ProgrammingError where a datasource cannot join the others, or prepared branches that were `adopted`."""

@@ -30,39 +30,39 @@ logger = logging.getLogger("txpool")
 Origin = tuple[CodeType, int]
 
 #: The parts of open transactions, by the transaction's id: no collector finds a connection while it is to roll back.
-_parts: dict[int, object] = {}
+_held: dict[int, object] = {}
 #: What a forked child must never collect.
 _inherited: list[object] = []
 #: Those that are being rolled back; a lock is released at the end of each.
-_under_way: list[_thread.LockType] = []
+_rolling_back: list[_thread.LockType] = []
 _closed = False
 
 
-def keep(transaction: Transaction, *parts: object) -> None:
+def hold(transaction: Transaction, *parts: object) -> None:
     """It has parts now: they outlive it, until `let_go`."""
-    _parts[id(transaction)] = parts
+    _held[id(transaction)] = parts
 
 
-def let_go(transaction: Transaction) -> None:
+def release(transaction: Transaction) -> None:
     """It has ended."""
-    _parts.pop(id(transaction), None)
+    _held.pop(id(transaction), None)
 
 
-def leave(transaction: Transaction) -> None:
+def roll_back_abandoned(transaction: Transaction) -> None:
     """Have it rolled back and reported; from a finaliser, too. Nothing in a forked child, or when the program ends."""
     # The collector finds a generator and its transaction together, and calls the finalisers of both.
-    if _closed or transaction.abandoned or transaction.foreign:
+    if _closed or transaction.abandoned or transaction.of_parent_process:
         return
     transaction.abandoned = True
     done = _thread.allocate_lock()
     done.acquire()
-    _under_way.append(done)
+    _rolling_back.append(done)
     try:
         # No threading.Thread: to start one takes locks that this very thread may hold.
         _thread.start_new_thread(_roll_back, (transaction, done))
     except RuntimeError:  # no thread is to be had, or the program ends: the pool's own care for what is lost has it
-        _under_way.remove(done)
-        let_go(transaction)
+        _rolling_back.remove(done)
+        release(transaction)
 
 
 def _roll_back(transaction: Transaction, done: _thread.LockType) -> None:
@@ -82,8 +82,8 @@ def _roll_back(transaction: Transaction, done: _thread.LockType) -> None:
     except BaseException:
         logger.exception("%s was dropped without its end, and its rollback has not ended well", transaction.gtrid)
     finally:
-        let_go(transaction)
-        _under_way.remove(done)
+        release(transaction)
+        _rolling_back.remove(done)
         done.release()
 
 
@@ -92,11 +92,11 @@ def close(timeout: float) -> None:
     global _closed
     _closed = True
     until = monotonic() + timeout
-    for done in list(_under_way):
+    for done in list(_rolling_back):
         done.acquire(timeout=max(until - monotonic(), 0))
 
 
-def require_kept(former: Transaction | None) -> None:
+def require_not_abandoned(former: Transaction | None) -> None:
     """ProgrammingError where work of one that was given up goes on here, and would begin another for its rest."""
     if former is not None and former.abandoned:
         raise ProgrammingError(
@@ -122,9 +122,9 @@ def line_of(origin: Origin | None) -> str:
 
 
 def _after_fork_in_child() -> None:
-    global _parts, _under_way
-    _inherited.append(_parts)
-    _parts, _under_way = {}, []
+    global _held, _rolling_back
+    _inherited.append(_held)
+    _held, _rolling_back = {}, []
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

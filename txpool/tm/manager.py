@@ -22,18 +22,18 @@ from weakref import ref
 from txpool import tracing
 from txpool.config.settings import CoordinatorSettings
 from txpool.errors import ConfigurationError, ProgrammingError
-from txpool.finishing import LIMIT, Piece, finish, ready
-from txpool.jobs.announcing import tell
+from txpool.finishing import LIMIT, PendingWork, finish, ready
+from txpool.jobs.announcing import publish
 from txpool.log import open_log
 from txpool.log.base import DecisionLog
 from txpool.metrics import Sample, add_source
 from txpool.metrics.catalogue import UNSETTLED
 from txpool.resources import cleanup
-from txpool.resources.patience import Patience
+from txpool.resources.patience import Deadlines
 from txpool.tm import dropped
 from txpool.tm.coordinator import Coordinator
 from txpool.tm.required import refuse_beginning_in_task, suspended
-from txpool.tm.settler import Settler
+from txpool.tm.settler import Resolver
 from txpool.tm.timers import Timers
 from txpool.tm.transaction import Status, Transaction
 from txpool.xid import make_gtrid, new_incarnation
@@ -41,7 +41,7 @@ from txpool.xid import make_gtrid, new_incarnation
 logger = logging.getLogger("txpool")
 
 #: Seconds of closing that what is in doubt may take, so that there is time for the rest.
-_SETTLING = 2.0
+_RESOLVE_TIME = 2.0
 
 _ambient: ContextVar[Transaction | None] = ContextVar("txpool.transaction", default=None)
 
@@ -64,7 +64,7 @@ def make_ambient(transaction: Transaction | None) -> Token[Transaction | None]:
     token = _ambient.set(transaction)
     if "pyspark" in sys.modules:
         try:
-            tell(transaction)
+            publish(transaction)
         except BaseException:  # an interrupt: nobody has the token, and so nobody would end what is ambient
             _ambient.reset(token)
             raise
@@ -76,7 +76,7 @@ def restore_ambient(token: Token[Transaction | None]) -> None:
     left = _ambient.get()
     _ambient.reset(token)
     if "pyspark" in sys.modules:
-        tell(_ambient.get(), left)
+        publish(_ambient.get(), left)
 
 
 def renew_ambient(transaction: Transaction, token: Token[Transaction | None]) -> Token[Transaction | None]:
@@ -96,9 +96,9 @@ class TransactionManager:
         #: Names transactions where no log is configured: those have one branch, and are never prepared.
         self._unlogged = new_incarnation()
         self._timers = Timers()
-        self._settler = Settler()
+        self._resolver = Resolver()
         #: That of a transaction without a timeout.
-        self._patience = Patience(None, settings.transaction_phase_two_wait)
+        self._phase_two_wait = Deadlines(None, settings.transaction_phase_two_wait)
 
     @property
     def log(self) -> DecisionLog | None:
@@ -121,7 +121,7 @@ class TransactionManager:
     @property
     def in_doubt(self) -> int:
         """How many of this process's transactions are in doubt, and still being asked for."""
-        return self._settler.pending
+        return self._resolver.pending
 
     def new_gtrid(self) -> str:
         """The name of a transaction that may begin later."""
@@ -142,10 +142,10 @@ class TransactionManager:
         if gtrid is None:
             gtrid = self.new_gtrid()
         seconds = self.settings.transaction_timeout if timeout is None else timeout
-        patience = self._patience
+        patience = self._phase_two_wait
         if seconds is not None:
-            patience = Patience(monotonic() + seconds, self.settings.transaction_phase_two_wait)
-        transaction = Transaction(gtrid, self.log, self._settle_later, patience)
+            patience = Deadlines(monotonic() + seconds, self.settings.transaction_phase_two_wait)
+        transaction = Transaction(gtrid, self.log, self._resolve_later, patience)
         if tracing.tracer is not None:
             transaction.trace = tracing.tracer.transaction(gtrid, traceparent)
         if seconds is not None:
@@ -172,8 +172,8 @@ class TransactionManager:
         timer = self._timers.after(seconds, due)
         transaction.after_completion(lambda _: timer.cancel())
 
-    def _settle_later(self, transaction: Transaction, coordinator: Coordinator) -> None:
-        self._settler.add(coordinator, transaction.settled)
+    def _resolve_later(self, transaction: Transaction, coordinator: Coordinator) -> None:
+        self._resolver.add(coordinator, transaction.resolved)
 
     def close(self) -> None:
         """Finish what is pending in this process, and give the incarnation up.
@@ -194,7 +194,7 @@ class TransactionManager:
         self._opening = threading.Lock()
         self._unlogged = new_incarnation()
         self._timers = Timers()
-        self._settler = Settler()
+        self._resolver = Resolver()
 
 
 # -- the process's own manager, and the functions over it ---------------------------------------------------------
@@ -241,7 +241,7 @@ def begin(timeout: float | None = None) -> Transaction:
         raise ProgrammingError(
             f"{active.gtrid} is active here: end it first, suspend() it, or nest by `with transaction()`"
         )
-    dropped.require_kept(active)
+    dropped.require_not_abandoned(active)
     refuse_beginning_in_task()
     frame = sys._getframe(1)
     origin = frame.f_code, frame.f_lasti
@@ -311,7 +311,7 @@ def _leave() -> None:
     left = _ambient.get()
     _ambient.set(None)
     if "pyspark" in sys.modules:
-        tell(None, left)
+        publish(None, left)
 
 
 def _ended_here(verb: str) -> Transaction:
@@ -347,7 +347,7 @@ def _close_at_exit() -> None:
         )
     started = monotonic()
     try:
-        dropped.close(_SETTLING)
+        dropped.close(_RESOLVE_TIME)
         _close(_open.copy(), None if left is None or left.ended else left, started)
     except BaseException as error:  # an impatient Ctrl-C
         logger.warning("what is not finished yet is left to recovery: the end was interrupted (%r)", error)
@@ -362,19 +362,19 @@ def _close(
     """
     started = monotonic() if started is None else started
     for manager in managers:
-        manager._settler.stop()
+        manager._resolver.stop()
     if left is not None and cleanup.pending():  # else its connections end it soon enough
         rollback = partial(left.rollback, leaving=True)
-        finish([Piece(f"{left.gtrid}: its rollback is left to its databases", rollback)], started + _SETTLING)
+        finish([PendingWork(f"{left.gtrid}: its rollback is left to its databases", rollback)], started + _RESOLVE_TIME)
     for manager in managers:
-        manager._settler.close(started + _SETTLING)
+        manager._resolver.close(started + _RESOLVE_TIME)
     pieces = [queue.piece() for queue in cleanup.pending()]
     for manager in managers:
         _open.discard(manager)
         log, manager._log = manager._log, None
         if log is not None:
             pieces.append(
-                Piece(f"the decision log of {log.node}: deleting what is finished is left to recovery", log.close)
+                PendingWork(f"the decision log of {log.node}: deleting what is finished is left to recovery", log.close)
             )
     if pieces:
         finish(pieces, started + LIMIT)

@@ -11,7 +11,7 @@ from txpool.errors import (
     TransactionInDoubt,
     TransactionRolledBack,
 )
-from txpool.resources.base import Answer
+from txpool.resources.base import BranchOutcome
 from txpool.tm.unit import Outcome, Result
 
 _HEURISTIC: dict[Outcome, type[TransactionError]] = {
@@ -32,7 +32,7 @@ def rolled_back(gtrid: str, why: str) -> TransactionRolledBack:
 def raise_outcome(result: Result, *, wanted: Outcome) -> None:
     """Raise what the result of a transaction means to its caller; return where it is the outcome wanted."""
     if result.interrupt is not None:
-        result.interrupt.add_note(f"{result.gtrid}: {_told(result)}")
+        result.interrupt.add_note(f"{result.gtrid}: {_describe(result)}")
         raise result.interrupt
     if result.outcome is not wanted:
         raise _error(result) from result.cause
@@ -43,18 +43,18 @@ def _error(result: Result) -> TransactionError:
     if isinstance(result.cause, TransactionRolledBack) and result.outcome is Outcome.ROLLED_BACK:
         return type(result.cause)(str(result.cause), gtrid=result.gtrid, datasource=datasource)
     kind = {Outcome.ROLLED_BACK: TransactionRolledBack, Outcome.IN_DOUBT: TransactionInDoubt} | _HEURISTIC
-    return kind[result.outcome](f"{result.gtrid}: {_told(result)}", gtrid=result.gtrid, datasource=datasource)
+    return kind[result.outcome](f"{result.gtrid}: {_describe(result)}", gtrid=result.gtrid, datasource=datasource)
 
 
-def _told(result: Result) -> str:
+def _describe(result: Result) -> str:
     because = "" if result.cause is None else f" ({_because(result.cause)})"
     if result.outcome is Outcome.COMMITTED:
         return f"committed{_pending(result)}"
     if result.outcome is Outcome.ROLLED_BACK:
         return f"rolled back{because}; nothing that was done within it stays, or will appear{_pending(result)}"
     if result.outcome is Outcome.IN_DOUBT:
-        if not result.knowable:
-            names = ", ".join(result.answers) or "the database"
+        if not result.resolvable:
+            names = ", ".join(result.branch_outcomes) or "the database"
             return (
                 f"in doubt{because}: the reply to the only COMMIT was lost, so it is committed or rolled back as a "
                 f"whole, and only the data in {names} can tell which. Look there before you do it again."
@@ -64,12 +64,12 @@ def _told(result: Result) -> str:
             "prepared, this process goes on asking, and recovery will tell. `txpool-recovery show` has the details; "
             "do not do the work again before it is settled."
         )
-    ends = ", ".join(f"{name} {answer.value}" for name, answer in sorted(result.answers.items()))
+    ends = ", ".join(f"{name} {answer.value}" for name, answer in sorted(result.branch_outcomes.items()))
     if result.outcome is Outcome.HEURISTIC_HAZARD:
-        gone = ", ".join(name for name, answer in result.answers.items() if answer is Answer.LOST)
+        gone = ", ".join(name for name, answer in result.branch_outcomes.items() if answer is BranchOutcome.LOST)
         what = f"a branch is gone from {gone}, which cannot say how it ended"
-        return f"{result.outcome.value}{because}: {what} ({ends}). {_SEE}"
-    return f"{result.outcome.value}{because}: somebody else ended a branch first ({ends}). {_SEE}"
+        return f"{result.outcome.value}{because}: {what} ({ends}). {_WHERE_TO_LOOK}"
+    return f"{result.outcome.value}{because}: somebody else ended a branch first ({ends}). {_WHERE_TO_LOOK}"
 
 
 def _because(cause: BaseException) -> str:
@@ -77,7 +77,7 @@ def _because(cause: BaseException) -> str:
     return "; ".join([f"{type(cause).__name__}: {str(cause).strip()}", *getattr(cause, "__notes__", ())])
 
 
-_SEE = "The record is kept: see `txpool-recovery show`, repair by hand, then `txpool-recovery forget`."
+_WHERE_TO_LOOK = "The record is kept: see `txpool-recovery show`, repair by hand, then `txpool-recovery forget`."
 
 
 def _pending(result: Result) -> str:

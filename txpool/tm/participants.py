@@ -38,7 +38,7 @@ class Enlistment(Protocol):
     def mode(self) -> str:
         """The datasource's: xa, cmr, last-resource or local."""
 
-    def doom(self) -> None:
+    def mark_unreusable(self) -> None:
         """A cancel is on its way, and may come late: its connection is for nobody else. Before `release`, no I/O."""
 
     def cancel(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from txpool import failpoints
-from txpool.resources.base import Participant, Reading
+from txpool.resources.base import Participant, ReadOnlyCheck
 
 logger = logging.getLogger("txpool")
 
@@ -22,7 +22,7 @@ class Readers:
     __slots__ = ("_open", "interrupt")
 
     def __init__(self) -> None:
-        self._open: dict[Participant, Reading] = {}
+        self._open: dict[Participant, ReadOnlyCheck] = {}
         #: A KeyboardInterrupt, or its like, that came while one of them ended.
         self.interrupt: BaseException | None = None
 
@@ -35,9 +35,9 @@ class Readers:
         With `committing` false they will end by `rollback`, and what is sent at a COMMIT only must be prepared.
         """
         failures: list[Exception] = []
-        asked: dict[Participant, Reading] = {}
+        asked: dict[Participant, ReadOnlyCheck] = {}
         for part in parts:
-            reading = part.reading(committing=committing)
+            reading = part.read_only_check(committing=committing)
             if reading is not None:
                 asked[part] = reading
         for part, reading in list(asked.items()):
@@ -79,7 +79,7 @@ class Readers:
             self._quietly(part.rollback, each)
         self._open = {}
 
-    def _quietly(self, step: Callable[[], object], reading: Reading | None) -> bool:
+    def _quietly(self, step: Callable[[], object], reading: ReadOnlyCheck | None) -> bool:
         try:
             step()
         except BaseException as error:

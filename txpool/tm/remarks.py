@@ -34,12 +34,12 @@ def checked_note(note: object) -> str:
     return note
 
 
-def remarks(note: str, traceparent: str) -> dict[str, str]:
+def decision_annotations(note: str, traceparent: str) -> dict[str, str]:
     """Those that there are."""
     return {key: text for key, text in ((NOTE, note), (TRACEPARENT, traceparent)) if text}
 
 
-def with_remarks(records: Sequence[BranchRecord], added: Mapping[str, str]) -> list[BranchRecord]:
+def with_annotations(records: Sequence[BranchRecord], added: Mapping[str, str]) -> list[BranchRecord]:
     """The records of a decision with these remarks, where there is a branch that has evidence.
 
     To a branch without evidence nothing is added: that it has none is how recovery judges it.
@@ -52,16 +52,16 @@ def with_remarks(records: Sequence[BranchRecord], added: Mapping[str, str]) -> l
     return found
 
 
-def shown(note: str) -> str:
+def printable(note: str) -> str:
     """A note as it can be shown, whoever has written it."""
     return "".join(each if each.isprintable() else "?" for each in note[:_LONGEST])
 
 
-def remarks_in(records: Iterable[BranchRecord]) -> dict[str, str]:
+def annotations_in(records: Iterable[BranchRecord]) -> dict[str, str]:
     """The remarks that a decision has; whoever may write one may have written anything."""
     for record in records:
         evidence = record.evidence if isinstance(record.evidence, Mapping) else {}
         note, traceparent = (str(evidence.get(key, "")) for key in (NOTE, TRACEPARENT))
         if note or traceparent:
-            return {NOTE: shown(note), TRACEPARENT: traceparent if _TRACEPARENT.fullmatch(traceparent) else ""}
+            return {NOTE: printable(note), TRACEPARENT: traceparent if _TRACEPARENT.fullmatch(traceparent) else ""}
     return {NOTE: "", TRACEPARENT: ""}

@@ -25,7 +25,7 @@ _NO_SLOT = "53200"
 _NEVER = (TransactionInDoubt, HeuristicError, TransactionTimeout)
 
 
-class Attempts:
+class RetryPolicy:
     """One call of a decorated function, which may be made several times."""
 
     __slots__ = ("_made", "_most", "_name", "begun")
@@ -63,7 +63,11 @@ class Attempts:
 
 def _worth_it(begun: Transaction, error: Exception) -> bool:
     """Whether all of it is known to be rolled back, everywhere, for a reason that may be gone next time."""
-    if begun.status is not Status.ROLLED_BACK or begun.pending or isinstance(begun.doom, TransactionTimeout):
+    if (
+        begun.status is not Status.ROLLED_BACK
+        or begun.unanswered
+        or isinstance(begun.rollback_cause, TransactionTimeout)
+    ):
         return False
     # What was being handled when it was raised counts as well: an inner transaction may be in doubt.
     if any(isinstance(each, _NEVER) for each in _chain(error, contexts=True)):

@@ -20,11 +20,11 @@ from txpool.tm.functions import is_coroutine_function, require_function
 from txpool.tm.manager import current, get_manager, make_ambient, renew_ambient, restore_ambient
 from txpool.tm.remarks import checked_note
 from txpool.tm.required import outside, refuse_beginning_in_task
-from txpool.tm.retry import Attempts
+from txpool.tm.retry import RetryPolicy
 from txpool.tm.transaction import Transaction
 
 if TYPE_CHECKING:
-    from txpool.once import Once, RecordIn
+    from txpool.once import IdempotentTransaction, RecordIn
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
     Errors at the block's end: TransactionRolledBack, TransactionTimeout, TransactionInDoubt, HeuristicError.
     """
 
-    __slots__ = ("_apart", "_note", "_once", "_span", "_timeout", "_token", "_transaction", "begun", "joined")
+    __slots__ = ("_independent", "_note", "_once", "_span", "_timeout", "_token", "_transaction", "begun", "joined")
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         #: The transaction that this block has begun; None where it has joined one.
         self.begun: Transaction | None = None
         #: In a Spark task it may be none of the driver's transaction.
-        self._apart = False
+        self._independent = False
 
     def __enter__(self) -> Transaction:
         ambient = current()
@@ -86,13 +86,13 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             if self._note and not ambient.note:
                 ambient.note = self._note
         else:
-            if "pyspark" in modules and not self._apart:
+            if "pyspark" in modules and not self._independent:
                 refuse_beginning_in_task()
             frame = _getframe(1)
             while frame.f_globals is _CONTEXTLIB and frame.f_back is not None:  # an ExitStack's
                 frame = frame.f_back
             origin = frame.f_code, frame.f_lasti
-            dropped.require_kept(ambient)
+            dropped.require_not_abandoned(ambient)
             self._begin(get_manager().new_transaction(self._timeout))
             self._transaction.origin = origin  # no call any more: an interrupt would leave it ambient
             self.begun = self._transaction
@@ -105,7 +105,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         return self._transaction
 
     @classmethod
-    def _of(cls, begun: Transaction) -> transaction:
+    def entered(cls, begun: Transaction) -> transaction:
         """A block that is entered already, whatever is ambient; who asked for it leaves it step by step."""
         block = cls()
         block.joined = False
@@ -124,7 +124,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._is_to_end(error):
+        if not self._ends_here(error):
             return
         # Ended while it is still ambient: before_completion callbacks work in it.
         try:
@@ -132,7 +132,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         finally:
             self._restore()
 
-    def _is_to_end(self, error: BaseException | None) -> bool:
+    def _ends_here(self, error: BaseException | None) -> bool:
         """Whether this block ends the transaction, now and here; where another does, the error is noted."""
         if self.joined:
             if error is not None:
@@ -143,7 +143,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             self._token = renew_ambient(self._transaction, self._token)
         except ValueError as elsewhere:
             if given_up:
-                dropped.leave(self._transaction)
+                dropped.roll_back_abandoned(self._transaction)
                 return False
             self._transaction.rollback(leaving=True)
             raise ProgrammingError(
@@ -154,7 +154,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             ) from error or elsewhere
         if given_up:
             try:
-                dropped.leave(self._transaction)
+                dropped.roll_back_abandoned(self._transaction)
             finally:
                 self._restore()
         return not given_up
@@ -171,7 +171,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         if self._transaction.trace is not None:
             self._transaction.trace.failed(error)
         self._transaction.rollback(leaving=True)
-        timeout = self._transaction.doom
+        timeout = self._transaction.rollback_cause
         if isinstance(timeout, TransactionTimeout) and isinstance(error, Exception) and error is not timeout:
             raise timeout from error  # the error is what being cancelled looked like from inside
 
@@ -242,7 +242,7 @@ def transactional(
             note=note,
         )
 
-        def once(args: Any, kwargs: Any) -> Once | None:
+        def once(args: Any, kwargs: Any) -> IdempotentTransaction | None:
             if transaction_id is None:
                 return None
             made = transaction_id(*args, **kwargs) if callable(transaction_id) else transaction_id
@@ -252,7 +252,7 @@ def transactional(
 
             @functools.wraps(function)
             async def call(*args: P.args, **kwargs: P.kwargs) -> Any:
-                made, named = Attempts(name, attempts), once(args, kwargs)
+                made, named = RetryPolicy(name, attempts), once(args, kwargs)
                 while True:
                     try:
                         with around(made, named):
@@ -267,7 +267,7 @@ def transactional(
 
             @functools.wraps(function)
             def call(*args: P.args, **kwargs: P.kwargs) -> T:
-                made, named = Attempts(name, attempts), once(args, kwargs)
+                made, named = RetryPolicy(name, attempts), once(args, kwargs)
                 while True:
                     try:
                         with around(made, named):
@@ -309,10 +309,10 @@ def _check_id(propagation: str, transaction_id: Any, record_in: Any) -> None:
         )
 
 
-def _once(transaction_id: Any, record_in: Any, function: Any = None) -> Once:
-    from txpool.once import Once  # which needs datasources, and those this
+def _once(transaction_id: Any, record_in: Any, function: Any = None) -> IdempotentTransaction:
+    from txpool.once import IdempotentTransaction  # which needs datasources, and those this
 
-    return Once.of(transaction_id, record_in, function)
+    return IdempotentTransaction.of(transaction_id, record_in, function)
 
 
 def origin_of(function: Any) -> dropped.Origin | None:
@@ -326,8 +326,8 @@ def _around(
     name: str,
     propagation: Propagation,
     timeout: float | None,
-    made: Attempts,
-    once: Once | None = None,
+    made: RetryPolicy,
+    once: IdempotentTransaction | None = None,
     *,
     origin: dropped.Origin | None,
     rollback_on: Exceptions,
@@ -350,7 +350,7 @@ def _around(
         return
     block = transaction(timeout, note=note)
     block._once = once
-    block._apart = propagation == "requires_new"
+    block._independent = propagation == "requires_new"
     token = make_ambient(None) if propagation in ("requires_new", "not_supported") else None
     try:
         if propagation == "not_supported":

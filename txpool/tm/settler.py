@@ -17,7 +17,7 @@ _LONGEST_PAUSE = 30.0
 _LEFT = "%s is not at its end, and this process asks no more: it is left to recovery"
 
 
-class Settler:
+class Resolver:
     """One daemon thread while anything is in doubt, none otherwise. Thread-safe."""
 
     def __init__(self) -> None:
@@ -31,13 +31,13 @@ class Settler:
         """How many transactions are still in doubt."""
         return len(self._waiting)
 
-    def add(self, coordinator: Coordinator, settled: Callable[[Result], object]) -> None:
+    def add(self, coordinator: Coordinator, resolved: Callable[[Result], object]) -> None:
         """Settle this one when it can be; `settled` hears the result, in the settler's thread."""
         with self._lock:
             if self._closed.is_set():
                 logger.warning(_LEFT, coordinator.gtrid)
                 return
-            self._waiting.append((coordinator, settled))
+            self._waiting.append((coordinator, resolved))
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="txpool-settler", daemon=True)
                 try:
@@ -69,8 +69,8 @@ class Settler:
             last = self._closed.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
             for item in list(self._waiting):
-                result = item[0].settle()
-                if result.settled:
+                result = item[0].retry()
+                if result.complete:
                     logger.warning(
                         "%s was not at its end and is settled now: %s",
                         result.gtrid,

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import cast
 
 from txpool.errors import ProgrammingError
-from txpool.resources.base import BranchRecord, OpenBranch, Place, Site, Vote
+from txpool.resources.base import BranchRecord, LocationKey, OpenBranch, PrepareLocation, Vote
 from txpool.tm import dropped, tally
 from txpool.tm.coordinator import Coordinator, Phase
 from txpool.tm.participants import Enlistable
@@ -23,7 +23,7 @@ class Subordinate(Transaction):
     """One task attempt's part of a global transaction. Whoever made it ends it: by prepare(), or by rollback()."""
 
     def __init__(
-        self, gtrid: str, *, write: int, partition: int, attempt: int, places: Collection[Place] | None = None
+        self, gtrid: str, *, write: int, partition: int, attempt: int, places: Collection[LocationKey] | None = None
     ) -> None:
         """`places` are those that the log has notes of; None where whoever coordinates sees to them."""
         super().__init__(gtrid, None, _never_in_doubt)
@@ -33,9 +33,9 @@ class Subordinate(Transaction):
         self._write = write
         self._partition = partition
         self._attempt = attempt
-        self._places = places
+        self._locations = places
 
-    def _admit(self, datasource: Enlistable) -> None:
+    def _require_atomic(self, datasource: Enlistable) -> None:
         if datasource.mode != "xa":
             raise ProgrammingError(
                 f"datasource {datasource.name} (mode={datasource.mode}) cannot be used inside a task of {self.gtrid}: "
@@ -58,8 +58,8 @@ class Subordinate(Transaction):
         """
         self._require_open()
         self._call_before()
-        if self.doom is not None:
-            raise self.doom
+        if self.rollback_cause is not None:
+            raise self.rollback_cause
         self.status = Status.COMMITTING
         try:
             working = [cast(OpenBranch, e.branch) for e in self._enlistments() if not e.branch.idle]
@@ -77,7 +77,7 @@ class Subordinate(Transaction):
                 task = TaskName(self._write, self._partition, self._attempt, len(working))
                 branch.name(make_xid(self.gtrid, number, branch.datasource, task=task))
             for branch in working:
-                self._require_noted(branch.site)
+                self._require_noted(branch.location)
             for branch in working:
                 branch.start_prepare()
             for branch in working:
@@ -92,16 +92,16 @@ class Subordinate(Transaction):
                 # To close a connection rolls back what was not sent a PREPARE, and cannot touch what was.
                 certain = enlistment.branch not in working or enlistment.branch in voted
                 _quietly(enlistment.release, self.status.value, reusable=certain)
-            dropped.let_go(self)
+            dropped.release(self)
             self._call_after()
             if readers.interrupt is not None:
                 raise readers.interrupt
 
-    def _require_noted(self, site: Site) -> None:
+    def _require_noted(self, site: PrepareLocation) -> None:
         """Nothing is prepared where recovery would not look for it after a crash."""
-        if self._places is None or site.place in self._places:
+        if self._locations is None or site.key in self._locations:
             return
-        if any(identity == site.identity for identity, _ in self._places):
+        if any(identity == site.identity for identity, _ in self._locations):
             why = (
                 f"this task logs in as another role (oid {site.role}) than the driver does: give both the same user, "
                 "whose secret the executors find by spark.executorEnv.…"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _begun = Counter()
 _prepared = Counter()
 _ended = {outcome: Counter() for outcome in Outcome}
-_settled = {outcome: Counter() for outcome in Outcome}
+_resolved = {outcome: Counter() for outcome in Outcome}
 
 #: Count a transaction that begins.
 begun = _begun.one
@@ -37,11 +37,11 @@ def ended(outcome: Outcome) -> None:
         _ended[outcome].one()
 
 
-def settled(outcome: Outcome, trace: Trace | None = None) -> None:
+def resolved(outcome: Outcome, trace: Trace | None = None) -> None:
     """Count one that has come to its end after its caller had gone, and tell its trace."""
-    _settled[outcome].one()
+    _resolved[outcome].one()
     if trace is not None:
-        trace.settled(outcome)
+        trace.resolved(outcome)
 
 
 class Stopwatch:
@@ -83,13 +83,13 @@ _LABELS = {each.value: each.name.lower() for each in Phase}
 def _samples() -> Iterator[Sample]:
     yield Sample(BEGUN, (), _begun.value())
     yield Sample(ENDED, ("prepared",), _prepared.value())
-    for family, counters in ((ENDED, _ended), (SETTLED, _settled)):
+    for family, counters in ((ENDED, _ended), (SETTLED, _resolved)):
         for outcome, counter in counters.items():
             yield Sample(family, (outcome.name.lower(),), counter.value())
 
 
 def _after_fork_in_child() -> None:
-    for counter in (_begun, _prepared, *_ended.values(), *_settled.values()):
+    for counter in (_begun, _prepared, *_ended.values(), *_resolved.values()):
         counter.restart()
 
 

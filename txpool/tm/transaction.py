@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, ParamSpec, cast
 from txpool.errors import ProgrammingError, TransactionRolledBack, TransactionTimeout
 from txpool.log.base import DecisionLog
 from txpool.metrics import instruments
-from txpool.resources.base import Answer, Branch, MarkedBranch, OpenBranch
-from txpool.resources.patience import FOREVER, Patience
+from txpool.resources.base import Branch, BranchOutcome, MarkedBranch, OpenBranch
+from txpool.resources.patience import NO_DEADLINES, Deadlines
 from txpool.tm import dropped, tally
-from txpool.tm.admission import require_adoptable, require_room, require_same
+from txpool.tm.admission import require_adoptable, require_atomic, require_same
 from txpool.tm.coordinator import Coordinator
 from txpool.tm.outcome import raise_outcome, rolled_back
 from txpool.tm.participants import Enlistable, Enlistment, Slot
-from txpool.tm.remarks import checked_note, remarks
-from txpool.tm.unit import Outcome, Result, Unit
+from txpool.tm.remarks import checked_note, decision_annotations
+from txpool.tm.unit import CommitRequest, Outcome, Result
 
 if TYPE_CHECKING:
     from txpool.tracing import Trace
@@ -65,8 +65,8 @@ class Transaction:
         self,
         gtrid: str,
         log: DecisionLog | None,
-        settle_later: Callable[[Transaction, Coordinator], object],
-        patience: Patience = FOREVER,
+        resolve_later: Callable[[Transaction, Coordinator], object],
+        deadlines: Deadlines = NO_DEADLINES,
     ) -> None:
         self.gtrid = gtrid
         self.status = Status.ACTIVE
@@ -75,21 +75,21 @@ class Transaction:
         #: True while a `with transaction()` block, or a decorator, will end it.
         self.scoped = False
         self._log = log
-        self._settle_later = settle_later
+        self._resolve_later = resolve_later
         self._pid = os.getpid()
         # Reentrant: a finaliser that ends a handle may doom it, wherever it strikes.
         self._lock = threading.RLock()
         self._slots: dict[str, Slot] = {}
         self._adopted: list[Branch] = []
         #: How long it waits for its databases.
-        self.patience = patience
-        self._loose_ends = False
-        self._growing = 0
-        self._doom: BaseException | None = None
+        self.deadlines = deadlines
+        self._late_branches = False
+        self._deferring = 0
+        self._rollback_cause: BaseException | None = None
         #: Nothing can doom it any more: it is being decided.
-        self._sealed = False
+        self._deciding = False
         #: Once it has ended: the datasources that have not answered, which recovery will finish.
-        self.pending: list[str] = []
+        self.unanswered: list[str] = []
         self._before: list[Callable[[], object]] = []
         self._interposed: list[Callable[[], object]] = []
         self._after: list[Callable[[Status], object]] = []
@@ -98,7 +98,7 @@ class Transaction:
 
     def __del__(self) -> None:
         if self.status in _OPEN:
-            dropped.leave(self)
+            dropped.roll_back_abandoned(self)
 
     def __repr__(self) -> str:
         enlisted = f": {', '.join(self._slots)}" if self._slots else ""
@@ -115,9 +115,9 @@ class Transaction:
         return self.status not in _OPEN
 
     @property
-    def doom(self) -> BaseException | None:
+    def rollback_cause(self) -> BaseException | None:
         """Why it can only roll back; None while it may commit."""
-        return self._doom
+        return self._rollback_cause
 
     @property
     def log(self) -> DecisionLog | None:
@@ -143,8 +143,8 @@ class Transaction:
                 self.require_active()
                 slot = self._slots.get(datasource.name)
                 if slot is None:
-                    self._admit(datasource)
-                    dropped.keep(self, self._slots, self._adopted)
+                    self._require_atomic(datasource)
+                    dropped.hold(self, self._slots, self._adopted)
                     slot = self._slots[datasource.name] = Slot(datasource)
         elif self.status is not Status.ACTIVE:
             self.require_active()
@@ -152,10 +152,10 @@ class Transaction:
             require_same(self.gtrid, slot.datasource, datasource)
         return slot.enlistment or slot.open(self, timeout)
 
-    def _admit(self, datasource: Enlistable) -> None:
+    def _require_atomic(self, datasource: Enlistable) -> None:
         """Refuse a part that could not be kept atomic; the transaction is as it was then."""
         if self._slots or self._adopted:
-            require_room(
+            require_atomic(
                 self.gtrid, self.datasources, datasource, adopted=bool(self._adopted), logged=self._log is not None
             )
 
@@ -178,14 +178,14 @@ class Transaction:
         if self.status is Status.ACTIVE:
             return
         if self.status is Status.MARKED_ROLLBACK:
-            if isinstance(self._doom, TransactionTimeout):
-                raise self._doom
+            if isinstance(self._rollback_cause, TransactionTimeout):
+                raise self._rollback_cause
             raise ProgrammingError(
                 f"{self.gtrid} is marked rollback-only: it can do nothing but roll back"
-            ) from self._doom
+            ) from self._rollback_cause
         raise ProgrammingError(f"{self.gtrid} has ended ({self.status.value}): it can take no more work")
 
-    def adopt(self, branches: Sequence[Branch], *, loose_ends: bool) -> None:
+    def adopt(self, branches: Sequence[Branch], *, late_branches: bool) -> None:
         """Take over branches that subordinates have prepared: from now on this transaction decides them.
 
         One that is marked rollback-only takes them, too, and rolls them back.
@@ -195,37 +195,41 @@ class Transaction:
                 self.require_active()
             require_adoptable(self.gtrid, self.datasources, logged=self._log is not None)
             self._adopted.extend(branches)
-            dropped.keep(self, self._slots, self._adopted)
-            self._loose_ends = self._loose_ends or loose_ends
+            dropped.hold(self, self._slots, self._adopted)
+            self._late_branches = self._late_branches or late_branches
 
     @contextmanager
-    def growing(self) -> Iterator[None]:
+    def defer_commit(self) -> Iterator[None]:
         """While another thread makes something of several steps a part of it: it does not commit a half of that."""
         with self._lock:
             self.require_active()
-            self._growing += 1
+            self._deferring += 1
         try:
             yield
         finally:
             with self._lock:
-                self._growing -= 1
+                self._deferring -= 1
 
     def set_rollback_only(self, reason: BaseException | None = None) -> None:
         """From now on it can only roll back. After the decision this changes nothing."""
         with self._lock:
             # While it is committing, the coordinator asks once more just before the decision.
-            if self.status in (Status.ACTIVE, Status.COMMITTING) and self._doom is None and not self._sealed:
-                self._doom = reason or rolled_back(self.gtrid, "it was marked rollback-only")
+            if (
+                self.status in (Status.ACTIVE, Status.COMMITTING)
+                and self._rollback_cause is None
+                and not self._deciding
+            ):
+                self._rollback_cause = reason or rolled_back(self.gtrid, "it was marked rollback-only")
             if self.status is Status.ACTIVE:
                 self.status = Status.MARKED_ROLLBACK
 
-    def _seal(self) -> BaseException | None:
+    def _begin_decision(self) -> BaseException | None:
         """Why it can only roll back; where there is nothing, it is too late for that from now on."""
         with self._lock:
-            if self._growing and self._doom is None:
-                self._doom = rolled_back(self.gtrid, "another thread was making something a part of it")
-            self._sealed = self._doom is None
-            return self._doom
+            if self._deferring and self._rollback_cause is None:
+                self._rollback_cause = rolled_back(self.gtrid, "another thread was making something a part of it")
+            self._deciding = self._rollback_cause is None
+            return self._rollback_cause
 
     def expire(self, seconds: float) -> None:
         """Its time is up: roll back only, and stop what is executing, a PREPARE too. Never acts after the decision."""
@@ -235,11 +239,11 @@ class Transaction:
         )
         self.set_rollback_only(error)
         with self._lock:  # as what releases them takes it: one is doomed before that, or not cancelled at all
-            if self._sealed or self.status not in (Status.MARKED_ROLLBACK, Status.COMMITTING):
+            if self._deciding or self.status not in (Status.MARKED_ROLLBACK, Status.COMMITTING):
                 return
             doomed = self._enlistments()
             for enlistment in doomed:
-                enlistment.doom()
+                enlistment.mark_unreusable()
         # It can only roll back now: a cancel that comes late never meets the decision, nor what follows from it.
         for enlistment in doomed:
             threading.Thread(target=enlistment.cancel, name="txpool-cancel", daemon=True).start()
@@ -275,15 +279,19 @@ class Transaction:
             if not isinstance(error, Exception):
                 raise
             raise rolled_back(self.gtrid, f"a before_completion callback failed: {error}") from error
-        if self._doom is not None:
+        if self._rollback_cause is not None:
             raise_outcome(self._end(committing=False), wanted=Outcome.ROLLED_BACK)
-            if isinstance(self._doom, TransactionRolledBack):
-                raise self._doom
-            raise rolled_back(self.gtrid, f"an inner block failed: {self._doom}") from self._doom
+            if isinstance(self._rollback_cause, TransactionRolledBack):
+                raise self._rollback_cause
+            raise rolled_back(self.gtrid, f"an inner block failed: {self._rollback_cause}") from self._rollback_cause
         result = self._end(committing=True)
-        if self._doom is not None and result.outcome is Outcome.ROLLED_BACK and result.cause is not self._doom:
+        if (
+            self._rollback_cause is not None
+            and result.outcome is Outcome.ROLLED_BACK
+            and result.cause is not self._rollback_cause
+        ):
             # What being stopped has looked like is less than why it was stopped.
-            self._doom.__cause__, result.cause = result.cause, self._doom
+            self._rollback_cause.__cause__, result.cause = result.cause, self._rollback_cause
         raise_outcome(result, wanted=Outcome.COMMITTED)
 
     def rollback(self, *, leaving: bool = False) -> None:
@@ -303,18 +311,18 @@ class Transaction:
                 "commit, raise or call set_rollback_only() to roll back"
             )
 
-    def settled(self, result: Result) -> None:
+    def resolved(self, result: Result) -> None:
         """Hear how it ended after all, having been in doubt."""
-        tally.settled(result.outcome, self.trace)
+        tally.resolved(result.outcome, self.trace)
         self.status = _STATUS.get(result.outcome, Status.HEURISTIC)
 
     @property
-    def foreign(self) -> bool:
+    def of_parent_process(self) -> bool:
         """Whether it is the parent process's, after a fork."""
         return os.getpid() != self._pid
 
     def _require_open(self) -> None:
-        if self.foreign:
+        if self.of_parent_process:
             raise ProgrammingError(f"{self.gtrid} is the parent process's: only that can end it")
         if self.ended:
             self.require_active()
@@ -322,7 +330,7 @@ class Transaction:
     def _call_before(self) -> None:
         for callbacks in (self._before, self._interposed):
             for callback in callbacks:  # which may register another, to be called in its turn
-                if self._doom is not None:
+                if self._rollback_cause is not None:
                     return
                 callback()
 
@@ -331,7 +339,7 @@ class Transaction:
             self._require_open()
             self.status = Status.COMMITTING if committing else Status.ROLLING_BACK
         try:
-            unit = self._unit()
+            unit = self._commit_request()
         except BaseException:  # it was interrupted while it waited for another thread's statement
             self._reopen()
             if committing:
@@ -343,11 +351,11 @@ class Transaction:
         result = coordinator.commit() if committing else coordinator.rollback()
         tally.ended(result.outcome)
         self.status = _STATUS.get(result.outcome, Status.HEURISTIC)
-        self.pending = result.pending
+        self.unanswered = result.pending
         if trace is not None:
-            trace.ended(result, self._note, committing=committing, doom=self._doom)
-        if not result.settled and result.knowable:
-            self._settle_later(self, coordinator)
+            trace.ended(result, self._note, committing=committing, rollback_cause=self._rollback_cause)
+        if not result.complete and result.resolvable:
+            self._resolve_later(self, coordinator)
         self._release(result)
         self._call_after()
         return result
@@ -355,16 +363,18 @@ class Transaction:
     def _reopen(self) -> None:
         """Its end had begun, and nothing of that was sent: it can be rolled back."""
         with self._lock:
-            self.status = Status.ACTIVE if self._doom is None else Status.MARKED_ROLLBACK
+            self.status = Status.ACTIVE if self._rollback_cause is None else Status.MARKED_ROLLBACK
 
     def _enlistments(self) -> list[Enlistment]:
         slots = list(self._slots.values())  # other threads may enlist, and end it, meanwhile
         return [slot.enlistment for slot in slots if slot.enlistment is not None]
 
-    def _unit(self) -> Unit:
-        unit = Unit(self.gtrid, adopted=self._adopted, loose_ends=self._loose_ends, doomed=self._seal)
+    def _commit_request(self) -> CommitRequest:
+        unit = CommitRequest(
+            self.gtrid, adopted=self._adopted, late_branches=self._late_branches, rollback_cause=self._begin_decision
+        )
         if self._note or self.trace is not None:
-            unit.remarks = remarks(self._note, "" if self.trace is None else self.trace.traceparent)
+            unit.annotations = decision_annotations(self._note, "" if self.trace is None else self.trace.traceparent)
         for enlistment in self._enlistments():
             if enlistment.mode == "cmr":
                 unit.marked = cast(MarkedBranch, enlistment.branch)
@@ -378,10 +388,13 @@ class Transaction:
         with self._lock:
             slots, self._slots = self._slots, {}
         if slots or self._adopted:
-            dropped.let_go(self)
+            dropped.release(self)
         for name, slot in slots.items():
             if slot.enlistment is not None:
-                certain = result.outcome is not Outcome.IN_DOUBT and result.answers.get(name) is not Answer.UNKNOWN
+                certain = (
+                    result.outcome is not Outcome.IN_DOUBT
+                    and result.branch_outcomes.get(name) is not BranchOutcome.UNKNOWN
+                )
                 _quietly(slot.enlistment.release, self.status.value, reusable=certain)
 
     def _call_after(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from txpool.resources.base import Answer, Branch, MarkedBranch, OpenBranch
+from txpool.resources.base import Branch, BranchOutcome, MarkedBranch, OpenBranch
 
 
 class Outcome(Enum):
@@ -22,7 +22,7 @@ class Outcome(Enum):
 
 
 @dataclass(slots=True)
-class Unit:
+class CommitRequest:
     """What one global transaction consists of when its commit begins."""
 
     gtrid: str
@@ -33,11 +33,11 @@ class Unit:
     #: The last resource: committed, without a mark, once all others have prepared. Not safe over a crash just there.
     last: OpenBranch | None = None
     #: Something of this gtrid may still appear (a Spark attempt that nobody has heard of).
-    loose_ends: bool = False
+    late_branches: bool = False
     #: Why it must not commit (timed out, rollback-only), asked once more just before the decision.
-    doomed: Callable[[], BaseException | None] = lambda: None
+    rollback_cause: Callable[[], BaseException | None] = lambda: None
     #: What is kept with the decision for people and for traces.
-    remarks: Mapping[str, str] | None = None
+    annotations: Mapping[str, str] | None = None
 
 
 @dataclass(slots=True)
@@ -46,22 +46,22 @@ class Result:
 
     outcome: Outcome
     gtrid: str
-    answers: dict[str, Answer] = field(default_factory=dict)
+    branch_outcomes: dict[str, BranchOutcome] = field(default_factory=dict)
     #: The first thing that went wrong.
     cause: BaseException | None = None
     #: A KeyboardInterrupt or its like that arrived on the way, to be raised again once the protocol has ended.
     interrupt: BaseException | None = None
     #: In doubt only: whether recovery, or a later attempt, can ever find the truth.
-    knowable: bool = True
+    resolvable: bool = True
     #: The log has not been told yet what it may forget, or what is unaccounted for.
-    untold: bool = False
+    unreported: bool = False
 
     @property
-    def settled(self) -> bool:
+    def complete(self) -> bool:
         """Whether there is nothing left to do for a later attempt."""
-        return self.outcome is not Outcome.IN_DOUBT and not self.untold
+        return self.outcome is not Outcome.IN_DOUBT and not self.unreported
 
     @property
     def pending(self) -> list[str]:
         """The datasources that have not answered: recovery asks them again."""
-        return [name for name, answer in self.answers.items() if answer is Answer.UNKNOWN]
+        return [name for name, answer in self.branch_outcomes.items() if answer is BranchOutcome.UNKNOWN]

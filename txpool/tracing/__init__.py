@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from txpool.tracing.logs import GtridFilter, attach_filter
 
 if TYPE_CHECKING:
-    from txpool.resources.base import Answer, BranchRecord
+    from txpool.resources.base import BranchOutcome, BranchRecord
     from txpool.tm.coordinator import Phase
     from txpool.tm.participants import Enlistable
     from txpool.tm.unit import Outcome, Result
@@ -42,10 +42,10 @@ class Trace(Protocol):
     def failed(self, error: BaseException) -> None:
         """It is to end for this error, or has ended by it."""
 
-    def ended(self, result: Result, note: str, *, committing: bool, doom: BaseException | None) -> None:
+    def ended(self, result: Result, note: str, *, committing: bool, rollback_cause: BaseException | None) -> None:
         """Hear how it ended for its caller, who has committed or rolled back, and why it could only roll back."""
 
-    def settled(self, outcome: Outcome) -> None:
+    def resolved(self, outcome: Outcome) -> None:
         """Hear how it ended after all, having been in doubt."""
 
     def close(self) -> None:
@@ -68,8 +68,8 @@ class Tracer(Protocol):
         """A Spark task's part of one."""
 
     def recover(
-        self, verb: str, record: BranchRecord, traceparent: str, act: Callable[[BranchRecord], Answer]
-    ) -> Answer:
+        self, verb: str, record: BranchRecord, traceparent: str, act: Callable[[BranchRecord], BranchOutcome]
+    ) -> BranchOutcome:
         """Have recovery end a branch; raises what `act` raises."""
 
     def flush(self) -> None:

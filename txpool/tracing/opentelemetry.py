@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, TracerProvider
 
-    from txpool.resources.base import Answer, BranchRecord
+    from txpool.resources.base import BranchOutcome, BranchRecord
     from txpool.tm.participants import Enlistable
     from txpool.tm.unit import Result
 
@@ -105,8 +105,8 @@ class _Tracer:
         return _TaskSpans(self._tracer, "txpool.task", attributes, _within(traceparent))
 
     def recover(
-        self, verb: str, record: BranchRecord, traceparent: str, act: Callable[[BranchRecord], Answer]
-    ) -> Answer:
+        self, verb: str, record: BranchRecord, traceparent: str, act: Callable[[BranchRecord], BranchOutcome]
+    ) -> BranchOutcome:
         spans = self._recovering(verb, record, traceparent)
         try:
             answer = act(record)
@@ -192,27 +192,27 @@ class _Spans:
     @_harmless
     def answered(self, answer: str, *, wanted: str) -> None:
         """The one database of this span has answered."""
-        _answer(self._span, answer, wanted)
+        _end_branch_span(self._span, answer, wanted)
 
     @_harmless
-    def ended(self, result: Result, note: str, *, committing: bool, doom: BaseException | None) -> None:
+    def ended(self, result: Result, note: str, *, committing: bool, rollback_cause: BaseException | None) -> None:
         outcome, wanted = result.outcome, "committed" if result.outcome is Outcome.COMMITTED else "rolled back"
         for name, span in list(self._datasources.items()):
-            if name in result.answers:
-                _answer(span, result.answers[name].value, wanted)
+            if name in result.branch_outcomes:
+                _end_branch_span(span, result.branch_outcomes[name].value, wanted)
         self._span.set_attribute("txpool.outcome", outcome.name.lower())
-        self._span.set_attribute("txpool.datasources", sorted({*self._datasources, *result.answers}))
+        self._span.set_attribute("txpool.datasources", sorted({*self._datasources, *result.branch_outcomes}))
         if note:
             self._span.set_attribute("txpool.note", note)
-        if doom is not None or outcome is not (Outcome.COMMITTED if committing else Outcome.ROLLED_BACK):
-            why = doom or result.cause
+        if rollback_cause is not None or outcome is not (Outcome.COMMITTED if committing else Outcome.ROLLED_BACK):
+            why = rollback_cause or result.cause
             if why is not None:
                 self._span.set_attribute("error.type", type(why).__qualname__)
             self._span.set_status(api.StatusCode.ERROR, outcome.value)
         self.close()
 
     @_harmless
-    def settled(self, outcome: Outcome) -> None:
+    def resolved(self, outcome: Outcome) -> None:
         self._end_phase(None)
         attributes = {"txpool.outcome": outcome.name.lower()}
         self._tracer.start_span("txpool.settled", self._inside, attributes=attributes).end()
@@ -232,11 +232,11 @@ class _Spans:
 class _TaskSpans(_Spans):
     """Those of a Spark task: its part of the transaction ends before it does."""
 
-    def ended(self, result: Result, note: str, *, committing: bool, doom: BaseException | None) -> None:
+    def ended(self, result: Result, note: str, *, committing: bool, rollback_cause: BaseException | None) -> None:
         """Its own outcome is the task's; the transaction's is the driver's."""
 
 
-def _answer(span: Span, answer: str, wanted: str) -> None:
+def _end_branch_span(span: Span, answer: str, wanted: str) -> None:
     span.set_attribute("txpool.answer", answer)
     if answer != wanted:
         span.set_status(api.StatusCode.ERROR, answer)
@@ -258,8 +258,8 @@ _FAILURES = frozenset(
     {
         (Phase.PREPARE, Phase.ROLLBACK),
         (Phase.DECIDE, Phase.ROLLBACK),
-        (Phase.DECIDE, Phase.ESTABLISH),
-        (Phase.ESTABLISH, Phase.IN_DOUBT),
+        (Phase.DECIDE, Phase.RESOLVE),
+        (Phase.RESOLVE, Phase.IN_DOUBT),
         (Phase.ONE_PHASE, Phase.IN_DOUBT),
     }
 )

@@ -82,7 +82,7 @@ def in_transaction(timeout: float | None = None) -> Any:
             begun = await to_thread.run_sync(lambda: get_manager().new_transaction(timeout))
             begun.origin = origin_of(endpoint)
             # Whatever was ambient where the server started is none of this request's.
-            block = transaction._of(begun)
+            block = transaction.entered(begun)
             connection.scope[TRANSACTION] = begun
             try:
                 yield begun
@@ -137,7 +137,7 @@ def _require_synchronous(endpoint: Any) -> None:
 async def _leave(block: transaction, error: BaseException | None) -> None:
     if isinstance(error, asyncio.CancelledError):
         block._transaction.abandoned = True  # the endpoint's thread goes on
-    if not block._is_to_end(error):
+    if not block._ends_here(error):
         return
     try:
         await _to_its_end(block, error)

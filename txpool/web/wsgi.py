@@ -115,8 +115,8 @@ class TransactionMiddleware:
                 environ[TRANSACTION] = begun
                 with closing(answer.collected(self._app, environ)) as steps:
                     for _ in steps:
-                        if isinstance(begun.doom, TransactionTimeout) and not is_error(answer.code):
-                            raise begun.doom  # an endless body ends so
+                        if isinstance(begun.rollback_cause, TransactionTimeout) and not is_error(answer.code):
+                            raise begun.rollback_cause  # an endless body ends so
                 if body is not None:
                     body.require_uncut()  # whatever the application has made of it
                 commits = not (answer.failed or self._rollback_on_status(answer.code))

@@ -14,8 +14,8 @@ from tests.crash.disk.tape import Fault, Sync, Tape, Write
 from tests.crash.disk.vfs import FileSystem
 from tests.crash.disk.work import FOLDER, NODE, Fact, History, Life, branches_of, differences, facts_of
 from txpool.errors import LogError
-from txpool.log import Life as Alive
-from txpool.log import Settled, SqliteLog
+from txpool.log import IncarnationState as Alive
+from txpool.log import Resolution, SqliteLog
 from txpool.xid import make_gtrid
 
 #: Bytes of a write-ahead log's header.
@@ -173,13 +173,13 @@ def _settle(log: SqliteLog, history: History, facts: set[Fact], gtrids: list[str
     unsure = [gtrid for gtrid in gtrids if len(history.start.get(("decided", gtrid), ())) > 1]
     for gtrid in {*unsure, *random.sample(gtrids, min(2, len(gtrids)))}:
         committed = ("decided", gtrid) in facts
-        answers: list[Settled] = []
+        answers: list[Resolution] = []
         history.call(
             "abort",
             {("aborted", gtrid): not committed},
             lambda gtrid=gtrid, answers=answers: answers.append(log.abort(gtrid)),  # type: ignore[misc]
         )
-        if answers != [Settled.COMMITTED if committed else Settled.ABORTED]:
+        if answers != [Resolution.COMMITTED if committed else Resolution.ABORTED]:
             problems.append(f"{gtrid}: found as decided: {committed}; the abort record's answer: {answers}")
     own = log.incarnation
     gtrid = make_gtrid(NODE, own, 1)

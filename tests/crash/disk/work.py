@@ -11,7 +11,7 @@ from typing import Final
 
 from tests.crash.disk.tape import Tape
 from txpool.errors import LogError, LogUnknown
-from txpool.log import Heuristic, Refused, Settled, SqliteLog
+from txpool.log import Heuristic, Refused, Resolution, SqliteLog
 from txpool.resources.base import BranchRecord
 from txpool.xid import make_gtrid, make_xid
 
@@ -246,7 +246,7 @@ class Life:
 
     def abort(self, log: SqliteLog, gtrid: str) -> Call:
         def aborting() -> dict[Fact, bool]:
-            committed = log.abort(gtrid) is Settled.COMMITTED
+            committed = log.abort(gtrid) is Resolution.COMMITTED
             return {("decided", gtrid): committed, ("aborted", gtrid): not committed}
 
         return self.history.call("abort", {("aborted", gtrid): True}, aborting)
@@ -260,7 +260,7 @@ class Life:
 
     def note(self, log: SqliteLog, gtrid: str) -> None:
         heuristic = Heuristic(gtrid, "1:orders:L", "orders", "commit", "rolled back")
-        self.history.call("note", {("noted", gtrid): True}, lambda: log.note(heuristic))
+        self.history.call("note", {("noted", gtrid): True}, lambda: log.record_heuristic(heuristic))
 
     def forget(self, log: SqliteLog, gtrid: str) -> None:
         """Lazy: whether it is durable is not known before a flush."""

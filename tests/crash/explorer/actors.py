@@ -23,7 +23,7 @@ from txpool.config.settings import RecoverySettings
 from txpool.spark.commit.attempts import earlier_attempt
 from txpool.spark.commit.listing import list_attempts
 from txpool.tm.coordinator import Coordinator
-from txpool.tm.unit import Unit
+from txpool.tm.unit import CommitRequest
 from txpool.xid import TaskName, Xid, make_xid
 
 #: Where a process stands that has ended, or is dead.
@@ -153,24 +153,24 @@ def coordinator_program(scenario: Scenario) -> Callable[[Any], None]:
             xid = _adopted(scenario, port, name) if scenario.retries else task_xid(scenario, name)
             return ModelBranch(port, name, evidence=scenario.evidence, xid=xid)
 
-        unit = Unit(
+        unit = CommitRequest(
             GTRID,
             branches=[
                 ModelBranch(port, name, evidence=scenario.evidence, asked=scenario.asked) for name in scenario.opened
             ],
             adopted=[known(name) for name in scenario.adopted],
             marked=ModelMarked(port, asked=scenario.asked) if scenario.marked else None,
-            loose_ends=scenario.loser,
+            late_branches=scenario.loser,
         )
         coordinator = Coordinator(unit, _log(scenario, port))
         result = coordinator.rollback() if scenario.rolls_back else coordinator.commit()
-        port.call("report", result.outcome, result.knowable)
+        port.call("report", result.outcome, result.resolvable)
         for _ in range(_SETTLES):
-            if result.settled or not result.knowable:
+            if result.complete or not result.resolvable:
                 return
-            result = coordinator.settle()
-            port.call("report", result.outcome, result.knowable)
-        if not result.settled:
+            result = coordinator.retry()
+            port.call("report", result.outcome, result.resolvable)
+        if not result.complete:
             port.call("wait", "")  # the settler would go on, for as long as the process lives
 
     return program

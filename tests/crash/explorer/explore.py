@@ -24,7 +24,7 @@ from tests.crash.explorer.actors import (
 from tests.crash.explorer.finale import Finale, kill, land
 from tests.crash.explorer.scenarios import Scenario
 from tests.crash.explorer.world import INCARNATION, LEDGER, Command, Lost, Machine, Reply, World
-from txpool.log.base import Life
+from txpool.log.base import IncarnationState
 from txpool.resources.base import Refused
 from txpool.tm.unit import Outcome
 
@@ -255,8 +255,8 @@ class Explorer:
         if faults.crashes and not dead:
             spent = state._replace(faults=faults._replace(crashes=faults.crashes - 1))
             yield "crash", _moved(spent, 0, kill(world, self.machine), DEAD)
-        if faults.leases and not dead and world.life is Life.ALIVE:
-            log = world.log._replace(lives=((INCARNATION, Life.DEAD),))
+        if faults.leases and not dead and world.life is IncarnationState.ALIVE:
+            log = world.log._replace(lives=((INCARNATION, IncarnationState.DEAD),))
             taken = faults._replace(leases=faults.leases - 1)
             yield "lease", state._replace(world=world._replace(log=log), faults=taken)
         if faults.cuts:

@@ -8,7 +8,7 @@ from tests.crash.explorer.actors import DEAD, ENDED, manager_of, unpack
 from tests.crash.explorer.scenarios import Scenario
 from tests.crash.explorer.words import answer_of, describe
 from tests.crash.explorer.world import GTRID, INCARNATION, LEDGER, Command, Machine, Reply, World, named
-from txpool.log.base import Life
+from txpool.log.base import IncarnationState
 from txpool.tm.unit import Outcome
 
 _READS = {"list", "rows", "reach", "sites", "incarnations", "expired", "finished", "pointers", "decisions", "aborted"}
@@ -58,7 +58,7 @@ class Finale:
 
     def problem(self, world: World, position: int, reported: Outcome | None) -> str:
         """What is wrong with this end of an execution, or nothing."""
-        lives = position == ENDED and world.life is not Life.DEAD and reported is not Outcome.IN_DOUBT
+        lives = position == ENDED and world.life is not IncarnationState.DEAD and reported is not Outcome.IN_DOUBT
         starts = [(world, True)] if lives else []
         starts.append((kill(world, self._machine), False))
         starts += [(after, False) for after in self._without_power(world)]
@@ -70,7 +70,7 @@ class Finale:
 
     def tell(self, world: World, position: int, reported: Outcome | None) -> list[str]:
         """The story of the end in which something is wrong."""
-        lives = position == ENDED and world.life is not Life.DEAD and reported is not Outcome.IN_DOUBT
+        lives = position == ENDED and world.life is not IncarnationState.DEAD and reported is not Outcome.IN_DOUBT
         starts = [("the coordinator lives on; recovery scans", world, True)] if lives else []
         dead = "the coordinator is dead; recovery scans" if position == DEAD else "the coordinator dies; recovery scans"
         starts.append((dead, kill(world, self._machine), False))
@@ -175,7 +175,7 @@ class Finale:
         if "decision" in world.unsynced:
             log = log._replace(outcomes=frozenset(kept for kept in log.outcomes if kept[1] is None))
         if "fence" in world.unsynced:
-            log = log._replace(lives=((INCARNATION, Life.DEAD),))
+            log = log._replace(lives=((INCARNATION, IncarnationState.DEAD),))
         on_their_way = tuple(command for command in world.late if command[1] != "log")
         lost = world._replace(log=log, unsynced=frozenset(), shadow=None, late=on_their_way)
         if "row" in world.unsynced:
@@ -191,7 +191,9 @@ def kill(world: World, machine: Machine) -> World:
     for name in machine.names:
         world = machine.apply(world, ("leave", name))[0]
     world = machine.apply(world, ("leave", "ledger"))[0] if world.ledger else world
-    lives = tuple((name, Life.DEAD if life is Life.ALIVE else life) for name, life in world.log.lives)
+    lives = tuple(
+        (name, IncarnationState.DEAD if life is IncarnationState.ALIVE else life) for name, life in world.log.lives
+    )
     return world._replace(log=world.log._replace(lives=lives))
 
 

@@ -6,17 +6,26 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from tests.crash.explorer.world import GTRID, INCARNATION, LEDGER, NODE, OURS, RIGHT, No, Rec, freeze, site_of, thaw
-from txpool.log.base import Decision, Heuristic, Life, Memo
-from txpool.log.sites import SiteNote
-from txpool.resources.base import Answer, BranchRecord, MarkedRow, PreparedBranch, Refused, Settled, Site, Vote
+from txpool.log.base import Decision, Heuristic, IncarnationState, SideRecord
+from txpool.log.sites import LocationNote
+from txpool.resources.base import (
+    BranchOutcome,
+    BranchRecord,
+    MarkedRow,
+    PreparedBranch,
+    PrepareLocation,
+    Refused,
+    Resolution,
+    Vote,
+)
 from txpool.xid import Xid
 
 _ANSWERS = {
-    "committed": Answer.COMMITTED,
-    "aborted": Answer.ROLLED_BACK,
-    "absent": Answer.LOST,
-    "in progress": Answer.UNKNOWN,
-    "refused": Answer.UNKNOWN,  # it belongs to somebody else
+    "committed": BranchOutcome.COMMITTED,
+    "aborted": BranchOutcome.ROLLED_BACK,
+    "absent": BranchOutcome.LOST,
+    "in progress": BranchOutcome.UNKNOWN,
+    "refused": BranchOutcome.UNKNOWN,  # it belongs to somebody else
 }
 
 
@@ -29,7 +38,7 @@ class Port(Protocol):
         """The answer; an exception where there is none, or an error."""
 
 
-class ModelReading:
+class ModelReadOnlyCheck:
     """The question to a part, and the end of one that has only read."""
 
     def __init__(self, port: Port, datasource: str) -> None:
@@ -84,21 +93,21 @@ class ModelBranch:
         return BranchRecord(self._xid, self.datasource, self.datasource, evidence)
 
     @property
-    def site(self) -> Site:
+    def location(self) -> PrepareLocation:
         return site_of(self.datasource)
 
     def name(self, xid: Xid) -> None:
         self._xid = xid
 
-    def disturb(self, command: str) -> None:
+    def ended_by_sql(self, command: str) -> None:
         raise AssertionError("nobody disturbs a model")
 
-    def reading(self, *, committing: bool) -> ModelReading | None:
-        return ModelReading(self._port, self.datasource) if self._asked else None
+    def read_only_check(self, *, committing: bool) -> ModelReadOnlyCheck | None:
+        return ModelReadOnlyCheck(self._port, self.datasource) if self._asked else None
 
-    def rollback(self) -> Answer:
+    def rollback(self) -> BranchOutcome:
         self._port.call("leave", self.datasource)
-        return Answer.ROLLED_BACK
+        return BranchOutcome.ROLLED_BACK
 
     def start_prepare(self) -> None:
         if self._stage == "prepared":
@@ -118,22 +127,22 @@ class ModelBranch:
     def start_commit(self) -> None:
         self._send("commit", self.datasource, self._xid.bqual, self._evidence, True)
 
-    def await_commit(self) -> Answer:
+    def await_commit(self) -> BranchOutcome:
         return _ANSWERS[self._receive()]
 
     def start_rollback(self) -> None:
         if self._stage == "prepared":
             self._send("rollback", self.datasource, self._xid.bqual, self._evidence, True)
 
-    def await_rollback(self) -> Answer:
+    def await_rollback(self) -> BranchOutcome:
         if self._stage == "prepared":
             return _ANSWERS[self._receive()]
         if self._stage == "lost":
             answer = _ANSWERS[self._port.call("rollback", self.datasource, self._xid.bqual, False, True)]
-            return Answer.UNKNOWN if answer is Answer.LOST else answer
+            return BranchOutcome.UNKNOWN if answer is BranchOutcome.LOST else answer
         return self.rollback()
 
-    def commit_one_phase(self) -> Answer:
+    def commit_one_phase(self) -> BranchOutcome:
         return _alone(self._port, self.datasource)
 
     def _send(self, *command: Any) -> None:
@@ -159,14 +168,14 @@ class ModelMarked:
         self._asked = asked
         self._recs: tuple[Rec, ...] = ()
 
-    def disturb(self, command: str) -> None:
+    def ended_by_sql(self, command: str) -> None:
         raise AssertionError("nobody disturbs a model")
 
-    def commit_one_phase(self) -> Answer:
+    def commit_one_phase(self) -> BranchOutcome:
         return _alone(self._port, LEDGER)
 
-    def reading(self, *, committing: bool) -> ModelReading | None:
-        return ModelReading(self._port, LEDGER) if self._asked else None
+    def read_only_check(self, *, committing: bool) -> ModelReadOnlyCheck | None:
+        return ModelReadOnlyCheck(self._port, LEDGER) if self._asked else None
 
     def identity(self) -> str:
         return RIGHT
@@ -183,9 +192,9 @@ class ModelMarked:
             recs = self._recs if "unsealed" in self._port.flaws else freeze(branches)
             self._port.call("seal", LEDGER, gtrid, recs)
 
-    def abort(self, gtrid: str) -> Settled:
+    def abort(self, gtrid: str) -> Resolution:
         kept = self._port.call("abort", LEDGER, gtrid, self.identity())
-        return Settled.ABORTED if kept is None else Settled.COMMITTED
+        return Resolution.ABORTED if kept is None else Resolution.COMMITTED
 
     def forget(self, gtrid: str) -> None:
         try:
@@ -193,19 +202,19 @@ class ModelMarked:
         except Exception:
             return  # a clean-up queue deletes it another time, or recovery does
 
-    def rollback(self) -> Answer:
+    def rollback(self) -> BranchOutcome:
         self._port.call("leave", LEDGER)
-        return Answer.ROLLED_BACK
+        return BranchOutcome.ROLLED_BACK
 
 
-def _alone(port: Port, datasource: str) -> Answer:
+def _alone(port: Port, datasource: str) -> BranchOutcome:
     try:
         port.call("alone", datasource)
     except No:
-        return Answer.ROLLED_BACK
+        return BranchOutcome.ROLLED_BACK
     except Exception:
-        return Answer.UNKNOWN
-    return Answer.COMMITTED
+        return BranchOutcome.UNKNOWN
+    return BranchOutcome.COMMITTED
 
 
 class ModelLog:
@@ -218,7 +227,7 @@ class ModelLog:
         """`noted` is where the node has prepared long ago: nobody notes that again, nor needs to look."""
         self._call = port.call
         self._flaws = port.flaws
-        self._noted = None if noted is None else [SiteNote(NODE, site_of(name)) for name in noted]
+        self._noted = None if noted is None else [LocationNote(NODE, site_of(name)) for name in noted]
 
     def nodes(self) -> frozenset[str]:
         return frozenset({NODE})
@@ -231,7 +240,7 @@ class ModelLog:
             return
         self._call("record", "log", gtrid, freeze(branches))
 
-    def abort(self, gtrid: str) -> Settled:
+    def abort(self, gtrid: str) -> Resolution:
         return self._call("abort", "log", gtrid)  # type: ignore[no-any-return]
 
     def forget(self, gtrid: str) -> None:
@@ -261,16 +270,16 @@ class ModelLog:
     def pointers(self) -> dict[str, str]:
         return dict(self._call("pointers", "log"))
 
-    def incarnations(self) -> dict[str, Life]:
+    def incarnations(self) -> dict[str, IncarnationState]:
         return dict(self._call("incarnations", "log"))
 
-    def note(self, heuristic: Heuristic) -> None:
+    def record_heuristic(self, heuristic: Heuristic) -> None:
         self._call("note", "log", heuristic.bqual, heuristic.decided, heuristic.ended)
 
     def heuristics(self) -> list[Heuristic]:
         return [Heuristic(GTRID, b, "", decided, ended) for b, decided, ended in self._call("heuristics", "log")]
 
-    def dismiss(self, gtrid: str, bqual: str | None = None) -> None:
+    def dismiss_heuristics(self, gtrid: str, bqual: str | None = None) -> None:
         raise AssertionError("only a person dismisses")
 
     def purge(self, gtrids: Iterable[str]) -> None:
@@ -282,28 +291,28 @@ class ModelLog:
     def expired(self, incarnations: Iterable[str] | None = None) -> set[str]:
         return set(self._call("expired", "log", tuple(incarnations or ())))
 
-    def note_site(self, site: Site) -> None:
+    def note_location(self, site: PrepareLocation) -> None:
         if self._noted is None:
             self._call("note_site", "log", site.datasource)
 
-    def sites(self) -> list[SiteNote]:
+    def locations(self) -> list[LocationNote]:
         if self._noted is not None:
             return self._noted
-        return [SiteNote(NODE, site_of(name)) for name in sorted(self._call("sites", "log"))]
+        return [LocationNote(NODE, site_of(name)) for name in sorted(self._call("sites", "log"))]
 
-    def retire_sites(self, notes: Iterable[SiteNote]) -> None:
+    def retire_locations(self, notes: Iterable[LocationNote]) -> None:
         raise AssertionError("only a person retires one")
 
-    def noting(self) -> set[str]:
+    def incarnations_noting(self) -> set[str]:
         return {INCARNATION}
 
-    def keep(self, memo: Memo) -> None:
+    def put_record(self, memo: SideRecord) -> None:
         """Nothing depends on one."""
 
-    def memos(self, kind: str) -> list[Memo]:
+    def side_records(self, kind: str) -> list[SideRecord]:
         return []
 
-    def drop(self, kind: str, names: Iterable[str]) -> None:
+    def delete_records(self, kind: str, names: Iterable[str]) -> None:
         raise AssertionError("there are none")
 
     def close(self) -> None:
@@ -344,10 +353,10 @@ class ModelDataSource:
     def logins(self) -> frozenset[str]:
         return frozenset({OURS})
 
-    def commit(self, record: BranchRecord) -> Answer:
+    def commit(self, record: BranchRecord) -> BranchOutcome:
         return self._end("commit", record)
 
-    def rollback(self, record: BranchRecord) -> Answer:
+    def rollback(self, record: BranchRecord) -> BranchOutcome:
         return self._end("rollback", record)
 
     def read(self) -> list[MarkedRow]:
@@ -359,14 +368,14 @@ class ModelDataSource:
     def delete(self, gtrids: Iterable[str]) -> None:
         self._port.call("delete", LEDGER, tuple(gtrids))
 
-    def _end(self, verb: str, record: BranchRecord) -> Answer:
+    def _end(self, verb: str, record: BranchRecord) -> BranchOutcome:
         try:
             answer = self._port.call(verb, self.name, record.xid.bqual, bool(record.evidence), False)
             if answer == "nota":  # MariaDB: no answer while the session that prepared is connected
                 listed = "believed" not in self._port.flaws and self._port.call("list", self.name)
-                return Answer.UNKNOWN if listed else Answer.LOST
+                return BranchOutcome.UNKNOWN if listed else BranchOutcome.LOST
         except Exception:
-            return Answer.UNKNOWN
+            return BranchOutcome.UNKNOWN
         return _ANSWERS[answer]
 
 
@@ -377,9 +386,9 @@ class ModelFurther:
         self._port = port
         self._places = {place.name: place for place in places}
 
-    def reach(self, note: SiteNote) -> tuple[ModelDataSource, str]:
-        self._port.call("reach", note.site.datasource)
-        return self._places[note.site.datasource], ""
+    def reach(self, note: LocationNote) -> tuple[ModelDataSource, str]:
+        self._port.call("reach", note.location.datasource)
+        return self._places[note.location.datasource], ""
 
     def marked(self, name: str) -> ModelDataSource | None:
         return None

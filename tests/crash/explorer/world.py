@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tests.crash.explorer.scenarios import LEDGER
-from txpool.log.base import Decision, Heuristic, Life
+from txpool.log.base import Decision, Heuristic, IncarnationState
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.resources.base import BranchRecord, Refused, Site
+from txpool.resources.base import BranchRecord, PrepareLocation, Refused
 from txpool.xid import Xid, make_gtrid
 
 NODE = "node"
@@ -35,7 +35,7 @@ class LogState(NamedTuple):
     """What the processes of a node read in their decision log."""
 
     outcomes: frozenset[tuple[str, tuple[Rec, ...] | None]] = frozenset()
-    lives: tuple[tuple[str, Life], ...] = ((INCARNATION, Life.ALIVE),)
+    lives: tuple[tuple[str, IncarnationState], ...] = ((INCARNATION, IncarnationState.ALIVE),)
     finished: frozenset[str] = frozenset()
     pointers: frozenset[tuple[str, str]] = frozenset()
     notes: frozenset[tuple[str, str, str]] = frozenset()
@@ -74,7 +74,7 @@ class World(NamedTuple):
     astray: bool = False
 
     @property
-    def life(self) -> Life | None:
+    def life(self) -> IncarnationState | None:
         return dict(self.log.lives).get(INCARNATION)
 
 
@@ -108,9 +108,9 @@ def thaw(recs: Iterable[Rec]) -> tuple[BranchRecord, ...]:
 _DURABLE = frozenset({"record", "abort", "fence", "finish", "point", "purge", "note", "expire", "note_site"})
 
 
-def site_of(name: str) -> Site:
+def site_of(name: str) -> PrepareLocation:
     """Where a branch of ours is prepared, and as whom."""
-    return Site(name, name, OURS)
+    return PrepareLocation(name, name, OURS)
 
 
 def named(world: World) -> frozenset[tuple[str, str]]:
@@ -335,13 +335,13 @@ def _told(log: LogState, command: Command) -> tuple[LogState, Reply]:
     """The memory store's own answer, and what it has made of the disk."""
     disk = MemoryDisk(NODE)
     disk.outcomes = {g: None if recs is None else Decision(g, thaw(recs)) for g, recs in log.outcomes}
-    disk.lives = dict(log.lives)
+    disk.states = dict(log.lives)
     disk.finished = set(log.finished)
     disk.pointers = dict(log.pointers)
     disk.expired = set(log.expired)
     disk.heuristics = {(GTRID, b): Heuristic(GTRID, b, "", decided, ended) for b, decided, ended in log.notes}
     for name in log.sites:
-        MemoryLog(disk, node=NODE).note_site(site_of(name))
+        MemoryLog(disk, node=NODE).note_location(site_of(name))
     store = MemoryLog(disk, node=NODE)
     verb, _, *arguments = command
     if verb == "record":
@@ -356,12 +356,12 @@ def _told(log: LogState, command: Command) -> tuple[LogState, Reply]:
         return log, ("!", type(error), str(error))
     after = LogState(
         frozenset((g, None if kept is None else freeze(kept.branches)) for g, kept in disk.outcomes.items()),
-        tuple(disk.lives.items()),
+        tuple(disk.states.items()),
         frozenset(disk.finished),
         frozenset(disk.pointers.items()),
         frozenset((h.bqual, h.decided, h.ended) for h in disk.heuristics.values()),
         frozenset(disk.expired),
-        frozenset(note.site.datasource for note in store.sites()),
+        frozenset(note.location.datasource for note in store.locations()),
     )
     if isinstance(answer, dict):
         answer = frozenset(

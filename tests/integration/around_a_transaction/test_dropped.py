@@ -198,7 +198,7 @@ def test_prepared_branches_of_tasks_roll_back(world: World, databases: Databases
     records = task.prepare()
     make_ambient(None)
     del token
-    tx.adopt([world.datasource.prepared_branch(record) for record in records], loose_ends=True)
+    tx.adopt([world.datasource.prepared_branch(record) for record in records], late_branches=True)
     assert len(databases.prepared()) == 1
     del tx
     until(lambda: databases.prepared() == [])

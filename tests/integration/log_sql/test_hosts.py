@@ -12,7 +12,7 @@ from recovery import RecoveryManager
 from tests.integration.children import said, tell
 from tests.integration.log_sql.tables import Opener, Spawn, await_lease, decided, fences
 from txpool.errors import LogError
-from txpool.log import Life, SqlLog
+from txpool.log import IncarnationState, SqlLog
 from txpool.xid import split_gtrid
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ def test_nodes_share_a_log_and_each_recovers_its_own_or_those_it_is_asked_to(ope
     second = spawn("say(log.incarnation, decide(1)); heard()", "etl-2")
     (one, of_one), (two, of_two) = said(first), said(second)
     own, both, every = opener("etl-1"), opener("etl-3", nodes=["etl-1", "etl-2"]), opener("etl-3", nodes="*")
-    assert own.incarnations() == {one: Life.ALIVE}
+    assert own.incarnations() == {one: IncarnationState.ALIVE}
     assert opener("etl-3").incarnations() == {}
-    assert both.incarnations() == every.incarnations() == {one: Life.ALIVE, two: Life.ALIVE}
+    assert both.incarnations() == every.incarnations() == {one: IncarnationState.ALIVE, two: IncarnationState.ALIVE}
     assert (own.nodes(), both.nodes()) == ({"etl-1"}, {"etl-1", "etl-2"})  # type: ignore[comparison-overlap]
     assert every.nodes() == {"etl-1", "etl-2", "etl-3"}, "those that have registered, and its own"
     assert set(own.decisions()) == {of_one, of_two}
@@ -34,7 +34,7 @@ def test_nodes_share_a_log_and_each_recovers_its_own_or_those_it_is_asked_to(ope
         own.fence(two)
     assert not own.is_fenced(two)
     every.fence(two)
-    assert both.incarnations() == {one: Life.ALIVE, two: Life.FENCED}
+    assert both.incarnations() == {one: IncarnationState.ALIVE, two: IncarnationState.FENCED}
 
 
 def test_a_coordinator_that_is_killed_is_seen_dead_from_another_host(
@@ -43,13 +43,13 @@ def test_a_coordinator_that_is_killed_is_seen_dead_from_another_host(
     process = spawn("say(log.incarnation, decide(1)); heard()", "etl-2")
     name, gtrid = said(process)
     log = opener("etl-1", nodes=["etl-2"])
-    assert log.incarnations() == {name: Life.ALIVE}
+    assert log.incarnations() == {name: IncarnationState.ALIVE}
     process.send_signal(signal.SIGKILL)
     process.wait()
     await_lease(databases, name)
-    assert log.incarnations() == {name: Life.DEAD}
+    assert log.incarnations() == {name: IncarnationState.DEAD}
     log.fence(name)
-    assert log.incarnations() == {name: Life.FENCED}
+    assert log.incarnations() == {name: IncarnationState.FENCED}
     assert set(log.decisions()) == {gtrid}
 
 
@@ -108,11 +108,11 @@ def test_39_a_forked_child_leaves_its_parents_lease_and_takes_a_name_of_its_own(
     (parent, third), (child, second, life) = spoken["parent"], spoken["child"]
     assert life == "ALIVE"
     assert parent != child
-    assert log.incarnations() == {parent: Life.ALIVE, child: Life.ALIVE}
+    assert log.incarnations() == {parent: IncarnationState.ALIVE, child: IncarnationState.ALIVE}
     process.send_signal(signal.SIGKILL)
     process.wait()
     await_lease(databases, parent)  # though the child outlives it
-    assert log.incarnations() == {parent: Life.DEAD, child: Life.ALIVE}
+    assert log.incarnations() == {parent: IncarnationState.DEAD, child: IncarnationState.ALIVE}
     tell(process, "go")
     assert {second, third, *said(process)} < decided(databases)
 
@@ -130,5 +130,5 @@ def test_30_a_forked_child_that_ends_leaves_its_parents_sessions_alone(log: SqlL
     name, first = said(process)
     again, second = said(process)
     assert again == name
-    assert log.incarnations() == {name: Life.ALIVE}
+    assert log.incarnations() == {name: IncarnationState.ALIVE}
     assert set(log.decisions()) == {first, second}

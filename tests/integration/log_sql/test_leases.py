@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.log_sql.tables import NODE, Opener, cut_lease, decided, fences, gtrid_of
 from txpool.errors import LogError
-from txpool.log import Life, Refused, SqlLog
+from txpool.log import IncarnationState, Refused, SqlLog
 from txpool.log.lease import key_of
 from txpool.xid import make_gtrid, new_incarnation, split_gtrid
 
@@ -23,10 +23,10 @@ def test_two_that_look_at_once_do_not_take_each_other_for_the_owner(
 ) -> None:
     former = opener()
     name = former.incarnation
-    assert log.incarnations() == {name: Life.ALIVE}
+    assert log.incarnations() == {name: IncarnationState.ALIVE}
     former.close()
     bare.execute("SELECT pg_advisory_xact_lock_shared(%s)", [key_of(name)])  # as another that is looking now
-    assert log.incarnations() == {name: Life.DEAD}
+    assert log.incarnations() == {name: IncarnationState.DEAD}
 
 
 def test_11_who_lost_the_lease_and_was_fenced_is_refused_and_goes_on_under_a_new_name(
@@ -34,7 +34,7 @@ def test_11_who_lost_the_lease_and_was_fenced_is_refused_and_goes_on_under_a_new
 ) -> None:
     old, gtrid, other = log.incarnation, gtrid_of(log), opener()
     cut_lease(databases)
-    assert other.incarnations() == {old: Life.DEAD}
+    assert other.incarnations() == {old: IncarnationState.DEAD}
     other.fence(old)
     with pytest.raises(Refused, match=f"{gtrid} was not decided, and rolls back.*fenced by recovery"):
         log.record(gtrid, [])
@@ -42,7 +42,7 @@ def test_11_who_lost_the_lease_and_was_fenced_is_refused_and_goes_on_under_a_new
     again = gtrid_of(log)
     log.record(again, [])
     assert decided(databases) == {again}
-    assert other.incarnations() == {old: Life.FENCED, new: Life.ALIVE}
+    assert other.incarnations() == {old: IncarnationState.FENCED, new: IncarnationState.ALIVE}
 
 
 def test_who_lost_the_lease_notices_before_the_next_transaction_and_fences_the_old_name(
@@ -81,10 +81,10 @@ def test_22_a_restart_of_the_server_frees_every_lease_and_all_go_on(databases: D
     old, gtrid = first.incarnation, gtrid_of(first)
     first.record(gtrid, [])
     databases.server.restart("immediate")
-    assert second.incarnations() == {old: Life.DEAD}
+    assert second.incarnations() == {old: IncarnationState.DEAD}
     assert decided(databases) == {gtrid}
     new = first.incarnation
-    assert second.incarnations() == {old: Life.FENCED, new: Life.ALIVE}
+    assert second.incarnations() == {old: IncarnationState.FENCED, new: IncarnationState.ALIVE}
     first.record(gtrid_of(first, 2), [])
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.log_sql.tables import NODE, Opener, await_blocked, decided, gtrid_of
 from txpool.errors import LogError
-from txpool.log import Refused, Settled, SqlLog
+from txpool.log import Refused, Resolution, SqlLog
 from txpool.xid import make_gtrid
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def test_12_an_abort_record_waits_for_the_decision_in_flight(
         bare.commit()
     else:
         bare.rollback()
-    assert aborting.result() is (Settled.COMMITTED if lands else Settled.ABORTED)
+    assert aborting.result() is (Resolution.COMMITTED if lands else Resolution.ABORTED)
     assert decided(databases) == ({gtrid} if lands else set())
 
 
@@ -125,7 +125,7 @@ def test_12_what_is_in_flight_for_too_long_cannot_be_known_now(
     with pytest.raises(LogError, match="lock timeout"):
         other.abort(gtrid)
     bare.commit()
-    assert other.abort(gtrid) is Settled.COMMITTED
+    assert other.abort(gtrid) is Resolution.COMMITTED
 
 
 def test_8_an_abort_record_waits_for_the_pointer_in_flight(
@@ -139,7 +139,7 @@ def test_8_an_abort_record_waits_for_the_pointer_in_flight(
     await_blocked(databases, 2)
     bare.rollback()
     pointing.result()
-    assert aborting.result() == (Settled.ABORTED, {gtrid: "ledger"})
+    assert aborting.result() == (Resolution.ABORTED, {gtrid: "ledger"})
 
 
 def test_8_a_pointer_waits_for_the_abort_record_in_flight_and_is_refused(

@@ -11,7 +11,7 @@ from tests.integration.log_sql.tables import NODE, decided, gtrid_of
 from tests.strangers import EVIL, Strangers, ran
 from txpool.config.secrets import Secret
 from txpool.errors import LogError
-from txpool.log import Life, SqlLog, adopt_log, open_log
+from txpool.log import IncarnationState, SqlLog, adopt_log, open_log
 from txpool.log.lease import key_of
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ def test_32_a_lock_that_a_stranger_holds_keeps_nobody_alive(strangers: Strangers
     log, name = gone
     with strangers.session("mallory") as mallory:
         mallory.execute(_TAKE.format(key_of(name)).encode())
-        assert log.incarnations() == {name: Life.DEAD}
+        assert log.incarnations() == {name: IncarnationState.DEAD}
         log.fence(name)
-        assert log.incarnations() == {name: Life.FENCED}
+        assert log.incarnations() == {name: IncarnationState.FENCED}
 
 
 def test_32_a_lock_that_no_session_holds_keeps_nobody_alive(strangers: Strangers, gone: tuple[SqlLog, str]) -> None:
@@ -62,7 +62,7 @@ def test_32_a_lock_that_no_session_holds_keeps_nobody_alive(strangers: Strangers
             connection.execute("begin")
             connection.execute("select pg_advisory_xact_lock(%s)", [key_of(name)])
             connection.execute("prepare transaction 'a lock for ever'")
-        assert log.incarnations() == {name: Life.DEAD}
+        assert log.incarnations() == {name: IncarnationState.DEAD}
         strangers.admin("rollback prepared 'a lock for ever'")
 
 
@@ -75,9 +75,9 @@ def test_32_a_lock_of_another_database_or_of_two_keys_is_another(
         elsewhere.execute(_TAKE.format(key).encode())
         high, low = (int.from_bytes(part, "big", signed=True) for part in (key.to_bytes(8)[:4], key.to_bytes(8)[4:]))
         here.execute("select pg_advisory_lock(%s, %s)", [high, low])
-        assert log.incarnations() == {name: Life.DEAD}
+        assert log.incarnations() == {name: IncarnationState.DEAD}
         here.execute(_TAKE.format(key).encode())
-        assert log.incarnations() == {name: Life.ALIVE}
+        assert log.incarnations() == {name: IncarnationState.ALIVE}
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_32_a_lock_of_a_role_that_may_write_the_registry_counts(
     log, name = gone
     with strangers.session("mallory") as other:
         other.execute(_TAKE.format(key_of(name)).encode())
-        assert log.incarnations() == {name: Life.DEAD}
+        assert log.incarnations() == {name: IncarnationState.DEAD}
         strangers.admin(*grants)
-        assert log.incarnations() == {name: Life.ALIVE}
+        assert log.incarnations() == {name: IncarnationState.ALIVE}
 
 
 def test_32_a_role_that_may_only_read_sees_who_lives(databases: Databases, strangers: Strangers) -> None:
@@ -111,9 +111,9 @@ def test_32_a_role_that_may_only_read_sees_who_lives(databases: Databases, stran
     strangers.admin("grant select on all tables in schema public to app")
     other = open_log(strangers.url(), node=NODE, password=password)
     try:
-        assert other.incarnations() == {name: Life.ALIVE}
+        assert other.incarnations() == {name: IncarnationState.ALIVE}
         log.close()
-        assert other.incarnations() == {name: Life.DEAD}
+        assert other.incarnations() == {name: IncarnationState.DEAD}
     finally:
         other.close()
 

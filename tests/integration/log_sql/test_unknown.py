@@ -13,7 +13,7 @@ import pytest
 from tests.integration.children import said, tell
 from tests.integration.log_sql.tables import Spawn, await_blocked, decided, gtrid_of
 from txpool.errors import LogError, LogUnknown
-from txpool.log import Refused, Settled, SqlLog
+from txpool.log import Refused, Resolution, SqlLog
 from txpool.xid import make_gtrid
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def test_12_a_server_that_crashes_under_the_decision_leaves_it_unknown_until_an_
     with pytest.raises(LogError):
         log.abort(gtrid)
     databases.server.start()
-    assert log.abort(gtrid) is Settled.ABORTED
+    assert log.abort(gtrid) is Resolution.ABORTED
     with pytest.raises(Refused):
         log.record(gtrid, [])
     assert databases.rows("one", "SELECT gtrid, branches FROM txpool_decisions") == [(gtrid, None)]
@@ -63,7 +63,7 @@ def test_12_a_decision_that_landed_though_its_answer_was_lost_is_met_by_the_abor
     finally:
         databases.execute("one", "ALTER SYSTEM RESET synchronous_standby_names")
         databases.execute("one", "SELECT pg_reload_conf()")
-    assert log.abort(gtrid) is Settled.COMMITTED
+    assert log.abort(gtrid) is Resolution.COMMITTED
     assert gtrid in decided(databases)
 
 
@@ -72,7 +72,7 @@ def test_12_an_abort_record_that_meets_the_decision_writes_before_it_answers(dat
     gtrid = gtrid_of(log)
     log.record(gtrid, [])
     ((before,),) = databases.rows("one", "SELECT xmin::text FROM txpool_decisions")
-    assert log.abort(gtrid) is Settled.COMMITTED
+    assert log.abort(gtrid) is Resolution.COMMITTED
     ((after,),) = databases.rows("one", "SELECT xmin::text FROM txpool_decisions")
     assert before != after
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.marked.ledger import Ledger, new_gtrid, others
 from txpool.errors import ConfigurationError, Error, TransactionRolledBack
-from txpool.resources.base import Answer, Refused
+from txpool.resources.base import BranchOutcome, Refused
 from txpool.resources.local import LocalBranch
 from txpool.xid import make_xid
 
@@ -48,7 +48,7 @@ def test_a_transaction_that_has_ended_is_not_begun_again_by_the_row(ledger: Ledg
 
 def test_rollback_leaves_neither(ledger: Ledger) -> None:
     branch, _ = ledger.marked()
-    assert branch.rollback() is Answer.ROLLED_BACK
+    assert branch.rollback() is BranchOutcome.ROLLED_BACK
     assert ledger.rows() == {}
     assert ledger.work() == 0
     assert ledger.driver.is_clean(ledger.raw)
@@ -57,7 +57,7 @@ def test_rollback_leaves_neither(ledger: Ledger) -> None:
 def test_alone_it_writes_no_row(ledger: Ledger) -> None:
     branch = ledger.branch()
     assert not branch.idle
-    assert branch.commit_one_phase() is Answer.COMMITTED
+    assert branch.commit_one_phase() is BranchOutcome.COMMITTED
     assert branch.idle
     assert ledger.rows() == {}
     assert ledger.work() == 1
@@ -69,14 +69,14 @@ def test_failed_commit_is_refused_and_definite(ledger: Ledger) -> None:
     with pytest.raises(Refused) as caught:
         branch.record(gtrid, others(gtrid))
     assert isinstance(caught.value.__cause__, sqlite3.IntegrityError | psycopg.IntegrityError)
-    assert branch.rollback() is Answer.ROLLED_BACK
+    assert branch.rollback() is BranchOutcome.ROLLED_BACK
     assert ledger.rows() == {}
     assert ledger.work() == 0
 
 
 def test_failed_commit_alone_rolls_back(ledger: Ledger) -> None:
     branch = ledger.branch("insert into work values (1, 77)")
-    assert branch.commit_one_phase() is Answer.ROLLED_BACK
+    assert branch.commit_one_phase() is BranchOutcome.ROLLED_BACK
     assert isinstance(branch.failure, sqlite3.IntegrityError | psycopg.IntegrityError)
     assert ledger.work() == 0
 
@@ -88,22 +88,22 @@ def test_local_branch_must_be_alone(ledger: Ledger) -> None:
     with pytest.raises(Error, match="alone"):
         local.start_prepare()
     local.start_rollback()
-    assert local.await_rollback() is Answer.ROLLED_BACK
+    assert local.await_rollback() is BranchOutcome.ROLLED_BACK
     assert ledger.work() == 0
 
 
 @pytest.mark.parametrize(
     ("statement", "answer", "work"),
     [
-        ("commit", Answer.COMMITTED, 1),
-        ("rollback", Answer.ROLLED_BACK, 0),
+        ("commit", BranchOutcome.COMMITTED, 1),
+        ("rollback", BranchOutcome.ROLLED_BACK, 0),
     ],
 )
-def test_users_own_end_is_seen_at_the_mark(ledger: Ledger, statement: str, answer: Answer, work: int) -> None:
+def test_users_own_end_is_seen_at_the_mark(ledger: Ledger, statement: str, answer: BranchOutcome, work: int) -> None:
     branch, gtrid = ledger.branch(), new_gtrid()
     ended = ledger.driver.ended_by(ledger.raw, ledger.raw.execute(statement))
     assert ended == statement
-    branch.disturb(ended)
+    branch.ended_by_sql(ended)
     with pytest.raises(TransactionRolledBack, match="own SQL"):
         branch.mark(gtrid, others(gtrid))
     assert branch.rollback() is answer
@@ -117,7 +117,7 @@ def test_failed_transaction_is_not_marked(pg: Ledger) -> None:
         pg.raw.execute("select * from nowhere")
     with pytest.raises(Refused, match="failed"):
         branch.mark(gtrid, others(gtrid))
-    assert branch.rollback() is Answer.ROLLED_BACK
+    assert branch.rollback() is BranchOutcome.ROLLED_BACK
     assert pg.work() == 0
 
 
@@ -125,7 +125,7 @@ def test_missing_table_says_who_creates_it(bare: Ledger) -> None:
     branch, gtrid = bare.branch(), new_gtrid()
     with pytest.raises(ConfigurationError, match="txpool-recovery init"):
         branch.mark(gtrid, others(gtrid))
-    assert branch.rollback() is Answer.ROLLED_BACK
+    assert branch.rollback() is BranchOutcome.ROLLED_BACK
     assert bare.work() == 0
     with pytest.raises(ConfigurationError, match="txpool-recovery init"):
         bare.xids.tombstone(gtrid)

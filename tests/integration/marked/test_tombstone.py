@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.integration.marked.ledger import Ledger, new_gtrid, others
-from txpool.resources.base import Answer, Refused
+from txpool.resources.base import BranchOutcome, Refused
 from txpool.resources.dialect import IDENTITY
 from txpool.resources.marked import MarkedBranch
 from txpool.resources.xids import Xids
@@ -23,7 +23,7 @@ def test_tombstone_wins_over_a_late_row(ledger: Ledger) -> None:
     ledger.raw.execute("insert into work values (1, null)")
     with pytest.raises(Refused, match="abort record"):
         branch.mark(gtrid, others(gtrid))
-    assert branch.rollback() is Answer.ROLLED_BACK
+    assert branch.rollback() is BranchOutcome.ROLLED_BACK
     assert ledger.rows() == {gtrid: "abort"}
     assert ledger.work() == 0
 

@@ -10,21 +10,21 @@ import pytest
 
 from tests.integration.marked.ledger import Ledger, others
 from txpool import failpoints
-from txpool.resources.base import Answer, Refused, Settled
+from txpool.resources.base import BranchOutcome, Refused, Resolution
 
 
 @pytest.mark.parametrize(
-    ("point", "settled"), [("marked.commit", Settled.ABORTED), ("marked.committed", Settled.COMMITTED)]
+    ("point", "settled"), [("marked.commit", Resolution.ABORTED), ("marked.committed", Resolution.COMMITTED)]
 )
-def test_abort_establishes_the_truth(ledger: Ledger, point: str, settled: Settled) -> None:
+def test_abort_establishes_the_truth(ledger: Ledger, point: str, settled: Resolution) -> None:
     branch, gtrid = ledger.marked()
     with failpoints.arming(point), pytest.raises(failpoints.Failpoint):
         branch.record(gtrid, others(gtrid))
     assert branch.abort(gtrid) is settled
     assert branch.abort(gtrid) is settled
-    committed = settled is Settled.COMMITTED
+    committed = settled is Resolution.COMMITTED
     if not committed:
-        assert branch.rollback() is Answer.ROLLED_BACK
+        assert branch.rollback() is BranchOutcome.ROLLED_BACK
     assert ledger.rows() == {gtrid: "commit" if committed else "abort"}
     assert ledger.work() == (1 if committed else 0)
 
@@ -48,8 +48,8 @@ def test_session_lost_in_commit_is_unknown_until_the_tombstone(pg: Ledger) -> No
         pg.look(f"select pg_terminate_backend({pid}, 5000)")
         with pytest.raises(psycopg.errors.AdminShutdown):
             recording.result(30)
-    assert branch.abort(gtrid) is Settled.ABORTED
-    assert branch.rollback() is Answer.ROLLED_BACK
+    assert branch.abort(gtrid) is Resolution.ABORTED
+    assert branch.rollback() is BranchOutcome.ROLLED_BACK
     assert pg.rows() == {gtrid: "abort"}
     assert pg.work() == 0
 
@@ -59,5 +59,5 @@ def test_session_that_died_before_commit_is_definite(pg: Ledger) -> None:
     pg.look(f"select pg_terminate_backend({pg.raw.info.backend_pid}, 5000)")
     with pytest.raises(Refused, match="lost"):
         branch.record(gtrid, others(gtrid))
-    assert branch.rollback() is Answer.ROLLED_BACK
+    assert branch.rollback() is BranchOutcome.ROLLED_BACK
     assert pg.rows() == {}

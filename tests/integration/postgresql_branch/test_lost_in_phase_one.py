@@ -9,8 +9,8 @@ import pytest
 
 from tests.integration.postgresql_branch.world import SLOW, World
 from txpool.errors import OperationalError, TransactionRolledBack
-from txpool.resources.base import Answer
-from txpool.resources.postgresql.branch import PostgreSQLManager
+from txpool.resources.base import BranchOutcome
+from txpool.resources.postgresql.branch import PostgreSQLRecovery
 
 
 def test_session_lost_before_prepare(world: World) -> None:
@@ -19,7 +19,7 @@ def test_session_lost_before_prepare(world: World) -> None:
     with pytest.raises(TransactionRolledBack, match=r"voted to roll back .* connection was lost"):
         branch.start_prepare()
     branch.start_rollback()
-    assert branch.await_rollback() is Answer.ROLLED_BACK  # nothing was sent, so nothing can appear
+    assert branch.await_rollback() is BranchOutcome.ROLLED_BACK  # nothing was sent, so nothing can appear
     assert world.databases.prepared() == []
     assert world.rows() == []
 
@@ -28,7 +28,7 @@ def test_session_lost_and_nothing_sent(world: World) -> None:
     branch = world.branch()
     world.kill()
     branch.start_rollback()
-    assert branch.await_rollback() is Answer.ROLLED_BACK
+    assert branch.await_rollback() is BranchOutcome.ROLLED_BACK
     assert world.rows() == []
 
 
@@ -40,7 +40,7 @@ def test_answer_to_prepare_lost(world: World) -> None:
     with pytest.raises(OperationalError):
         branch.await_prepare()
     branch.start_rollback()
-    assert branch.await_rollback() is Answer.ROLLED_BACK
+    assert branch.await_rollback() is BranchOutcome.ROLLED_BACK
     assert world.databases.prepared() == []
     assert world.rows() == []
 
@@ -54,9 +54,9 @@ def test_prepare_that_appears_late_is_unknown(world: World) -> None:
     with pytest.raises(OperationalError):
         branch.await_prepare()
     branch.start_rollback()
-    assert branch.await_rollback() is Answer.UNKNOWN  # it might still appear
+    assert branch.await_rollback() is BranchOutcome.UNKNOWN  # it might still appear
     world.until(world.databases.prepared)  # there it is
-    assert PostgreSQLManager("one", world.driver).rollback(branch.record) is Answer.ROLLED_BACK
+    assert PostgreSQLRecovery("one", world.driver).rollback(branch.record) is BranchOutcome.ROLLED_BACK
     assert world.rows() == []
 
 
@@ -72,7 +72,7 @@ def test_session_killed_while_it_prepares_is_told_by_the_transactions_id(world: 
     with pytest.raises(psycopg.errors.AdminShutdown):
         branch.await_prepare()
     branch.start_rollback()
-    assert branch.await_rollback() is Answer.ROLLED_BACK
+    assert branch.await_rollback() is BranchOutcome.ROLLED_BACK
     assert world.databases.prepared() == []
     assert world.rows() == []
 
@@ -81,7 +81,7 @@ def test_prepare_answered_after_the_rollback_began(world: World) -> None:
     branch = world.branch()
     branch.start_prepare()
     branch.start_rollback()
-    assert branch.await_rollback() is Answer.ROLLED_BACK
+    assert branch.await_rollback() is BranchOutcome.ROLLED_BACK
     assert world.databases.prepared() == []
     assert world.driver.is_clean(world.raw)
 
@@ -99,7 +99,7 @@ def test_keyboard_interrupt_while_prepare_is_awaited(world: World) -> None:
     finally:
         signal.signal(signal.SIGALRM, previous)
     branch.start_rollback()
-    assert branch.await_rollback() is Answer.ROLLED_BACK
+    assert branch.await_rollback() is BranchOutcome.ROLLED_BACK
     assert world.databases.prepared() == []
     assert world.rows() == []
     assert world.driver.is_clean(world.raw)
@@ -112,7 +112,7 @@ def test_rollback_of_an_interrupted_statement(world: World) -> None:
     # A cancel that overtakes its statement has nothing to stop.
     world.until(lambda: world.databases.rows("one", "select 1 from pg_stat_activity where wait_event = 'PgSleep'"))
     branch.start_rollback()
-    assert branch.await_rollback() is Answer.ROLLED_BACK
+    assert branch.await_rollback() is BranchOutcome.ROLLED_BACK
     assert not world.driver.is_clean(world.raw)
     world.until(lambda: not world.databases.rows("one", "select 1 from pg_locks where relation = 'work'::regclass"))
     assert world.rows() == []

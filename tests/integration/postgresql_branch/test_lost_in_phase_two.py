@@ -9,15 +9,15 @@ import pytest
 from psycopg import sql
 
 from tests.integration.postgresql_branch.world import World, new_xid
-from txpool.resources.base import Answer, Vote
-from txpool.resources.postgresql.branch import PostgreSQLBranch, PostgreSQLManager
+from txpool.resources.base import BranchOutcome, Vote
+from txpool.resources.postgresql.branch import PostgreSQLBranch, PostgreSQLRecovery
 
 
 def test_session_lost_between_the_phases(world: World) -> None:
     branch = world.prepared_branch()
     world.kill()
     branch.start_commit()
-    assert branch.await_commit() is Answer.COMMITTED
+    assert branch.await_commit() is BranchOutcome.COMMITTED
     assert world.rows() == [1]
     assert world.databases.prepared() == []
 
@@ -29,7 +29,7 @@ def test_answer_lost_in_phase_two_is_told_by_the_transactions_id(world: World, v
     world.until(lambda: not world.databases.prepared())
     world.cut()
     answer = getattr(branch, f"await_{verb}")()
-    assert answer is (Answer.COMMITTED if rows else Answer.ROLLED_BACK)
+    assert answer is (BranchOutcome.COMMITTED if rows else BranchOutcome.ROLLED_BACK)
     assert world.rows() == rows
 
 
@@ -41,7 +41,7 @@ def test_finished_by_hand(world: World, verb: str, by_hand: str) -> None:
         dba.execute(f"{by_hand} prepared '{branch.record.xid.joined}'")
     getattr(branch, f"start_{verb}")()
     answer = getattr(branch, f"await_{verb}")()
-    assert answer is (Answer.COMMITTED if world.rows() == [1] else Answer.ROLLED_BACK)
+    assert answer is (BranchOutcome.COMMITTED if world.rows() == [1] else BranchOutcome.ROLLED_BACK)
     assert world.rows() == ([1] if by_hand == "commit" else [])
 
 
@@ -71,7 +71,7 @@ def test_cancels_that_come_late_do_not_stop_phase_two(world: World) -> None:
             caller.cancel_safe()
             with pytest.raises(psycopg.errors.QueryCanceled):
                 calling.result()
-    assert answers == [Answer.COMMITTED] * 60
+    assert answers == [BranchOutcome.COMMITTED] * 60
     assert world.rows() == list(range(60))
 
 
@@ -79,7 +79,7 @@ def test_server_restarted_while_prepared(world: World) -> None:
     branch = world.prepared_branch()
     world.databases.server.restart("immediate")
     branch.start_commit()
-    assert branch.await_commit() is Answer.COMMITTED
+    assert branch.await_commit() is BranchOutcome.COMMITTED
     assert world.rows() == [1]
 
 
@@ -88,10 +88,10 @@ def test_server_that_cannot_be_reached_has_not_answered(world: World) -> None:
     world.databases.server.stop("immediate")
     try:
         branch.start_commit()
-        assert branch.await_commit() is Answer.UNKNOWN
+        assert branch.await_commit() is BranchOutcome.UNKNOWN
     finally:
         world.databases.server.start()
-    manager = PostgreSQLManager("one", world.driver)
+    manager = PostgreSQLRecovery("one", world.driver)
     assert [b.xid for b in manager.recover()] == [branch.record.xid]
-    assert manager.commit(branch.record) is Answer.COMMITTED
+    assert manager.commit(branch.record) is BranchOutcome.COMMITTED
     assert world.rows() == [1]

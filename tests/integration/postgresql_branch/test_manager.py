@@ -8,8 +8,8 @@ import psycopg
 
 from tests.integration.postgresql_branch.world import World, driver_of, new_xid
 from txpool.config.secrets import Secret
-from txpool.resources.base import Answer, BranchRecord
-from txpool.resources.postgresql.branch import PostgreSQLManager
+from txpool.resources.base import BranchOutcome, BranchRecord
+from txpool.resources.postgresql.branch import PostgreSQLRecovery
 
 
 def test_recover_lists_ours_and_tells_those_of_other_databases_of_the_server(world: World) -> None:
@@ -19,7 +19,7 @@ def test_recover_lists_ours_and_tells_those_of_other_databases_of_the_server(wor
     with closing(world.driver.connect()) as stranger:
         stranger.execute("insert into work values (9)")
         stranger.execute("prepare transaction 'txp1:somebody:else'")
-    manager = PostgreSQLManager("one", world.driver)
+    manager = PostgreSQLRecovery("one", world.driver)
     found, elsewhere = manager.recover()
     assert found.xid == here.record.xid
     assert (found.elsewhere, found.database) == ("", "")
@@ -29,31 +29,31 @@ def test_recover_lists_ours_and_tells_those_of_other_databases_of_the_server(wor
     assert found.age >= 0
     assert manager.identity() == here.record.identity
     # "Belongs to another database" is not "absent".
-    assert manager.commit(there.record) is Answer.UNKNOWN
+    assert manager.commit(there.record) is BranchOutcome.UNKNOWN
     assert len(world.databases.prepared()) == 3
     other.raw.close()
 
 
 def test_absent_without_evidence_is_lost(world: World) -> None:
-    manager = PostgreSQLManager("one", world.driver)
+    manager = PostgreSQLRecovery("one", world.driver)
     record = BranchRecord(new_xid(), "one")
-    assert manager.commit(record) is Answer.LOST
-    assert manager.rollback(record) is Answer.LOST
+    assert manager.commit(record) is BranchOutcome.LOST
+    assert manager.rollback(record) is BranchOutcome.LOST
 
 
 def test_absent_is_not_believed_on_another_server_or_timeline(world: World) -> None:
     branch = world.prepared_branch()
     branch.start_commit()
-    assert branch.await_commit() is Answer.COMMITTED
-    manager = PostgreSQLManager("one", world.driver)
+    assert branch.await_commit() is BranchOutcome.COMMITTED
+    manager = PostgreSQLRecovery("one", world.driver)
     record = branch.record
-    assert manager.commit(record) is Answer.COMMITTED
+    assert manager.commit(record) is BranchOutcome.COMMITTED
     elsewhere = BranchRecord(record.xid, "one", "1/one", record.evidence)
-    assert manager.commit(elsewhere) is Answer.UNKNOWN
+    assert manager.commit(elsewhere) is BranchOutcome.UNKNOWN
     branched_off = {**record.evidence, "timeline": "00000007"}
-    assert manager.commit(BranchRecord(record.xid, "one", record.identity, branched_off)) is Answer.LOST
+    assert manager.commit(BranchRecord(record.xid, "one", record.identity, branched_off)) is BranchOutcome.LOST
     future = {**record.evidence, "xid": str(int(record.evidence["xid"]) + 10**9)}
-    assert manager.commit(BranchRecord(record.xid, "one", record.identity, future)) is Answer.LOST
+    assert manager.commit(BranchRecord(record.xid, "one", record.identity, future)) is BranchOutcome.LOST
 
 
 def test_transaction_that_wrote_nothing_has_every_ending(world: World) -> None:
@@ -61,7 +61,7 @@ def test_transaction_that_wrote_nothing_has_every_ending(world: World) -> None:
     with psycopg.connect(world.databases.dsn("one"), autocommit=True) as dba:
         dba.execute(f"rollback prepared '{branch.record.xid.joined}'")
     branch.start_commit()
-    assert branch.await_commit() is Answer.COMMITTED
+    assert branch.await_commit() is BranchOutcome.COMMITTED
 
 
 def test_role_that_may_not_finish_a_branch_has_not_answered(world: World) -> None:
@@ -70,8 +70,8 @@ def test_role_that_may_not_finish_a_branch_has_not_answered(world: World) -> Non
     guest = driver_of(
         world.databases, "one", url=world.databases.url("one").replace("txpool@", "guest@"), password=Secret("guest")
     )
-    manager = PostgreSQLManager("one", guest)
-    assert manager.commit(branch.record) is Answer.UNKNOWN
+    manager = PostgreSQLRecovery("one", guest)
+    assert manager.commit(branch.record) is BranchOutcome.UNKNOWN
     assert [b.xid for b in manager.recover()] == [branch.record.xid]
     branch.start_commit()
-    assert branch.await_commit() is Answer.COMMITTED
+    assert branch.await_commit() is BranchOutcome.COMMITTED

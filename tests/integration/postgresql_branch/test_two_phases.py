@@ -10,8 +10,8 @@ import pytest
 from tests.integration.postgresql_branch.world import World, new_xid
 from txpool import failpoints
 from txpool.errors import IntegrityError, TransactionRolledBack
-from txpool.resources.base import Answer, BranchRecord, Vote
-from txpool.resources.postgresql.branch import PostgreSQLManager
+from txpool.resources.base import BranchOutcome, BranchRecord, Vote
+from txpool.resources.postgresql.branch import PostgreSQLRecovery
 
 
 def test_failed_transaction_votes_no_where_psycopg_says_yes(world: World) -> None:
@@ -23,7 +23,7 @@ def test_failed_transaction_votes_no_where_psycopg_says_yes(world: World) -> Non
         branch.start_prepare()
     assert caught.value.gtrid == branch.record.xid.gtrid
     branch.start_rollback()
-    assert branch.await_rollback() is Answer.ROLLED_BACK
+    assert branch.await_rollback() is BranchOutcome.ROLLED_BACK
     assert world.databases.prepared() == []
     assert world.rows() == []
     assert world.driver.is_clean(world.raw)
@@ -42,7 +42,7 @@ def test_prepare_and_commit(world: World) -> None:
     record = branch.record
     assert record.identity == world.raw.identity
     branch.start_commit()
-    assert branch.await_commit() is Answer.COMMITTED
+    assert branch.await_commit() is BranchOutcome.COMMITTED
     assert world.rows() == [1]
     assert world.databases.prepared() == []
     status = world.databases.rows("one", "select pg_xact_status(%s::text::xid8)", [record.evidence["xid"]])
@@ -53,7 +53,7 @@ def test_prepare_and_commit(world: World) -> None:
 def test_prepare_and_roll_back(world: World) -> None:
     branch = world.prepared_branch()
     branch.start_rollback()
-    assert branch.await_rollback() is Answer.ROLLED_BACK
+    assert branch.await_rollback() is BranchOutcome.ROLLED_BACK
     assert world.rows() == []
     assert world.databases.prepared() == []
 
@@ -68,15 +68,15 @@ def test_branch_is_idle_until_something_is_executed(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("statement", "answer", "rows"),
-    [("commit", Answer.COMMITTED, [1]), ("rollback", Answer.ROLLED_BACK, [])],
+    [("commit", BranchOutcome.COMMITTED, [1]), ("rollback", BranchOutcome.ROLLED_BACK, [])],
 )
 def test_users_own_end_of_the_transaction_is_a_no(
-    world: World, statement: str, answer: Answer, rows: list[int]
+    world: World, statement: str, answer: BranchOutcome, rows: list[int]
 ) -> None:
     branch = world.branch()
     ended = world.driver.ended_by(world.raw, world.raw.execute(statement))
     assert ended is not None
-    branch.disturb(ended)
+    branch.ended_by_sql(ended)
     assert not branch.idle
     world.raw.execute("insert into work values (2)")
     with pytest.raises(TransactionRolledBack, match="own SQL"):
@@ -103,7 +103,7 @@ def test_deferred_constraint_is_a_no_at_prepare(world: World) -> None:
     assert isinstance(caught.value, IntegrityError)
     assert branch.record.xid.gtrid in caught.value.__notes__[0]
     branch.start_rollback()
-    assert branch.await_rollback() is Answer.ROLLED_BACK
+    assert branch.await_rollback() is BranchOutcome.ROLLED_BACK
     assert world.databases.prepared() == []
     assert world.driver.is_clean(world.raw)
 
@@ -121,12 +121,12 @@ def test_no_slot_left_is_a_no_and_the_manager_frees_the_slots(world: World) -> N
     with pytest.raises(psycopg.errors.OutOfMemory):
         branch.await_prepare()
     branch.start_rollback()
-    assert branch.await_rollback() is Answer.ROLLED_BACK
-    manager = PostgreSQLManager("one", world.driver)
+    assert branch.await_rollback() is BranchOutcome.ROLLED_BACK
+    manager = PostgreSQLRecovery("one", world.driver)
     listed = manager.recover()
     assert sorted(b.xid.joined for b in listed) == world.databases.prepared()
     assert {b.owner for b in listed} == {world.databases.server.user}
-    assert {manager.rollback(BranchRecord(b.xid, "one")) for b in listed} == {Answer.ROLLED_BACK}
+    assert {manager.rollback(BranchRecord(b.xid, "one")) for b in listed} == {BranchOutcome.ROLLED_BACK}
     assert world.databases.prepared() == []
     assert world.rows() == []
 
@@ -143,7 +143,7 @@ def test_both_databases_work_before_any_answer_is_read(world: World) -> None:
     for branch in branches:
         branch.start_commit()
     world.until(lambda: world.databases.prepared() == [])
-    assert [branch.await_commit() for branch in branches] == [Answer.COMMITTED, Answer.COMMITTED]
+    assert [branch.await_commit() for branch in branches] == [BranchOutcome.COMMITTED, BranchOutcome.COMMITTED]
     assert world.rows() == other.rows() == [1]
     other.raw.close()
 
@@ -155,11 +155,11 @@ def test_failpoints_strike_after_the_message_was_sent(world: World) -> None:
     world.until(world.databases.prepared)
     with failpoints.arming("branch.rollback-sent", "count"):
         branch.start_rollback()
-        assert branch.await_rollback() is Answer.ROLLED_BACK
+        assert branch.await_rollback() is BranchOutcome.ROLLED_BACK
         assert failpoints.reached("branch.rollback-sent") == 1
     assert world.databases.prepared() == []
     branch = world.prepared_branch()
     with failpoints.arming("branch.commit-sent"), pytest.raises(failpoints.Failpoint):
         branch.start_commit()
     world.until(lambda: world.rows() == [1])
-    assert branch.await_commit() is Answer.COMMITTED
+    assert branch.await_commit() is BranchOutcome.COMMITTED

@@ -99,10 +99,10 @@ class FormerOnServer:
         rows = self._log.execute(_INCARNATIONS, _ASKED).fetchall()
         return {name: "fenced" if fenced else "alive" if held else "dead" for name, fenced, held in rows}
 
-    def keep(self, kind: str, name: str, text: str) -> None:
+    def put_record(self, kind: str, name: str, text: str) -> None:
         self._log.execute(_KEEP, (kind, name, text, time.time()))
 
-    def memos(self, kind: str) -> list[Any]:
+    def side_records(self, kind: str) -> list[Any]:
         return [json.loads(text) for _, _, text, _ in self._log.execute(_MEMOS, (kind,)).fetchall()]
 
     def decisions(self) -> dict[str, Any]:
@@ -155,9 +155,9 @@ class FormerInFolder:
 
     def lives(self) -> dict[str, str]:
         rows = self._log.execute("SELECT name, fenced FROM incarnations").fetchall()
-        return {name: "fenced" if fenced else self._life(name) for name, fenced in rows}
+        return {name: "fenced" if fenced else self._state(name) for name, fenced in rows}
 
-    def _life(self, name: str) -> str:
+    def _state(self, name: str) -> str:
         path = self._folder / "incarnations" / f"{name}.lock"
         if not path.exists():
             return "dead"
@@ -168,11 +168,11 @@ class FormerInFolder:
                 return "alive"
         return "dead"
 
-    def keep(self, kind: str, name: str, text: str) -> None:
+    def put_record(self, kind: str, name: str, text: str) -> None:
         statement = "INSERT OR REPLACE INTO memos (kind, name, text, made) VALUES (?, ?, ?, ?)"
         self._log.execute(statement, (kind, name, text, time.time()))
 
-    def memos(self, kind: str) -> list[Any]:
+    def side_records(self, kind: str) -> list[Any]:
         query = "SELECT kind, name, text, made FROM memos WHERE kind = ? ORDER BY made, name"
         return [json.loads(text) for _, _, text, _ in self._log.execute(query, (kind,)).fetchall()]
 

@@ -18,8 +18,8 @@ from tests.integration.upgrade.former import COMMITTED, LEFT_ALONE, WRITER, Form
 from tests.integration.upgrade.statements import FormerInFolder, FormerOnServer
 from txpool.config.secrets import Secret
 from txpool.log import open_log
-from txpool.log.base import DecisionLog, Life
-from txpool.resources.base import BranchRecord, Refused, Settled, Site
+from txpool.log.base import DecisionLog, IncarnationState
+from txpool.resources.base import BranchRecord, PrepareLocation, Refused, Resolution
 from txpool.xid import make_gtrid, make_xid, new_incarnation
 
 FormerProcess = FormerInFolder | FormerOnServer
@@ -58,12 +58,12 @@ def test_the_former_version_decides_and_this_one_understands(
     site: Former, old: FormerProcess, new: DecisionLog
 ) -> None:
     one, two, three, four = (make_gtrid(node_of(site), old.name, number) for number in range(1, 5))
-    assert new.incarnations()[old.name] is Life.ALIVE
-    assert old.name not in new.noting()
+    assert new.incarnations()[old.name] is IncarnationState.ALIVE
+    assert old.name not in new.incarnations_noting()
     assert old.record(one, '[["0:one:L","one","7/16384",{"xid":"740","timeline":"00000001"}]]')
     evidence = {"xid": "740", "timeline": "00000001"}
     assert new.decisions()[one].branches == (BranchRecord(make_xid(one, 0, "one"), "one", "7/16384", evidence),)
-    assert new.abort(one) is Settled.COMMITTED
+    assert new.abort(one) is Resolution.COMMITTED
     assert old.abort(two)
     assert two in new.aborted()
     assert old.point(three, "ledger:abcdefghijkl")
@@ -83,7 +83,7 @@ def test_this_version_decides_and_the_former_understands(site: Former, old: Form
     name = new.incarnation
     one, two, three = (make_gtrid("etl-1", name, number) for number in range(1, 4))
     assert old.lives()[name] == "alive"
-    new.note_site(Site("one", "7/16384", "10", "/etc/one.properties"))
+    new.note_location(PrepareLocation("one", "7/16384", "10", "/etc/one.properties"))
     evidence = {"xid": "740", "timeline": "00000001"}
     new.record(one, [BranchRecord(make_xid(one, 0, "one"), "one", "7/16384", evidence)])
     assert old.decisions()[one] == [("0:one:L", "one", "7/16384", evidence)]
@@ -96,7 +96,7 @@ def test_this_version_decides_and_the_former_understands(site: Former, old: Form
         new.record(three, [])
     later = new.incarnation
     assert later != name
-    assert later in new.noting()
+    assert later in new.incarnations_noting()
     old.expire(name)
     assert new.expired([name]) == {name}
     assert new.is_fenced(name)
@@ -106,25 +106,27 @@ def test_what_the_former_version_moves_away_leaves_no_memo_for_ever(old: FormerP
     name = new.incarnation
     assert old.fence(name)
     old.expire(name)
-    assert name in new.noting()
+    assert name in new.incarnations_noting()
     with pytest.raises(Refused):
         new.record(make_gtrid("etl-1", name, 1), [])
     later = new.incarnation
     new.expire([name, later])  # which lives, and stays
-    assert new.noting() == {later}
+    assert new.incarnations_noting() == {later}
 
 
 def test_memos_are_understood_both_ways(site: Former, old: FormerProcess, new: DecisionLog) -> None:
     """As the former version reads them: with no key but those that it knows."""
     with audited(new, "commit", "", "by this version"):
         pass
-    deed = old.memos("audit")[-1]
+    deed = old.side_records("audit")[-1]
     assert deed.keys() == {"when", "who", "command", "gtrid", "reason", "outcome"}
     assert (deed["command"], deed["reason"], deed["outcome"]) == ("commit", "by this version", "done")
     suspend(new, "by this version")
-    assert all(held.keys() == {"node", "since", "who", "reason"} for held in old.memos("suspended"))
+    assert all(held.keys() == {"node", "since", "who", "reason"} for held in old.side_records("suspended"))
     resume(new)
-    old.keep("suspended", "etl-1", json.dumps({"node": "etl-1", "since": 1.0, "who": "them", "reason": "by theirs"}))
+    old.put_record(
+        "suspended", "etl-1", json.dumps({"node": "etl-1", "since": 1.0, "who": "them", "reason": "by theirs"})
+    )
     held = suspension(new)
     assert held is not None
     assert held.reason == "by theirs"
@@ -132,11 +134,11 @@ def test_memos_are_understood_both_ways(site: Former, old: FormerProcess, new: D
     site.configure(nodes="*" if site.store == "server" else "", more="recovery.expiry.interval = 1h")
     with closing(RecoveryManager(site.conf)) as manager:
         manager.scan()
-    (since,) = old.memos("expiry")
+    (since,) = old.side_records("expiry")
     named = {entry for entry in since if entry.startswith("incarnation ")}
     assert named
     assert all(isinstance(since[entry], float) for entry in named)
-    (moved,) = old.memos("expired")
+    (moved,) = old.side_records("expired")
     kind, _, *rest = moved
     assert (kind, [len(fields) for fields in rest]) == ("heuristic", [6])
 

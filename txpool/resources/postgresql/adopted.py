@@ -10,46 +10,46 @@ import logging
 from collections import deque
 from time import monotonic
 
-from txpool.resources.base import Answer, BranchRecord
+from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.driver import Driver
-from txpool.resources.patience import FOREVER, Patience
-from txpool.resources.postgresql.ending import Ending, Verb
+from txpool.resources.patience import NO_DEADLINES, Deadlines
+from txpool.resources.postgresql.ending import PhaseTwoCommand, PhaseTwoVerb
 from txpool.resources.postgresql.libpq import IDLE, Session
 
 logger = logging.getLogger("txpool")
 
 
-class Channel:
+class PhaseTwoConnection:
     """The one connection over which a datasource's adopted branches are ended. Used by one thread at a time.
 
     It is opened when it is needed and closed with the last answer. Where the database cannot be reached, that is
     found out once, and whatever is left has no answer.
     """
 
-    def __init__(self, driver: Driver, patience: Patience = FOREVER) -> None:
+    def __init__(self, driver: Driver, deadlines: Deadlines = NO_DEADLINES) -> None:
         self.driver = driver
-        self._patience = patience
+        self._deadlines = deadlines
         self._session: Session | None = None
-        self._queue: deque[tuple[AdoptedBranch, Ending]] = deque()
-        self._current: tuple[AdoptedBranch, Ending] | None = None
-        self._answers: dict[AdoptedBranch, Answer] = {}
+        self._queue: deque[tuple[AdoptedBranch, PhaseTwoCommand]] = deque()
+        self._current: tuple[AdoptedBranch, PhaseTwoCommand] | None = None
+        self._outcomes: dict[AdoptedBranch, BranchOutcome] = {}
 
-    def start(self, branch: AdoptedBranch, verb: Verb) -> None:
+    def start(self, branch: AdoptedBranch, verb: PhaseTwoVerb) -> None:
         """Send it where the connection is free; otherwise it waits for its turn."""
-        self._answers.pop(branch, None)
-        self._queue.append((branch, Ending(branch.record, verb, self.driver.connect, self._patience)))
+        self._outcomes.pop(branch, None)
+        self._queue.append((branch, PhaseTwoCommand(branch.record, verb, self.driver.connect, self._deadlines)))
         self._send_next()
 
-    def finish(self, branch: AdoptedBranch) -> Answer:
+    def finish(self, branch: AdoptedBranch) -> BranchOutcome:
         """Its answer; those before it in the queue are answered on the way."""
-        while branch not in self._answers and self._current is not None:
+        while branch not in self._outcomes and self._current is not None:
             asked, ending = self._current
-            self._answers[asked] = ending.finish()
+            self._outcomes[asked] = ending.finish()
             self._current = None
             if ending.overdue:
                 self.close()  # the server hangs: the others would wait as long, one after the other
             self._send_next()
-        return self._answers.pop(branch, Answer.UNKNOWN)
+        return self._outcomes.pop(branch, BranchOutcome.UNKNOWN)
 
     def close(self) -> None:
         """Close the connection; what has no answer yet is left to recovery."""
@@ -79,7 +79,7 @@ class Channel:
             self.driver.close(self._session.raw)
             self._session = None
         if self._session is None:
-            until = self._patience.end()
+            until = self._deadlines.after_decision()
             self._session = Session(self.driver.connect(None if until is None else until - monotonic()))
         return self._session
 
@@ -87,7 +87,7 @@ class Channel:
 class AdoptedBranch:
     """A branch that is prepared already, known by its record alone."""
 
-    def __init__(self, record: BranchRecord, channel: Channel) -> None:
+    def __init__(self, record: BranchRecord, channel: PhaseTwoConnection) -> None:
         self.record = record
         self._channel = channel
 
@@ -96,13 +96,13 @@ class AdoptedBranch:
         return self.record.datasource
 
     def start_commit(self) -> None:
-        self._channel.start(self, Verb.COMMIT)
+        self._channel.start(self, PhaseTwoVerb.COMMIT)
 
-    def await_commit(self) -> Answer:
+    def await_commit(self) -> BranchOutcome:
         return self._channel.finish(self)
 
     def start_rollback(self) -> None:
-        self._channel.start(self, Verb.ROLLBACK)
+        self._channel.start(self, PhaseTwoVerb.ROLLBACK)
 
-    def await_rollback(self) -> Answer:
+    def await_rollback(self) -> BranchOutcome:
         return self._channel.finish(self)

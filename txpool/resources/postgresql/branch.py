@@ -13,11 +13,11 @@ import psycopg
 
 from txpool import failpoints
 from txpool.errors import TransactionRolledBack, translate
-from txpool.resources.base import Answer, BranchRecord, PreparedBranch, Site, Slots, Vote
+from txpool.resources.base import BranchOutcome, BranchRecord, PreparedBranch, PreparedSlots, PrepareLocation, Vote
 from txpool.resources.driver import Driver
 from txpool.resources.local import LocalTransaction
-from txpool.resources.patience import FOREVER, Patience
-from txpool.resources.postgresql.ending import NOTHING, Ending, Verb
+from txpool.resources.patience import NO_DEADLINES, Deadlines
+from txpool.resources.postgresql.ending import NOTHING, PhaseTwoCommand, PhaseTwoVerb
 from txpool.resources.postgresql.libpq import ACTIVE, IDLE, INTRANS, Session, ends_session, failure, value, why_not_open
 from txpool.xid import Xid, parse
 
@@ -73,21 +73,21 @@ class PostgreSQLBranch(LocalTransaction):
     _session: Session
 
     def __init__(
-        self, datasource: str, driver: Driver, raw: Any, patience: Patience = FOREVER, *, file: str = ""
+        self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines = NO_DEADLINES, *, file: str = ""
     ) -> None:
-        super().__init__(datasource, driver, raw, patience)
+        super().__init__(datasource, driver, raw, deadlines)
         self._file = file
         self._stage = _Prepare.UNSENT
         self._evidence: dict[str, str] = {}
-        self._ending: Ending | None = None
+        self._ending: PhaseTwoCommand | None = None
 
     @property
     def idle(self) -> bool:
         return self._stage is _Prepare.UNSENT and super().idle
 
     @property
-    def site(self) -> Site:
-        return Site(self.datasource, self._raw.identity, self._raw.role, self._file)
+    def location(self) -> PrepareLocation:
+        return PrepareLocation(self.datasource, self._raw.identity, self._raw.role, self._file)
 
     def name(self, xid: Xid) -> None:
         self.record = BranchRecord(xid, self.datasource, self._raw.identity, self._evidence)
@@ -97,12 +97,12 @@ class PostgreSQLBranch(LocalTransaction):
 
     def start_prepare(self) -> None:
         """Send PREPARE, and the question for the transaction's id, which is its evidence, in the same message."""
-        if self._disturbed:
-            raise self._disturbance(self.record.xid.gtrid)
+        if self._ended_command:
+            raise self._ended_by_sql_error(self.record.xid.gtrid)
         session = self._session
         if not session.is_alive() or session.status != INTRANS:
             # PostgreSQL would answer ROLLBACK and no error, which psycopg's tpc_prepare() takes for a yes.
-            raise self._no(why_not_open(session.status))
+            raise self._refuse(why_not_open(session.status))
         self._stage = _Prepare.SENT
         try:
             session.send(
@@ -118,7 +118,7 @@ class PostgreSQLBranch(LocalTransaction):
     def await_prepare(self) -> Vote:
         """Read both answers; only the tag of PREPARE TRANSACTION is a yes."""
         try:
-            results = self._session.receive(self._patience.vote())
+            results = self._session.receive(self._deadlines.before_decision())
         except psycopg.Error as error:
             self._stage = _Prepare.LOST
             self._note(error)
@@ -139,9 +139,9 @@ class PostgreSQLBranch(LocalTransaction):
             return Vote.COMMIT
         if tag == b"ROLLBACK":
             self._stage = _Prepare.REFUSED
-            raise self._no("the database answered PREPARE TRANSACTION by ROLLBACK")
+            raise self._refuse("the database answered PREPARE TRANSACTION by ROLLBACK")
         self._stage = _Prepare.LOST
-        raise self._no("the answer to PREPARE TRANSACTION was lost in an interrupt")
+        raise self._refuse("the answer to PREPARE TRANSACTION was lost in an interrupt")
 
     def _tell_owner(self, error: psycopg.Error) -> None:
         """Somebody has taken the name before us: whoever may prepare can do that, and it changes no outcome."""
@@ -150,7 +150,7 @@ class PostgreSQLBranch(LocalTransaction):
             return
         with suppress(psycopg.Error):
             name = session.quoted(self.record.xid.joined)
-            (found,) = session.run(_OWNER.format(name), self._patience.end())
+            (found,) = session.run(_OWNER.format(name), self._deadlines.after_decision())
             owner, database = found.get_value(0, 0), found.get_value(0, 1)
             if owner is not None and database is not None:
                 error.add_note(
@@ -163,7 +163,7 @@ class PostgreSQLBranch(LocalTransaction):
         if results and results[0].ntuples:
             self._evidence |= {"xid": value(results[0]) or NOTHING, "timeline": self._raw.timeline}
 
-    def _no(self, why: str) -> TransactionRolledBack:
+    def _refuse(self, why: str) -> TransactionRolledBack:
         gtrid = self.record.xid.gtrid
         return TransactionRolledBack(
             f"datasource {self.datasource} voted to roll back {gtrid}: {why}",
@@ -178,57 +178,57 @@ class PostgreSQLBranch(LocalTransaction):
     # -- phase two ----------------------------------------------------------------------------------------------
 
     def start_commit(self) -> None:
-        self._start(Verb.COMMIT)
+        self._start(PhaseTwoVerb.COMMIT)
 
-    def await_commit(self) -> Answer:
-        return self._finish(Verb.COMMIT)
+    def await_commit(self) -> BranchOutcome:
+        return self._finish(PhaseTwoVerb.COMMIT)
 
     def start_rollback(self) -> None:
         """Send ROLLBACK PREPARED where it is prepared; anything else has an answer to read first."""
         if self._stage is _Prepare.PREPARED:
-            self._start(Verb.ROLLBACK)
+            self._start(PhaseTwoVerb.ROLLBACK)
 
-    def await_rollback(self) -> Answer:
+    def await_rollback(self) -> BranchOutcome:
         if self._stage is _Prepare.SENT:
             try:
                 self.await_prepare()
             except Exception as error:
                 logger.info("%s", error)
         if self._stage is _Prepare.PREPARED:
-            return self._finish(Verb.ROLLBACK)
+            return self._finish(PhaseTwoVerb.ROLLBACK)
         if self._stage is _Prepare.LOST:
             return self._sweep()
         return self.rollback()
 
-    def _start(self, verb: Verb) -> None:
-        self._ending = Ending(self.record, verb, self._driver.connect, self._patience)
+    def _start(self, verb: PhaseTwoVerb) -> None:
+        self._ending = PhaseTwoCommand(self.record, verb, self._driver.connect, self._deadlines)
         self._ending.start(self._session)
 
-    def _finish(self, verb: Verb) -> Answer:
+    def _finish(self, verb: PhaseTwoVerb) -> BranchOutcome:
         if self._ending is None:
             self._start(verb)
         assert self._ending is not None  # noqa: S101 - _start has just made it
         return self._ending.finish()
 
-    def _sweep(self) -> Answer:
+    def _sweep(self) -> BranchOutcome:
         """Roll back what PREPARE may have left, where its answer was lost."""
         if self._session.status == ACTIVE:
-            return Answer.UNKNOWN  # the server hangs, and whoever asks it now would wait as well
+            return BranchOutcome.UNKNOWN  # the server hangs, and whoever asks it now would wait as well
         # That it wrote nothing says how it ended, but not that it will not appear.
         evidence = {} if self._evidence.get("xid") == NOTHING else self._evidence
         record = replace(self.record, evidence=evidence)
-        ending = Ending(record, Verb.ROLLBACK, self._driver.connect, self._patience)
+        ending = PhaseTwoCommand(record, PhaseTwoVerb.ROLLBACK, self._driver.connect, self._deadlines)
         answered = self._session.is_alive() and self._session.status == IDLE
         if answered:
             ending.start(self._session)
         answer = ending.finish()
-        if answer is not Answer.LOST:
+        if answer is not BranchOutcome.LOST:
             return answer
         # Absent: for good where the session has done with PREPARE, and otherwise it may still appear.
-        return Answer.ROLLED_BACK if answered else Answer.UNKNOWN
+        return BranchOutcome.ROLLED_BACK if answered else BranchOutcome.UNKNOWN
 
 
-class PostgreSQLManager:
+class PostgreSQLRecovery:
     """PostgreSQL's resource manager, for recovery: every method opens a connection, and closes it. Thread-safe.
 
     `user` is whom the datasource's own sessions log in as, where these connections log in as somebody else; empty where
@@ -272,27 +272,27 @@ class PostgreSQLManager:
                 found.append(PreparedBranch(xid, age, owner, counted, elsewhere, database or ""))
         return found
 
-    def slots(self) -> Slots:
+    def slots(self) -> PreparedSlots:
         """The whole cluster's."""
         with closing(self._driver.connect()) as raw:
-            return Slots(*raw.execute(SLOTS).fetchone())
+            return PreparedSlots(*raw.execute(SLOTS).fetchone())
 
-    def commit(self, record: BranchRecord) -> Answer:
+    def commit(self, record: BranchRecord) -> BranchOutcome:
         """COMMIT PREPARED. What is absent is told by its evidence; LOST is absent without any."""
-        return self._end(record, Verb.COMMIT)
+        return self._end(record, PhaseTwoVerb.COMMIT)
 
-    def rollback(self, record: BranchRecord) -> Answer:
+    def rollback(self, record: BranchRecord) -> BranchOutcome:
         """ROLLBACK PREPARED. LOST is absent without evidence: gone for good only if a later listing lacks it too."""
-        return self._end(record, Verb.ROLLBACK)
+        return self._end(record, PhaseTwoVerb.ROLLBACK)
 
     def why_not(self, record: BranchRecord) -> str:
         """What came in place of the last answer to a branch's commit or rollback; empty where an answer came."""
         return self._failures.get(record.xid, "")
 
-    def _end(self, record: BranchRecord, verb: Verb) -> Answer:
-        ending = Ending(record, verb, self._driver.connect, level=logging.INFO)
+    def _end(self, record: BranchRecord, verb: PhaseTwoVerb) -> BranchOutcome:
+        ending = PhaseTwoCommand(record, verb, self._driver.connect, level=logging.INFO)
         answer = ending.alone()
         self._failures.pop(record.xid, None)
-        if answer is Answer.UNKNOWN:
+        if answer is BranchOutcome.UNKNOWN:
             self._failures[record.xid] = ending.why
         return answer

@@ -11,12 +11,12 @@ import psycopg
 from psycopg import waiting
 from psycopg.rows import TupleRow
 
-from txpool.resources.postgresql.libpq import INTERVAL, Overdue, Session, bounded
+from txpool.resources.postgresql.libpq import INTERVAL, ReplyTimeout, Session, bounded
 
 _until: ContextVar[float | None] = ContextVar("until", default=None)
 
 
-class Connecting(psycopg.Connection[TupleRow]):
+class DeadlineConnection(psycopg.Connection[TupleRow]):
     """A connection that can be told how long its opening may take, with all of its hosts and their addresses."""
 
     @classmethod
@@ -46,7 +46,7 @@ def look(raw: psycopg.Connection[Any], timeout: float | None) -> None:
         raise psycopg.OperationalError("the server has closed the connection")
     try:
         session.run("", moment(timeout))
-    except Overdue:
+    except ReplyTimeout:
         raise TimeoutError(f"the server has not answered within {timeout:g} s") from None
 
 
@@ -56,7 +56,7 @@ def roll_back(raw: psycopg.Connection[Any], until: float | None) -> None:
         raw.rollback()
         return
     if not raw.lock.acquire(timeout=min(max(until - monotonic(), 0), TIMEOUT_MAX)):
-        raise Overdue("another thread is executing a statement on it")
+        raise ReplyTimeout("another thread is executing a statement on it")
     try:
         waiting.wait(bounded(raw._rollback_gen(), until), raw.pgconn.socket, interval=INTERVAL)
     finally:

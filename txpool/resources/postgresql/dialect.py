@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from txpool.resources.base import Reading, Refused
-from txpool.resources.dialect import IDENTITY, Strayed, Superseded
-from txpool.resources.patience import Patience
+from txpool.resources.base import ReadOnlyCheck, Refused
+from txpool.resources.dialect import IDENTITY, AbortRecorded, WrongTable
+from txpool.resources.patience import Deadlines
 from txpool.resources.postgresql import trust
 from txpool.resources.postgresql.libpq import (
     ACTIVE,
@@ -23,7 +23,7 @@ from txpool.resources.postgresql.libpq import (
     value,
     why_not_open,
 )
-from txpool.resources.postgresql.reading import PostgreSQLReading
+from txpool.resources.postgresql.reading import PostgreSQLReadOnlyCheck
 
 if TYPE_CHECKING:
     from txpool.resources.driver import Driver
@@ -34,7 +34,7 @@ _COMMITTED = "current_setting('transaction_isolation') = 'read committed'"
 _IDLE_TOO_LONG = "25P03"
 
 
-class PostgreSQL:
+class PostgreSQLDialect:
     """PostgreSQL over psycopg."""
 
     parameter = "%s"
@@ -43,15 +43,15 @@ class PostgreSQL:
     def is_open(self, raw: psycopg.Connection[Any]) -> bool:
         return raw.pgconn.transaction_status != IDLE
 
-    def watch(self, raw: Any) -> None:
+    def watch_commands(self, raw: Any) -> None:
         raw.wrote = raw.notified = False
 
-    def reading(
-        self, datasource: str, driver: Driver, raw: Any, patience: Patience, *, committing: bool
-    ) -> Reading | None:
+    def read_only_check(
+        self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, committing: bool
+    ) -> ReadOnlyCheck | None:
         if raw.wrote or (raw.notified and not committing):
             return None
-        return PostgreSQLReading(datasource, driver, raw, patience)
+        return PostgreSQLReadOnlyCheck(datasource, driver, raw, deadlines)
 
     def commit(self, raw: psycopg.Connection[Any]) -> None:
         self._commit(Session(raw), "commit")
@@ -92,7 +92,7 @@ class PostgreSQL:
     def require_ours(self, raw: psycopg.Connection[Any], table: str, roles: Collection[str], *, writes: bool) -> None:
         (trust.require_locked if writes else trust.require_relations)(psycopg.Cursor(raw), table, roles=roles)
 
-    def within(self, raw: Any) -> None:
+    def cursor_within(self, raw: Any) -> None:
         return None
 
     def place(self, raw: Any) -> str:
@@ -103,7 +103,7 @@ class PostgreSQL:
         raw: Any,
         table: str,
         row: dict[str, str],
-        rides: Sequence[str],
+        delete: Sequence[str],
         *,
         identity: str,
         until: float | None,
@@ -124,24 +124,24 @@ class PostgreSQL:
                 f"{session.quoted(IDENTITY)} and action_uid = {session.quoted(identity)}) else true end"
             )
         statements[-1] += f" returning ctid, {_COMMITTED if unseen else 'true'}"
-        if rides:
+        if delete:
             statements.append(
-                f"delete from {table} where xid in ({', '.join(map(session.quoted, rides))}) "  # noqa: S608
+                f"delete from {table} where xid in ({', '.join(map(session.quoted, delete))}) "  # noqa: S608
                 f"and {_COMMITTED} returning xid"
             )
         try:
             results = session.run("; ".join(statements), until)
         except psycopg.errors.UniqueViolation as met:
-            raise Superseded from met
+            raise AbortRecorded from met
         if not results[1].ntuples:
-            raise Strayed
+            raise WrongTable
         if results[1].get_value(0, 1) == b"t":
             raw.marks = identity
-        deleted = results[2] if rides else None
+        deleted = results[2] if delete else None
         gone = [bytes(deleted.get_value(n, 0) or b"").decode() for n in range(deleted.ntuples)] if deleted else []
         return value(results[1]) or "", gone
 
-    def seal(self, raw: psycopg.Connection[Any], table: str, where: str, branches: str) -> None:
+    def commit_row(self, raw: psycopg.Connection[Any], table: str, where: str, branches: str) -> None:
         # By its place: a serializable search for it would fail the neighbours. It waits for nobody, being our own.
         session = Session(raw)
         update = f"update {table} set branches = {session.quoted(branches)} where ctid = {session.quoted(where)}"  # noqa: S608

@@ -14,8 +14,8 @@ from psycopg.rows import tuple_row
 from txpool.config.secrets import without_secrets
 from txpool.errors import ConfigurationError, OperationalError, translated
 from txpool.resources.dialect import Dialect
-from txpool.resources.postgresql.connecting import Connecting, look, moment, roll_back
-from txpool.resources.postgresql.dialect import PostgreSQL
+from txpool.resources.postgresql.connecting import DeadlineConnection, look, moment, roll_back
+from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.libpq import COMMAND_OK, IDLE, INERROR, INTRANS, Session, failure, value
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ _CANCEL_TIMEOUT = 5.0
 _LEAST = 1.0
 
 
-class Connection(Connecting):
+class RawConnection(DeadlineConnection):
     """A physical connection, with what is known of its server and its session."""
 
     #: The server's own identity: the system identifier of its cluster and the oid of the database, which no rename
@@ -82,7 +82,7 @@ class PsycopgDriver:
     """PostgreSQL over psycopg 3. Thread-safe; a raw connection has one user at a time."""
 
     module: Any = psycopg
-    dialect: Dialect = PostgreSQL()
+    dialect: Dialect = PostgreSQLDialect()
 
     def __init__(self, settings: DataSourceSettings, *, recovery: bool = False) -> None:
         self._settings = settings
@@ -90,7 +90,7 @@ class PsycopgDriver:
         self._always = settings.pool_reset == "always"
         self.roles = _roles(settings)
 
-    def connect(self, timeout: float | None = None) -> Connection:
+    def connect(self, timeout: float | None = None) -> RawConnection:
         options = self._settings.connect_options(self._recovery)
         if "autocommit" in options:
             raise ConfigurationError(
@@ -105,7 +105,7 @@ class PsycopgDriver:
         until = moment(None if timeout is None else max(timeout, _LEAST))
         with translated():
             raw = without_secrets(
-                lambda: Connection.connect_until(self._settings.url, until, **options),
+                lambda: RawConnection.connect_until(self._settings.url, until, **options),
                 f"datasource {self._settings.name}",
                 self._settings.secrets,
             )
@@ -124,10 +124,10 @@ class PsycopgDriver:
             )
         return int(text)
 
-    def is_open(self, raw: Connection) -> bool:
+    def is_open(self, raw: RawConnection) -> bool:
         return not raw.closed
 
-    def is_clean(self, raw: Connection) -> bool:
+    def is_clean(self, raw: RawConnection) -> bool:
         # A lost or closed connection has another transaction status, too.
         return (
             raw.pgconn.transaction_status == IDLE
@@ -140,7 +140,7 @@ class PsycopgDriver:
             and raw.pgconn.pipeline_status == 0
         )
 
-    def reset(self, raw: Connection, timeout: float | None = None) -> None:
+    def reset(self, raw: RawConnection, timeout: float | None = None) -> None:
         until = moment(timeout)
         if raw.pgconn.pipeline_status != 0:
             raise OperationalError(f"datasource {self._settings.name}: a connection was left in pipeline mode")
@@ -154,25 +154,25 @@ class PsycopgDriver:
             raw.row_factory = tuple_row
             raw.cursor_factory = psycopg.Cursor
 
-    def ping(self, raw: Connection, timeout: float | None = None) -> None:
+    def ping(self, raw: RawConnection, timeout: float | None = None) -> None:
         with translated():
             look(raw, timeout)
 
-    def close(self, raw: Connection) -> None:
+    def close(self, raw: RawConnection) -> None:
         raw.close()
 
-    def cancel(self, raw: Connection, timeout: float | None = None) -> None:
+    def cancel(self, raw: RawConnection, timeout: float | None = None) -> None:
         # Whoever waits for the statement sees what becomes of it.
         with contextlib.suppress(Exception):
             raw.cancel_safe(timeout=_CANCEL_TIMEOUT if timeout is None else timeout)
 
-    def begin(self, raw: Connection, label: str = "") -> None:
+    def begin(self, raw: RawConnection, label: str = "") -> None:
         """As the protocol says; psycopg begins by itself."""
         if label and raw.pgconn.transaction_status == IDLE:
             # Not set_config(), whose snapshot would come before the user's own SET TRANSACTION.
             raw.execute(sql.SQL("set local application_name = {}").format(label))
 
-    def ended_by(self, raw: Connection, raw_cursor: psycopg.Cursor[Any]) -> str | None:
+    def ended_by(self, raw: RawConnection, raw_cursor: psycopg.Cursor[Any]) -> str | None:
         """As the protocol says; called after any statement, it also notes that the session was changed.
 
         A statement that failed in a session that is idle now has come behind the user's own COMMIT or ROLLBACK. Its
@@ -230,7 +230,7 @@ def _roles(settings: DataSourceSettings) -> tuple[str, ...]:
     return tuple(role for role in named if role)
 
 
-class Server(NamedTuple):
+class ServerIdentity(NamedTuple):
     """What a session knows of where it is, and as whom."""
 
     identity: str
@@ -238,7 +238,7 @@ class Server(NamedTuple):
     role: str
 
 
-def identify(session: Session, until: float | None = None) -> Server:
+def identify(session: Session, until: float | None = None) -> ServerIdentity:
     """The server's identity and timeline, empty where it does not let this role see them, and the login role."""
     system = "(select system_identifier::text from pg_control_system())"
     session.send(f"select {_ROLE}; select {system} || '/' || {_DATABASE}; select {_TIMELINE}")
@@ -247,4 +247,4 @@ def identify(session: Session, until: float | None = None) -> Server:
     if error is not None and not isinstance(error, psycopg.errors.InsufficientPrivilege):
         raise error
     identity, timeline = (value(each) or "" for each in found) if error is None else ("", "")
-    return Server(identity, timeline, value(role) or "")
+    return ServerIdentity(identity, timeline, value(role) or "")

@@ -12,9 +12,9 @@ from typing import Any
 import psycopg
 
 from txpool import failpoints
-from txpool.resources.base import Answer, BranchRecord
-from txpool.resources.patience import FOREVER, Patience
-from txpool.resources.postgresql.libpq import Overdue, Session, ends_session, failure, value
+from txpool.resources.base import BranchOutcome, BranchRecord
+from txpool.resources.patience import NO_DEADLINES, Deadlines
+from txpool.resources.postgresql.libpq import ReplyTimeout, Session, ends_session, failure, value
 
 logger = logging.getLogger("txpool")
 
@@ -30,35 +30,35 @@ _TAKE_ROLE = """select set_config('role', owner::text, false) from pg_prepared_x
 # Cancelled by statement_timeout, or a lock's: here neither may have a say.
 _TIMED_OUT = frozenset({"57014", "55P03"})
 _STATUS = {
-    "committed": Answer.COMMITTED,
-    "aborted": Answer.ROLLED_BACK,
-    "in progress": Answer.UNKNOWN,
+    "committed": BranchOutcome.COMMITTED,
+    "aborted": BranchOutcome.ROLLED_BACK,
+    "in progress": BranchOutcome.UNKNOWN,
 }
 
 
-class Verb(Enum):
+class PhaseTwoVerb(Enum):
     """What a prepared branch is told."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
 
     @property
-    def wanted(self) -> Answer:
-        return Answer.COMMITTED if self is Verb.COMMIT else Answer.ROLLED_BACK
+    def wanted(self) -> BranchOutcome:
+        return BranchOutcome.COMMITTED if self is PhaseTwoVerb.COMMIT else BranchOutcome.ROLLED_BACK
 
 
-_SENT = {Verb.COMMIT: "branch.commit-sent", Verb.ROLLBACK: "branch.rollback-sent"}
+_SENT = {PhaseTwoVerb.COMMIT: "branch.commit-sent", PhaseTwoVerb.ROLLBACK: "branch.rollback-sent"}
 
 
-class Ending:
+class PhaseTwoCommand:
     """One verb to one prepared branch: started, then finished, once more on a fresh connection where one was lost."""
 
     def __init__(
         self,
         record: BranchRecord,
-        verb: Verb,
+        verb: PhaseTwoVerb,
         connect: Callable[[float | None], Any],
-        patience: Patience = FOREVER,
+        patience: Deadlines = NO_DEADLINES,
         *,
         level: int = logging.WARNING,
     ) -> None:
@@ -79,7 +79,7 @@ class Ending:
     def start(self, session: Session) -> None:
         """Send it, without waiting; a lost connection is `finish`'s matter."""
         self._session = session
-        self._until = self._until or self._patience.end()
+        self._until = self._until or self._patience.after_decision()
         try:
             session.send(self._statement(session))
         except psycopg.Error:
@@ -87,37 +87,37 @@ class Ending:
         if failpoints.armed:
             failpoints.hit(_SENT[self._verb])
 
-    def finish(self) -> Answer:
+    def finish(self) -> BranchOutcome:
         """Await the answer. UNKNOWN leaves the branch to recovery, LOST says that it is gone, who knows how."""
         if self._session is not None:
             try:
                 return self._read(self._session)
-            except Overdue as error:
+            except ReplyTimeout as error:
                 self.overdue = True
                 self._tell(logging.WARNING, f"it is left to recovery, as {error}")
-                return Answer.UNKNOWN
+                return BranchOutcome.UNKNOWN
             except psycopg.Error as error:
                 self._tell(logging.INFO, f"no answer on this session, trying once more on a fresh one: {error}")
         return self.alone()
 
-    def alone(self) -> Answer:
+    def alone(self) -> BranchOutcome:
         """The whole of it on a connection of its own; an error leaves it UNKNOWN."""
         try:
-            self._until = self._until or self._patience.end()
+            self._until = self._until or self._patience.after_decision()
             remaining = None if self._until is None else self._until - monotonic()
             with closing(self._connect(remaining)) as raw:
                 session = Session(raw)
                 session.run(_NO_TIMEOUTS, self._until)
                 self.start(session)
-                return self._read(session) if self._session is not None else Answer.UNKNOWN
+                return self._read(session) if self._session is not None else BranchOutcome.UNKNOWN
         except Exception as error:
             self._tell(self._level, f"no answer, so the branch is left to recovery: {error}")
-            return Answer.UNKNOWN
+            return BranchOutcome.UNKNOWN
 
     def _statement(self, session: Session) -> str:
         return f"{self._verb.value} prepared {session.quoted(self._record.xid.joined)}"
 
-    def _read(self, session: Session) -> Answer:
+    def _read(self, session: Session) -> BranchOutcome:
         """The answer's meaning; psycopg.Error where this session cannot give it."""
         results = session.receive(self._until)
         error = failure(results)
@@ -138,7 +138,7 @@ class Ending:
         if error.sqlstate == _ABSENT:
             return self._gone(session)
         self._tell(self._level, f"not done, so the branch is left to recovery: {error}")
-        return Answer.UNKNOWN
+        return BranchOutcome.UNKNOWN
 
     def _mend(self, session: Session, error: psycopg.Error) -> str | None:
         """What to execute before it is tried once more; None where nothing helps."""
@@ -148,23 +148,23 @@ class Ending:
             return _TAKE_ROLE.format(session.quoted(self._record.xid.joined))
         return None
 
-    def _gone(self, session: Session) -> Answer:
+    def _gone(self, session: Session) -> BranchOutcome:
         """It is not prepared here (any more): its transaction's own id tells how it ended."""
         identity, timeline = session.raw.identity, session.raw.timeline
         if self._record.identity not in ("", identity):
             self._tell(logging.ERROR, f"the datasource leads to another server now: {identity}")
-            return Answer.UNKNOWN
+            return BranchOutcome.UNKNOWN
         evidence = self._record.evidence
         xid = evidence.get("xid")
         if xid == NOTHING:
             return self._verb.wanted
         if xid is None or evidence.get("timeline", "") != timeline:
-            return Answer.LOST
+            return BranchOutcome.LOST
         try:
             (found,) = session.run(f"select pg_xact_status('{int(xid)}'::xid8)", self._until)
         except psycopg.errors.InvalidParameterValue:  # it is of the future: an older state was restored
-            return Answer.LOST
-        return _STATUS.get(value(found) or "", Answer.LOST)
+            return BranchOutcome.LOST
+        return _STATUS.get(value(found) or "", BranchOutcome.LOST)
 
     def _tell(self, level: int, what: str) -> None:
         self.why = what

@@ -33,7 +33,7 @@ class PsycopgCursor(Cursor):
 
     def _executed(self) -> None:
         # The driver notes what has changed the session, so that the pool restores it.
-        self._connection._datasource.driver_adapter.ended_by(self._home.raw, self._raw)  # type: ignore[union-attr]
+        self._connection._datasource.driver_adapter.ended_by(self._works_on.raw, self._raw)  # type: ignore[union-attr]
 
     def _closing_executes(self) -> bool:
         return isinstance(self._raw, psycopg.ServerCursor)
@@ -58,7 +58,7 @@ class PsycopgCursor(Cursor):
     def _block(self) -> Iterator[None]:
         connection = self._connection
         enlistment = connection._working()
-        if self._home is not (enlistment or connection._pooled):
+        if self._works_on is not (enlistment or connection._pooled):
             self._move(enlistment)
         if enlistment is None:
             require_transaction(connection._datasource)
@@ -97,7 +97,7 @@ class Block(psycopg.Transaction):
     def __init__(self, handle: PsycopgConnection, savepoint_name: str | None, force_rollback: bool) -> None:
         self._handle = handle
         self._enlistment = handle._working()
-        self._home = handle._home()
+        self._home = handle._works_on()
         self._mark: Any = None
         super().__init__(handle._raw(), savepoint_name, force_rollback)
 
@@ -107,7 +107,7 @@ class Block(psycopg.Transaction):
 
     def __enter__(self) -> Self:
         enlistment = self._enlistment
-        wardrobe = self._handle._dress() if enlistment is None else enlistment.wardrobe
+        wardrobe = self._handle._apply_overrides() if enlistment is None else enlistment.overrides
         # A block may outlive what it stands on.
         wardrobe.at_the_end["_num_transactions"] = 0
         if enlistment is None:
@@ -202,9 +202,9 @@ class PsycopgConnection(Connection):
     @property
     def adapters(self) -> AdaptersMap:
         """The handle's own: what is registered here is gone when it is given back."""
-        if "_adapters" not in self._owned().attributes:
+        if "_adapters" not in self._own_state().attributes:
             self._set("_adapters", AdaptersMap(self._raw().adapters))
-        adapters: AdaptersMap = self._owned().attributes["_adapters"]
+        adapters: AdaptersMap = self._own_state().attributes["_adapters"]
         return adapters
 
     @property
@@ -214,7 +214,7 @@ class PsycopgConnection(Connection):
     @property
     def broken(self) -> bool:
         """True where the physical connection was lost."""
-        home: Any = self._home()
+        home: Any = self._works_on()
         return home is not None and self._datasource is not None and bool(home.raw.broken)
 
     def add_notice_handler(self, callback: Callable[[Any], None]) -> None:

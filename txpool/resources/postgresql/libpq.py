@@ -38,7 +38,7 @@ _INTERVAL = int(INTERVAL * 1000)
 _SESSION_ENDING = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"})
 
 
-class Overdue(psycopg.OperationalError):
+class ReplyTimeout(psycopg.OperationalError):
     """The answer has not come in time: whether the server does what it was told is not known."""
 
 
@@ -94,7 +94,7 @@ class Session:
                     if self._readable.poll(_INTERVAL):
                         pgconn.consume_input()
                     elif until is not None and monotonic() > until:
-                        raise Overdue("the server has not answered in time")
+                        raise ReplyTimeout("the server has not answered in time")
                 result = pgconn.get_result()
                 if result is None:
                     break
@@ -129,7 +129,7 @@ def _bounded(steps: Generator[Any, Any, Any], until: float, told: str) -> Genera
         answer = None
         while True:
             if monotonic() > until:
-                raise Overdue(told)
+                raise ReplyTimeout(told)
             try:
                 awaited = steps.send(answer)
             except StopIteration as done:

@@ -8,7 +8,7 @@ import psycopg
 
 from txpool.errors import TransactionRolledBack, translate
 from txpool.resources.driver import Driver
-from txpool.resources.patience import Patience
+from txpool.resources.patience import Deadlines
 from txpool.resources.postgresql.libpq import INTRANS, Session, failure, value, why_not_open
 
 # Without an id it has written nothing here, but a function may have written elsewhere, through a foreign server. What
@@ -23,10 +23,10 @@ _HAS_ONLY_READ = (
 )
 
 
-class PostgreSQLReading:
+class PostgreSQLReadOnlyCheck:
     """One connection's. Used by one thread at a time."""
 
-    def __init__(self, datasource: str, driver: Driver, raw: Any, patience: Patience) -> None:
+    def __init__(self, datasource: str, driver: Driver, raw: Any, patience: Deadlines) -> None:
         self.datasource = datasource
         self._driver = driver
         self._raw = raw
@@ -44,7 +44,7 @@ class PostgreSQLReading:
 
     def await_answer(self) -> bool:
         try:
-            results = self._session.receive(self._patience.vote())
+            results = self._session.receive(self._patience.before_decision())
         except psycopg.Error as error:
             raise self._noted(error) from None
         failed = failure(results)
@@ -62,7 +62,7 @@ class PostgreSQLReading:
         self._session.send("commit")
 
     def await_commit(self) -> None:
-        results = self._session.receive(self._patience.end())
+        results = self._session.receive(self._patience.after_decision())
         failed = failure(results)
         if failed is not None:
             raise failed

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from txpool.errors import ProgrammingError, translate
 from txpool.resources.base import Refused
-from txpool.resources.dialect import IDENTITY, Strayed, Superseded
-from txpool.resources.patience import Patience
+from txpool.resources.dialect import IDENTITY, AbortRecorded, WrongTable
+from txpool.resources.patience import Deadlines
 
 if TYPE_CHECKING:
     from txpool.resources.driver import Driver
@@ -29,7 +29,7 @@ _DEFINITE = frozenset(
 )
 
 
-class SQLite:
+class SQLiteDialect:
     """SQLite over sqlite3."""
 
     parameter = "?"
@@ -41,11 +41,11 @@ class SQLite:
         except sqlite3.ProgrammingError:  # closed
             return True
 
-    def watch(self, raw: sqlite3.Connection) -> None:
+    def watch_commands(self, raw: sqlite3.Connection) -> None:
         """Nothing: a transaction holds the write lock from its beginning, so it is no reader."""
 
-    def reading(
-        self, datasource: str, driver: Driver, raw: sqlite3.Connection, patience: Patience, *, committing: bool
+    def read_only_check(
+        self, datasource: str, driver: Driver, raw: sqlite3.Connection, deadlines: Deadlines, *, committing: bool
     ) -> None:
         return None
 
@@ -78,7 +78,7 @@ class SQLite:
     def require_ours(self, raw: sqlite3.Connection, table: str, roles: Collection[str], *, writes: bool) -> None:
         """A file counts by its permissions."""
 
-    def within(self, raw: sqlite3.Connection) -> sqlite3.Cursor | None:
+    def cursor_within(self, raw: sqlite3.Connection) -> sqlite3.Cursor | None:
         return sqlite3.Cursor(raw) if raw.in_transaction else None
 
     def place(self, raw: Any) -> str:
@@ -89,7 +89,7 @@ class SQLite:
         raw: Any,
         table: str,
         row: dict[str, str],
-        rides: Sequence[str],
+        delete: Sequence[str],
         *,
         identity: str,
         until: float | None,
@@ -110,14 +110,14 @@ class SQLite:
         values = [*row.values(), *((IDENTITY, identity) if unseen else ())]
         try:
             if cursor.execute(f"insert into {table} ({names}) select {_marks(row)}{there}", values).rowcount != 1:
-                raise Strayed
+                raise WrongTable
             raw.marks = identity
         except sqlite3.IntegrityError as met:
-            raise Superseded from met
-        cursor.execute(f"delete from {table} where xid in ({_marks(rides)})", [*rides])  # noqa: S608
-        return row["xid"], [*rides]
+            raise AbortRecorded from met
+        cursor.execute(f"delete from {table} where xid in ({_marks(delete)})", [*delete])  # noqa: S608
+        return row["xid"], [*delete]
 
-    def seal(self, raw: sqlite3.Connection, table: str, where: str, branches: str) -> None:
+    def commit_row(self, raw: sqlite3.Connection, table: str, where: str, branches: str) -> None:
         try:
             # Without a transaction it would begin one of its own, and that would commit.
             if raw.in_transaction:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import ConfigurationError, translated
 from txpool.resources.dialect import Dialect
-from txpool.resources.sqlite.dialect import SQLite
+from txpool.resources.sqlite.dialect import SQLiteDialect
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
@@ -20,7 +20,7 @@ _KINDS = {"timeout": float, "cached_statements": int, "detect_types": int}
 _marks = itertools.count(1)
 
 
-class Connection(sqlite3.Connection):
+class RawConnection(sqlite3.Connection):
     """A physical connection, and the mark of its transaction."""
 
     #: The identity of the table of marks that was met over it.
@@ -35,16 +35,16 @@ class SQLiteDriver:
     """SQLite. Thread-safe; a raw connection has one user at a time, and may change threads."""
 
     module: Any = sqlite3
-    dialect: Dialect = SQLite()
+    dialect: Dialect = SQLiteDialect()
     roles: tuple[str, ...] = ()
 
     def __init__(self, settings: DataSourceSettings) -> None:
         self._settings = settings
         self._path = settings.url.removeprefix("sqlite:///")
 
-    def connect(self, timeout: float | None = None) -> Connection:
+    def connect(self, timeout: float | None = None) -> RawConnection:
         with translated():
-            raw = Connection(self._path, check_same_thread=False, isolation_level=_LEVEL, **self._options())
+            raw = RawConnection(self._path, check_same_thread=False, isolation_level=_LEVEL, **self._options())
             try:
                 self._make_durable(raw)
             except BaseException:
@@ -56,20 +56,22 @@ class SQLiteDriver:
         options = self._settings.connect_options()
         for name, value in options.items():
             if name not in _KINDS:
-                raise self._wrong(name, f"is not one of {', '.join(_KINDS)}: leave it out")
+                raise self._option_error(name, f"is not one of {', '.join(_KINDS)}: leave it out")
             with contextlib.suppress(ValueError):
                 options[name] = _KINDS[name](value)
                 continue
-            raise self._wrong(name, "is no number: write one")  # not shown: it may be a reference's, and that a secret
+            raise self._option_error(
+                name, "is no number: write one"
+            )  # not shown: it may be a reference's, and that a secret
         return options
 
-    def is_open(self, raw: Connection) -> bool:
+    def is_open(self, raw: RawConnection) -> bool:
         try:
             return raw.total_changes >= 0
         except sqlite3.ProgrammingError:  # closed
             return False
 
-    def is_clean(self, raw: Connection) -> bool:
+    def is_clean(self, raw: RawConnection) -> bool:
         try:
             return (
                 not raw.in_transaction
@@ -80,7 +82,7 @@ class SQLiteDriver:
         except sqlite3.ProgrammingError:  # closed
             return False
 
-    def reset(self, raw: Connection, timeout: float | None = None) -> None:
+    def reset(self, raw: RawConnection, timeout: float | None = None) -> None:
         with translated():
             raw.rollback()
             raw.isolation_level = _LEVEL
@@ -88,18 +90,18 @@ class SQLiteDriver:
             raw.text_factory = str
             self._make_durable(raw)
 
-    def ping(self, raw: Connection, timeout: float | None = None) -> None:
+    def ping(self, raw: RawConnection, timeout: float | None = None) -> None:
         with translated():
             raw.execute("select 1")
 
-    def close(self, raw: Connection) -> None:
+    def close(self, raw: RawConnection) -> None:
         raw.close()
 
-    def cancel(self, raw: Connection, timeout: float | None = None) -> None:
+    def cancel(self, raw: RawConnection, timeout: float | None = None) -> None:
         with contextlib.suppress(sqlite3.Error):
             raw.interrupt()
 
-    def begin(self, raw: Connection, label: str = "") -> None:
+    def begin(self, raw: RawConnection, label: str = "") -> None:
         """Take the write lock at once: a transaction that has read can then always write."""
         if raw.in_transaction:
             return
@@ -108,13 +110,13 @@ class SQLiteDriver:
             raw.mark = next(_marks) & 0x7FFFFFFF
             raw.execute(f"pragma temp.user_version = {raw.mark}")
 
-    def ended_by(self, raw: Connection, raw_cursor: sqlite3.Cursor) -> str | None:
+    def ended_by(self, raw: RawConnection, raw_cursor: sqlite3.Cursor) -> str | None:
         if raw.in_transaction:
             return None
         (mark,) = sqlite3.Cursor(raw).execute("pragma temp.user_version").fetchone()
         return "commit" if mark == raw.mark else "rollback"
 
-    def _make_durable(self, raw: Connection) -> None:
+    def _make_durable(self, raw: RawConnection) -> None:
         """A mark must survive the power: FULL does so in WAL mode; without it the journal's unlink needs EXTRA."""
         if self._settings.mode != "cmr":
             return
@@ -127,5 +129,5 @@ class SQLiteDriver:
             )
         cursor.execute(f"pragma synchronous = {'full' if journal == 'wal' else 'extra'}")
 
-    def _wrong(self, option: str, problem: str) -> ConfigurationError:
+    def _option_error(self, option: str, problem: str) -> ConfigurationError:
         return ConfigurationError(f"datasource {self._settings.name}: driver.{option} {problem}")

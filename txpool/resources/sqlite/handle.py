@@ -82,7 +82,7 @@ class SQLiteConnection(Connection):
         return self._call("blobopen", args, kwargs)
 
     def close(self) -> None:
-        if self._pooled is None or self._pooled.home is not None:
+        if self._pooled is None or self._pooled.pool_state is not None:
             self._end_cursors()
         super().close()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from txpool.datasource import DataSource
 from txpool.errors import ConfigurationError
-from txpool.resources.base import Answer, BranchRecord
+from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.spark.commit.attempts import Attempt, attempts_of
 from txpool.xid import tag_of
 
@@ -37,7 +37,7 @@ def list_attempts(datasources: Iterable[DataSource], *, gtrid: str, write: int) 
             manager = datasource.resource_manager(recovery=False)
             identity = identities[datasource.name] = manager.identity()
             # A name alone is a claim: to adopt what somebody else has prepared would be to lose the rows.
-            xids = [branch.xid for branch in manager.recover() if branch.counts(()) and not branch.elsewhere]
+            xids = [branch.xid for branch in manager.recover() if branch.prepared_by(()) and not branch.elsewhere]
         except Exception as error:
             unreached[datasource.name] = error
             continue
@@ -68,5 +68,5 @@ def roll_back(attempts: Iterable[Attempt], datasources: Iterable[DataSource]) ->
             except Exception as error:
                 logger.warning("%s: recovery will roll it back: %s", record.xid.joined, error)
             else:
-                if answer is not Answer.ROLLED_BACK:
+                if answer is not BranchOutcome.ROLLED_BACK:
                     logger.warning("%s: its rollback was answered %r", record.xid.joined, answer.value)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from txpool.datasource import DataSource
 from txpool.errors import LogError
 from txpool.log.base import DecisionLog
-from txpool.resources.base import Place
+from txpool.resources.base import LocationKey
 
 logger = logging.getLogger("txpool")
 
@@ -18,19 +18,19 @@ _PATIENCE = 5.0
 
 def note_places(
     log: DecisionLog | None, needed: Iterable[DataSource], possible: Iterable[DataSource] = ()
-) -> frozenset[Place]:
+) -> frozenset[LocationKey]:
     """Note those that prepare, and return where: tasks prepare nowhere else.
 
     One of the `possible` ones that does not answer is left out. Errors: LogError, the driver's own for a needed one.
     """
-    places: set[Place] = set()
+    places: set[LocationKey] = set()
     if log is None:
         return frozenset()
     needed = [*needed]
     for datasource in (each for each in (*needed, *possible) if each.mode == "xa"):
         try:
-            site = datasource.site(None if datasource in needed else _PATIENCE)
-            log.note_site(site)
+            site = datasource.prepare_location(None if datasource in needed else _PATIENCE)
+            log.note_location(site)
         except LogError:
             raise
         except Exception as error:
@@ -38,5 +38,5 @@ def note_places(
                 raise
             logger.info("tasks cannot prepare in %s, which does not answer the driver: %s", datasource.name, error)
         else:
-            places.add(site.place)
+            places.add(site.key)
     return frozenset(places)

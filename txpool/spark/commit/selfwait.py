@@ -184,7 +184,7 @@ class SelfWait(Beside):
                 self._job.cancel()
             driver = self._enlistment(wait.source)
             if wait.partition is None and driver is not None:
-                driver.doom()  # the cancel may come late, and must meet nobody else
+                driver.mark_unreusable()  # the cancel may come late, and must meet nobody else
                 driver.cancel()
         except Exception:
             logger.warning("%s: what waits for ever is not stopped yet", self._transaction.gtrid, exc_info=True)

@@ -11,7 +11,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 
-from txpool.jobs.announcing import tell
+from txpool.jobs.announcing import publish
 from txpool.tm.manager import current
 
 _ALL = 2**31 - 1
@@ -52,7 +52,7 @@ class TaggedJob:
         self._running = _list(java, v1.TaskStatus.RUNNING)
 
     def __enter__(self) -> TaggedJob:
-        tell(current())  # other jobs of the user's may follow, in a session that was created within the transaction
+        publish(current())  # other jobs of the user's may follow, in a session that was created within the transaction
         self._context.addJobTag(self._tag)
         return self
 

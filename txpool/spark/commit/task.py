@@ -11,7 +11,7 @@ from pyspark import CPickleSerializer, TaskContext
 
 from txpool.datasource import DataSource
 from txpool.errors import ConfigurationError, ProgrammingError
-from txpool.resources.base import BranchRecord, Place
+from txpool.resources.base import BranchRecord, LocationKey
 from txpool.spark.commit.attempts import PartitionResult, earlier_attempt
 from txpool.spark.commit.listing import list_attempts
 from txpool.spark.commit.slots import explain_slots
@@ -36,7 +36,7 @@ class PartitionTask:
     function: Callable[[Iterator[Any]], object]
     luggage: Luggage
     #: Where it may prepare, and as whom: what the driver has noted in the log.
-    places: frozenset[Place]
+    places: frozenset[LocationKey]
     #: Counts rows and bytes of a partition that an earlier attempt has written; what `function` returns is that, too.
     measure: Callable[[Iterator[Any]], tuple[int, int]] | None = None
     #: That of the ambient transaction where it is packed.

@@ -101,7 +101,7 @@ class Write:
             candidates=self._candidates,
             datasources=self._datasources,
         )
-        self._transaction.adopt((), loose_ends=not all_succeeded)
+        self._transaction.adopt((), late_branches=not all_succeeded)
         return Done(results, attempts, branches)
 
     def _load(self, name: str, result: PartitionResult) -> None:
@@ -128,7 +128,7 @@ class Write:
 
     def _take_back(self) -> None:
         """Free what the tasks have prepared; none of it can win any more, whatever appears later."""
-        self._transaction.adopt((), loose_ends=True)
+        self._transaction.adopt((), late_branches=True)
         self._job.cancel(wait=True)
         roll_back(self._list(self._datasources).attempts.values(), self._datasources.values())
 
@@ -140,15 +140,15 @@ class Write:
         self._transaction.set_rollback_only(doom)
         try:
             # Tasks that nobody has heard of may prepare later: recovery sweeps what appears once this has ended.
-            self._transaction.adopt((), loose_ends=True)
+            self._transaction.adopt((), late_branches=True)
             self._job.cancel(wait=True)
             listing = self._list(self._datasources)
             records = [record for attempt in listing.attempts.values() for record in attempt.records]
             branches = [
-                self._datasources[record.datasource].prepared_branch(record, self._transaction.patience)
+                self._datasources[record.datasource].prepared_branch(record, self._transaction.deadlines)
                 for record in records
             ]
-            self._transaction.adopt(branches, loose_ends=True)
+            self._transaction.adopt(branches, late_branches=True)
         except Exception as another:
             logger.warning("%s: what its tasks have prepared is left to recovery: %s", what, another)
         error.add_note(f"{what} has failed: the transaction can only roll back, and nothing of it stays.")
@@ -178,9 +178,9 @@ def take_over(
     winners = candidates.choose(transaction.gtrid, results, listing.attempts)
     winning = {result.attempt for result in results}
     roll_back((each for each in listing.attempts.values() if each.number not in winning), datasources.values())
-    patience = transaction.patience
+    patience = transaction.deadlines
     transaction.adopt(
-        [datasources[record.datasource].prepared_branch(record, patience) for record in winners], loose_ends=False
+        [datasources[record.datasource].prepared_branch(record, patience) for record in winners], late_branches=False
     )
     return len(winners)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark import TaskContext
 
 from txpool.errors import ProgrammingError
-from txpool.jobs.announcing import AMBIENT, UNSURE, known
+from txpool.jobs.announcing import AMBIENT, UNSURE, find_transaction
 from txpool.tm.transaction import Transaction
 
 
@@ -23,7 +23,7 @@ def told_by(context: TaskContext) -> str:
 
 def find(told: str) -> Transaction:
     """The transaction that a job has told of, to be worked in. Errors: ProgrammingError, TransactionTimeout."""
-    transaction = known(told)
+    transaction = find_transaction(told)
     if transaction is None or transaction.ended:
         raise ProgrammingError(f"{told}, which this write was a part of, has ended meanwhile. Nothing was written")
     transaction.require_active()

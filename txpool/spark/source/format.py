@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from txpool.errors import NotSupportedError
-from txpool.jobs.announcing import open_ones, tell
+from txpool.jobs.announcing import open_transactions, publish
 from txpool.spark.commit.session import guard, require_classic
 from txpool.spark.source.deposit import Deposit, deposit
 from txpool.spark.source.desk import Desk, ask
@@ -110,7 +110,7 @@ class _Office:
         self.pid = os.getpid()
         self.context = session.sparkContext
         self._teller = Teller(session)
-        tell(current())
+        publish(current())
         self.desk = Desk(self._answer)
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class _Office:
         match request:
             case _PlanWrite(options, schema, overwrite, streaming):
                 guard(self.context)
-                others = () if streaming else open_ones()
+                others = () if streaming else open_transactions()
                 return self._teller.planned(plan_write(options, schema, overwrite, others, streaming=streaming))
             case _PlanReading(options):
                 return plan_reading(options)

@@ -21,7 +21,7 @@ from pyspark.sql import types as T  # noqa: N812 - as every user of Spark knows 
 from txpool.config.properties import nearest
 from txpool.datasource import DataSource, find
 from txpool.errors import NotSupportedError, ProgrammingError
-from txpool.resources.base import Place
+from txpool.resources.base import LocationKey
 from txpool.resources.postgresql.staging import StagingTable
 from txpool.spark.commit.places import note_places
 from txpool.spark.commit.tracing import NOT_TRACED, Trail, planned_trail
@@ -70,7 +70,7 @@ class WritePlan:
     source: str
     luggage: Luggage
     #: Where its tasks may prepare, and as whom.
-    places: frozenset[Place]
+    places: frozenset[LocationKey]
     target: Target
     fields: tuple[Field, ...]
     layout: Layout
@@ -120,7 +120,9 @@ def plan_write(
     """In the driver's process. ProgrammingError where options, table, columns or types do not fit."""
     given = _checked(options)
     if get_manager().log is None:
-        get_manager().new_transaction().adopt((), loose_ends=False)  # which is an error, and shows the lines to write
+        get_manager().new_transaction().adopt(
+            (), late_branches=False
+        )  # which is an error, and shows the lines to write
     source = find(given["datasource"])
     if source.driver != "psycopg":
         raise NotSupportedError(

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from txpool.datasource import DataSource, find
 from txpool.errors import OperationalError, ProgrammingError
-from txpool.jobs.announcing import known
+from txpool.jobs.announcing import find_transaction
 from txpool.spark.commit.attempts import Candidates, PartitionResult, require_all
 from txpool.spark.commit.listing import list_attempts, roll_back
 from txpool.spark.commit.selfwait import SelfWait
@@ -135,7 +135,7 @@ class Teller:
 
     def _give_up(self, plan: WritePlan, ambient: str, own: Transaction | None, error: BaseException | None) -> None:
         source, gtrid = find(plan.datasource), ambient or plan.gtrid
-        transaction = known(ambient) if ambient else own or _own(plan)
+        transaction = find_transaction(ambient) if ambient else own or _own(plan)
         if transaction is not None and not transaction.ended:
             if ambient and error is not None:
                 transaction.set_rollback_only(_doom(transaction, plan, error))
@@ -192,7 +192,7 @@ class _Taking:
     def run(self, *, own: bool) -> WriteReport:
         _ambient.set(self.transaction)
         try:
-            with self.transaction.growing():
+            with self.transaction.defer_commit():
                 try:
                     report = self._join()
                 except BaseException as error:  # before it may commit
@@ -273,7 +273,7 @@ def _free(source: DataSource, gtrid: str, plan: WritePlan) -> None:
 
 def _clean_up_after(transaction: Transaction, source: DataSource, plan: WritePlan, *, loose_ends: bool) -> None:
     """With `loose_ends`, tasks that nobody has heard of may come late, and recovery sweeps what they leave."""
-    transaction.adopt((), loose_ends=loose_ends)
+    transaction.adopt((), late_branches=loose_ends)
     transaction.after_completion(lambda _: drop_staged(source, plan.staging(transaction.gtrid)))
 
 

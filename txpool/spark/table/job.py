@@ -130,10 +130,10 @@ class TableJob:
                 self.move.run(connection.cursor(), results)
         except BaseException:
             # Tasks that nobody has heard of keep the table from being dropped: recovery does it once this has ended.
-            self.transaction.adopt((), loose_ends=True)
+            self.transaction.adopt((), late_branches=True)
             job.cancel(wait=True)
             raise
-        self.transaction.adopt((), loose_ends=not all_succeeded)
+        self.transaction.adopt((), late_branches=not all_succeeded)
         return self._done(STAGED, attempts, results)
 
     def _done(self, strategy: str, attempts: int, results: Sequence[PartitionResult]) -> WriteReport:

@@ -10,8 +10,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from txpool.datasource import find
-from txpool.once import UNTOLD, Named, RecordIn, checked_id, name_of, require_both
-from txpool.resources.records import Earlier
+from txpool.once import UNKNOWN_FUNCTION, IdempotentWork, RecordIn, checked_id, name_of, require_both
+from txpool.resources.records import EarlierRun
 from txpool.spark.table.replay import fingerprint
 from txpool.tm.transaction import Transaction
 
@@ -23,9 +23,9 @@ _TARGET = "partitions"
 class Claim:
     """A job's name, which is the transaction's now, or was taken before; without one it is nobody's."""
 
-    named: Named | None = None
+    named: IdempotentWork | None = None
     #: The run that has done it, and nothing is to be done now.
-    earlier: Earlier | None = None
+    earlier: EarlierRun | None = None
 
     def finish(self, partitions: int) -> None:
         """Say in the record how many partitions it has."""
@@ -61,16 +61,16 @@ def claimed(transaction: Transaction, job: JobId, df_or_rdd: Any, function: Call
         yield Claim()
         return
     require_both(job.transaction_id, job.record_in)
-    digest = fingerprint(df_or_rdd) if isinstance(df_or_rdd, DataFrame) else UNTOLD
+    digest = fingerprint(df_or_rdd) if isinstance(df_or_rdd, DataFrame) else UNKNOWN_FUNCTION
     plan = f"{name_of(function)} {digest}"
     source = find(job.record_in)  # type: ignore[arg-type]
-    named = Named(source, checked_id(job.transaction_id), _TARGET, transaction.gtrid, job.kind, plan)
+    named = IdempotentWork(source, checked_id(job.transaction_id), _TARGET, transaction.gtrid, job.kind, plan)
     earlier = named.take(transaction)
     if earlier is not None:
         yield Claim(named, earlier)
         return
     try:
-        transaction.adopt((), loose_ends=False)  # refused beside a datasource that must be alone: better now
+        transaction.adopt((), late_branches=False)  # refused beside a datasource that must be alone: better now
         yield Claim(named)
     except BaseException as error:
         transaction.set_rollback_only(error)

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
 from txpool.resources.postgresql.staging import StagingTable
-from txpool.resources.records import Earlier
+from txpool.resources.records import EarlierRun
 from txpool.spark.commit.unseen import note_direct, require_seen
 from txpool.spark.commit.write import next_number
 from txpool.spark.table import sqlite
@@ -52,7 +52,7 @@ class Order:
         plan = fingerprint(self.df)
         return report, Replay(self.source, self.transaction_id, target.name, ambient.gtrid, self.mode, plan)
 
-    def _skipped(self, report: WriteReport, replay: Replay, earlier: Earlier) -> WriteReport:
+    def _skipped(self, report: WriteReport, replay: Replay, earlier: EarlierRun) -> WriteReport:
         replay.require_same(earlier, self.df)
         return replace(report, partitions=earlier.partitions or 0, rows=earlier.rows or 0)
 
@@ -74,7 +74,7 @@ class ByTasks(Order):
 
     def fulfil(self, ambient: Transaction) -> WriteReport:
         """Write it as a part of a transaction, unless an earlier run has."""
-        ambient.adopt((), loose_ends=False)  # which needs a decision log: better said before the job than after
+        ambient.adopt((), late_branches=False)  # which needs a decision log: better said before the job than after
         new = definitions(self.df.schema.fields) if self.new else None
         target = look(self.source, self.table, new, self.keys)
         report, replay = self._begun(ambient, target)

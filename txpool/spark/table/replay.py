@@ -16,18 +16,18 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from txpool.errors import OperationalError, ProgrammingError
-from txpool.once import Named
-from txpool.resources.records import Earlier
+from txpool.once import IdempotentWork
+from txpool.resources.records import EarlierRun
 
 # What differs from run to run in the text of one and the same plan: ids of expressions and of RDDs, and addresses.
 _VOLATILE = re.compile(r"#\d+L?|(?<=RDD\[)\d+(?=\])|@[0-9a-f]+\b|plan_id=\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Replay(Named):
+class Replay(IdempotentWork):
     """A write's name, and the table that it is for; or a stream's, and one of its batches."""
 
-    def claim(self, connection: Any) -> Earlier | None:
+    def claim(self, connection: Any) -> EarlierRun | None:
         """Take the name within the connection's transaction; the run that had it before, once that has ended.
 
         One that is in doubt is settled by recovery first. Errors: OperationalError where another run has the name and
@@ -36,9 +36,9 @@ class Replay(Named):
         cursor = connection.cursor()
         self._records.create(self.source, cursor)
         claimed, earlier = self._claim(cursor)
-        return self._judged(earlier, claimed=claimed)
+        return self._resolved(earlier, claimed=claimed)
 
-    def met(self) -> Earlier | None:
+    def met(self) -> EarlierRun | None:
         """The run that has the name, if one has committed; nothing is taken. ProgrammingError as by `claim`."""
         with closing(self.source.connect()) as connection:
             earlier = self._records.read(connection.cursor(), self.transaction_id, self.target)
@@ -46,7 +46,7 @@ class Replay(Named):
             self._require_same(earlier)
         return earlier
 
-    def _require_same(self, earlier: Earlier) -> None:
+    def _require_same(self, earlier: EarlierRun) -> None:
         if earlier.batch != self.batch:
             raise self._other(earlier, f"this is {'no batch' if self.batch is None else f'batch {self.batch}'}")
         if (earlier.plan, earlier.mode) != (self.plan, self.mode):
@@ -69,7 +69,7 @@ class Replay(Named):
                 f"now there are {partitions}: whoever goes on needs the same ones. Nothing was written."
             )
 
-    def require_same(self, earlier: Earlier, df: DataFrame) -> None:
+    def require_same(self, earlier: EarlierRun, df: DataFrame) -> None:
         """What has committed is all that the DataFrame has, in one transaction. ProgrammingError.
 
         It is not where partitions have committed by themselves, and not all have, or where their number of rows is
@@ -83,12 +83,12 @@ class Replay(Named):
         if must_count(df):
             self.require_rows(earlier, df.count())
 
-    def require_rows(self, earlier: Earlier, rows: int) -> None:
+    def require_rows(self, earlier: EarlierRun, rows: int) -> None:
         """Their number must be the same, where the plan may not tell data apart. ProgrammingError."""
         if earlier.rows is not None and rows != earlier.rows:
             raise self._other(earlier, f"there are {rows} rows now")
 
-    def _other(self, earlier: Earlier, why: str) -> ProgrammingError:
+    def _other(self, earlier: EarlierRun, why: str) -> ProgrammingError:
         if earlier.batch is not None:
             return ProgrammingError(
                 f"batch {earlier.batch} of stream {self.transaction_id!r} has gone to {self.target} already, as "

@@ -19,7 +19,7 @@ from rich.markup import escape
 from recovery import setup
 from recovery.manager import RecoveryManager
 from recovery.operator import display
-from recovery.operator.audit import Deed
+from recovery.operator.audit import AuditEntry
 from recovery.operator.listing import InDoubt
 from recovery.operator.schema import shape
 from recovery.operator.suspension import Suspension
@@ -175,12 +175,12 @@ def forget(
     _print({**told, "forgotten": count} if as_json else f"{count} forgotten")
 
 
-@app.command(epilog=_json(list[Deed]))
+@app.command(epilog=_json(list[AuditEntry]))
 def audit(conf: Conf = _CONF, as_json: AsJson = False) -> None:
     """What people have done by hand: who, when, what, why, and what came of it."""
     with _managed(conf) as manager:
-        found = manager.deeds()
-    _print([asdict(deed) for deed in found] if as_json else display.deeds(found) or "Nothing was done by hand.")
+        found = manager.audit_entries()
+    _print([asdict(deed) for deed in found] if as_json else display.audit_entries(found) or "Nothing was done by hand.")
 
 
 @app.command(epilog=_json(Suspension))

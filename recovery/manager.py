@@ -10,20 +10,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from recovery.operator import byhand, listing, suspension
-from recovery.operator.audit import Deed, audited, deeds
-from recovery.plugins import made
+from recovery.operator.audit import AuditEntry, audit_entries, audited
+from recovery.plugins import instances
 from recovery.scan import kept
-from recovery.scan.evidence import Evidence, gather
+from recovery.scan.evidence import Snapshot, take_snapshot
 from recovery.scan.expiry import SCANNERS, Expired, Expiry, ExpiryScanner, expired
-from recovery.scan.further import FurtherDatasources
+from recovery.scan.further import DiscoveredDatasources
 from recovery.scan.modules import DecidedModule, MarkedModule, Module, OrphanModule
 from recovery.scan.orphans import FILTERS, OrphanFilter, voters
-from recovery.scan.report import Account, News, ScanReport, told
-from recovery.scan.sites import Recoverable, Sites
+from recovery.scan.report import RepeatFilter, ScanRecorder, ScanReport, describe_error
+from recovery.scan.sites import RecoverableDatasource, RecoveryDatasources
 from recovery.scan.staging import StagingModule
-from recovery.scan.work import Work
+from recovery.scan.work import RecoveryPass
 from recovery.service.alarms import unconfigured
-from recovery.service.watch import Watch
+from recovery.service.watch import LastScan
 from txpool import metrics
 from txpool.config.settings import DataSourceSettings, RecoverySettings
 from txpool.datasource import DataSource
@@ -47,7 +47,7 @@ class RecoveryManager:
         conf: str | Path | RecoverySettings | None = None,
         *,
         log: DecisionLog | None = None,
-        datasources: Iterable[Recoverable] | None = None,
+        datasources: Iterable[RecoverableDatasource] | None = None,
         period: float | None = None,
         backoff: float | None = None,
         filters: Iterable[OrphanFilter] = (),
@@ -63,28 +63,28 @@ class RecoveryManager:
         paths = settings.datasources if datasources is None else ()
         # Recovery connects for each question, so its pools keep nothing open.
         self._own = [DataSource.from_settings(DataSourceSettings.load(path, pool_min_size=0)) for path in paths]
-        self._datasources: list[Recoverable] = [*self._own, *(datasources or ())]
+        self._datasources: list[RecoverableDatasource] = [*self._own, *(datasources or ())]
         if not self._datasources:
             raise ConfigurationError("recovery has no datasource: name their files, datasources = orders.properties")
         #: Seconds from the end of one scan to the next.
         self.period = settings.recovery_period if period is None else period
         self._backoff = settings.recovery_backoff if backoff is None else backoff
         values, named = settings.properties, settings.recovery_orphan_filters
-        self._voters = voters([*made(values, "recovery.orphan-filters", named, FILTERS, "vote"), *filters])
+        self._filters = voters([*instances(values, "recovery.orphan-filters", named, FILTERS, "vote"), *filters])
         chosen = settings.recovery_expiry_scanners
         self._expiry = Expiry(
             settings.recovery_expiry_interval or None,
-            [*made(values, "recovery.expiry.scanners", chosen, SCANNERS, "expires"), *scanners],
+            [*instances(values, "recovery.expiry.scanners", chosen, SCANNERS, "expires"), *scanners],
             skip_first=settings.recovery_expiry_skip_first,
         )
-        self._further = FurtherDatasources()
-        self._news = News()
+        self._discovered = DiscoveredDatasources()
+        self._repeats = RepeatFilter()
         self._scanning = threading.Lock()
         self._starting = threading.Lock()
         self._stopping = threading.Event()
         self._waking = threading.Event()
         #: What the last scan has left, to be looked at.
-        self.watch = Watch(settings)
+        self.watch = LastScan(settings)
         self._thread: threading.Thread | None = None
         self._last: ScanReport | None = None
         #: Which datasources have not answered the last `in_doubt` or `show`, and what came instead.
@@ -117,18 +117,18 @@ class RecoveryManager:
         the report, and the rest went on.
         """
         with self._scanning, self._opened() as log:
-            account = Account(self._news)
-            orphans = OrphanModule(self._voters)
+            account = ScanRecorder(self._repeats)
+            orphans = OrphanModule(self._filters)
             modules: tuple[Module, ...] = (MarkedModule(), DecidedModule(), orphans, StagingModule(), self._expiry)
-            begun, passes = time.monotonic(), list[Work]()
+            begun, passes = time.monotonic(), list[RecoveryPass]()
             if _goes_on(log, account):
                 passes.append(self._pass(log, account, modules))
                 if orphans.waiting and not self._stopping.wait(self._backoff) and _goes_on(log, account):
                     passes.append(self._pass(log, account, modules))
-            self._news.turn()
+            self._repeats.end_scan()
             # The sites of the last pass, too: they know what it has reached by the notes.
-            sites = passes[-1].sites if passes else self._sites(log)
-            evidence = passes[-1].evidence if passes else gather(log, sites, fence=False)
+            sites = passes[-1].datasources if passes else self._recovery_datasources(log)
+            evidence = passes[-1].snapshot if passes else take_snapshot(log, sites, fence=False)
             seconds = time.monotonic() - begun
             report = account.report()
             if passes:
@@ -138,19 +138,19 @@ class RecoveryManager:
             )
             return self._last
 
-    def _pass(self, log: DecisionLog, account: Account, modules: Iterable[Module]) -> Work:
+    def _pass(self, log: DecisionLog, account: ScanRecorder, modules: Iterable[Module]) -> RecoveryPass:
         account.begin_pass()
-        sites = self._sites(log)
-        work = Work(gather(log, sites), log, sites, account)
-        for name, reason in work.evidence.silent.items():
+        sites = self._recovery_datasources(log)
+        work = RecoveryPass(take_snapshot(log, sites), log, sites, account)
+        for name, reason in work.snapshot.silent.items():
             account.silent(name, reason)
-        for name, reason in work.evidence.unfenced.items():
+        for name, reason in work.snapshot.unfenced.items():
             account.fail(f"the fence of {name}", reason)
         for module in modules:
             try:
                 module.run(work)
             except Exception as error:
-                account.fail(f"module {module.name}", told(error))
+                account.fail(f"module {module.name}", describe_error(error))
         return work
 
     # -- the thread ---------------------------------------------------------------------------------------------
@@ -185,8 +185,8 @@ class RecoveryManager:
                 logger.debug("scan: %s", self.scan())
             except Exception as error:
                 self.watch.failed(error)
-                self._news.warn(f"the scan failed, the next one is in {self.period:g} s: {error}")
-                self._news.turn()
+                self._repeats.warn(f"the scan failed, the next one is in {self.period:g} s: {error}")
+                self._repeats.end_scan()
             self._waking.wait(self.period)
             self._waking.clear()
             if self._stopping.is_set():
@@ -197,22 +197,22 @@ class RecoveryManager:
     def in_doubt(self) -> list[listing.InDoubt]:
         """What is in doubt, and what the next scan will do with it; nothing is written. Errors: LogError."""
         with self._opened() as log:
-            sites = self._sites(log)
-            evidence = self._look(log, sites)
+            sites = self._recovery_datasources(log)
+            evidence = self._read_only_snapshot(log, sites)
             return listing.in_doubt(evidence, sites, kept.read(log))
 
     def show(self, gtrid: str) -> listing.InDoubt | None:
         """All that is known of one transaction; None where nothing is. Errors: LogError, ProgrammingError."""
         with self._opened() as log:
-            sites = self._sites(log)
+            sites = self._recovery_datasources(log)
             noted = [each for found in expired(log) if found.name == gtrid for each in found.heuristics]
-            evidence = self._look(log, sites)
+            evidence = self._read_only_snapshot(log, sites)
             gtrid = byhand.checked(gtrid)
-            history = deeds(log, gtrid)
+            history = audit_entries(log, gtrid)
             return listing.show(evidence, sites, gtrid, expired=noted, history=history, kept=kept.read(log))
 
-    def _look(self, log: DecisionLog, sites: Sites) -> Evidence:
-        evidence = gather(log, sites, fence=False)
+    def _read_only_snapshot(self, log: DecisionLog, sites: RecoveryDatasources) -> Snapshot:
+        evidence = take_snapshot(log, sites, fence=False)
         self.unanswered = evidence.silent
         self.unconfigured = {alarm.subject: alarm.text for alarm in unconfigured(evidence)}
         return evidence
@@ -237,7 +237,7 @@ class RecoveryManager:
         OperationalError where a datasource does not answer.
         """
         with self._scanning, self._opened() as log, audited(log, "forget", byhand.checked(gtrid), reason):
-            return byhand.forget(log, self._sites(log), gtrid)
+            return byhand.forget(log, self._recovery_datasources(log), gtrid)
 
     def forget_datasource(self, name: str, reason: str = "") -> int:
         """Retire the log's notes that our nodes prepare in a datasource; how many there were.
@@ -246,24 +246,24 @@ class RecoveryManager:
         listed there, OperationalError where the database does not answer.
         """
         with self._scanning, self._opened() as log, audited(log, "forget --datasource", "", f"{name}: {reason}"):
-            return byhand.forget_datasource(log, self._sites(log), name, self._lives)
+            return byhand.forget_datasource(log, self._recovery_datasources(log), name, self._has_living_process)
 
-    def _lives(self, node: str) -> bool:
+    def _has_living_process(self, node: str) -> bool:
         """Whether any process of a node lives."""
         with self._opened(node) as log:
             return IncarnationState.ALIVE in log.incarnations().values()
 
     def _by_hand(self, command: str, gtrid: str, reason: str, act: byhand.Act) -> ScanReport:
         with self._scanning, self._opened() as log, audited(log, command, byhand.checked(gtrid), reason) as reports:
-            account = Account(self._news)
-            act(log, self._sites(log), account, gtrid)
+            account = ScanRecorder(self._repeats)
+            act(log, self._recovery_datasources(log), account, gtrid)
             reports.append(account.report())
             return reports[0]
 
-    def deeds(self) -> list[Deed]:
+    def audit_entries(self) -> list[AuditEntry]:
         """What people have done by hand, oldest first. Errors: LogError."""
         with self._opened() as log:
-            return deeds(log)
+            return audit_entries(log)
 
     def suspend(self, reason: str = "") -> suspension.Suspension:
         """Let no pass begin, here and in every recoverer of this node, until `resume`. Errors: LogError."""
@@ -285,11 +285,11 @@ class RecoveryManager:
         self.stop()
         for datasource in self._own:
             datasource.close()
-        self._further.close()
+        self._discovered.close()
 
-    def _sites(self, log: DecisionLog) -> Sites:
+    def _recovery_datasources(self, log: DecisionLog) -> RecoveryDatasources:
         timeout = self._settings.recovery_lock_timeout
-        return Sites(self._datasources, nodes=log.nodes(), lock_timeout=timeout, further=self._further)
+        return RecoveryDatasources(self._datasources, nodes=log.nodes(), lock_timeout=timeout, further=self._discovered)
 
     @contextmanager
     def _opened(self, node: str = "") -> Iterator[DecisionLog]:
@@ -311,7 +311,7 @@ class RecoveryManager:
             log.close()
 
 
-def _goes_on(log: DecisionLog, account: Account) -> bool:
+def _goes_on(log: DecisionLog, account: ScanRecorder) -> bool:
     held = suspension.suspension(log)
     if held is not None:
         account.suspend(str(held))

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
-from recovery.scan.report import told
+from recovery.scan.report import describe_error
 from txpool.config.ownership import require_owned
 from txpool.config.properties import Properties, nearest
 from txpool.config.secrets import ValueSource
 from txpool.errors import ConfigurationError
 
 
-def made(
+def instances(
     values: Properties, key: str, names: Iterable[str], house: Mapping[str, Callable[[], Any]], method: str
 ) -> list[Any]:
     """One object for each of the names that the key gives, in their order; each has the method. ConfigurationError.
@@ -25,17 +25,17 @@ def made(
     classes = [name for name in names if name not in house]
     if classes and values.path is not None and values.entry(key).source is ValueSource.FILE:
         require_owned(values.folder / values.path.name, "it names code to run")
-    return [house[name]() if name in house else _own(values, key, name, house, method) for name in names]
+    return [house[name]() if name in house else _of_user(values, key, name, house, method) for name in names]
 
 
-def _own(values: Properties, key: str, name: str, house: Mapping[str, Any], method: str) -> Any:
+def _of_user(values: Properties, key: str, name: str, house: Mapping[str, Any], method: str) -> Any:
     module, _, word = name.rpartition(".")
     if not module:
         raise values.error(key, f"names {name}: {nearest(name, house)}; a class of yours has a dotted path")
     try:
         made = getattr(import_module(module), word)()
     except Exception as error:
-        raise values.error(key, f"names {name}, which could not be made: {told(error)}") from error
+        raise values.error(key, f"names {name}, which could not be made: {describe_error(error)}") from error
     if not callable(getattr(made, method, None)):
         raise ConfigurationError(f"{values.entry(key).where}: {key} names {name}, which has no method {method}()")
     return made

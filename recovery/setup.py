@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recovery.scan.report import told
+from recovery.scan.report import describe_error
 from txpool.config.settings import DataSourceSettings, RecoverySettings
 from txpool.errors import ConfigurationError
 from txpool.log import adopt_log, open_log
@@ -42,5 +42,7 @@ def _table(settings: DataSourceSettings) -> Step:
     except ConfigurationError:
         raise
     except Exception as error:
-        return Step(False, f"datasource {settings.name}: the table {settings.cmr_table} was not made: {told(error)}")
+        return Step(
+            False, f"datasource {settings.name}: the table {settings.cmr_table} was not made: {describe_error(error)}"
+        )
     return Step(True, f"datasource {settings.name}: the table {settings.cmr_table} is there")

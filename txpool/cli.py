@@ -45,11 +45,11 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the server's data too.")] = False,
 ) -> None:
     """Write real data into three databases in one transaction; fail, be killed, recover; show that nothing is torn."""
-    from txpool.demo.play import play
+    from txpool.demo.play import run_scenarios
 
     console = Console(highlight=False, emoji=False)
     try:
-        right = play(rows=rows, spark=spark, keep=keep, console=console)
+        right = run_scenarios(rows=rows, spark=spark, keep=keep, console=console)
     except ConfigurationError as error:
         console.print(str(error), style="red", markup=False)
         raise typer.Exit(ExitCode.USAGE) from error

@@ -27,7 +27,7 @@ _KIND = "audit"
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class AuditEntry:
     """One command of a person. `when` is wall-clock seconds, `gtrid` is empty where it concerns the whole node."""
 
     when: float
@@ -46,7 +46,7 @@ def audited(log: DecisionLog, command: str, gtrid: str, reason: str) -> Iterator
 
     A block that has a report of what it did puts it into the list.
     """
-    deed = Deed(time.time(), who(), command, gtrid, reason, "begun")
+    deed = AuditEntry(time.time(), current_user(), command, gtrid, reason, "begun")
     name = f"{deed.when:.6f} {secrets.token_hex(4)}"
     log.put_record(_memo(name, deed))
     logger.warning("%s of %s by %s: %s", command, gtrid or log.node, deed.who, reason or "no reason was given")
@@ -65,13 +65,13 @@ def audited(log: DecisionLog, command: str, gtrid: str, reason: str) -> Iterator
             logger.warning("%s of %s: the log keeps no outcome of it, which is %s: %s", command, gtrid, outcome, error)
 
 
-def deeds(log: DecisionLog, gtrid: str | None = None) -> list[Deed]:
+def audit_entries(log: DecisionLog, gtrid: str | None = None) -> list[AuditEntry]:
     """Every deed, or a transaction's, oldest first. LogError."""
-    found = [Deed(**unpack(memo)) for memo in log.side_records(_KIND)]
+    found = [AuditEntry(**unpack(memo)) for memo in log.side_records(_KIND)]
     return [deed for deed in found if gtrid in (None, deed.gtrid)]
 
 
-def who() -> str:
+def current_user() -> str:
     """The user of this process, not of its environment, which anybody could set; behind sudo, both."""
     try:
         name = pwd.getpwuid(os.getuid()).pw_name
@@ -87,5 +87,5 @@ def _came_of(report: ScanReport) -> str:
     return "; ".join([f"{verdict}: {report}", *left])
 
 
-def _memo(name: str, deed: Deed) -> SideRecord:
+def _memo(name: str, deed: AuditEntry) -> SideRecord:
     return SideRecord(_KIND, name, json.dumps(asdict(deed)), deed.when)

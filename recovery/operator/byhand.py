@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from recovery.scan import expiry, kept
-from recovery.scan.evidence import Evidence, Standing, gather
-from recovery.scan.modules import Met, clean, end, tombstone
-from recovery.scan.report import Account
-from recovery.scan.sites import Sites
-from recovery.scan.work import Work
+from recovery.scan.evidence import CoordinatorState, Snapshot, take_snapshot
+from recovery.scan.modules import ResolvedMark, delete_finished, finish_branches, tombstone
+from recovery.scan.report import ScanRecorder
+from recovery.scan.sites import RecoveryDatasources
+from recovery.scan.work import RecoveryPass
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.log.base import DecisionLog
 from txpool.resources.base import MarkedRow, Resolution
 from txpool.tm.remarks import NOTE
 from txpool.xid import split_gtrid
 
-Act = Callable[[DecisionLog, Sites, Account, str], None]
+Act = Callable[[DecisionLog, RecoveryDatasources, ScanRecorder, str], None]
 
 
 def checked(gtrid: str) -> str:
@@ -28,23 +28,23 @@ def checked(gtrid: str) -> str:
     return gtrid
 
 
-def commit(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> None:
+def commit(log: DecisionLog, sites: RecoveryDatasources, account: ScanRecorder, gtrid: str) -> None:
     """Commit what is decided; refused where it is not, or where its own living process does so."""
     work = _work(log, sites, account, gtrid)
-    evidence = work.evidence
+    evidence = work.snapshot
     _require_open(evidence, gtrid)
     _require_undisputed(evidence, gtrid)
     row = evidence.row(gtrid)
     marked = evidence.marked_by(gtrid)
     if not (row is not None and row.committed) and (marked is not None or gtrid not in evidence.decisions):
         raise ProgrammingError(f"{gtrid} is not decided to commit, so it cannot be committed by hand: nothing was done")
-    if evidence.standing(gtrid) is Standing.ALIVE:
+    if evidence.coordinator_state(gtrid) is CoordinatorState.ALIVE:
         raise ProgrammingError(f"{gtrid} is decided, and its own living process commits it: nothing was done")
     if marked is not None:
         row = _asked(work, marked, gtrid)
-        met = end(work, marked, row) if row.committed else Met(marked, row, answered=True)
+        met = finish_branches(work, marked, row) if row.committed else ResolvedMark(marked, row, answered=True)
         if _is_over(evidence, gtrid):
-            clean(work, [met])
+            delete_finished(work, [met])
         if not row.committed:
             raise _gone(marked, gtrid)
         return
@@ -52,37 +52,37 @@ def commit(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> None
     if log.abort(gtrid) is not Resolution.COMMITTED:
         raise _gone("the log", gtrid)
     answered = work.settle(gtrid, evidence.decisions[gtrid].branches, "decided in the log, by hand")
-    if answered and _is_over(evidence, gtrid) and evidence.standing(gtrid) is not Standing.FINISHED:
+    if answered and _is_over(evidence, gtrid) and evidence.coordinator_state(gtrid) is not CoordinatorState.FINISHED:
         log.purge([gtrid])
         account.forget([gtrid])
 
 
-def rollback(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> None:
+def rollback(log: DecisionLog, sites: RecoveryDatasources, account: ScanRecorder, gtrid: str) -> None:
     """Take the transaction's key, so that nobody can commit it any more, and roll its branches back."""
-    before = _work(log, sites, account, gtrid).evidence
+    before = _work(log, sites, account, gtrid).snapshot
     _require_open(before, gtrid)
     _require_undisputed(before, gtrid)
     if before.marked_by(gtrid) is None and log.abort(gtrid) is Resolution.COMMITTED:
         raise _decided(gtrid)
     # What was prepared, or pointed to a marked datasource, before the key was taken is seen now.
     work = _work(log, sites, account, gtrid)
-    _require_undisputed(work.evidence, gtrid)
-    marked = work.evidence.marked_by(gtrid)
+    _require_undisputed(work.snapshot, gtrid)
+    marked = work.snapshot.marked_by(gtrid)
     if marked is None:
-        for branch in work.evidence.seen(gtrid):
+        for branch in work.snapshot.listed_branches(gtrid):
             work.roll_back(branch, "by hand")
         return
     row = _asked(work, marked, gtrid)
     if row.committed:
         raise _decided(gtrid)
-    met = end(work, marked, row)
-    if _is_over(work.evidence, gtrid):
-        clean(work, [met])
+    met = finish_branches(work, marked, row)
+    if _is_over(work.snapshot, gtrid):
+        delete_finished(work, [met])
 
 
-def forget(log: DecisionLog, sites: Sites, gtrid: str) -> int:
+def forget(log: DecisionLog, sites: RecoveryDatasources, gtrid: str) -> int:
     """Dismiss the heuristic outcomes of a transaction that is over, expired ones too; how many there were."""
-    evidence = gather(log, sites, fence=False)
+    evidence = take_snapshot(log, sites, fence=False)
     _require_ours(evidence, gtrid)
     count = sum(heuristic.gtrid == gtrid for heuristic in evidence.heuristics)
     if count and (evidence.listed(gtrid) or gtrid in evidence.decisions or evidence.row(gtrid) is not None):
@@ -106,7 +106,7 @@ def forget(log: DecisionLog, sites: Sites, gtrid: str) -> int:
     return count
 
 
-def forget_datasource(log: DecisionLog, sites: Sites, name: str, lives: Callable[[str], bool]) -> int:
+def forget_datasource(log: DecisionLog, sites: RecoveryDatasources, name: str, lives: Callable[[str], bool]) -> int:
     """Retire the notes that our nodes prepare in a datasource, where nothing of theirs can be there; how many."""
     notes = [note for note in log.locations() if note.location.datasource == name]
     if not notes:
@@ -117,10 +117,10 @@ def forget_datasource(log: DecisionLog, sites: Sites, name: str, lives: Callable
             raise ProgrammingError(
                 f"a process of node {node} lives, and may prepare in {name} at any moment: nothing was done. End it"
             )
-    evidence = gather(log, sites, fence=False)
+    evidence = take_snapshot(log, sites, fence=False)
     if name in evidence.silent:
         raise OperationalError(f"{name} did not answer, so nobody can tell what is prepared there: nothing was done")
-    listed = [branch for gtrid in evidence.gtrids for branch in evidence.seen(gtrid)]
+    listed = [branch for gtrid in evidence.gtrids for branch in evidence.listed_branches(gtrid)]
     there = [
         branch
         for branch in (*listed, *evidence.elsewhere)
@@ -134,26 +134,26 @@ def forget_datasource(log: DecisionLog, sites: Sites, name: str, lives: Callable
     return len(notes)
 
 
-def _is_open(evidence: Evidence, gtrid: str) -> bool:
+def _is_open(evidence: Snapshot, gtrid: str) -> bool:
     """Whether anything but heuristic outcomes is kept or listed of a transaction."""
     records = (evidence.decisions, evidence.pointers, evidence.finished, evidence.aborted, *evidence.rows.values())
     return evidence.listed(gtrid) or any(gtrid in each for each in records)
 
 
-def _is_over(evidence: Evidence, gtrid: str) -> bool:
+def _is_over(evidence: Snapshot, gtrid: str) -> bool:
     """Whether its process can do nothing about it any more: one that is only taken for dead may still write."""
-    return evidence.standing(gtrid) not in (Standing.ALIVE, Standing.DEAD)
+    return evidence.coordinator_state(gtrid) not in (CoordinatorState.ALIVE, CoordinatorState.DEAD)
 
 
-def _work(log: DecisionLog, sites: Sites, account: Account, gtrid: str) -> Work:
-    evidence = gather(log, sites)
+def _work(log: DecisionLog, sites: RecoveryDatasources, account: ScanRecorder, gtrid: str) -> RecoveryPass:
+    evidence = take_snapshot(log, sites)
     for name, reason in evidence.silent.items():
         account.silent(name, reason)
     _require_known(evidence, gtrid)
-    return Work(evidence, log, sites, account)
+    return RecoveryPass(evidence, log, sites, account)
 
 
-def _asked(work: Work, marked: str, gtrid: str) -> MarkedRow:
+def _asked(work: RecoveryPass, marked: str, gtrid: str) -> MarkedRow:
     try:
         return tombstone(work, marked, gtrid)
     except Exception as error:
@@ -163,8 +163,8 @@ def _asked(work: Work, marked: str, gtrid: str) -> MarkedRow:
         ) from error
 
 
-def _require_ours(evidence: Evidence, gtrid: str) -> None:
-    if evidence.standing(gtrid) is Standing.OTHER_NODE:
+def _require_ours(evidence: Snapshot, gtrid: str) -> None:
+    if evidence.coordinator_state(gtrid) is CoordinatorState.OTHER_NODE:
         node = split_gtrid(gtrid).node
         ours = ", ".join(sorted(evidence.nodes))
         raise ProgrammingError(
@@ -173,14 +173,14 @@ def _require_ours(evidence: Evidence, gtrid: str) -> None:
         )
 
 
-def _require_known(evidence: Evidence, gtrid: str) -> None:
+def _require_known(evidence: Snapshot, gtrid: str) -> None:
     _require_ours(evidence, gtrid)
     if gtrid not in evidence.gtrids:
         silent = f" ({', '.join(evidence.silent)} did not answer)" if evidence.silent else ""
         raise ProgrammingError(f"nothing is known of {gtrid}{silent}: nothing was done")
 
 
-def _require_open(evidence: Evidence, gtrid: str) -> None:
+def _require_open(evidence: Snapshot, gtrid: str) -> None:
     if not _is_open(evidence, gtrid):
         raise ProgrammingError(
             f"{gtrid} is over, and what is kept of it is its heuristic outcome: nothing was done. Repair by hand what "
@@ -188,7 +188,7 @@ def _require_open(evidence: Evidence, gtrid: str) -> None:
         )
 
 
-def _require_undisputed(evidence: Evidence, gtrid: str) -> None:
+def _require_undisputed(evidence: Snapshot, gtrid: str) -> None:
     disputed = evidence.disputed(gtrid)
     if disputed:
         raise ProgrammingError(

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from recovery.operator.audit import Deed
+from recovery.operator.audit import AuditEntry
 from recovery.operator.listing import BranchState, InDoubt
 from recovery.scan.expiry import Expired
 from recovery.scan.report import AlarmKind, ScanReport
@@ -31,7 +31,7 @@ def shown(each: InDoubt) -> str:
     rows += [("branch", f"{branch.gid} in {_state(branch)}") for branch in each.branches]
     rows += [("ended", f"{name}: {end}") for name, end in sorted(each.ends.items())]
     rows += _tail(each)
-    rows += [("by hand", _deed(deed)) for deed in each.history]
+    rows += [("by hand", _audit_entry(deed)) for deed in each.history]
     return _block(each.gtrid, rows)
 
 
@@ -68,9 +68,9 @@ def gone(found: Iterable[Expired]) -> str:
     )
 
 
-def deeds(found: Iterable[Deed]) -> str:
+def audit_entries(found: Iterable[AuditEntry]) -> str:
     """What people have done by hand."""
-    return "\n".join(_block(deed.gtrid or "this node", [("by hand", _deed(deed))]) for deed in found)
+    return "\n".join(_block(deed.gtrid or "this node", [("by hand", _audit_entry(deed))]) for deed in found)
 
 
 def _block(title: str, rows: Iterable[Row]) -> str:
@@ -127,7 +127,7 @@ def _heuristic(found: Heuristic) -> str:
     return f"{found.bqual} in {found.datasource}: decided to {found.decided}, ended {found.ended}"
 
 
-def _deed(deed: Deed) -> str:
+def _audit_entry(deed: AuditEntry) -> str:
     return f"{deed.command} {_when(deed.when)} by {deed.who} ({deed.reason or 'no reason was given'}): {deed.outcome}"
 
 

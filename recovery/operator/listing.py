@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from recovery.operator.audit import Deed
-from recovery.scan.evidence import STRAYED, Evidence, Standing
-from recovery.scan.kept import Kept
-from recovery.scan.sites import Sites
+from recovery.operator.audit import AuditEntry
+from recovery.scan.evidence import OTHER_DATABASE, CoordinatorState, Snapshot
+from recovery.scan.kept import SavedForPeople
+from recovery.scan.sites import RecoveryDatasources
 from txpool.log.base import Heuristic, IncarnationState
 from txpool.resources.base import BranchRecord
 from txpool.tm.remarks import NOTE
@@ -51,7 +51,7 @@ class InDoubt:
     #: False while its own process lives and ends it.
     attention: bool = True
     #: What people have done about it by hand, oldest first; told where one transaction is shown.
-    history: tuple[Deed, ...] = ()
+    history: tuple[AuditEntry, ...] = ()
     #: How each database has ended its part, where one has done otherwise than decided: what is known of that.
     ends: dict[str, str] = field(default_factory=dict)
     #: What its program calls it; told where its decision is kept, and empty where it has none.
@@ -65,7 +65,7 @@ class InDoubt:
     @property
     def ours(self) -> bool:
         """Whether its node is ours to recover: a name of another's is only what its branches say of themselves."""
-        return self.standing != Standing.OTHER_NODE.value
+        return self.standing != CoordinatorState.OTHER_NODE.value
 
     @property
     def foreign(self) -> bool:
@@ -77,7 +77,7 @@ class InDoubt:
         return asdict(self)
 
 
-def in_doubt(evidence: Evidence, sites: Sites, kept: Kept | None = None) -> list[InDoubt]:
+def in_doubt(evidence: Snapshot, sites: RecoveryDatasources, kept: SavedForPeople | None = None) -> list[InDoubt]:
     """What is prepared, what is decided and waits for a branch, and what ended otherwise than it was decided.
 
     What ended otherwise comes first, and what others have prepared under our names last.
@@ -88,13 +88,13 @@ def in_doubt(evidence: Evidence, sites: Sites, kept: Kept | None = None) -> list
 
 
 def show(
-    evidence: Evidence,
-    sites: Sites,
+    evidence: Snapshot,
+    sites: RecoveryDatasources,
     gtrid: str,
     *,
     expired: Iterable[Heuristic] = (),
-    history: Iterable[Deed] = (),
-    kept: Kept | None = None,
+    history: Iterable[AuditEntry] = (),
+    kept: SavedForPeople | None = None,
 ) -> InDoubt | None:
     """One transaction, whatever is known of it, with what has expired of it; None where nothing is."""
     expired, history = tuple(expired), tuple(history)
@@ -104,33 +104,37 @@ def show(
     return replace(found, history=history)
 
 
-def _is_shown(evidence: Evidence, gtrid: str) -> bool:
+def _is_shown(evidence: Snapshot, gtrid: str) -> bool:
     if evidence.listed(gtrid) or any(heuristic.gtrid == gtrid for heuristic in evidence.heuristics):
         return True
-    if any(evidence.beside(gtrid)):
+    if any(evidence.unreachable_or_foreign(gtrid)):
         return True
     # Those of a living process, or of another node, are its daily work, and a decision that is carried out is a record.
-    decided = _decision(evidence, gtrid)[0] == "commit" and evidence.standing(gtrid) not in _THEIRS
+    decided = _decision(evidence, gtrid)[0] == "commit" and evidence.coordinator_state(gtrid) not in _THEIRS
     return decided and not _is_done(evidence, gtrid)
 
 
 def _described(
-    evidence: Evidence, sites: Sites, gtrid: str, kept: Kept | None = None, expired: Iterable[Heuristic] = ()
+    evidence: Snapshot,
+    sites: RecoveryDatasources,
+    gtrid: str,
+    kept: SavedForPeople | None = None,
+    expired: Iterable[Heuristic] = (),
 ) -> InDoubt:
-    kept = kept or Kept()
+    kept = kept or SavedForPeople()
     named = split_gtrid(gtrid)
-    standing = evidence.standing(gtrid)
+    standing = evidence.coordinator_state(gtrid)
     if (
-        standing is Standing.DEAD
+        standing is CoordinatorState.DEAD
         and _is_over(evidence, gtrid)
-        and evidence.lives[named.incarnation] is IncarnationState.FENCED
+        and evidence.incarnations[named.incarnation] is IncarnationState.FENCED
     ):
-        standing = Standing.FENCED  # a pass does not build a fence again that holds nothing back
+        standing = CoordinatorState.FENCED  # a pass does not build a fence again that holds nothing back
     here = (heuristic for heuristic in evidence.heuristics if heuristic.gtrid == gtrid)
     noted = tuple(dict.fromkeys((*here, *expired)))
     decision, where = _decision(evidence, gtrid, noted)
     made = evidence.decisions[gtrid].recorded_at if gtrid in evidence.decisions else 0.0
-    ages = [branch.age for branch in evidence.seen(gtrid) if branch.age is not None]
+    ages = [branch.age for branch in evidence.listed_branches(gtrid) if branch.age is not None]
     ages += [max(0.0, time.time() - made)] if made else []
     return InDoubt(
         gtrid,
@@ -145,11 +149,11 @@ def _described(
         noted,
         _wants_attention(evidence, gtrid, standing, bool(noted)),
         ends=dict(kept.ends.get(gtrid, {})) if noted else {},
-        note=evidence.remarks(gtrid)[NOTE],
+        note=evidence.annotations(gtrid)[NOTE],
     )
 
 
-def _wants_attention(evidence: Evidence, gtrid: str, standing: Standing, noted: bool) -> bool:
+def _wants_attention(evidence: Snapshot, gtrid: str, standing: CoordinatorState, noted: bool) -> bool:
     if noted or _is_elsewhere(evidence, gtrid):
         return True
     if _is_over(evidence, gtrid) or _is_done(evidence, gtrid):
@@ -157,25 +161,25 @@ def _wants_attention(evidence: Evidence, gtrid: str, standing: Standing, noted: 
     return standing not in _THEIRS
 
 
-def _is_over(evidence: Evidence, gtrid: str) -> bool:
+def _is_over(evidence: Snapshot, gtrid: str) -> bool:
     """Whether nothing is left to be done, as far as the datasources have answered."""
     kept = evidence.listed(gtrid) or _named(evidence, gtrid) or gtrid in evidence.pointers
     return not (kept or _is_elsewhere(evidence, gtrid))
 
 
-def _is_done(evidence: Evidence, gtrid: str) -> bool:
+def _is_done(evidence: Snapshot, gtrid: str) -> bool:
     """Whether it is decided, and each branch that the decision names has answered and is gone: a record to clean."""
     named = _named(evidence, gtrid)
     if evidence.listed(gtrid) or not named or _is_elsewhere(evidence, gtrid):
         return False
-    return all(_unseen(evidence, record) == GONE for record in named)
+    return all(_missing_state(evidence, record) == GONE for record in named)
 
 
-def _is_elsewhere(evidence: Evidence, gtrid: str) -> bool:
-    return bool(evidence.beside(gtrid)[0])
+def _is_elsewhere(evidence: Snapshot, gtrid: str) -> bool:
+    return bool(evidence.unreachable_or_foreign(gtrid)[0])
 
 
-def _decision(evidence: Evidence, gtrid: str, noted: Iterable[Heuristic] = ()) -> tuple[str, str]:
+def _decision(evidence: Snapshot, gtrid: str, noted: Iterable[Heuristic] = ()) -> tuple[str, str]:
     row, marked = evidence.row(gtrid), evidence.marked_by(gtrid)
     if row is not None:
         return ("commit", f"the row in {marked}") if row.committed else ("rollback", f"the tombstone in {marked}")
@@ -188,7 +192,7 @@ def _decision(evidence: Evidence, gtrid: str, noted: Iterable[Heuristic] = ()) -
     return ("undecided" if gtrid in evidence.gtrids else "forgotten"), ""
 
 
-def _named(evidence: Evidence, gtrid: str) -> tuple[BranchRecord, ...]:
+def _named(evidence: Snapshot, gtrid: str) -> tuple[BranchRecord, ...]:
     """The branches that a decision names."""
     row = evidence.row(gtrid)
     if row is not None:
@@ -196,16 +200,16 @@ def _named(evidence: Evidence, gtrid: str) -> tuple[BranchRecord, ...]:
     return evidence.decisions[gtrid].branches if gtrid in evidence.decisions else ()
 
 
-def _branches(evidence: Evidence, sites: Sites, gtrid: str) -> list[BranchState]:
-    elsewhere, foreign = evidence.beside(gtrid)
+def _branches(evidence: Snapshot, sites: RecoveryDatasources, gtrid: str) -> list[BranchState]:
+    elsewhere, foreign = evidence.unreachable_or_foreign(gtrid)
     found: dict[Xid, BranchState] = {}
-    for state, branches in (("prepared", evidence.seen(gtrid)), (ELSEWHERE, elsewhere), (FOREIGN, foreign)):
+    for state, branches in (("prepared", evidence.listed_branches(gtrid)), (ELSEWHERE, elsewhere), (FOREIGN, foreign)):
         for seen in branches:
             where = f"database {seen.database}" if seen.database else seen.datasource
             found.setdefault(seen.xid, BranchState(seen.xid.joined, where, state, seen.owner or ""))
     for record in _named(evidence, gtrid):
         if record.xid not in found or found[record.xid].state == ELSEWHERE:
-            found[record.xid] = BranchState(record.xid.joined, record.datasource, _unseen(evidence, record))
+            found[record.xid] = BranchState(record.xid.joined, record.datasource, _missing_state(evidence, record))
     for heuristic in evidence.heuristics:
         if heuristic.gtrid == gtrid:
             xid = Xid(gtrid, heuristic.bqual)
@@ -213,10 +217,10 @@ def _branches(evidence: Evidence, sites: Sites, gtrid: str) -> list[BranchState]
     return list(found.values())
 
 
-def _unseen(evidence: Evidence, record: BranchRecord) -> str:
+def _missing_state(evidence: Snapshot, record: BranchRecord) -> str:
     """The state of a branch that a decision names, and no datasource lists."""
-    if evidence.site_of(record) is not None:
-        return STRAYED if evidence.strayed(record) else GONE
+    if evidence.datasource_of(record) is not None:
+        return OTHER_DATABASE if evidence.other_database(record) else GONE
     return "no answer" if record.datasource in evidence.silent else "not configured"
 
 
@@ -225,11 +229,11 @@ GONE, ELSEWHERE, FOREIGN = "not prepared", "prepared, and no datasource leads th
 _OPEN = ("prepared", "no answer", "not configured", ELSEWHERE)
 
 #: What these are in is not ours to end.
-_THEIRS = (Standing.ALIVE, Standing.OTHER_NODE)
+_THEIRS = (CoordinatorState.ALIVE, CoordinatorState.OTHER_NODE)
 _LEFT = {
-    Standing.OTHER_NODE: "it is another node's, and that node's recovery ends it",
-    Standing.ALIVE: "its process lives, and ends it",
-    Standing.UNKNOWN: "its incarnation is unknown to this log. Recover it with the log that it was "
+    CoordinatorState.OTHER_NODE: "it is another node's, and that node's recovery ends it",
+    CoordinatorState.ALIVE: "its process lives, and ends it",
+    CoordinatorState.UNKNOWN: "its incarnation is unknown to this log. Recover it with the log that it was "
     "begun with; only where that is lost, end it by hand, as the other databases of this gtrid show",
 }
 
@@ -244,40 +248,42 @@ OVER = "nothing: no branch of it is prepared, as far as the datasources have ans
 DONE = "clean the record: every branch that the decision names has ended"
 
 
-def next_step(evidence: Evidence, sites: Sites, gtrid: str) -> str:
+def next_step(evidence: Snapshot, sites: RecoveryDatasources, gtrid: str) -> str:
     """What the next scan will do with a transaction, and why, in words."""
-    standing = evidence.standing(gtrid)
+    standing = evidence.coordinator_state(gtrid)
     if _is_over(evidence, gtrid):
-        _, foreign = evidence.beside(gtrid)
+        _, foreign = evidence.unreachable_or_foreign(gtrid)
         return _CLAIMED if foreign else OVER
     if _is_done(evidence, gtrid):
         return DONE
     left = _why_left(evidence, gtrid)
     if left:
         return f"leave it alone: {left}"
-    deed = _deed(evidence, sites, gtrid)
-    return f"fence its dead process, then {deed}" if standing is Standing.DEAD else f"{deed} ({standing.value})"
+    deed = _action(evidence, sites, gtrid)
+    return f"fence its dead process, then {deed}" if standing is CoordinatorState.DEAD else f"{deed} ({standing.value})"
 
 
-def _why_left(evidence: Evidence, gtrid: str) -> str:
+def _why_left(evidence: Snapshot, gtrid: str) -> str:
     disputed = evidence.disputed(gtrid)
     if disputed:
         return f"its branches name different deciders ({disputed}), and the log says neither"
     if _is_elsewhere(evidence, gtrid) and not (evidence.listed(gtrid) or _named(evidence, gtrid)):
         return "no datasource of this configuration leads to where it is prepared: name its file"
-    return _LEFT.get(evidence.standing(gtrid), "")
+    return _LEFT.get(evidence.coordinator_state(gtrid), "")
 
 
-def _wait(evidence: Evidence, named: Iterable[BranchRecord]) -> str:
+def _wait(evidence: Snapshot, named: Iterable[BranchRecord]) -> str:
     """What the decision is kept for beyond the next scan, in words; or empty."""
-    missing = {record.datasource for record in named if evidence.site_of(record) is None}
-    strayed = {record.datasource for record in named if record.datasource not in missing and evidence.strayed(record)}
+    missing = {record.datasource for record in named if evidence.datasource_of(record) is None}
+    strayed = {
+        record.datasource for record in named if record.datasource not in missing and evidence.other_database(record)
+    }
     until = [f"{', '.join(sorted(missing))} answers"] if missing else []
     until += [f"{', '.join(sorted(strayed))} leads to the database that it was prepared in"] if strayed else []
     return f", and keep the decision until {' and '.join(until)}" if until else ""
 
 
-def _deed(evidence: Evidence, sites: Sites, gtrid: str) -> str:
+def _action(evidence: Snapshot, sites: RecoveryDatasources, gtrid: str) -> str:
     marked = evidence.marked_by(gtrid)
     wait = _wait(evidence, _named(evidence, gtrid))
     if marked is None:

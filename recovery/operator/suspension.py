@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from recovery.operator.audit import audited, who
+from recovery.operator.audit import audited, current_user
 from txpool.log.base import DecisionLog, SideRecord
 from txpool.log.formats import unpack
 
@@ -44,7 +44,7 @@ def suspend(log: DecisionLog, reason: str = "") -> Suspension:
     with audited(log, "suspend", "", reason):
         found = suspension(log)
         nodes = log.nodes() - {memo.name for memo in log.side_records(_KIND)}
-        fresh = Suspension(", ".join(sorted(nodes)), time.time(), who(), reason)
+        fresh = Suspension(", ".join(sorted(nodes)), time.time(), current_user(), reason)
         for node in nodes:
             log.put_record(SideRecord(_KIND, node, json.dumps(asdict(fresh)), fresh.since))
         return found or fresh

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
-from recovery.scan.owners import Owners
-from recovery.scan.report import told
-from recovery.scan.sites import Listing, Seen, Sites
+from recovery.scan.owners import BranchOwners
+from recovery.scan.report import describe_error
+from recovery.scan.sites import ListedBranch, Listing, RecoveryDatasources
 from txpool import failpoints
 from txpool.errors import LogError
 from txpool.log.base import Decision, DecisionLog, Heuristic, IncarnationState
@@ -25,10 +25,10 @@ from txpool.tm.remarks import NOTE, annotations_in, printable
 from txpool.xid import Xid, split_gtrid, split_pointer
 
 #: What is wrong with a datasource whose url was changed, in words.
-STRAYED = "leads to another database than the one it was prepared in"
+OTHER_DATABASE = "leads to another database than the one it was prepared in"
 
 
-class Standing(Enum):
+class CoordinatorState(Enum):
     """What recovery may do with a transaction, as far as its process is concerned."""
 
     FENCED = "its process is dead, and fenced"
@@ -40,7 +40,7 @@ class Standing(Enum):
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Snapshot:
     """What a pass knows. Immutable once gathered; `silent` names the datasources that have not answered."""
 
     #: Those that are ours to recover.
@@ -48,7 +48,7 @@ class Evidence:
     #: By datasource: all that is prepared there under a name of ours, whoever prepared it.
     listings: Mapping[str, Listing]
     silent: Mapping[str, str]
-    lives: Mapping[str, IncarnationState]
+    incarnations: Mapping[str, IncarnationState]
     #: The incarnations that are fenced durably, by this very pass where it acts.
     fenced: frozenset[str]
     finished: frozenset[str]
@@ -67,25 +67,25 @@ class Evidence:
     #: What could not be fenced, and why.
     unfenced: Mapping[str, str] = field(default_factory=dict)
     #: Whether a branch counts by its owner.
-    is_ours: Callable[[Seen], bool] = lambda _: True
+    is_ours: Callable[[ListedBranch], bool] = lambda _: True
     #: Noted databases that the configuration does not lead to: the file that did, or why none has.
-    strangers: Mapping[LocationNote, str] = field(default_factory=dict)
+    unconfigured: Mapping[LocationNote, str] = field(default_factory=dict)
     unreached: Mapping[LocationNote, str] = field(default_factory=dict)
     #: Databases that a datasource may lead to which has not answered, or not told its identity.
-    mute: frozenset[str] = frozenset()
+    unidentified: frozenset[str] = frozenset()
     #: The incarnations under whose names somebody else has prepared, and that this log knows.
     claimed: frozenset[str] = frozenset()
 
     # -- branches -----------------------------------------------------------------------------------------------
 
-    def counts(self, branch: Seen) -> bool:
+    def is_believed(self, branch: ListedBranch) -> bool:
         """Whether a listed branch may be believed: by its owner, or since a decision names it."""
         return self.is_ours(branch) or self._is_named(branch)
 
-    def _is_named(self, branch: Seen) -> bool:
+    def _is_named(self, branch: ListedBranch) -> bool:
         """Whether a decision names it, in the log or in a committed row, and its server does not say otherwise."""
         identity = self._named.get(branch.xid)
-        return identity is not None and agree(identity, branch.identity)
+        return identity is not None and same_identity(identity, branch.identity)
 
     @cached_property
     def _named(self) -> dict[Xid, str]:
@@ -95,30 +95,30 @@ class Evidence:
         return named | {it.xid: it.identity for decision in self.decisions.values() for it in decision.branches}
 
     @cached_property
-    def _sorted(self) -> tuple[dict[str, list[Seen]], list[Seen]]:
-        ours: dict[str, list[Seen]] = {}
-        foreign: list[Seen] = []
+    def _sorted(self) -> tuple[dict[str, list[ListedBranch]], list[ListedBranch]]:
+        ours: dict[str, list[ListedBranch]] = {}
+        foreign: list[ListedBranch] = []
         for listing in self.listings.values():
             for branch in listing.branches:
-                if self.counts(branch):
+                if self.is_believed(branch):
                     ours.setdefault(branch.xid.gtrid, []).append(branch)
                 else:
                     foreign.append(branch)
         return ours, foreign
 
     @property
-    def _branches(self) -> dict[str, list[Seen]]:
+    def _branches(self) -> dict[str, list[ListedBranch]]:
         return self._sorted[0]
 
     @property
-    def foreign(self) -> Sequence[Seen]:
+    def foreign(self) -> Sequence[ListedBranch]:
         """Branches under names of ours that somebody else has prepared: never ended, and never a reason to wait."""
         return self._sorted[1]
 
     @cached_property
-    def elsewhere(self) -> Sequence[Seen]:
+    def elsewhere(self) -> Sequence[ListedBranch]:
         """Branches of our nodes in other databases of the servers, which no datasource leads to."""
-        reached = {listing.identity for listing in self.listings.values()} | self.mute
+        reached = {listing.identity for listing in self.listings.values()} | self.unidentified
         found = {
             (branch.identity, branch.xid): branch
             for listing in self.listings.values()
@@ -128,23 +128,23 @@ class Evidence:
         return tuple(found.values())
 
     @cached_property
-    def _beside(self) -> dict[str, tuple[list[Seen], list[Seen]]]:
-        found: dict[str, tuple[list[Seen], list[Seen]]] = {}
+    def _unreachable_or_foreign(self) -> dict[str, tuple[list[ListedBranch], list[ListedBranch]]]:
+        found: dict[str, tuple[list[ListedBranch], list[ListedBranch]]] = {}
         for which, branches in enumerate((self.elsewhere, self.foreign)):
             for branch in branches:
                 found.setdefault(branch.xid.gtrid, ([], []))[which].append(branch)
         return found
 
-    def beside(self, gtrid: str) -> tuple[Sequence[Seen], Sequence[Seen]]:
+    def unreachable_or_foreign(self, gtrid: str) -> tuple[Sequence[ListedBranch], Sequence[ListedBranch]]:
         """Under a transaction's name: what no datasource leads to, and what somebody else has prepared."""
-        return self._beside.get(gtrid, ((), ()))
+        return self._unreachable_or_foreign.get(gtrid, ((), ()))
 
     @property
     def claimed_gtrids(self) -> Iterable[str]:
         """Transactions under whose names there are such branches."""
-        return self._beside
+        return self._unreachable_or_foreign
 
-    def seen(self, gtrid: str) -> Sequence[Seen]:
+    def listed_branches(self, gtrid: str) -> Sequence[ListedBranch]:
         """The listed branches of a transaction."""
         return self._branches.get(gtrid, ())
 
@@ -160,21 +160,21 @@ class Evidence:
     def _xids(self) -> frozenset[Xid]:
         return frozenset(branch.xid for branches in self._branches.values() for branch in branches)
 
-    def site_of(self, record: BranchRecord) -> str | None:
+    def datasource_of(self, record: BranchRecord) -> str | None:
         """The datasource that leads to the database of a branch today, whatever it is called; None where none answers.
 
         One of its name that leads elsewhere is the answer, too, where there is no better: see `strayed`.
         """
         name = record.datasource
         listing = self.listings.get(name)
-        if listing is not None and agree(record.identity, listing.identity):
+        if listing is not None and same_identity(record.identity, listing.identity):
             return name
         same = (other for other, each in self.listings.items() if record.identity and each.identity == record.identity)
         return next(same, name if listing is not None else None)
 
-    def strayed(self, record: BranchRecord) -> str:
+    def other_database(self, record: BranchRecord) -> str:
         """Where its datasource leads today, if not to the database that the branch was prepared in; or empty."""
-        here = self.listings[self.site_of(record) or record.datasource].identity
+        here = self.listings[self.datasource_of(record) or record.datasource].identity
         if record.identity in ("", here):
             return ""
         if not here and self.was_listed(record):
@@ -190,23 +190,23 @@ class Evidence:
         noted = (heuristic.gtrid for heuristic in self.heuristics)
         return dict.fromkeys(sorted(set(self._branches).union(*kept, *self.rows.values(), noted)))
 
-    def standing(self, gtrid: str) -> Standing:
+    def coordinator_state(self, gtrid: str) -> CoordinatorState:
         """Whose it is, and whether that process can still decide it."""
         named = split_gtrid(gtrid)
-        life = self.lives.get(named.incarnation)
+        life = self.incarnations.get(named.incarnation)
         if named.node not in self.nodes:
-            return Standing.OTHER_NODE
+            return CoordinatorState.OTHER_NODE
         if named.incarnation in self.fenced:
-            return Standing.FENCED
+            return CoordinatorState.FENCED
         if gtrid in self.finished:
-            return Standing.FINISHED
+            return CoordinatorState.FINISHED
         if life is None:
-            return Standing.UNKNOWN
-        return Standing.ALIVE if life is IncarnationState.ALIVE else Standing.DEAD
+            return CoordinatorState.UNKNOWN
+        return CoordinatorState.ALIVE if life is IncarnationState.ALIVE else CoordinatorState.DEAD
 
     def ended(self, gtrid: str) -> bool:
         """Whether nobody but recovery will do anything with it any more."""
-        return self.standing(gtrid) in (Standing.FENCED, Standing.FINISHED)
+        return self.coordinator_state(gtrid) in (CoordinatorState.FENCED, CoordinatorState.FINISHED)
 
     def marked_by(self, gtrid: str) -> str | None:
         """The marked datasource that alone decides it (its tag, where none is configured here), or None: the log.
@@ -253,25 +253,25 @@ class Evidence:
         """The identity of the table of marks that decides it, as its pointer or its branches say it; or empty."""
         if gtrid in self.pointers:
             return split_pointer(self.pointers[gtrid])[1]
-        return next((branch.xid.identity for branch in self.seen(gtrid) if branch.xid.identity), "")
+        return next((branch.xid.identity for branch in self.listed_branches(gtrid) if branch.xid.identity), "")
 
     def row(self, gtrid: str) -> MarkedRow | None:
         """Its row or tombstone in the datasource that decides it, as it was read: nothing is resolved by that."""
         return self.rows.get(self.marked_by(gtrid) or "", {}).get(gtrid)
 
-    def remarks(self, gtrid: str) -> Mapping[str, str]:
+    def annotations(self, gtrid: str) -> Mapping[str, str]:
         """What its decision says of it for people and for traces; empty texts where it says nothing."""
         row, decision = self.row(gtrid), self.decisions.get(gtrid)
         found = annotations_in(row.branches if row is not None else decision.branches if decision is not None else ())
         return found if found[NOTE] else found | {NOTE: printable(self.notes.get(gtrid, ""))}
 
 
-def agree(identity: str, other: str) -> bool:
+def same_identity(identity: str, other: str) -> bool:
     """Where either is not told, there is nothing to compare."""
     return not identity or not other or identity == other
 
 
-def gather(log: DecisionLog, sites: Sites, *, fence: bool = True) -> Evidence:
+def take_snapshot(log: DecisionLog, sites: RecoveryDatasources, *, fence: bool = True) -> Snapshot:
     """Read everything, in order. Without `fence` nothing is written: for people to look at, never to act on.
 
     Errors: LogError where the log cannot be read. A datasource that fails has not answered.
@@ -282,9 +282,9 @@ def gather(log: DecisionLog, sites: Sites, *, fence: bool = True) -> Evidence:
         failpoints.hit("recovery.listed")
     # Behind the listing, since a note is there before what it is about.
     notes = log.locations()
-    owners = Owners(notes, log.incarnations_noting(), sites.logins)
+    owners = BranchOwners(notes, log.incarnations_noting(), sites.logins)
     lives = log.incarnations()
-    seen = [branch for listing in listings.values() for branch in listing.branches if owners.counts(branch)]
+    seen = [branch for listing in listings.values() for branch in listing.branches if owners.is_ours(branch)]
     named = {branch.xid.incarnation for branch in seen}
     for name in owners.failed:
         # Without its word nobody can tell whose its branches are: it has not answered.
@@ -319,15 +319,15 @@ def gather(log: DecisionLog, sites: Sites, *, fence: bool = True) -> Evidence:
     if failpoints.armed:
         failpoints.hit("recovery.read")
 
-    def is_ours(branch: Seen) -> bool:
-        return branch.xid.node not in sites.nodes or owners.counts(branch)
+    def is_ours(branch: ListedBranch) -> bool:
+        return branch.xid.node not in sites.nodes or owners.is_ours(branch)
 
     foreign = {b.xid.incarnation for each in listings.values() for b in each.branches if not is_ours(b)}
-    return Evidence(
+    return Snapshot(
         nodes=sites.nodes,
         listings=listings,
         silent=silent | mute,
-        lives=lives,
+        incarnations=lives,
         fenced=fenced,
         finished=frozenset(finished),
         pointers=pointers,
@@ -340,14 +340,16 @@ def gather(log: DecisionLog, sites: Sites, *, fence: bool = True) -> Evidence:
         staged=staged,
         unfenced={} if fences is None else fences.failed,
         is_ours=is_ours,
-        strangers=dict(sites.strangers),
+        unconfigured=dict(sites.unconfigured),
         unreached=dict(sites.unreached),
-        mute=_mute(notes, listings, {*silent, *mute, *(name for name, each in listings.items() if not each.identity)}),
+        unidentified=_unidentified(
+            notes, listings, {*silent, *mute, *(name for name, each in listings.items() if not each.identity)}
+        ),
         claimed=frozenset(foreign & lives.keys() | (log.expired(foreign) if foreign else set())),
     )
 
 
-def _mute(notes: Iterable[LocationNote], listings: Mapping[str, Listing], silent: Set[str]) -> frozenset[str]:
+def _unidentified(notes: Iterable[LocationNote], listings: Mapping[str, Listing], silent: Set[str]) -> frozenset[str]:
     """The databases that what has not told its own may lead to: those it is noted with, and those without any note."""
     if not silent:
         return frozenset()
@@ -378,6 +380,6 @@ class _Fences:
             try:
                 self._log.fence(name)
             except Exception as error:
-                self.failed[name] = told(error)
+                self.failed[name] = describe_error(error)
             else:
                 self.built.add(name)

@@ -25,19 +25,19 @@ from enum import Enum
 from functools import partial
 from typing import Protocol
 
-from recovery.scan.evidence import Evidence, Standing
-from recovery.scan.work import Work
+from recovery.scan.evidence import CoordinatorState, Snapshot
+from recovery.scan.work import RecoveryPass
 from txpool.log.base import DecisionLog, Heuristic, IncarnationState, SideRecord
 from txpool.log.formats import pack, unpack
 from txpool.xid import split_gtrid
 
 logger = logging.getLogger("txpool.recovery")
 
-_SEEN = "expiry"
-_MOVED = "expired"
+_SEEN_KIND = "expiry"
+_EXPIRED_KIND = "expired"
 
 
-class Kind(Enum):
+class ExpiryKind(Enum):
     """What can expire."""
 
     INCARNATION = "incarnation"
@@ -46,10 +46,10 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ExpiryEntry:
     """Something that may expire: `name` is an incarnation's, or a gtrid."""
 
-    kind: Kind
+    kind: ExpiryKind
     name: str
 
     def __str__(self) -> str:
@@ -69,22 +69,22 @@ class Expired:
 class ExpiryScanner(Protocol):
     """Chooses what expires. It must not do any I/O."""
 
-    def expires(self, entry: Entry, age: float, interval: float) -> bool:
+    def expires(self, entry: ExpiryEntry, age: float, interval: float) -> bool:
         """Whether to move it. `age` is for how long scans have seen it of no use, in seconds as the interval is."""
 
 
 class KindScanner:
     """Chooses all of one kind, after one interval."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: ExpiryKind) -> None:
         self._kind = kind
 
-    def expires(self, entry: Entry, age: float, interval: float) -> bool:
+    def expires(self, entry: ExpiryEntry, age: float, interval: float) -> bool:
         return entry.kind is self._kind and age >= interval
 
 
 #: By their names in a configuration.
-SCANNERS: Mapping[str, Callable[[], ExpiryScanner]] = {kind.value: partial(KindScanner, kind) for kind in Kind}
+SCANNERS: Mapping[str, Callable[[], ExpiryScanner]] = {kind.value: partial(KindScanner, kind) for kind in ExpiryKind}
 
 
 class Expiry:
@@ -100,12 +100,12 @@ class Expiry:
         self._scanners = tuple(scanners)
         self._begins = time.monotonic() + (interval or 0.0) if skip_first else 0.0
 
-    def run(self, work: Work) -> None:
+    def run(self, work: RecoveryPass) -> None:
         """Move what the scanners choose of what may expire, as this pass has seen it."""
-        if self._interval is None or work.evidence.silent or time.monotonic() < self._begins:
+        if self._interval is None or work.snapshot.silent or time.monotonic() < self._begins:
             return
         now = time.time()
-        since = _since(work.log, _unregistered(work.log, expirable(work.evidence)), now)
+        since = _since(work.log, _unregistered(work.log, expirable(work.snapshot)), now)
         chosen = [
             entry
             for entry, first in since.items()
@@ -113,29 +113,31 @@ class Expiry:
         ]
         if chosen:
             _move(work, chosen, now)
-            work.account.expire([str(entry) for entry in chosen])
+            work.recorder.expire([str(entry) for entry in chosen])
 
 
-def expirable(evidence: Evidence) -> list[Entry]:
+def expirable(evidence: Snapshot) -> list[ExpiryEntry]:
     """All that may expire, as far as the datasources have answered."""
     kept = {*evidence.decisions, *evidence.pointers, *evidence.finished}.union(*evidence.rows.values())
     kept.update(filter(evidence.listed, evidence.gtrids))
     named = {split_gtrid(gtrid).incarnation for gtrid in evidence.gtrids}
     found = [
-        Entry(Kind.INCARNATION, name)
-        for name, life in evidence.lives.items()
+        ExpiryEntry(ExpiryKind.INCARNATION, name)
+        for name, life in evidence.incarnations.items()
         if life is IncarnationState.FENCED and name not in named
     ]
     noted = dict.fromkeys(heuristic.gtrid for heuristic in evidence.heuristics)
     found += [
-        Entry(Kind.HEURISTIC, gtrid)
+        ExpiryEntry(ExpiryKind.HEURISTIC, gtrid)
         for gtrid in noted
-        if gtrid not in kept and gtrid not in evidence.aborted and evidence.standing(gtrid) is not Standing.OTHER_NODE
+        if gtrid not in kept
+        and gtrid not in evidence.aborted
+        and evidence.coordinator_state(gtrid) is not CoordinatorState.OTHER_NODE
     ]
     found += [
-        Entry(Kind.ASSUMED_COMPLETE, gtrid)
+        ExpiryEntry(ExpiryKind.ASSUMED_COMPLETE, gtrid)
         for gtrid in sorted(evidence.aborted - kept)
-        if evidence.standing(gtrid) is Standing.UNKNOWN
+        if evidence.coordinator_state(gtrid) is CoordinatorState.UNKNOWN
     ]
     return found
 
@@ -143,59 +145,59 @@ def expirable(evidence: Evidence) -> list[Entry]:
 def expired(log: DecisionLog) -> list[Expired]:
     """What has expired: transactions first, then incarnations. LogError."""
     found: dict[str, Expired] = {}
-    for memo in log.side_records(_MOVED):
+    for memo in log.side_records(_EXPIRED_KIND):
         kind, gtrid, *rest = unpack(memo)
         before = found.get(gtrid)
         noted = (*(before.heuristics if before else ()), *(Heuristic(*fields) for fields in rest))
         found[gtrid] = Expired(kind, gtrid, memo.recorded_at, noted)
-    return [*found.values(), *(Expired(Kind.INCARNATION.value, name) for name in sorted(log.expired()))]
+    return [*found.values(), *(Expired(ExpiryKind.INCARNATION.value, name) for name in sorted(log.expired()))]
 
 
 def dismiss(log: DecisionLog, gtrid: str) -> int:
     """Forget what has expired of a transaction; how many heuristic outcomes that were. LogError."""
-    names = [memo.name for memo in log.side_records(_MOVED) if unpack(memo)[1] == gtrid]
+    names = [memo.name for memo in log.side_records(_EXPIRED_KIND) if unpack(memo)[1] == gtrid]
     count = sum(len(each.heuristics) for each in expired(log) if each.name == gtrid)
     if names:
-        log.delete_records(_MOVED, names)
+        log.delete_records(_EXPIRED_KIND, names)
     return count
 
 
-def _unregistered(log: DecisionLog, entries: list[Entry]) -> list[Entry]:
+def _unregistered(log: DecisionLog, entries: list[ExpiryEntry]) -> list[ExpiryEntry]:
     """Without the abort records of processes that have registered since the pass looked who lives. LogError."""
-    records = {entry for entry in entries if entry.kind is Kind.ASSUMED_COMPLETE}
+    records = {entry for entry in entries if entry.kind is ExpiryKind.ASSUMED_COMPLETE}
     known = log.incarnations() if records else {}
     return [entry for entry in entries if entry not in records or split_gtrid(entry.name).incarnation not in known]
 
 
-def _since(log: DecisionLog, entries: Iterable[Entry], now: float) -> dict[Entry, float]:
+def _since(log: DecisionLog, entries: Iterable[ExpiryEntry], now: float) -> dict[ExpiryEntry, float]:
     """Since when each has been seen of no use, scan after scan, by this node's recovery; kept for its next scan."""
-    memo = next((memo for memo in log.side_records(_SEEN) if memo.name == log.node), None)
+    memo = next((memo for memo in log.side_records(_SEEN_KIND) if memo.name == log.node), None)
     before: dict[str, float] = unpack(memo) if memo else {}
     since = {entry: before.get(str(entry), now) for entry in entries}
     after = {str(entry): first for entry, first in since.items()}
     if after != before:
-        log.put_record(SideRecord(_SEEN, log.node, pack(**after), now))
+        log.put_record(SideRecord(_SEEN_KIND, log.node, pack(**after), now))
     return since
 
 
-def _move(work: Work, chosen: Iterable[Entry], now: float) -> None:
+def _move(work: RecoveryPass, chosen: Iterable[ExpiryEntry], now: float) -> None:
     """Kept there before it goes from here: a crash in between leaves it in both places until the next scan."""
     log = work.log
-    names: dict[Kind, list[str]] = {kind: [] for kind in Kind}
+    names: dict[ExpiryKind, list[str]] = {kind: [] for kind in ExpiryKind}
     for entry in chosen:
         names[entry.kind].append(entry.name)
-    if names[Kind.INCARNATION]:
-        log.expire(names[Kind.INCARNATION])
-    for gtrid in names[Kind.ASSUMED_COMPLETE]:
-        log.put_record(SideRecord(_MOVED, gtrid, json.dumps([Kind.ASSUMED_COMPLETE.value, gtrid]), now))
-    if names[Kind.ASSUMED_COMPLETE]:
-        log.purge(names[Kind.ASSUMED_COMPLETE])
-    for noted in work.evidence.heuristics:
-        if noted.gtrid in names[Kind.HEURISTIC]:
-            text = json.dumps([Kind.HEURISTIC.value, noted.gtrid, astuple(noted)])
-            log.put_record(SideRecord(_MOVED, f"{noted.gtrid} {noted.bqual}", text, now))
+    if names[ExpiryKind.INCARNATION]:
+        log.expire(names[ExpiryKind.INCARNATION])
+    for gtrid in names[ExpiryKind.ASSUMED_COMPLETE]:
+        log.put_record(SideRecord(_EXPIRED_KIND, gtrid, json.dumps([ExpiryKind.ASSUMED_COMPLETE.value, gtrid]), now))
+    if names[ExpiryKind.ASSUMED_COMPLETE]:
+        log.purge(names[ExpiryKind.ASSUMED_COMPLETE])
+    for noted in work.snapshot.heuristics:
+        if noted.gtrid in names[ExpiryKind.HEURISTIC]:
+            text = json.dumps([ExpiryKind.HEURISTIC.value, noted.gtrid, astuple(noted)])
+            log.put_record(SideRecord(_EXPIRED_KIND, f"{noted.gtrid} {noted.bqual}", text, now))
             log.dismiss_heuristics(noted.gtrid, noted.bqual)
-    for gtrid in names[Kind.HEURISTIC]:
+    for gtrid in names[ExpiryKind.HEURISTIC]:
         logger.warning(
             "the heuristic outcome of %s was not resolved in time, and has expired. It is kept: see `txpool-recovery "
             "list --expired`, repair by hand, then `txpool-recovery forget`",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from recovery.scan.sites import Recoverable
+from recovery.scan.sites import RecoverableDatasource
 from txpool.config.ownership import why_not_trusted
 from txpool.config.settings import DataSourceSettings
 from txpool.datasource import DataSource, opened
@@ -18,18 +18,18 @@ from txpool.log.sites import LocationNote
 from txpool.xid import tag_of
 
 
-class FurtherDatasources:
+class DiscoveredDatasources:
     """Kept by one recovery manager from scan to scan. Used by one thread at a time."""
 
     def __init__(self) -> None:
         #: By path: what a file has looked like, and the datasource that it described then.
         self._files: dict[str, tuple[tuple[int, int, int], DataSource]] = {}
 
-    def reach(self, note: LocationNote) -> tuple[Recoverable, str]:
+    def find(self, note: LocationNote) -> tuple[RecoverableDatasource, str]:
         """As Further has it."""
         own = [datasource for _, datasource in self._files.values()]
         for datasource in opened():
-            if datasource.mode == "xa" and datasource not in own and _is_meant(datasource, note):
+            if datasource.mode == "xa" and datasource not in own and _may_lead_to(datasource, note):
                 with suppress(Exception):  # one that does not answer is not shown to lead there
                     if not _why_not(datasource, note):
                         return datasource, ""
@@ -44,7 +44,7 @@ class FurtherDatasources:
             raise ConfigurationError(f"{path} {why}")
         return datasource, path
 
-    def marked(self, name: str) -> Recoverable | None:
+    def marked(self, name: str) -> RecoverableDatasource | None:
         """As Further has it."""
         found = (each for each in opened() if each.mode == "cmr" and name in (each.name, tag_of(each.name)))
         return next(found, None)
@@ -71,7 +71,7 @@ class FurtherDatasources:
         return datasource
 
 
-def _is_meant(datasource: DataSource, note: LocationNote) -> bool:
+def _may_lead_to(datasource: DataSource, note: LocationNote) -> bool:
     return datasource.name == note.location.datasource or (
         bool(note.location.path) and datasource.settings.file == note.location.path
     )

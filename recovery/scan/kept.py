@@ -17,7 +17,7 @@ _ERROR = "branch error"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SavedForPeople:
     """As the log has it."""
 
     #: By a branch's gid: what came in place of an answer, when it was last told to end.
@@ -26,9 +26,9 @@ class Kept:
     ends: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def read(log: DecisionLog) -> Kept:
+def read(log: DecisionLog) -> SavedForPeople:
     """LogError."""
-    return Kept(_errors(log), {memo.name: unpack(memo)["ends"] for memo in log.side_records(ENDS)})
+    return SavedForPeople(_errors(log), {memo.name: unpack(memo)["ends"] for memo in log.side_records(ENDS)})
 
 
 def keep_errors(log: DecisionLog, errors: Mapping[str, str]) -> None:

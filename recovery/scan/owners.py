@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from recovery.scan.report import told
-from recovery.scan.sites import Seen
+from recovery.scan.report import describe_error
+from recovery.scan.sites import ListedBranch
 from txpool.log.sites import LocationNote
 
 
-class Owners:
+class BranchOwners:
     """The login roles that count, by node and database. `logins` tells the configured user's, and may ask for it."""
 
     def __init__(
@@ -29,14 +29,14 @@ class Owners:
         #: Whose configured user could not be asked for, and why.
         self.failed: dict[str, str] = {}
 
-    def counts(self, branch: Seen) -> bool:
+    def is_ours(self, branch: ListedBranch) -> bool:
         """Whether the server says that its owner is one of ours."""
-        if branch.counts(self._of(branch)):
+        if branch.prepared_by(self._of(branch)):
             return True
         legacy = branch.xid.incarnation not in self._noting
-        return legacy and branch.counts(self._by_configuration(branch.datasource))
+        return legacy and branch.prepared_by(self._by_configuration(branch.datasource))
 
-    def _of(self, branch: Seen) -> frozenset[str]:
+    def _of(self, branch: ListedBranch) -> frozenset[str]:
         """The roles that the node of a branch has noted for the database that it is in."""
         place = branch.xid.node, branch.identity, branch.datasource
         found = self._noted.get(place)
@@ -51,5 +51,5 @@ class Owners:
                 self._configured[datasource] = self._logins(datasource)
             except Exception as error:
                 self._configured[datasource] = ()
-                self.failed[datasource] = told(error)
+                self.failed[datasource] = describe_error(error)
         return self._configured[datasource]

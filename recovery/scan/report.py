@@ -114,7 +114,7 @@ class ScanReport:
         return f"{said}{silent}{failed}{suspended}"
 
 
-class News:
+class RepeatFilter:
     """Says what is new: a warning that the scan before has given too is not given again. Used by one scan at a time."""
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class News:
             logger.warning("%s", text)
         self._now.add(text)
 
-    def turn(self) -> None:
+    def end_scan(self) -> None:
         """A scan has ended: what it did not say again would be news."""
         self._before, self._now = self._now, set()
 
@@ -138,10 +138,10 @@ def _of(ended: Ended) -> dict[str, str]:
     return {"gtrid": "" if xid is None else xid.gtrid}
 
 
-class Account:
+class ScanRecorder:
     """Where the passes of one scan write down what they do."""
 
-    def __init__(self, news: News) -> None:
+    def __init__(self, news: RepeatFilter) -> None:
         self._news = news
         self.committed: list[Ended] = []
         self.rolled_back: list[Ended] = []
@@ -214,6 +214,6 @@ class Account:
         )
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error in one line, without a password that a driver may have put into it."""
     return " ".join(redact_url(f"{type(error).__name__}: {error}").split())

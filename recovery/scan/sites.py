@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
-from recovery.scan.report import told
+from recovery.scan.report import describe_error
 from txpool.errors import ConfigurationError
 from txpool.log.sites import LocationNote
 from txpool.resources.base import BranchRecord, MarkedRow, PreparedBranch, ResourceManager, XidsTable
@@ -15,7 +15,7 @@ from txpool.resources.postgresql.staging import Staging, StagingTable
 from txpool.xid import Xid, tag_of
 
 
-class Recoverable(Protocol):
+class RecoverableDatasource(Protocol):
     """What recovery needs of a datasource: `mode` xa has a resource manager, cmr a table of marks, others neither."""
 
     @property
@@ -31,28 +31,28 @@ class Recoverable(Protocol):
 
 
 @runtime_checkable
-class Stages(Protocol):
+class StagingDatasource(Protocol):
     """A datasource in which Spark's tasks may have staged rows."""
 
     def staging(self, *, lock_timeout: float) -> Staging | None:
         """Its staging tables; None where its kind has none. To drop one waits for locks no longer than that."""
 
 
-class Further(Protocol):
+class OtherDatasources(Protocol):
     """Datasources beyond those that are configured."""
 
-    def reach(self, note: LocationNote) -> tuple[Recoverable, str]:
+    def find(self, note: LocationNote) -> tuple[RecoverableDatasource, str]:
         """What leads to the noted database, and the file that it comes from where recovery has opened that by itself.
 
         Raises where nothing does, or nothing that may be believed.
         """
 
-    def marked(self, name: str) -> Recoverable | None:
+    def marked(self, name: str) -> RecoverableDatasource | None:
         """A marked datasource that this process has opened, by its name or tag."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ListedBranch:
     """A branch that is prepared, in the datasource that listed it: whose it is, its name does not tell."""
 
     xid: Xid
@@ -70,7 +70,7 @@ class Seen:
     def record(self) -> BranchRecord:
         return BranchRecord(self.xid, self.datasource, self.identity)
 
-    def counts(self, logins: Collection[str]) -> bool:
+    def prepared_by(self, logins: Collection[str]) -> bool:
         """Whether one of these login roles may have prepared it."""
         return self.roles is None or not self.roles.isdisjoint(logins)
 
@@ -80,21 +80,21 @@ class Listing:
     """A datasource's answer: who it is, and what is prepared in it."""
 
     identity: str
-    branches: tuple[Seen, ...]
+    branches: tuple[ListedBranch, ...]
     #: What is prepared in other databases of its server, which `identity` and `database` of each tell.
-    elsewhere: tuple[Seen, ...] = ()
+    elsewhere: tuple[ListedBranch, ...] = ()
 
 
-class Sites:
+class RecoveryDatasources:
     """The resource managers and tables of marks of one configuration, and what the log and this process add to it."""
 
     def __init__(
         self,
-        datasources: Iterable[Recoverable],
+        datasources: Iterable[RecoverableDatasource],
         *,
         nodes: Collection[str],
         lock_timeout: float,
-        further: Further | None = None,
+        further: OtherDatasources | None = None,
     ) -> None:
         #: Those that are ours to recover.
         self.nodes = frozenset(nodes)
@@ -102,31 +102,33 @@ class Sites:
         self.tables: dict[str, XidsTable] = {}
         self.stagings: dict[str, Staging] = {}
         self._lock_timeout = lock_timeout
-        self._further = further
-        self._broken: dict[str, str] = {}
+        self._others = further
+        self._failed: dict[str, str] = {}
         #: Noted databases that nothing configured leads to: the file by which they were reached, or why they were not.
-        self.strangers: dict[LocationNote, str] = {}
+        self.unconfigured: dict[LocationNote, str] = {}
         self.unreached: dict[LocationNote, str] = {}
         for datasource in datasources:
             try:
                 self._add(datasource, datasource.name)
             except Exception as error:
-                self._broken[datasource.name] = told(error)
+                self._failed[datasource.name] = describe_error(error)
         self.tags = {tag_of(name): name for name in self.tables}
 
-    def _add(self, datasource: Recoverable, name: str) -> None:
+    def _add(self, datasource: RecoverableDatasource, name: str) -> None:
         if datasource.mode == "xa":
             self.managers[name] = datasource.resource_manager()
         elif datasource.mode == "cmr":
             self.tables[name] = datasource.xids_table(nodes=self.nodes, lock_timeout=self._lock_timeout)
-        staging = datasource.staging(lock_timeout=self._lock_timeout) if isinstance(datasource, Stages) else None
+        staging = (
+            datasource.staging(lock_timeout=self._lock_timeout) if isinstance(datasource, StagingDatasource) else None
+        )
         if staging is not None:
             self.stagings[name] = staging
 
     def table(self, name: str) -> XidsTable | None:
         """The marks of a datasource, by its name or tag: a configured one's, or one's that this process has opened."""
-        if name not in self.tables and self._further is not None:
-            datasource = self._further.marked(name)
+        if name not in self.tables and self._others is not None:
+            datasource = self._others.marked(name)
             if datasource is not None:
                 name = datasource.name
                 self._add(datasource, name)
@@ -139,18 +141,18 @@ class Sites:
         that nothing configured leads to, the note may; `strangers` and `unreached` say what came of that.
         """
         found: dict[str, Listing] = {}
-        silent = dict(self._broken)
+        silent = dict(self._failed)
         for name in self.managers:
             self._list(name, found, silent)
-        self.strangers, self.unreached = {}, {}
+        self.unconfigured, self.unreached = {}, {}
         for note in notes:
             there = any(note.is_of(each.identity, configured) for configured, each in found.items())
             if there or note.location.datasource in silent:  # which may be it, and is reported as it is
                 continue
             try:
-                name = self._reach(note)
+                name = self._find(note)
             except Exception as error:
-                self.unreached[note] = told(error)
+                self.unreached[note] = describe_error(error)
             else:
                 self._list(name, found, silent)
         return found, silent
@@ -159,7 +161,7 @@ class Sites:
         try:
             listing = self.listing(name)
         except Exception as error:
-            silent[name] = told(error)
+            silent[name] = describe_error(error)
             return
         taken: set[Xid] = set()
         for other, each in found.items():
@@ -180,17 +182,17 @@ class Sites:
         elsewhere = (_seen(branch, name, branch.elsewhere) for branch in prepared if branch.elsewhere)
         return Listing(identity, tuple(here), tuple(elsewhere))
 
-    def _reach(self, note: LocationNote) -> str:
+    def _find(self, note: LocationNote) -> str:
         """Make what leads to a noted database one of the sites, and return its name here; raises where nothing does."""
-        if self._further is None:
+        if self._others is None:
             raise ConfigurationError("no datasource of this configuration leads there")
-        datasource, file = self._further.reach(note)
+        datasource, file = self._others.find(note)
         name = datasource.name
         if name in self.managers:  # another database goes by that
             name = f"{name} in {note.location.identity}"
         self._add(datasource, name)
         if file:
-            self.strangers[note] = file
+            self.unconfigured[note] = file
         return name
 
     def logins(self, name: str) -> frozenset[str]:
@@ -213,11 +215,11 @@ class Sites:
             try:
                 found[name] = {row.gtrid: row for row in table.read()}
             except Exception as error:
-                silent[name] = told(error)
+                silent[name] = describe_error(error)
         return found, silent
 
 
-def _fits(branch: Seen) -> tuple[bool, bool]:
+def _fits(branch: ListedBranch) -> tuple[bool, bool]:
     """How well a datasource that lists a branch fits it: its role, or its configuration, and then its name."""
     return branch.roles is None, branch.xid.tag == tag_of(branch.datasource)
 
@@ -226,5 +228,5 @@ def _without(listing: Listing, xids: Collection[Xid]) -> Listing:
     return replace(listing, branches=tuple(each for each in listing.branches if each.xid not in xids))
 
 
-def _seen(branch: PreparedBranch, datasource: str, identity: str) -> Seen:
-    return Seen(branch.xid, datasource, identity, branch.age, branch.owner, branch.roles, branch.database)
+def _seen(branch: PreparedBranch, datasource: str, identity: str) -> ListedBranch:
+    return ListedBranch(branch.xid, datasource, identity, branch.age, branch.owner, branch.roles, branch.database)

@@ -6,28 +6,28 @@ import logging
 from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
-from recovery.scan.report import told
-from recovery.scan.sites import Sites
+from recovery.scan.report import describe_error
+from recovery.scan.sites import RecoveryDatasources
 from txpool.resources.base import PreparedSlots
 
 logger = logging.getLogger("txpool.recovery")
 
 
 @runtime_checkable
-class Limited(Protocol):
+class LimitedSlots(Protocol):
     """A resource manager whose database can hold so many prepared transactions, and no more."""
 
     def slots(self) -> PreparedSlots: ...
 
 
-def slots(sites: Sites, names: Iterable[str]) -> dict[str, PreparedSlots]:
+def slots(sites: RecoveryDatasources, names: Iterable[str]) -> dict[str, PreparedSlots]:
     """Those of the datasources named that have a limit, and tell it."""
     found: dict[str, PreparedSlots] = {}
     for name in names:
         manager = sites.managers[name]
-        if isinstance(manager, Limited):
+        if isinstance(manager, LimitedSlots):
             try:
                 found[name] = manager.slots()
             except Exception as error:
-                logger.debug("%s does not tell its slots: %s", name, told(error))
+                logger.debug("%s does not tell its slots: %s", name, describe_error(error))
     return found

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 
-from recovery.scan.evidence import Evidence, Standing
+from recovery.scan.evidence import CoordinatorState, Snapshot
 from recovery.scan.modules import tombstone
-from recovery.scan.report import told
-from recovery.scan.work import Work
+from recovery.scan.report import describe_error
+from recovery.scan.work import RecoveryPass
 from txpool.resources.postgresql.staging import StagingTable
 
 logger = logging.getLogger("txpool.recovery")
@@ -23,31 +23,31 @@ class StagingModule:
 
     name = "staging"
 
-    def run(self, work: Work) -> None:
-        for datasource, tables in work.evidence.staged.items():
+    def run(self, work: RecoveryPass) -> None:
+        for datasource, tables in work.snapshot.staged.items():
             for table in tables:
-                if work.evidence.ended(table.gtrid) and not _is_held(work, datasource, table.gtrid):
+                if work.snapshot.ended(table.gtrid) and not _has_prepared_branch(work, datasource, table.gtrid):
                     try:
                         self._drop(work, datasource, table)
                     except Exception as error:
-                        work.account.fail(f"staging table {table.name} in {datasource}", told(error))
+                        work.recorder.fail(f"staging table {table.name} in {datasource}", describe_error(error))
 
-    def _drop(self, work: Work, datasource: str, table: StagingTable) -> None:
-        if datasource in work.sites.tables and _may_commit(work.evidence, datasource, table.gtrid):
+    def _drop(self, work: RecoveryPass, datasource: str, table: StagingTable) -> None:
+        if datasource in work.datasources.tables and _may_commit(work.snapshot, datasource, table.gtrid):
             tombstone(work, datasource, table.gtrid)
-        work.sites.stagings[datasource].drop(table)
+        work.datasources.stagings[datasource].drop(table)
         logger.info("%s: its staging table in %s was dropped", table.gtrid, datasource)
 
 
-def _may_commit(evidence: Evidence, datasource: str, gtrid: str) -> bool:
+def _may_commit(evidence: Snapshot, datasource: str, gtrid: str) -> bool:
     """Whether a commit that decides it may still land there: never beside a decision, or for who has let go of it."""
     undecided = gtrid not in evidence.decisions and evidence.marked_by(gtrid) in (None, datasource)
-    return undecided and evidence.standing(gtrid) is Standing.FENCED
+    return undecided and evidence.coordinator_state(gtrid) is CoordinatorState.FENCED
 
 
-def _is_held(work: Work, datasource: str, gtrid: str) -> bool:
+def _has_prepared_branch(work: RecoveryPass, datasource: str, gtrid: str) -> bool:
     """Whether a prepared branch still has its locks there, as one does that the next pass ends."""
-    if datasource not in work.sites.managers or not work.evidence.listed(gtrid):
+    if datasource not in work.datasources.managers or not work.snapshot.listed(gtrid):
         return False
-    now = work.sites.listing(datasource)
-    return any(branch.xid.gtrid == gtrid and work.evidence.counts(branch) for branch in now.branches)
+    now = work.datasources.listing(datasource)
+    return any(branch.xid.gtrid == gtrid and work.snapshot.is_believed(branch) for branch in now.branches)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from recovery.scan import kept
-from recovery.scan.evidence import STRAYED, Evidence
-from recovery.scan.report import Account, Ended, LeftAlone
-from recovery.scan.sites import Seen, Sites
+from recovery.scan.evidence import OTHER_DATABASE, Snapshot
+from recovery.scan.report import Ended, LeftAlone, ScanRecorder
+from recovery.scan.sites import ListedBranch, RecoveryDatasources
 from txpool import failpoints, tracing
 from txpool.log.base import DecisionLog, Heuristic, SideRecord
 from txpool.resources.base import BranchOutcome, BranchRecord, ResourceManager
@@ -19,26 +19,26 @@ _WORDS = "or refused it; it is asked again"
 
 
 @runtime_checkable
-class Explains(Protocol):
+class ExplainsFailure(Protocol):
     """A resource manager that says why a branch's commit or rollback had no answer."""
 
     def why_not(self, record: BranchRecord) -> str: ...
 
 
 def _words(manager: ResourceManager, record: BranchRecord) -> str:
-    return manager.why_not(record) if isinstance(manager, Explains) else ""
+    return manager.why_not(record) if isinstance(manager, ExplainsFailure) else ""
 
 
-class Work:
+class RecoveryPass:
     """What the modules of one pass work with: the evidence, the means, and the account of what they do."""
 
-    def __init__(self, evidence: Evidence, log: DecisionLog, sites: Sites, account: Account) -> None:
-        self.evidence = evidence
+    def __init__(self, evidence: Snapshot, log: DecisionLog, sites: RecoveryDatasources, account: ScanRecorder) -> None:
+        self.snapshot = evidence
         self.log = log
-        self.sites = sites
-        self.account = account
+        self.datasources = sites
+        self.recorder = account
         #: How each database has ended its part, by gtrid and datasource.
-        self._ends: dict[str, dict[str, str]] = {}
+        self._outcomes: dict[str, dict[str, str]] = {}
         #: Transactions with a heuristic outcome.
         self._noted = {heuristic.gtrid for heuristic in evidence.heuristics}
 
@@ -49,73 +49,73 @@ class Work:
             return False
         if failpoints.armed:
             failpoints.hit("recovery.branch")
-        answer = self._traced("commit", record, manager.commit)
+        answer = self._in_trace("commit", record, manager.commit)
         if answer is BranchOutcome.UNKNOWN:
             self._leave(record, f"{record.datasource} gave no answer to its commit, {_WORDS}", _words(manager, record))
             return False
-        ends = self._ends.setdefault(record.xid.gtrid, {})
+        ends = self._outcomes.setdefault(record.xid.gtrid, {})
         if ends.get(record.datasource, BranchOutcome.COMMITTED.value) == BranchOutcome.COMMITTED.value:
             ends[record.datasource] = answer.value  # of a Spark write's many branches, the one that differs
         if answer is BranchOutcome.ROLLED_BACK or (answer is BranchOutcome.LOST and record.evidence):
             self._heuristic(record, "commit", answer)
-        elif self.evidence.was_listed(record):
-            self.account.commit(Ended(record.xid.joined, record.datasource, why))
+        elif self.snapshot.was_listed(record):
+            self.recorder.commit(Ended(record.xid.joined, record.datasource, why))
         # LOST without evidence is enough: it voted before it was decided, so what is absent was committed before.
         return True
 
-    def roll_back(self, branch: Seen, why: str) -> None:
+    def roll_back(self, branch: ListedBranch, why: str) -> None:
         """Roll a listed branch back, which its transaction's decision, or the lack of one, allows."""
         if failpoints.armed:
             failpoints.hit("recovery.branch")
-        manager = self.sites.managers[branch.datasource]
-        answer = self._traced("rollback", branch.record, manager.rollback)
+        manager = self.datasources.managers[branch.datasource]
+        answer = self._in_trace("rollback", branch.record, manager.rollback)
         if answer is BranchOutcome.UNKNOWN:
             words = _words(manager, branch.record)
             self._leave(branch.record, f"{branch.datasource} gave no answer to its rollback, {_WORDS}", words)
         elif answer is BranchOutcome.COMMITTED:
             self._heuristic(branch.record, "rollback", answer)
         elif answer is BranchOutcome.ROLLED_BACK:
-            self.account.roll_back(Ended(branch.xid.joined, branch.datasource, why))
+            self.recorder.roll_back(Ended(branch.xid.joined, branch.datasource, why))
         # LOST: another recoverer, or a person, was faster; the next listing lacks it.
 
     def settle(self, gtrid: str, named: tuple[BranchRecord, ...], why: str) -> bool:
         """Commit the named branches and roll the losers back; whether every named branch has answered."""
         answers = [self.commit(record, why) for record in named]
-        ends = self._ends.pop(gtrid, {})
+        ends = self._outcomes.pop(gtrid, {})
         if gtrid in self._noted:
             kept.keep_ends(self.log, gtrid, ends)
         names = {record.xid for record in named}
-        for branch in self.evidence.seen(gtrid):
+        for branch in self.snapshot.listed_branches(gtrid):
             if branch.xid not in names:
                 self.roll_back(branch, "the decision does not name it")
         return all(answers)
 
-    def leave(self, branch: Seen, reason: str, *, alarm: bool = True) -> None:
+    def leave(self, branch: ListedBranch, reason: str, *, alarm: bool = True) -> None:
         """Write down that a listed branch is not touched, and why."""
         gtrid = branch.xid.gtrid
-        self.account.leave(LeftAlone(gtrid, branch.xid.joined, branch.datasource, reason, alarm))
+        self.recorder.leave(LeftAlone(gtrid, branch.xid.joined, branch.datasource, reason, alarm))
 
     def leave_all(self, gtrid: str, reason: str, *, alarm: bool = True) -> None:
         """The same for all of a transaction, whether anything of it is listed or not."""
-        branches = self.evidence.seen(gtrid)
+        branches = self.snapshot.listed_branches(gtrid)
         for branch in branches:
             self.leave(branch, reason, alarm=alarm)
         if not branches:
-            self.account.leave(LeftAlone(gtrid, "", "", reason, alarm))
+            self.recorder.leave(LeftAlone(gtrid, "", "", reason, alarm))
 
-    def _traced(self, verb: str, record: BranchRecord, act: Callable[[BranchRecord], BranchOutcome]) -> BranchOutcome:
+    def _in_trace(self, verb: str, record: BranchRecord, act: Callable[[BranchRecord], BranchOutcome]) -> BranchOutcome:
         """End a branch; where traces are made, in that of its transaction."""
         if tracing.tracer is None:
             return act(record)
-        traceparent = self.evidence.remarks(record.xid.gtrid)[TRACEPARENT]
+        traceparent = self.snapshot.annotations(record.xid.gtrid)[TRACEPARENT]
         return tracing.tracer.recover(verb, record, traceparent, act)
 
     def _reachable(self, record: BranchRecord) -> ResourceManager | None:
         """The manager that can speak for the branch; None, with the reason written down, where there is none."""
-        site = self.evidence.site_of(record)
+        site = self.snapshot.datasource_of(record)
         name = site or record.datasource
         if site is None:
-            reason = self.evidence.silent.get(name)
+            reason = self.snapshot.silent.get(name)
             self._leave(
                 record,
                 f"{name} has not answered; the decision to commit is kept"
@@ -123,29 +123,29 @@ class Work:
                 else f"{name} is no datasource of this configuration; the decision to commit is kept",
             )
             return None
-        there = self.evidence.strayed(record)
+        there = self.snapshot.other_database(record)
         if there:
             self._leave(
                 record,
-                f"{name} {STRAYED}: it was {record.identity}, and this is {there} (a server's system identifier, and "
+                f"{name} {OTHER_DATABASE}: it was {record.identity}, and this is {there} (a server's system identifier, and "
                 "the oid of a database there). Correct its url, or this user's rights; the decision to commit is kept",
             )
             return None
-        return self.sites.managers[name]
+        return self.datasources.managers[name]
 
     def _leave(self, record: BranchRecord, reason: str, error: str = "") -> None:
         left = LeftAlone(record.xid.gtrid, record.xid.joined, record.datasource, reason, error=error)
-        self.account.leave(left)
+        self.recorder.leave(left)
 
     def _heuristic(self, record: BranchRecord, decided: str, answer: BranchOutcome) -> None:
         if any(
-            (known.gtrid, known.bqual) == (record.xid.gtrid, record.xid.bqual) for known in self.evidence.heuristics
+            (known.gtrid, known.bqual) == (record.xid.gtrid, record.xid.bqual) for known in self.snapshot.heuristics
         ):
             return
         found = Heuristic(record.xid.gtrid, record.xid.bqual, record.datasource, decided, answer.value, time.time())
-        note = self.evidence.remarks(found.gtrid)[NOTE]
+        note = self.snapshot.annotations(found.gtrid)[NOTE]
         if note:  # it is to outlive its decision, as the outcome does
             self.log.put_record(SideRecord(NOTE, found.gtrid, note, found.noted))
         self.log.record_heuristic(found)
         self._noted.add(found.gtrid)
-        self.account.heuristic(found)
+        self.recorder.heuristic(found)

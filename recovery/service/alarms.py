@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from recovery.operator.listing import InDoubt
-from recovery.scan.evidence import Evidence
+from recovery.scan.evidence import Snapshot
 from recovery.scan.report import Alarm, AlarmKind
 from txpool.config.settings import RecoverySettings
 from txpool.log.sites import LocationNote
@@ -35,15 +35,15 @@ class Alarms:
         #: The most important kind first, and of each the oldest.
         self.standing: tuple[Alarm, ...] = ()
 
-    def follow(self, former: Alarms) -> None:
+    def continue_from(self, former: Alarms) -> None:
         """Go on with what another has raised."""
         self._first = former._first
         self.standing = former.standing
 
-    def update(self, in_doubt: Collection[InDoubt], evidence: Evidence, slots: Mapping[str, PreparedSlots]) -> None:
+    def update(self, in_doubt: Collection[InDoubt], evidence: Snapshot, slots: Mapping[str, PreparedSlots]) -> None:
         """Raise, keep and end alarms, as the scan that ends now has found things; what is news is logged."""
         known = {(alarm.kind, alarm.subject): alarm for alarm in self.standing}
-        found = [*_otherwise(in_doubt), *_disputed(evidence), *unconfigured(evidence), *self._overdue(in_doubt)]
+        found = [*_heuristic(in_doubt), *_disputed(evidence), *unconfigured(evidence), *self._overdue(in_doubt)]
         found += [*_unreachable(evidence.silent), *self._short(slots), *_foreign(evidence)]
         after = []
         for alarm in found:
@@ -88,7 +88,7 @@ class Alarms:
         ]
 
 
-def _otherwise(in_doubt: Iterable[InDoubt]) -> list[Alarm]:
+def _heuristic(in_doubt: Iterable[InDoubt]) -> list[Alarm]:
     found = []
     for each in in_doubt:
         if each.heuristics:
@@ -101,7 +101,7 @@ def _otherwise(in_doubt: Iterable[InDoubt]) -> list[Alarm]:
     return found
 
 
-def _disputed(evidence: Evidence) -> list[Alarm]:
+def _disputed(evidence: Snapshot) -> list[Alarm]:
     named = {gtrid: evidence.disputed(gtrid) for gtrid in filter(evidence.listed, evidence.gtrids)}
     return [
         Alarm(
@@ -115,11 +115,11 @@ def _disputed(evidence: Evidence) -> list[Alarm]:
     ]
 
 
-def unconfigured(evidence: Evidence) -> list[Alarm]:
+def unconfigured(evidence: Snapshot) -> list[Alarm]:
     """Databases in which nodes of ours prepare, and that the configuration does not lead to."""
     held = Counter((branch.identity, branch.database) for branch in evidence.elsewhere)
     texts: dict[str, list[str]] = {}  # two nodes may call different databases the same
-    for note, file in evidence.strangers.items():
+    for note, file in evidence.unconfigured.items():
         texts.setdefault(note.location.datasource, []).append(
             f"{_prepares(note)}, which this configuration does not name: its file {file} was opened as the log has "
             "noted it, and what is there is recovered. Add that file to `datasources`"
@@ -147,7 +147,7 @@ def _prepares(note: LocationNote) -> str:
     return f"node {note.node} prepares in datasource {note.location.datasource} ({identity})"
 
 
-def _foreign(evidence: Evidence) -> list[Alarm]:
+def _foreign(evidence: Snapshot) -> list[Alarm]:
     """What others have prepared under the names of processes that this log knows: one alarm for each such role."""
     found: dict[str, list[str]] = {}
     for branch in evidence.foreign:

@@ -22,7 +22,7 @@ def run(conf: Path) -> None:
     # Blocked before any thread starts, so that they arrive here and nowhere else.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
-        running = _Running(conf)
+        running = _RunningManager(conf)
         running.start()
         logger.info("recovery runs with %s: %s", conf, running.manager)
         while (got := signal.Signals(signal.sigwait(_SIGNALS))) not in _ENDING:
@@ -34,7 +34,7 @@ def run(conf: Path) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class _Running:
+class _RunningManager:
     """A manager that scans, and its status page where one is configured."""
 
     def __init__(self, conf: Path) -> None:
@@ -60,15 +60,15 @@ class _Running:
         self.manager.close()
 
 
-def _reloaded(running: _Running, conf: Path) -> _Running:
+def _reloaded(running: _RunningManager, conf: Path) -> _RunningManager:
     """What the configuration asks for now; where that is wrong, what there was goes on."""
     try:
-        fresh = _Running(conf)
+        fresh = _RunningManager(conf)
     except Error as error:
         logger.error("SIGHUP: %s; recovery goes on with the configuration that it had", error)
         return running
     running.close()
-    fresh.manager.watch.follow(running.manager.watch)
+    fresh.manager.watch.continue_from(running.manager.watch)
     fresh.start()
     logger.info("SIGHUP: recovery runs with %s as it is now: %s", conf, fresh.manager)
     return fresh

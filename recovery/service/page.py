@@ -13,7 +13,7 @@ from importlib.resources import files
 from string import Template
 
 from recovery.operator.listing import BranchState, InDoubt
-from recovery.service.watch import Overview, Site, Watch
+from recovery.service.watch import DatasourceStatus, LastScan, Overview
 from txpool.pool import PoolStatistics
 
 _HTML = files("recovery").joinpath("page.html").read_text(encoding="utf-8")
@@ -43,7 +43,7 @@ class Verdict:
     headline: str
 
 
-def verdict(watch: Watch) -> Verdict:
+def verdict(watch: LastScan) -> Verdict:
     """The one thing that matters most."""
     seen = watch.overview
     if watch.failure:
@@ -63,7 +63,7 @@ def verdict(watch: Watch) -> Verdict:
     return next(Verdict(mood, headline) for applies, mood, headline in found if applies)
 
 
-def page(watch: Watch, *, title: str, period: float, pools: Iterable[PoolStatistics], acts: bool) -> str:
+def page(watch: LastScan, *, title: str, period: float, pools: Iterable[PoolStatistics], acts: bool) -> str:
     """The whole page; with `acts`, what a token allows is offered. `period` is the manager's, in seconds."""
     told, seen = verdict(watch), watch.overview
     parts = [
@@ -179,7 +179,7 @@ def _sites(seen: Overview) -> str:
     return _table("Datasources", ("", "takes part as", "last scan", "prepared", "slots"), map(_site, seen.sites))
 
 
-def _site(site: Site) -> tuple[str, ...]:
+def _site(site: DatasourceStatus) -> tuple[str, ...]:
     answer = "answered" if site.answered else '<span class="bad-text">no answer</span>'
     slots = ""
     if site.slots is not None:

@@ -55,13 +55,13 @@ class Limits:
     rest: int = 1 << 20
 
 
-class Server:
+class RequestServer:
     """Answers at an address until it is closed. Errors: OSError, RuntimeError where that cannot begin."""
 
     def __init__(self, address: Address, respond: Respond, limits: Limits) -> None:
         self._respond, self._limits = respond, limits
         #: Oldest first, which is the order of their deadlines, too.
-        self._open: dict[socket.socket, _Connection] = {}
+        self._open: dict[socket.socket, _ClientConnection] = {}
         self._resting_until: float | None = None
         with ExitStack() as made:
             family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
@@ -134,7 +134,7 @@ class Server:
                 self._refused(error)
                 return
             sock.setblocking(False)
-            connection = _Connection(sock, self._respond, self._limits)
+            connection = _ClientConnection(sock, self._respond, self._limits)
             self._open[sock] = connection
             self._go_on(connection)
             if len(self._open) > self._limits.connections:
@@ -153,7 +153,7 @@ class Server:
         found = list(self._open.values())
         self._drop(next((connection for connection in found if connection.answered), found[0]))
 
-    def _go_on(self, connection: _Connection) -> None:
+    def _go_on(self, connection: _ClientConnection) -> None:
         before = connection.waits_for
         try:
             over = not connection.go_on()
@@ -165,20 +165,20 @@ class Server:
         if over:
             self._drop(connection)
 
-    def _watch(self, connection: _Connection) -> None:
+    def _watch(self, connection: _ClientConnection) -> None:
         if connection.sock in self._selector.get_map():
             self._selector.modify(connection.sock, connection.waits_for)
         else:
             self._selector.register(connection.sock, connection.waits_for)
 
-    def _drop(self, connection: _Connection) -> None:
+    def _drop(self, connection: _ClientConnection) -> None:
         del self._open[connection.sock]
         with suppress(KeyError):
             self._selector.unregister(connection.sock)
         connection.close()
 
 
-class _Connection:
+class _ClientConnection:
     """One request and its reply, as far as they have come."""
 
     __slots__ = ("_head", "_limits", "_read", "_reply", "_respond", "answered", "deadline", "sock", "waits_for")

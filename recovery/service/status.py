@@ -24,7 +24,7 @@ from io import BytesIO
 
 from recovery.manager import RecoveryManager
 from recovery.service.page import POLICY, page, verdict
-from recovery.service.serving import Limits, Server
+from recovery.service.serving import Limits, RequestServer
 from recovery.service.watch import Overview
 from txpool.config.address import Address, host_of, is_loopback
 from txpool.config.properties import Secret
@@ -44,7 +44,7 @@ _COSTLY = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """What is sent back."""
 
     body: str | bytes
@@ -67,10 +67,10 @@ class StatusServer:
         self._open_to_all = address.loopback
         #: What was said last of a token that cannot be read, and of an answer that cannot be made.
         self._unreadable = self._failure = ""
-        self._list: tuple[Overview | None, Answer] | None = None
-        self._drawn: tuple[Overview | None, str, float, Answer] | None = None
+        self._list: tuple[Overview | None, Response] | None = None
+        self._drawn: tuple[Overview | None, str, float, Response] | None = None
         try:
-            self._server = Server(address, self._respond, limits or Limits())
+            self._server = RequestServer(address, self._respond, limits or Limits())
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ConfigurationError(
@@ -91,7 +91,7 @@ class StatusServer:
         request = _Request(self, head, refused)
         return request.head.getvalue(), request.body
 
-    def answer(self, request: BaseHTTPRequestHandler) -> Answer:
+    def respond(self, request: BaseHTTPRequestHandler) -> Response:
         """The answer to a request, whatever it is."""
         refusal = self._refusal(request)
         if refusal is not None:
@@ -99,42 +99,42 @@ class StatusServer:
         method = "GET" if request.command == "HEAD" else request.command
         found = _ROUTES.get((method, request.path.partition("?")[0]))
         if found is None:
-            return Answer("there is nothing here\n", status=HTTPStatus.NOT_FOUND)
+            return Response("there is nothing here\n", status=HTTPStatus.NOT_FOUND)
         return found(self, request)
 
-    def failed(self, error: Exception) -> Answer:
+    def failed(self, error: Exception) -> Response:
         """The answer where none could be made; said once, however often it is asked for."""
         if (failure := f"{type(error).__name__}: {error}") != self._failure:
             cause = None if isinstance(error, OSError) else error  # the system's own word is enough
             logger.error("a request of the status page could not be answered: %s", failure, exc_info=cause)
             self._failure = failure
         text = "this could not be answered; the daemon's log says why\n"
-        return Answer(text, status=HTTPStatus.INTERNAL_SERVER_ERROR)
+        return Response(text, status=HTTPStatus.INTERNAL_SERVER_ERROR)
 
     # -- who may ----------------------------------------------------------------------------------------------------
 
-    def _refusal(self, request: BaseHTTPRequestHandler) -> Answer | None:
+    def _refusal(self, request: BaseHTTPRequestHandler) -> Response | None:
         host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
         if self._open_to_all and not is_loopback(host_of(host)):
-            return Answer(
+            return Response(
                 "this page answers to 127.0.0.1 and localhost; a proxy sends one of them as Host\n",
                 status=HTTPStatus.MISDIRECTED_REQUEST,
             )
         elsewhere = request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none")
         writes = request.command not in ("GET", "HEAD")
         if (origin is not None and origin != f"http://{host}") or (writes and elsewhere):
-            return Answer("a page of another site cannot ask this\n", status=HTTPStatus.FORBIDDEN)
+            return Response("a page of another site cannot ask this\n", status=HTTPStatus.FORBIDDEN)
         if writes and self._token is None:
-            return Answer("status.token is not set, so this page only shows\n", status=HTTPStatus.FORBIDDEN)
+            return Response("status.token is not set, so this page only shows\n", status=HTTPStatus.FORBIDDEN)
         return None if not writes and self._open_to_all else self._refusal_without_token(request)
 
-    def _refusal_without_token(self, request: BaseHTTPRequestHandler) -> Answer | None:
+    def _refusal_without_token(self, request: BaseHTTPRequestHandler) -> Response | None:
         wanted = self._wanted()
         if wanted is None:
             text = "status.token cannot be read now, so nobody has it; the daemon's log says why\n"
-            return Answer(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
+            return Response(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
         if not _has(wanted, request.headers.get("Authorization", "")):
-            return Answer(
+            return Response(
                 "status.token is wanted, as a bearer token or a password\n",
                 _TEXT,
                 HTTPStatus.UNAUTHORIZED,
@@ -156,7 +156,7 @@ class StatusServer:
 
     # -- what there is ----------------------------------------------------------------------------------------------
 
-    def _page(self, _: BaseHTTPRequestHandler) -> Answer:
+    def _page(self, _: BaseHTTPRequestHandler) -> Response:
         manager, watch = self._manager, self._manager.watch
         if self._drawn is not None:
             seen, failure, until, answer = self._drawn
@@ -170,43 +170,43 @@ class StatusServer:
             pools=all_statistics(),
             acts=self._token is not None,
         )
-        answer = Answer(text.encode(), _HTML)
+        answer = Response(text.encode(), _HTML)
         # Of thousands in doubt it takes long, and whoever asks again and again must not keep the others waiting.
         costly = time.thread_time() - begun > _COSTLY
         self._drawn = (seen, failure, time.monotonic() + 1.0, answer) if costly else None
         return answer
 
-    def _metrics(self, request: BaseHTTPRequestHandler) -> Answer:
+    def _metrics(self, request: BaseHTTPRequestHandler) -> Response:
         try:
             from txpool.metrics import prometheus
         except ConfigurationError as error:
-            return Answer(f"{error}\n", status=HTTPStatus.NOT_IMPLEMENTED)
-        return Answer(*prometheus.text(request.headers.get("Accept", "")))
+            return Response(f"{error}\n", status=HTTPStatus.NOT_IMPLEMENTED)
+        return Response(*prometheus.text(request.headers.get("Accept", "")))
 
-    def _health(self, _: BaseHTTPRequestHandler) -> Answer:
+    def _health(self, _: BaseHTTPRequestHandler) -> Response:
         watch = self._manager.watch
-        quiet = watch.quiet
+        quiet = watch.seconds_since_scan
         if watch.failure:
-            return Answer(f"the last scan failed: {watch.failure}\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
+            return Response(f"the last scan failed: {watch.failure}\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
         if quiet > _PATIENCE * self._manager.period + _GRACE:
             text = f"no scan was completed for {quiet:.0f} s\n"
-            return Answer(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
-        return Answer(f"recovery works: {verdict(watch).headline.lower()}\n")
+            return Response(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return Response(f"recovery works: {verdict(watch).headline.lower()}\n")
 
-    def _in_doubt(self, _: BaseHTTPRequestHandler) -> Answer:
+    def _in_doubt(self, _: BaseHTTPRequestHandler) -> Response:
         seen = self._manager.watch.overview
         # Made once for each scan: it may be long, and connections share it.
         if self._list is None or self._list[0] is not seen:
             self._list = seen, _listed(seen)
         return self._list[1]
 
-    def _scan(self, _: BaseHTTPRequestHandler) -> Answer:
+    def _scan(self, _: BaseHTTPRequestHandler) -> Response:
         logger.warning("a scan was asked for on the status page")
         self._manager.scan_soon()
-        return Answer("the next scan begins now\n", status=HTTPStatus.ACCEPTED)
+        return Response("the next scan begins now\n", status=HTTPStatus.ACCEPTED)
 
 
-_ROUTES: dict[tuple[str, str], Callable[[StatusServer, BaseHTTPRequestHandler], Answer]] = {
+_ROUTES: dict[tuple[str, str], Callable[[StatusServer, BaseHTTPRequestHandler], Response]] = {
     ("GET", "/"): StatusServer._page,
     ("GET", "/metrics"): StatusServer._metrics,
     ("GET", "/healthz"): StatusServer._health,
@@ -215,12 +215,12 @@ _ROUTES: dict[tuple[str, str], Callable[[StatusServer, BaseHTTPRequestHandler], 
 }
 
 
-def _listed(seen: Overview | None) -> Answer:
+def _listed(seen: Overview | None) -> Response:
     if seen is not None and sum(1 + len(each.branches) for each in seen.in_doubt) > _LISTED:
         text = f"{len(seen.in_doubt)} transactions in doubt are too many for here: txpool-recovery list --json\n"
-        return Answer(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return Response(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
     found = {"at": None, "in_doubt": []} if seen is None else seen.as_dict()
-    return Answer(json.dumps(found, indent=2).encode(), _JSON)
+    return Response(json.dumps(found, indent=2).encode(), _JSON)
 
 
 def _has(wanted: str, authorization: str) -> bool:
@@ -264,13 +264,13 @@ class _Request(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         try:
-            self._send(self._status.answer(self))
+            self._send(self._status.respond(self))
         except Exception as error:
             self._send(self._status.failed(error))
 
     do_HEAD = do_POST = do_GET  # noqa: N815 - the names are http.server's
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: Response) -> None:
         body = answer.body.encode() if isinstance(answer.body, str) else answer.body
         self.close_connection = True
         self.send_response(answer.status)
@@ -291,7 +291,7 @@ class _Request(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """For http.server, which refuses what is no request; nothing of the request is sent back."""
         status = HTTPStatus(code)
-        self._send(Answer(f"{status.phrase.lower()}\n", status=status))
+        self._send(Response(f"{status.phrase.lower()}\n", status=status))
 
     def handle_expect_100(self) -> bool:
         return True  # nothing is waited for: the answer itself follows

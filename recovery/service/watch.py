@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from recovery.operator.listing import OVER, InDoubt, in_doubt
-from recovery.scan.evidence import Evidence
-from recovery.scan.kept import Kept
-from recovery.scan.report import AlarmKind, ScanReport, told
-from recovery.scan.sites import Recoverable, Sites
+from recovery.scan.evidence import Snapshot
+from recovery.scan.kept import SavedForPeople
+from recovery.scan.report import AlarmKind, ScanReport, describe_error
+from recovery.scan.sites import RecoverableDatasource, RecoveryDatasources
 from recovery.scan.slots import slots
 from recovery.service.alarms import Alarms
 from txpool.config.settings import RecoverySettings
@@ -20,7 +20,7 @@ from txpool.resources.base import PreparedSlots
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class DatasourceStatus:
     """A datasource, as the last scan has found it: `answered` is None where recovery has nothing to ask of it."""
 
     name: str
@@ -42,7 +42,7 @@ class Overview:
     passes: int
     report: ScanReport
     in_doubt: tuple[InDoubt, ...]
-    sites: tuple[Site, ...]
+    sites: tuple[DatasourceStatus, ...]
     #: Whether every datasource has answered, and every database that a node of ours prepares in was reached.
     complete: bool = True
 
@@ -51,7 +51,7 @@ class Overview:
         return {"at": self.at, "in_doubt": [asdict(each) for each in self.in_doubt]}
 
 
-class Watch:
+class LastScan:
     """Keeps the overview of one recovery manager. Written by one scan at a time, read from any thread."""
 
     def __init__(self, settings: RecoverySettings) -> None:
@@ -63,20 +63,20 @@ class Watch:
         #: Why the last scan has failed as a whole; empty where it was completed.
         self.failure = ""
 
-    def follow(self, former: Watch) -> None:
+    def continue_from(self, former: LastScan) -> None:
         """Go on where the watch of a manager that this one's replaces has ended: an alarm that stands is no news."""
-        self._alarms.follow(former._alarms)
+        self._alarms.continue_from(former._alarms)
         self._totals = former._totals
         self.overview = former.overview
 
     def completed(
         self,
-        evidence: Evidence,
-        sites: Sites,
+        evidence: Snapshot,
+        sites: RecoveryDatasources,
         report: ScanReport,
-        datasources: Iterable[Recoverable],
+        datasources: Iterable[RecoverableDatasource],
         *,
-        kept: Kept,
+        kept: SavedForPeople,
         seconds: float,
         passes: int,
     ) -> ScanReport:
@@ -85,11 +85,11 @@ class Watch:
         Returns the report with the alarms that stand now.
         """
         noted = tuple(dict.fromkeys((*evidence.heuristics, *report.heuristics)))
-        left = _left(in_doubt(replace(evidence, heuristics=noted), sites, kept), report)
+        left = _still_in_doubt(in_doubt(replace(evidence, heuristics=noted), sites, kept), report)
         limits = slots(sites, evidence.listings)
         self._alarms.update(left, evidence, limits)
         left = tuple(replace(each, age=self._alarms.age(each)) if each.unresolved else each for each in left)
-        found = [_site(each, evidence, left, limits) for each in datasources]
+        found = [_datasource_status(each, evidence, left, limits) for each in datasources]
         report = replace(report, alarms=self._alarms.standing)
         complete = not (evidence.silent or evidence.unreached)
         self.overview = Overview(time.time(), seconds, passes, report, left, tuple(found), complete)
@@ -104,11 +104,11 @@ class Watch:
 
     def failed(self, error: Exception) -> None:
         """A scan has failed as a whole: what the one before has left stays what is known."""
-        self.failure = told(error)
+        self.failure = describe_error(error)
         self._totals["failed"] += 1
 
     @property
-    def quiet(self) -> float:
+    def seconds_since_scan(self) -> float:
         """Seconds since the last scan was completed, or since there is a manager."""
         return time.monotonic() - self._latest
 
@@ -146,7 +146,7 @@ _LEAST = 0.001
 _scan_seconds = HISTOGRAMS[catalogue.SCAN_SECONDS]
 
 
-def _left(found: Iterable[InDoubt], report: ScanReport) -> tuple[InDoubt, ...]:
+def _still_in_doubt(found: Iterable[InDoubt], report: ScanReport) -> tuple[InDoubt, ...]:
     """What the last pass has read, less what it has ended since, and more what it has found to have ended otherwise."""
     ended = {branch.gid for branch in (*report.committed, *report.rolled_back)}
     otherwise = {f"{each.gtrid}:{each.bqual}": f"ended {each.ended}" for each in report.heuristics}
@@ -165,12 +165,14 @@ def _left(found: Iterable[InDoubt], report: ScanReport) -> tuple[InDoubt, ...]:
     return tuple(sorted(left, key=lambda each: (not each.heuristics, each.foreign, -(each.age or 0.0))))
 
 
-def _site(
-    datasource: Recoverable, evidence: Evidence, left: Iterable[InDoubt], limits: dict[str, PreparedSlots]
-) -> Site:
+def _datasource_status(
+    datasource: RecoverableDatasource, evidence: Snapshot, left: Iterable[InDoubt], limits: dict[str, PreparedSlots]
+) -> DatasourceStatus:
     name, mode = datasource.name, datasource.mode
     if mode not in ("xa", "cmr") and name not in evidence.silent:
-        return Site(name, mode, None)
+        return DatasourceStatus(name, mode, None)
     branches = (branch for each in left for branch in each.branches)
     prepared = sum(branch.datasource == name and branch.state == "prepared" for branch in branches)
-    return Site(name, mode, name not in evidence.silent, evidence.silent.get(name, ""), prepared, limits.get(name))
+    return DatasourceStatus(
+        name, mode, name not in evidence.silent, evidence.silent.get(name, ""), prepared, limits.get(name)
+    )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.crash.evidence import Count, Evidence
-from txpool.demo.stage import Counts, Stage
+from txpool.demo.stage import Counts, DemoFolder
 
 if TYPE_CHECKING:
     from tests.conftest import Require
@@ -27,29 +27,29 @@ ALL = Counts(ROWS, ROWS, ROWS)
 
 
 @pytest.fixture(scope="module")
-def stage(require: Require) -> Iterator[Stage]:
+def stage(require: Require) -> Iterator[DemoFolder]:
     """One stage for all runs, each of which has a number of its own."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o711)
-        stage = Stage(Path(folder))
+        stage = DemoFolder(Path(folder))
         stage.build()
         assert _recovery(stage, "init") == 0
         yield stage
         stage.close()
 
 
-def _child(stage: Stage, failpoints: str, *command: str) -> int:
+def _child(stage: DemoFolder, failpoints: str, *command: str) -> int:
     environment = os.environ | {"TXPOOL_FAILPOINTS": failpoints}
     return subprocess.run(
         [sys.executable, "-m", *command], check=False, env=environment, capture_output=True
     ).returncode
 
 
-def _job(stage: Stage, run: int, failpoints: str) -> int:
+def _job(stage: DemoFolder, run: int, failpoints: str) -> int:
     return _child(stage, failpoints, "txpool.demo.job", str(stage.folder), str(run), "--rows", str(ROWS), "--no-spark")
 
 
-def _recovery(stage: Stage, command: str, failpoints: str = "") -> int:
+def _recovery(stage: DemoFolder, command: str, failpoints: str = "") -> int:
     return _child(stage, failpoints, "recovery", command, "--conf", str(stage.conf / "recovery.properties"))
 
 
@@ -69,7 +69,7 @@ def _recovery(stage: Stage, command: str, failpoints: str = "") -> int:
     ],
 )
 def test_killed_in_its_commit(
-    stage: Stage, run: int, point: str, prepared: int | None, left: Counts, evidence: Evidence
+    stage: DemoFolder, run: int, point: str, prepared: int | None, left: Counts, evidence: Evidence
 ) -> None:
     assert _job(stage, run, f"{point}=kill") == -signal.SIGKILL
     if prepared is not None:
@@ -97,7 +97,7 @@ def test_killed_in_its_commit(
         "recovery.forget",
     ],
 )
-def test_killed_again_in_its_recovery(stage: Stage, outcome: str, point: str, evidence: Evidence) -> None:
+def test_killed_again_in_its_recovery(stage: DemoFolder, outcome: str, point: str, evidence: Evidence) -> None:
     run = next(_runs)
     assert _job(stage, run, f"{outcome}=kill") == -signal.SIGKILL
     ended = _recovery(stage, "scan", f"{point}=kill")
@@ -110,7 +110,7 @@ def test_killed_again_in_its_recovery(stage: Stage, outcome: str, point: str, ev
     evidence.add(Count.KILLS, 1 + (ended != 0))
 
 
-def test_nobody_kills_it(stage: Stage) -> None:
+def test_nobody_kills_it(stage: DemoFolder) -> None:
     assert _job(stage, 99, "") == 0
     assert stage.prepared() == 0
     assert stage.count(99) == ALL

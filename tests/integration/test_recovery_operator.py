@@ -14,7 +14,7 @@ import pytest
 from psycopg import sql
 
 from recovery.cli import ExitCode
-from recovery.operator.audit import Deed
+from recovery.operator.audit import AuditEntry
 from recovery.operator.listing import InDoubt
 from recovery.operator.suspension import Suspension
 from recovery.scan.expiry import Expired
@@ -94,7 +94,7 @@ def test_a_person_is_shown_what_it_is_about_and_asked(site: Site) -> None:
     assert site.command("rollback", gtrid, "--reason", "ticket 7", answer="y\n").returncode == ExitCode.OK
     assert site.databases.prepared() == []
     (deed,) = json.loads(site.command("audit", "--json").stdout)
-    assert [*deed] == names_of(Deed)
+    assert [*deed] == names_of(AuditEntry)
     assert (deed["command"], deed["gtrid"], deed["reason"]) == ("rollback", gtrid, "ticket 7")
     assert deed["outcome"] == "done: 2 rolled back"
     assert "ticket 7" in site.command("audit").stdout

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 import txpool
-from txpool.demo.job import Source, write_flights
-from txpool.demo.stage import Stage
+from txpool.demo.job import Flights, write_flights
+from txpool.demo.stage import DemoFolder
 
 if TYPE_CHECKING:
     from tests.conftest import Require
 
 
 @pytest.fixture
-def stage(require: Require) -> Iterator[Stage]:
+def stage(require: Require) -> Iterator[DemoFolder]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o711)
-        stage = Stage(Path(folder))
+        stage = DemoFolder(Path(folder))
         stage.build()
         yield stage
         stage.close()
@@ -47,7 +47,7 @@ def _everything_below(folder: Path, *, but: set[Path]) -> Iterator[tuple[Path, b
             yield path, path.read_bytes()
 
 
-def test_a_full_run_shows_no_password(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_run_shows_no_password(stage: DemoFolder, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     secret = stage.server.password
     conf = stage.conf / "recovery.properties"
@@ -55,7 +55,7 @@ def test_a_full_run_shows_no_password(stage: Stage, caplog: pytest.LogCaptureFix
 
     # A run that succeeds, and one that is killed after its decision, and recovered.
     txpool.configure(stage.conf / "txpool.properties")
-    write_flights(Source(100), stage.conf, 1)
+    write_flights(Flights(100), stage.conf, 1)
     said.append(
         _run(
             "txpool.demo.job", str(stage.folder), "2", "--rows=100", "--no-spark", failpoints="coordinator.decided=kill"

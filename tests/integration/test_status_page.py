@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from recovery.cli import ExitCode
-from recovery.service.status import Answer, StatusServer
+from recovery.service.status import Response, StatusServer
 from tests.integration.recovery_site import SERVED, WRITER, Site, address_in, daemon, extend, get, prepare, until
 from txpool import failpoints
 from txpool.config.address import Address
@@ -113,12 +113,12 @@ class Turning(StatusServer):
         self.turn: Callable[[Turning], object] | None = turn
         super().__init__(*arguments)
 
-    def answer(self, request: BaseHTTPRequestHandler) -> Answer:
+    def answer(self, request: BaseHTTPRequestHandler) -> Response:
         if request.path == "/" and (turn := self.turn) is not None:
-            first, self.turn = super().answer(request), None
+            first, self.turn = super().respond(request), None
             turn(self)
             return first
-        return super().answer(request)
+        return super().respond(request)
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_an_open_page_refreshes_itself(site: Site, turning: Any, browse: Browse)
 
 def test_an_open_page_says_that_the_daemon_is_gone(turning: Any, browse: Browse) -> None:
     def refuse(server: Turning) -> None:
-        server.answer = lambda _: Answer("", status=503)  # type: ignore[method-assign,assignment,arg-type]
+        server.answer = lambda _: Response("", status=503)  # type: ignore[method-assign,assignment,arg-type]
 
     text = browse(turning(refuse).url, "--virtual-time-budget=8000")
     assert 'class="silent"' in text

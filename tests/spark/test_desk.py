@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from txpool.errors import OperationalError, TransactionInDoubt
-from txpool.spark.source.desk import Desk, ask
+from txpool.spark.source.desk import DriverServer, ask
 
 
 def answer(request: Any) -> Any:
@@ -25,7 +25,7 @@ def answer(request: Any) -> Any:
 
 
 def test_answers_and_errors_come_back() -> None:
-    desk = Desk(answer)
+    desk = DriverServer(answer)
     assert ask(desk.address, ["all", 1]) == (["all", 1], os.getpid())
     errors: list[Exception] = [
         psycopg.errors.UniqueViolation("twice"),
@@ -45,12 +45,12 @@ def test_what_cannot_travel_comes_as_text() -> None:
         raise Local("only here")
 
     with pytest.raises(OperationalError, match="Local: only here"):
-        ask(Desk(fail).address, None)
+        ask(DriverServer(fail).address, None)
 
 
 def test_many_ask_at_once() -> None:
     meeting = threading.Barrier(8)
-    desk = Desk(lambda request: (meeting.wait(30), request)[1])
+    desk = DriverServer(lambda request: (meeting.wait(30), request)[1])
     replies: list[int] = []
     threads = [threading.Thread(target=lambda n=n: replies.append(ask(desk.address, n))) for n in range(8)]
     for thread in threads:

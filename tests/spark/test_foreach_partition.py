@@ -285,14 +285,16 @@ def test_no_password_travels(spark: SparkSession, databases: Databases, folder: 
     from pyspark import cloudpickle
 
     from txpool.spark.commit.task import PartitionTask
-    from txpool.spark.commit.travel import Luggage, gather
+    from txpool.spark.commit.travel import TaskDatasources, datasources_for
 
     inline = folder / "inline.properties"
     inline.write_text(f"driver = psycopg\nurl = {databases.url('one')}\npassword = {databases.server.password}\n")
     inline.chmod(0o600)
     code = DataSource("code", driver="psycopg", url=databases.url("one"), password=databases.server.password)
     txpool.datasource.register(code)
-    luggage = Luggage.pack([txpool.datasource.find("one.properties")], gather((), writer("inline.properties")))
+    luggage = TaskDatasources.pack(
+        [txpool.datasource.find("one.properties")], datasources_for((), writer("inline.properties"))
+    )
     assert set(luggage.settings) == {"one", "inline"}
     sent = cloudpickle.dumps(
         PartitionTask("txp1:n:abcdefghijkl:1", 0, 4, writer("inline.properties"), luggage, frozenset())

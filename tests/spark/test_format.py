@@ -16,7 +16,7 @@ import pytest
 from txpool.datasource import DataSource, connect
 from txpool.errors import TransactionRolledBack, TransactionTimeout
 from txpool.spark import register, write_table
-from txpool.spark.commit.slots import Reservation
+from txpool.spark.commit.slots import SlotReservation
 from txpool.tm.manager import begin, commit, resume, rollback, suspend
 from txpool.tm.scope import transaction, transactional
 
@@ -168,7 +168,7 @@ class _Others:
     """Slots that are kept for other jobs."""
 
     def __init__(self, slots: int) -> None:
-        self._kept = Reservation(DataSource.from_properties("one.properties"), slots)
+        self._kept = SlotReservation(DataSource.from_properties("one.properties"), slots)
 
     def close(self) -> None:
         self._kept.release()

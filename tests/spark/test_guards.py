@@ -13,7 +13,7 @@ import pytest
 from tests.spark.conftest import describe
 from txpool.errors import ProgrammingError
 from txpool.spark import write_table
-from txpool.spark.commit.session import SparkWriteWarning, guard
+from txpool.spark.commit.session import SparkWriteWarning, warn_of_risks
 
 if TYPE_CHECKING:
     from conftest import Databases
@@ -44,7 +44,7 @@ def settings(spark: SparkSession) -> Iterator[Callable[[str, str], None]]:
 def said(df: DataFrame, atomicity: str = "partition") -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        guard(df.sparkSession, df, atomicity=atomicity)
+        warn_of_risks(df.sparkSession, df, atomicity=atomicity)
     assert all(each.category is SparkWriteWarning and each.filename == __file__ for each in caught)
     return [str(each.message) for each in caught]
 

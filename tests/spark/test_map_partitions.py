@@ -15,9 +15,9 @@ import txpool
 from recovery import RecoveryManager
 from txpool.errors import AlreadyDone, ProgrammingError, TransactionRolledBack
 from txpool.spark import map_partitions
-from txpool.spark.commit.places import note_places
+from txpool.spark.commit.places import note_locations
 from txpool.spark.commit.task import PartitionTask
-from txpool.spark.commit.travel import Luggage
+from txpool.spark.commit.travel import TaskDatasources
 from txpool.tm.manager import get_manager
 from txpool.tm.scope import transaction
 
@@ -102,7 +102,7 @@ def test_a_retry_adopts_only_where_no_yields_are_wanted(databases: Databases) ->
     try:
         with pytest.raises(ZeroDivisionError), transaction() as tx:
             source = txpool.DataSource.from_properties("one.properties")
-            luggage, places = Luggage.pack([source], {source.name: source}), note_places(tx.log, [source])
+            luggage, places = TaskDatasources.pack([source], {source.name: source}), note_locations(tx.log, [source])
             found: dict[bool, list[int]] = {}
             for write, yielding in enumerate((False, True)):
                 task = PartitionTask(tx.gtrid, write, 1, insert, luggage, places, yielding=yielding)

@@ -12,7 +12,7 @@ from tests.strangers import EVIL, Strangers, ran
 from txpool.datasource import find
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.spark import SparkWriteWarning, register, write_table
-from txpool.spark.commit.slots import _CLASS, Reservation, reserve
+from txpool.spark.commit.slots import _CLASS, SlotReservation, reserve
 from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
@@ -112,6 +112,6 @@ def test_who_keeps_all_slots_is_named(app: Strangers) -> None:
         mallory.execute("begin")
         mallory.execute(take.replace("advisory_lock", "advisory_xact_lock").encode())
         mallory.execute("prepare transaction 'all of them, for ever'")
-    kept = Reservation(source, 2)
+    kept = SlotReservation(source, 2)
     assert kept.enough
     kept.release()

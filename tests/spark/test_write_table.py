@@ -15,7 +15,7 @@ from txpool.datasource import DataSource, connect
 from txpool.demo.server import EmbeddedPostgres
 from txpool.errors import DataError, NotSupportedError, OperationalError, ProgrammingError, TransactionRolledBack
 from txpool.spark import Progress, write_table
-from txpool.spark.commit.slots import Reservation
+from txpool.spark.commit.slots import SlotReservation
 from txpool.tm.manager import begin, commit, configure, get_manager, rollback
 from txpool.tm.scope import transaction
 
@@ -303,7 +303,7 @@ def few(small: EmbeddedPostgres, sources: Path) -> DataSource:
 def test_many_partitions_need_few_slots(spark: SparkSession, few: DataSource, small: EmbeddedPostgres) -> None:
     with pytest.raises(OperationalError, match=r"200 partitions need 200 .* and 5 are free"):
         write_table(frame(spark, 400, partitions=200), few, "landed", strategy="direct", max_partitions=200)
-    kept = Reservation(few, 2)  # another job's
+    kept = SlotReservation(few, 2)  # another job's
     assert kept.enough
     assert write_table(frame(spark, 3, partitions=2), few, "landed").strategy == "direct"
     assert write_table(frame(spark, 3, 6, partitions=3), few, "landed").strategy == "staged"

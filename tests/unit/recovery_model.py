@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from recovery import RecoveryManager, ScanReport
-from recovery.scan.evidence import Evidence, gather
+from recovery.scan.evidence import Snapshot, take_snapshot
 from recovery.scan.modules import DecidedModule, MarkedModule, OrphanModule
 from recovery.scan.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
-from recovery.scan.report import Account, News
-from recovery.scan.sites import Sites
-from recovery.scan.work import Work
+from recovery.scan.report import RepeatFilter, ScanRecorder
+from recovery.scan.sites import RecoveryDatasources
+from recovery.scan.work import RecoveryPass
 from txpool.errors import OperationalError
 from txpool.log.base import IncarnationState
 from txpool.log.memory import MemoryDisk, MemoryLog
@@ -223,9 +223,9 @@ class World:
         """A single pass, to which every branch is one that the pass before has found: each must be right by itself."""
         xids = [self.xid(d, n, marked=m) for n, d in enumerate((self.a, self.b)) for m in (False, True)]
         filters = (IncarnationFilter(), TransactionLogFilter(), NodeFilter())
-        account = Account(News())
-        sites = Sites([self.a, self.b, self.ledger], nodes=[NODE], lock_timeout=1)
-        work = Work(gather(self.log, sites), self.log, sites, account)
+        account = ScanRecorder(RepeatFilter())
+        sites = RecoveryDatasources([self.a, self.b, self.ledger], nodes=[NODE], lock_timeout=1)
+        work = RecoveryPass(take_snapshot(self.log, sites), self.log, sites, account)
         for module in (MarkedModule(), DecidedModule(), OrphanModule(filters, xids)):
             module.run(work)
         assert not account.errors
@@ -259,13 +259,13 @@ class World:
         )
 
 
-def evidence(**known: Any) -> Evidence:
+def evidence(**known: Any) -> Snapshot:
     """What a pass knows where it has found nothing, but for what is given."""
     empty: dict[str, Any] = {
         name: {} for name in ("listings", "silent", "lives", "pointers", "decisions", "rows", "tags")
     }
     empty |= {name: frozenset() for name in ("fenced", "finished", "aborted")} | {"nodes": frozenset({NODE})}
-    return Evidence(**(empty | known))
+    return Snapshot(**(empty | known))
 
 
 def logged(world: World) -> Iterator[str]:

@@ -13,7 +13,7 @@ from txpool.datasource import DataSource
 from txpool.errors import OperationalError
 from txpool.resources.base import BranchRecord
 from txpool.spark.commit.attempts import Attempt, Candidates, PartitionResult, attempts_of, earlier_attempt, require_all
-from txpool.spark.commit.mentioned import mentioned
+from txpool.spark.commit.mentioned import references_in
 from txpool.xid import TaskName, make_xid
 
 GTRID = "txp1:driver:abcdefghijkl:1"
@@ -138,9 +138,9 @@ def test_what_a_function_mentions() -> None:
 
     paths = {f"conf/by-{how}.properties" for how in ("closure", "default", "global", "constant", "attribute")}
     for function in (Writer(), Writer().method, functools.partial(Writer())):
-        assert {*paths, source} <= set(mentioned(function))
+        assert {*paths, source} <= set(references_in(function))
     keyword = "conf/by-keyword.properties"
-    assert {PATH, keyword} <= set(mentioned(functools.partial(helper, name=keyword)))
+    assert {PATH, keyword} <= set(references_in(functools.partial(helper, name=keyword)))
 
 
 def test_without_spark_the_error_names_the_extra() -> None:

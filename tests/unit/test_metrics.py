@@ -21,7 +21,7 @@ from txpool.metrics import (
     HISTOGRAMS,
     Counter,
     Histogram,
-    Kind,
+    MetricKind,
     catalogue,
     collect,
     instruments,
@@ -114,7 +114,7 @@ def test_every_name_is_of_its_kind_and_no_two_are_the_same() -> None:
     for names in ([each.name for each in FAMILIES], [each.bridged for each in FAMILIES]):
         assert len(set(names)) == len(names)
     for each in FAMILIES:
-        assert each.name.endswith("_total") == (each.kind is Kind.COUNTER), each.name
+        assert each.name.endswith("_total") == (each.kind is MetricKind.COUNTER), each.name
         assert set(each.labels) <= catalogue.ATTRIBUTES.keys()
         assert each.doc.endswith(".")
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from recovery.cli import ExitCode, app
 from recovery.operator import display
-from recovery.operator.audit import Deed
+from recovery.operator.audit import AuditEntry
 from recovery.operator.listing import InDoubt
 from recovery.operator.schema import shape
 from recovery.operator.suspension import Suspension
@@ -96,7 +96,7 @@ def test_what_has_expired_and_what_was_done_by_hand_can_be_read() -> None:
     text = display.gone([Expired("heuristic", "g", 1e9, (noted,)), Expired("incarnation", "aaaaaaaaaaaa")])
     assert re.match(r"g\n  expired     heuristic, 2001-09-\d\d .*\n  heuristic   1:b:L in b", text)
     assert text.endswith("aaaaaaaaaaaa\n  expired     incarnation")
-    assert display.deeds([Deed(1e9, "ada@host", "suspend", "", "", "done")]).startswith(
+    assert display.audit_entries([AuditEntry(1e9, "ada@host", "suspend", "", "", "done")]).startswith(
         "this node\n  by hand     suspend"
     )
 
@@ -107,7 +107,7 @@ def test_json_is_what_its_types_say() -> None:
     plain: dict[Any, list[Any]] = {
         ScanReport: [world.scan().as_dict(), world_after(marked, "decided").scan().as_dict()],
         InDoubt: [each.as_dict() for each in (*world.recovery.in_doubt(), world.recovery.show(world.gtrid)) if each],
-        Deed: [dataclasses.asdict(deed) for deed in world.recovery.deeds()],
+        AuditEntry: [dataclasses.asdict(deed) for deed in world.recovery.audit_entries()],
         Suspension: [dataclasses.asdict(held)],
     }
     for kind, found in plain.items():
@@ -133,7 +133,7 @@ def test_a_shape_is_told_in_words() -> None:
         ("commit", ScanReport),
         ("rollback", ScanReport),
         ("forget", {"gtrid": str, "forgotten": int}),
-        ("audit", list[Deed]),
+        ("audit", list[AuditEntry]),
         ("suspend", Suspension),
         ("resume", {"resumed": bool}),
     ],

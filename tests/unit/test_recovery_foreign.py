@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from recovery import RecoveryManager
-from recovery.scan.owners import Owners
-from recovery.scan.sites import Seen
+from recovery.scan.owners import BranchOwners
+from recovery.scan.sites import ListedBranch
 from tests.unit.recovery_model import (
     NODE,
     ModelDatabase,
@@ -153,8 +153,8 @@ def test_31_where_ours_differ_a_decision_and_a_pointer_outrank_their_names(steps
 # -- whose it is --------------------------------------------------------------------------------------------------
 
 
-def seen(incarnation: str, *roles: str, identity: str = "server-of-a") -> Seen:
-    return Seen(make_xid(make_gtrid(NODE, incarnation, 1), 0, "a"), "a", identity, roles=frozenset(roles))
+def seen(incarnation: str, *roles: str, identity: str = "server-of-a") -> ListedBranch:
+    return ListedBranch(make_xid(make_gtrid(NODE, incarnation, 1), 0, "a"), "a", identity, roles=frozenset(roles))
 
 
 @pytest.mark.parametrize(
@@ -171,13 +171,13 @@ def seen(incarnation: str, *roles: str, identity: str = "server-of-a") -> Seen:
     ],
 )
 def test_31_it_counts_by_the_noted_role_and_by_the_configured_one_where_there_were_no_notes(
-    branch: Seen, counts: bool
+    branch: ListedBranch, counts: bool
 ) -> None:
     notes = [
         LocationNote(NODE, PrepareLocation("a", "server-of-a", "app")),
         LocationNote("other", PrepareLocation("a", "server-of-a", "mallory")),
     ]
-    assert Owners(notes, {"n" * 12}, lambda _: {"configured"}).counts(branch) is counts
+    assert BranchOwners(notes, {"n" * 12}, lambda _: {"configured"}).is_ours(branch) is counts
 
 
 def test_31_a_database_that_cannot_tell_our_role_has_not_answered() -> None:
@@ -230,7 +230,7 @@ def knows_a_only(world: World, *, noted: bool = True) -> ByItsNote:
     if noted:
         world.log.note_location(PrepareLocation("b", world.b.server, "app", "b.properties"))
     world.recovery = RecoveryManager(log=world.log, datasources=[world.a, world.ledger], backoff=0)
-    world.recovery._further = found  # type: ignore[assignment]
+    world.recovery._discovered = found  # type: ignore[assignment]
     return found
 
 

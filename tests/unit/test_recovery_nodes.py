@@ -10,7 +10,7 @@ import pytest
 
 from recovery import RecoveryManager
 from recovery.scan import kept
-from recovery.scan.orphans import NodeFilter, Vote
+from recovery.scan.orphans import NodeFilter, OrphanVote
 from recovery.service.alarms import unconfigured
 from tests.unit.recovery_model import NODE, World, logged, marked, pointed, unaccounted
 from tests.unit.test_recovery_orphans import evidence_of
@@ -93,7 +93,7 @@ def test_the_filter_of_nodes_knows_those_of_the_pass() -> None:
     assert NodeFilter().vote(evidence_of(xid, IncarnationState.FENCED), xid) is None
     ballot = NodeFilter().vote(evidence_of(xid, IncarnationState.FENCED, nodes=frozenset({NODE, OTHER})), xid)
     assert ballot is not None
-    assert ballot.vote is Vote.ROLLBACK
+    assert ballot.vote is OrphanVote.ROLLBACK
 
 
 @pytest.mark.parametrize("suspended", [NODE, OTHER])

@@ -101,7 +101,7 @@ def test_what_is_done_by_hand_is_kept_with_who_when_why_and_what_came_of_it(capl
     world.recovery.rollback(world.gtrid, "ticket 7")
     world.recovery.suspend("pause")
     world.recovery.resume()
-    deeds = world.recoverer().deeds()
+    deeds = world.recoverer().audit_entries()
     assert [(deed.command, deed.gtrid, deed.reason) for deed in deeds] == [
         ("commit", world.gtrid, "the boss said so"),
         ("rollback", world.gtrid, "ticket 7"),
@@ -122,7 +122,7 @@ def test_nobody_can_pass_for_another_by_a_variable(monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(variable, "somebody-else")
     world = World()
     world.recovery.suspend()
-    assert "somebody-else" not in world.recovery.deeds()[0].who
+    assert "somebody-else" not in world.recovery.audit_entries()[0].who
 
 
 def test_nothing_is_done_where_the_audit_cannot_be_kept() -> None:
@@ -151,7 +151,7 @@ def test_a_deed_whose_outcome_cannot_be_kept_is_done_and_said_to_have_begun(capl
     world.log.put_record = once  # type: ignore[method-assign]
     world.recovery.rollback(world.gtrid)
     assert world.outcomes() == {"rolled back"}
-    assert [deed.outcome for deed in world.recovery.deeds()] == ["begun"]
+    assert [deed.outcome for deed in world.recovery.audit_entries()] == ["begun"]
     assert "the log keeps no outcome" in caplog.text
 
 

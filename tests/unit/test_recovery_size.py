@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from recovery.operator.listing import in_doubt
-from recovery.scan.evidence import Evidence, gather
+from recovery.scan.evidence import Snapshot, take_snapshot
 from recovery.scan.orphans import NodeFilter, poll, voters
-from recovery.scan.sites import Sites
+from recovery.scan.sites import RecoveryDatasources
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.resources.base import PreparedBranch
 from txpool.xid import TaskName, Xid, make_gtrid, make_xid
@@ -50,10 +50,10 @@ def calls(count: int, spark: bool, roles: frozenset[str] | None) -> int:
         nonlocal called
         called += event == "call"
 
-    sites = Sites([many], nodes=["etl-1"], lock_timeout=1)
+    sites = RecoveryDatasources([many], nodes=["etl-1"], lock_timeout=1)
     sys.setprofile(note)
     try:
-        evidence = gather(log, sites, fence=False)
+        evidence = take_snapshot(log, sites, fence=False)
         in_doubt(evidence, sites)
         vote_on_all(evidence)
     finally:
@@ -61,10 +61,10 @@ def calls(count: int, spark: bool, roles: frozenset[str] | None) -> int:
     return called
 
 
-def vote_on_all(evidence: Evidence) -> None:
+def vote_on_all(evidence: Snapshot) -> None:
     filters = voters([NodeFilter()])
     for gtrid in evidence.gtrids:
-        for branch in evidence.seen(gtrid):
+        for branch in evidence.listed_branches(gtrid):
             poll(filters, evidence, branch.xid)
             evidence.was_listed(branch.record)
 

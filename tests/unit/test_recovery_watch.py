@@ -244,7 +244,7 @@ def test_a_manager_that_replaces_another_goes_on_with_its_alarms_and_totals(capl
     world.b.reachable = False
     world.scan()
     fresh = world.recoverer()
-    fresh.watch.follow(world.recovery.watch)
+    fresh.watch.continue_from(world.recovery.watch)
     assert left(fresh) == {world.gtrid: ["no answer"]}
     caplog.clear()
     fresh.scan()

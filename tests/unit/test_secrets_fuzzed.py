@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from javaproperties import escape
 
-from recovery.scan.report import told
+from recovery.scan.report import describe_error
 from txpool.check import check
 from txpool.config.properties import Properties, Secret, redact, redact_url
 from txpool.config.secrets import escaped
@@ -299,7 +299,7 @@ def test_free_text(carrier: tuple[str, str], form: str) -> None:
         return  # nothing says where a password would be
     with outside() as seen:
         seen.show("redact_url", redact_url(form.format(text, text)))
-        seen.show("told", told(ValueError(form.format(text, text))))
+        seen.show("told", describe_error(ValueError(form.format(text, text))))
         with suppress(ConfigurationError):
             hidden = redact(f"FATAL: {password} {quote(password, safe='')} {password!r}", [Secret(escaped(password))])
             seen.show("redact", hidden)

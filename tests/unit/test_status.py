@@ -21,7 +21,7 @@ from recovery.operator.listing import BranchState, InDoubt
 from recovery.scan.report import Alarm, Ended, ScanReport
 from recovery.service.page import age, page, verdict
 from recovery.service.status import StatusServer
-from recovery.service.watch import Overview, Site, Watch
+from recovery.service.watch import DatasourceStatus, LastScan, Overview
 from tests.unit.recovery_model import World, logged, world_after
 from txpool.config.address import Address
 from txpool.config.properties import Properties, Secret
@@ -271,7 +271,7 @@ def overview(**changes: Any) -> Overview:
 
 
 def shown(seen: Overview) -> str:
-    watch = Watch(RecoverySettings.load())
+    watch = LastScan(RecoverySettings.load())
     watch.overview = seen
     return page(watch, title="Recovery of node etl-1", period=120, pools=(), acts=False)
 
@@ -294,7 +294,7 @@ def test_whatever_comes_from_elsewhere_is_text() -> None:
                 alarms=(Alarm("unreachable", HOSTILE, HOSTILE),),
             ),
             in_doubt=(doubt(gtrid=HOSTILE, standing=HOSTILE, next=HOSTILE, kept=HOSTILE, branches=(branch,)),),
-            sites=(Site(HOSTILE, "xa", False, HOSTILE),),
+            sites=(DatasourceStatus(HOSTILE, "xa", False, HOSTILE),),
         )
     )
     assert HOSTILE not in text
@@ -315,7 +315,7 @@ def test_whatever_comes_from_elsewhere_is_text() -> None:
     ],
 )
 def test_the_headline_is_what_matters_most(seen: Overview, mood: str, headline: str) -> None:
-    watch = Watch(RecoverySettings.load())
+    watch = LastScan(RecoverySettings.load())
     watch.overview = seen
     assert (verdict(watch).mood, verdict(watch).headline) == (mood, headline)
 

@@ -15,15 +15,15 @@ import psycopg
 
 from txpool.check import log, marks, node, postgresql, prepared, sqlite, storage, trust
 from txpool.check.connecting import NotConnected, connected
-from txpool.check.finding import Finding, Report, Section, Severity, fine, section, warning, wrong
-from txpool.check.server import asked
+from txpool.check.finding import CheckReport, Finding, Section, Severity, failure, ok, section, warning
+from txpool.check.server import server_facts
 from txpool.config.keys import COORDINATOR_KEYS, RECOVERY_KEYS
 from txpool.config.properties import Properties, SecurityWarning
 from txpool.config.settings import DataSourceSettings, RecoverySettings
 from txpool.errors import ConfigurationError, Error
 from txpool.resources.drivers import make_driver
 
-__all__ = ["Finding", "Report", "Section", "Severity", "check"]
+__all__ = ["CheckReport", "Finding", "Section", "Severity", "check"]
 
 # What whoever may connect can do, by the datasource's mode.
 _OPEN = {
@@ -35,22 +35,22 @@ _OPEN = {
 _COORDINATION = frozenset(key.name for key in COORDINATOR_KEYS + RECOVERY_KEYS)
 
 
-def check(path: Path, *, old: float = 600.0) -> Report:
+def check(path: Path, *, old: float = 600.0) -> CheckReport:
     """Check a datasource's file, or a coordinator's or recovery's with all that it names. Raises nothing of its own.
 
     What has been prepared for longer than `old` (seconds) is a finding.
     """
     try:
-        file = _File.read(path)
+        file = _CheckedFile.read(path)
         if _COORDINATION.isdisjoint(file.properties):
-            return Report((_datasource(file, old),))
-        return Report(tuple(_coordination(file, old)))
+            return CheckReport((_datasource(file, old),))
+        return CheckReport(tuple(_coordination(file, old)))
     except ConfigurationError as error:
-        return Report((section(str(path), [wrong("file", str(error))]),))
+        return CheckReport((section(str(path), [failure("file", str(error))]),))
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _CheckedFile:
     """A file that could be read, and what is to be said of it as a file."""
 
     path: Path
@@ -58,7 +58,7 @@ class _File:
     said: tuple[Finding, ...]
 
     @classmethod
-    def read(cls, path: Path) -> _File:
+    def read(cls, path: Path) -> _CheckedFile:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", SecurityWarning)
             properties = Properties.load(path)
@@ -80,10 +80,10 @@ class _File:
                     f"chmod o-w {path}",
                 )
             )
-        return cls(path, properties, (*said, fine("file", f"{path} is well-formed")))
+        return cls(path, properties, (*said, ok("file", f"{path} is well-formed")))
 
 
-def _coordination(file: _File, old: float) -> Iterator[Section]:
+def _coordination(file: _CheckedFile, old: float) -> Iterator[Section]:
     settings = RecoverySettings.load(file.properties)
     yield section(str(file.path), file.said)
     said = [*_whole(log.findings(settings)), *_whole(node.findings(settings))]
@@ -91,19 +91,21 @@ def _coordination(file: _File, old: float) -> Iterator[Section]:
     names: dict[str, Path] = {}
     for path in settings.datasources:
         try:
-            yield _datasource(_File.read(path), old, settings.transaction_timeout, names)
+            yield _datasource(_CheckedFile.read(path), old, settings.transaction_timeout, names)
         except ConfigurationError as error:
-            yield section(str(path), [wrong("file", str(error))])
+            yield section(str(path), [failure("file", str(error))])
 
 
-def _datasource(file: _File, old: float, timeout: float | None = None, names: dict[str, Path] | None = None) -> Section:
+def _datasource(
+    file: _CheckedFile, old: float, timeout: float | None = None, names: dict[str, Path] | None = None
+) -> Section:
     """`names` are those that other files of the configuration have given."""
     settings = DataSourceSettings.load(file.properties)
     said = list(file.said)
     first = {} if names is None else names
     if first.setdefault(settings.name, file.path) != file.path:
         said.append(
-            wrong(
+            failure(
                 "file",
                 f"{first[settings.name]} describes a datasource {settings.name} too",
                 "recovery would take one for the other",
@@ -117,7 +119,7 @@ def _datasource(file: _File, old: float, timeout: float | None = None, names: di
 
 def _on_server(settings: DataSourceSettings, old: float, timeout: float | None) -> Iterator[Finding]:
     with connected(settings) as raw:
-        server = asked(raw)
+        server = server_facts(raw)
         yield from postgresql.findings(server, pool_size=settings.pool_max_size, timeout=timeout)
         if settings.mode == "xa":
             yield from prepared.findings(raw, server, settings, old)
@@ -136,13 +138,15 @@ def _whole(findings: Iterator[Finding]) -> Iterator[Finding]:
     except NotConnected as refusal:
         yield refusal.finding
     except ConfigurationError as error:
-        yield wrong("file", str(error))
+        yield failure("file", str(error))
     except PermissionError as error:
-        yield wrong(
+        yield failure(
             "permissions",
             f"{error.filename} may not be looked at by uid {os.geteuid()}",
             "the user of the service must own what it works with",
             "check again as that user, or chown it",
         )
     except (Error, psycopg.Error, OSError) as error:
-        yield wrong("connection", f"the check ended early: {error}", do="correct what it complains of, and check again")
+        yield failure(
+            "connection", f"the check ended early: {error}", do="correct what it complains of, and check again"
+        )

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from txpool.check.finding import Finding, wrong
+from txpool.check.finding import Finding, failure
 from txpool.config.settings import DataSourceSettings
 from txpool.errors import ConfigurationError
 from txpool.resources.drivers import make_driver
@@ -111,8 +111,8 @@ def diagnosed(url: str, error: BaseException, *, whom: str = "", user: str = "",
     names = {"user": quoted(user or "app"), "database": quoted(database or user or "orders")}
     for pattern, advice in _REFUSALS:
         if re.search(pattern, said):
-            return wrong("connection", found, do=advice.format(**names))
-    return wrong("connection", found, do="correct what it complains of, and check again")
+            return failure("connection", found, do=advice.format(**names))
+    return failure("connection", found, do="correct what it complains of, and check again")
 
 
 def quoted(name: str) -> str:

@@ -39,7 +39,7 @@ class Finding:
             yield f"         do:  {self.do}"
 
 
-def fine(topic: str, found: str) -> Finding:
+def ok(topic: str, found: str) -> Finding:
     """Nothing to do."""
     return Finding(Severity.OK, topic, found)
 
@@ -49,7 +49,7 @@ def warning(topic: str, found: str, why: str, do: str) -> Finding:
     return Finding(Severity.WARNING, topic, found, why, do)
 
 
-def wrong(topic: str, found: str, why: str = "", do: str = "") -> Finding:
+def failure(topic: str, found: str, why: str = "", do: str = "") -> Finding:
     """It cannot work, or it loses what was promised."""
     return Finding(Severity.WRONG, topic, found, why, do)
 
@@ -63,7 +63,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CheckReport:
     """A whole check. Immutable."""
 
     sections: tuple[Section, ...]

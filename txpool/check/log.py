@@ -10,8 +10,8 @@ import psycopg
 
 from txpool.check import marks, postgresql, storage, trust
 from txpool.check.connecting import diagnosed
-from txpool.check.finding import Finding, fine, warning, wrong
-from txpool.check.server import Server, asked
+from txpool.check.finding import Finding, failure, ok, warning
+from txpool.check.server import ServerFacts, server_facts
 from txpool.config.settings import CoordinatorSettings
 from txpool.errors import LogError
 from txpool.log import IncarnationState, folder_of, open_log
@@ -44,7 +44,7 @@ def findings(settings: CoordinatorSettings) -> Iterator[Finding]:
         )
         return
     if url == "memory:":
-        yield wrong(
+        yield failure(
             "log",
             "log.url = memory: keeps nothing",
             "after a crash nobody knows what was decided",
@@ -79,7 +79,7 @@ def _in_folder(settings: CoordinatorSettings, folder: Path) -> Iterator[Finding]
 def _guarded(folder: Path) -> Iterator[Finding]:
     mode = storage.mode_of(folder)
     if mode & 0o077:
-        yield wrong(
+        yield failure(
             "permissions",
             f"the log's folder {folder} has mode {mode:04o}",
             "others than its owner may read, or change, what is decided",
@@ -105,9 +105,9 @@ def _opened(settings: CoordinatorSettings) -> Iterator[Finding]:
         finally:
             log.close()
     except LogError as error:
-        yield wrong("log", str(error))
+        yield failure("log", str(error))
         return
-    yield fine("log", f"the log of node {node} is right: {living} living processes, {len(decided)} decisions kept")
+    yield ok("log", f"the log of node {node} is right: {living} living processes, {len(decided)} decisions kept")
     if heuristics:
         yield warning(
             "heuristics",
@@ -120,14 +120,14 @@ def _opened(settings: CoordinatorSettings) -> Iterator[Finding]:
 def _on_server(settings: CoordinatorSettings, url: str) -> Iterator[Finding]:
     try:
         with LogServer(url, user=settings.log_user, password=settings.log_password).connect("txpool check") as raw:
-            server = asked(raw)
+            server = server_facts(raw)
             yield from _server(server)
             for name, (key, columns) in _TABLES.items():
                 yield from marks.table(raw, name, key, columns, missing=_INIT)
             yield from trust.grants(raw, TABLES, (), "whoever writes the log decides, and who lives")
             yield from trust.connect(raw, server, (), "only those who write the log have anything to do there")
     except LogError as error:
-        yield wrong("log", str(error))
+        yield failure("log", str(error))
         return
     except psycopg.Error as error:
         yield diagnosed(url, error)
@@ -135,10 +135,10 @@ def _on_server(settings: CoordinatorSettings, url: str) -> Iterator[Finding]:
     yield from _opened(settings)
 
 
-def _server(server: Server) -> Iterator[Finding]:
+def _server(server: ServerFacts) -> Iterator[Finding]:
     yield from postgresql.durability(server)
     if server.pooled:
-        yield wrong(
+        yield failure(
             "pooler",
             "a pooler such as PgBouncer is between here and the log's server",
             "a process holds its lease in a session of its own; a pooler that shares sessions (transaction mode) keeps "

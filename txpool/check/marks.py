@@ -9,8 +9,8 @@ import psycopg
 
 from txpool.check import trust
 from txpool.check.connecting import connected, quoted, user_of
-from txpool.check.finding import Finding, fine, wrong
-from txpool.check.server import asked
+from txpool.check.finding import Finding, failure, ok
+from txpool.check.server import server_facts
 from txpool.config.settings import DataSourceSettings
 from txpool.resources.drivers import make_driver
 from txpool.xid import PREFIX
@@ -37,7 +37,7 @@ _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "p"
 
 def incomplete(table: str, lacking: Iterable[str], missing: str) -> Finding:
     """It has not all columns; `missing` is what is to be done where there is no table."""
-    return wrong(
+    return failure(
         "table",
         f"{table} has no column {', '.join(lacking)}",
         "it was made by something else, or by hand",
@@ -59,7 +59,7 @@ def findings(raw: Any, settings: DataSourceSettings) -> Iterator[Finding]:
         return
     if settings.recovery_user and settings.recovery_user != user_of(settings):
         with connected(settings, recovery=True) as other:
-            asked(other)
+            server_facts(other)
             yield from table(other, settings.cmr_table, ["xid"], COLUMNS, missing=CREATE)
     yield marks(raw, settings.cmr_table)
 
@@ -76,8 +76,8 @@ def marks(raw: Any, name: str) -> Finding:
 def waiting(name: str, count: int, oldest: float) -> Finding:
     """What a number of marks, and the age of the oldest, mean."""
     if not count:
-        return fine("marks", f"table {name} is right, and holds no marks")
-    return fine(
+        return ok("marks", f"table {name} is right, and holds no marks")
+    return ok(
         "marks",
         f"table {name} is right, and holds {count} marks, the oldest from {oldest / 3600:.1f} hours ago: their "
         "processes delete them in batches, and recovery those of dead ones",
@@ -93,7 +93,7 @@ def table(raw: Any, name: str, key: Collection[str], columns: Collection[str], *
     (user,) = raw.execute("select session_user").fetchone()
     if row is None:
         schema = name.partition(".")[0] if "." in name else "public"
-        yield wrong(
+        yield failure(
             "table",
             f"there is no table {name} that {user} can see",
             "it is where the decision of each transaction stands",
@@ -103,11 +103,11 @@ def table(raw: Any, name: str, key: Collection[str], columns: Collection[str], *
     oid, schema, relation, kind, persistence, secured, usage, has, keyed = row
     whole = f"{quoted(schema)}.{quoted(relation)}"
     if kind != "r":
-        yield wrong("table", f"{whole} is {_KINDS.get(kind, 'no table')}", "only a plain table keeps marks", missing)
+        yield failure("table", f"{whole} is {_KINDS.get(kind, 'no table')}", "only a plain table keeps marks", missing)
         return
     if persistence != "p":
         what = "unlogged" if persistence == "u" else "temporary"
-        yield wrong(
+        yield failure(
             "table",
             f"{whole} is {what}",
             "a crash of the server empties it: transactions that were decided to commit would roll back elsewhere",
@@ -117,7 +117,7 @@ def table(raw: Any, name: str, key: Collection[str], columns: Collection[str], *
     if lacking:
         yield incomplete(whole, lacking, missing)
     elif not keyed:
-        yield wrong(
+        yield failure(
             "table",
             f"{whole} has no unique key on {', '.join(key)} alone",
             "a decision and recovery's abort record could both stand there: one database would commit and another "
@@ -125,7 +125,7 @@ def table(raw: Any, name: str, key: Collection[str], columns: Collection[str], *
             f"ALTER TABLE {whole} ADD PRIMARY KEY ({', '.join(key)});",
         )
     if secured:
-        yield wrong(
+        yield failure(
             "table",
             f"row-level security applies to {user} on {whole}",
             "recovery would not see every decision",
@@ -137,7 +137,7 @@ def table(raw: Any, name: str, key: Collection[str], columns: Collection[str], *
     if denied or not usage:
         grants = [f"GRANT {', '.join(denied)} ON {whole} TO {quoted(user)};"] if denied else []
         grants += [] if usage else [f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(user)};"]
-        yield wrong(
+        yield failure(
             "privileges",
             f"{user} may not {', '.join(denied) or 'reach'} {'on ' if denied else ''}{whole}",
             "marks are inserted, met (which is an update), read and deleted",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from txpool.check.finding import Finding, fine, warning, wrong
-from txpool.check.server import Server
+from txpool.check.finding import Finding, failure, ok, warning
+from txpool.check.server import ServerFacts
 
 _MIXED = "what it has confirmed can be lost, and then one database has a transaction that another has not"
 _OLDEST = 130000  # the first that tells how a transaction of a given id has ended (pg_xact_status of an xid8)
@@ -14,7 +14,7 @@ _PATIENCE = 60.0  # seconds that a transaction may take where it has no timeout 
 _BRIEF = 1000  # milliseconds
 
 
-def findings(server: Server, *, pool_size: int, timeout: float | None) -> Iterator[Finding]:
+def findings(server: ServerFacts, *, pool_size: int, timeout: float | None) -> Iterator[Finding]:
     """`timeout` is transaction.timeout, where it is known."""
     yield from _version(server)
     yield from _writable(server)
@@ -32,21 +32,21 @@ def findings(server: Server, *, pool_size: int, timeout: float | None) -> Iterat
     yield clock(server.ahead)
 
 
-def _version(server: Server) -> Iterator[Finding]:
+def _version(server: ServerFacts) -> Iterator[Finding]:
     if server.version < _OLDEST:
-        yield wrong(
+        yield failure(
             "version",
             f"PostgreSQL {server.release} is too old",
             "txpool asks for pg_current_xact_id_if_assigned(), which PostgreSQL 13 was the first to have",
             "upgrade the server; 13 is the oldest that can be used",
         )
     else:
-        yield fine("version", f"PostgreSQL {server.release}, database {server.database}, user {server.user}")
+        yield ok("version", f"PostgreSQL {server.release}, database {server.database}, user {server.user}")
 
 
-def _writable(server: Server) -> Iterator[Finding]:
+def _writable(server: ServerFacts) -> Iterator[Finding]:
     if server.standby:
-        yield wrong(
+        yield failure(
             "standby",
             "this server is a standby: it can be read only",
             "nothing can be written, prepared or finished here",
@@ -54,7 +54,7 @@ def _writable(server: Server) -> Iterator[Finding]:
             f"postgresql://a:5432,b:5432/{server.database}?target_session_attrs=read-write",
         )
     elif server.settings["default_transaction_read_only"].value == "on":
-        yield wrong(
+        yield failure(
             "read-only",
             f"default_transaction_read_only is on for {server.user} in {server.database}",
             "every transaction is refused its first write",
@@ -63,11 +63,11 @@ def _writable(server: Server) -> Iterator[Finding]:
         )
 
 
-def durability(server: Server) -> Iterator[Finding]:
+def durability(server: ServerFacts) -> Iterator[Finding]:
     """Whether it keeps what it has confirmed."""
     settings = server.settings
     if settings["fsync"].value == "off":
-        yield wrong("durability", "fsync is off", f"when the machine stops, {_MIXED}", server.reset("fsync", "on"))
+        yield failure("durability", "fsync is off", f"when the machine stops, {_MIXED}", server.reset("fsync", "on"))
     if settings["full_page_writes"].value == "off":
         yield warning(
             "durability",
@@ -94,7 +94,7 @@ def durability(server: Server) -> Iterator[Finding]:
         )
 
 
-def _timeouts(server: Server, patience: float) -> Iterator[Finding]:
+def _timeouts(server: ServerFacts, patience: float) -> Iterator[Finding]:
     for name in ("idle_in_transaction_session_timeout", "transaction_timeout"):
         setting = server.settings.get(name)
         if setting is None or not 0 < setting.milliseconds < patience * 1000:
@@ -118,7 +118,7 @@ def _timeouts(server: Server, patience: float) -> Iterator[Finding]:
             )
 
 
-def _room(server: Server, pool_size: int) -> Iterator[Finding]:
+def _room(server: ServerFacts, pool_size: int) -> Iterator[Finding]:
     if server.connections < pool_size:
         yield warning(
             "connections",
@@ -130,7 +130,7 @@ def _room(server: Server, pool_size: int) -> Iterator[Finding]:
         )
 
 
-def pooler(server: Server) -> Iterator[Finding]:
+def pooler(server: ServerFacts) -> Iterator[Finding]:
     """The server gives each session its process id; what stands between gives out others."""
     if server.pooled:
         yield warning(
@@ -147,7 +147,7 @@ def pooler(server: Server) -> Iterator[Finding]:
 def clock(ahead: float) -> Finding:
     """The server's clock against ours."""
     if abs(ahead) < _APART:
-        return fine("clock", f"its clock and ours are {abs(ahead):.1f} s apart")
+        return ok("clock", f"its clock and ours are {abs(ahead):.1f} s apart")
     return warning(
         "clock",
         f"its clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} ours",

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 
 from txpool.check.connecting import connected, quoted, user_of
-from txpool.check.finding import Finding, fine, warning, wrong
-from txpool.check.server import Server, asked
+from txpool.check.finding import Finding, failure, ok, warning
+from txpool.check.server import ServerFacts, server_facts
 from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.drivers import make_driver
@@ -25,11 +25,11 @@ _LISTING = """select gid, extract(epoch from clock_timestamp() - prepared)::floa
     from pg_prepared_xacts where database = current_database() order by prepared"""
 
 
-def findings(raw: Any, server: Server, settings: DataSourceSettings, old: float) -> Iterator[Finding]:
+def findings(raw: Any, server: ServerFacts, settings: DataSourceSettings, old: float) -> Iterator[Finding]:
     """Everything about preparing, over a connection that `asked` has seen; what is prepared for longer is `old`."""
     maximum = int(server.settings["max_prepared_transactions"].value)
     if maximum == 0:
-        yield wrong(
+        yield failure(
             "slots",
             "max_prepared_transactions is 0",
             "this server cannot prepare, and mode = xa prepares",
@@ -40,7 +40,7 @@ def findings(raw: Any, server: Server, settings: DataSourceSettings, old: float)
         listed = raw.execute(_LISTING).fetchall()
         (used,) = raw.execute("select count(*) from pg_prepared_xacts").fetchone()
     except psycopg.errors.InsufficientPrivilege:
-        yield wrong(
+        yield failure(
             "listing",
             f"{server.user} may not read pg_prepared_xacts",
             "recovery cannot see what a crash has left prepared, and its locks would stay for ever",
@@ -62,7 +62,7 @@ def _claimed(settings: DataSourceSettings, recovery: str) -> Iterator[Finding]:
     listed = [branch for branch in manager.recover() if not branch.elsewhere and branch.xid.node != NODE]
     strangers = sorted({branch.owner or "a role that is gone" for branch in listed if not branch.prepared_by(())})
     if strangers:
-        yield wrong(
+        yield failure(
             "recovery",
             f"branches of txpool here were prepared by {', '.join(strangers)}, and recovery connects as {recovery}",
             "a name is a claim: what a role has prepared that is none of ours is part of no transaction, whoever "
@@ -72,17 +72,17 @@ def _claimed(settings: DataSourceSettings, recovery: str) -> Iterator[Finding]:
         )
 
 
-def _raise(server: Server, wanted: int) -> str:
+def _raise(server: ServerFacts, wanted: int) -> str:
     if server.settings["max_prepared_transactions"].source == "command line":
         return f"start the server with -c max_prepared_transactions={wanted}"
     return f"ALTER SYSTEM SET max_prepared_transactions = {wanted}; and restart the server"
 
 
-def _slots(server: Server, maximum: int, used: int, pool_size: int) -> Finding:
+def _slots(server: ServerFacts, maximum: int, used: int, pool_size: int) -> Finding:
     free = maximum - used
     wanted = 2 * max(maximum, pool_size)
     if free == 0:
-        return wrong(
+        return failure(
             "slots",
             f"all {maximum} prepared-transaction slots of the server are taken",
             "no transaction can prepare until one is free; each that tries rolls back",
@@ -96,10 +96,10 @@ def _slots(server: Server, maximum: int, used: int, pool_size: int) -> Finding:
             "transaction that finds none rolls back",
             _raise(server, wanted),
         )
-    return fine("slots", f"{free} of {maximum} prepared-transaction slots are free")
+    return ok("slots", f"{free} of {maximum} prepared-transaction slots are free")
 
 
-def _left_over(server: Server, listed: list[tuple[str, float, str]], limit: float) -> Iterator[Finding]:
+def _left_over(server: ServerFacts, listed: list[tuple[str, float, str]], limit: float) -> Iterator[Finding]:
     """What is prepared in this database for longer than anything should be. Age tells people, and decides nothing."""
     names = {gid: parse(gid) for gid, _, _ in listed}
     old = [row for row in listed if row[1] >= limit]
@@ -131,7 +131,7 @@ def _left_over(server: Server, listed: list[tuple[str, float, str]], limit: floa
             end.format(_literal(checks[0][0])),
         )
     if not old:
-        yield fine("left over", f"{len(listed)} branches are prepared in this database, none for {limit:g} s")
+        yield ok("left over", f"{len(listed)} branches are prepared in this database, none for {limit:g} s")
 
 
 def _literal(gid: str) -> str:
@@ -153,7 +153,7 @@ def _age(seconds: float) -> str:
 # -- one branch, prepared and rolled back -------------------------------------------------------------------------
 
 
-def _tried(raw: Any, server: Server, settings: DataSourceSettings) -> Iterator[Finding]:
+def _tried(raw: Any, server: ServerFacts, settings: DataSourceSettings) -> Iterator[Finding]:
     """Prepare an empty branch, and let recovery's own code and user end it: what works is not a guess."""
     xid = make_xid(make_gtrid(NODE, new_incarnation(), 0), 0, settings.name)
     try:
@@ -161,10 +161,10 @@ def _tried(raw: Any, server: Server, settings: DataSourceSettings) -> Iterator[F
         answer = raw.execute(f"prepare transaction '{xid.joined}'".encode()).statusmessage
     except psycopg.Error as error:
         pooler = "set pool_mode = transaction (or session) in the pooler" if server.pooled else ""
-        yield wrong("prepare", f"PREPARE TRANSACTION failed: {error}", "nothing can take part in mode = xa", pooler)
+        yield failure("prepare", f"PREPARE TRANSACTION failed: {error}", "nothing can take part in mode = xa", pooler)
         return
     if answer != "PREPARE TRANSACTION":
-        yield wrong("prepare", f"PREPARE TRANSACTION was answered by {answer}", "nothing was prepared")
+        yield failure("prepare", f"PREPARE TRANSACTION was answered by {answer}", "nothing was prepared")
         return
     try:
         yield from _finished(BranchRecord(xid, settings.name, raw.identity), server, settings)
@@ -173,16 +173,16 @@ def _tried(raw: Any, server: Server, settings: DataSourceSettings) -> Iterator[F
             raw.execute(f"rollback prepared '{xid.joined}'".encode())
 
 
-def _finished(record: BranchRecord, server: Server, settings: DataSourceSettings) -> Iterator[Finding]:
+def _finished(record: BranchRecord, server: ServerFacts, settings: DataSourceSettings) -> Iterator[Finding]:
     who = user_of(settings, recovery=True) or server.user
     try:
         with connected(settings, recovery=True) as raw:
-            recovery = asked(raw)
+            recovery = server_facts(raw)
             seen = raw.execute("select 1 from pg_prepared_xacts where gid = %s", [record.xid.joined]).fetchone()
     except psycopg.errors.InsufficientPrivilege:
         seen = None
     if not seen:
-        yield wrong(
+        yield failure(
             "recovery",
             f"{who} does not see what {server.user} has prepared in {server.database}",
             "recovery cannot end what a crash has left prepared",
@@ -191,7 +191,7 @@ def _finished(record: BranchRecord, server: Server, settings: DataSourceSettings
         return
     manager = PostgreSQLRecovery(settings.name, make_driver(settings, recovery=True))
     if manager.rollback(record) is not BranchOutcome.ROLLED_BACK:
-        yield wrong(
+        yield failure(
             "recovery",
             f"recovery.user {who} cannot end what {server.user} has prepared",
             "what a crash leaves prepared stays, with its locks: PostgreSQL lets the role that has prepared end it, or "
@@ -201,4 +201,4 @@ def _finished(record: BranchRecord, server: Server, settings: DataSourceSettings
         )
         return
     power = " (a superuser)" if recovery.superuser else ""
-    yield fine("recovery", f"a branch that {server.user} prepared was rolled back by {who}{power}, as recovery would")
+    yield ok("recovery", f"a branch that {server.user} prepared was rolled back by {who}{power}, as recovery would")

@@ -40,7 +40,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerFacts:
     """One server, and the session's own role in it."""
 
     version: int  #: 180002 is 18.2
@@ -80,7 +80,7 @@ class Server:
         return ways.get(source, f"ALTER SYSTEM SET {name} = '{wanted}'; SELECT pg_reload_conf();")
 
 
-def asked(raw: Any) -> Server:
+def server_facts(raw: Any) -> ServerFacts:
     """Ask over a fresh connection of the driver `psycopg`, which is in autocommit mode from then on."""
     raw.autocommit = True
     rows = raw.execute(_SETTINGS).fetchall()
@@ -92,7 +92,7 @@ def asked(raw: Any) -> Server:
     reserved = ("superuser_reserved_connections", "reserved_connections")
     kept = 0 if superuser else sum(int(settings[name].value) for name in reserved if name in settings)
     limits = [limit for limit in limits if limit >= 0]
-    return Server(
+    return ServerFacts(
         version=raw.info.server_version,
         user=user,
         database=database,

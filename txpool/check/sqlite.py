@@ -10,7 +10,7 @@ from typing import Any
 
 from txpool.check import storage
 from txpool.check.connecting import NotConnected, connected
-from txpool.check.finding import Finding, fine, warning, wrong
+from txpool.check.finding import Finding, failure, ok, warning
 from txpool.check.marks import COLUMNS, CREATE, OURS, incomplete, waiting
 from txpool.config.settings import DataSourceSettings
 
@@ -45,7 +45,7 @@ def unreadable(path: Path, error: BaseException | None) -> Finding:
     """What to do about a file that SQLite does not take."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        return wrong(
+        return failure(
             "damage",
             f"{path} is damaged, or no SQLite database: {error}",
             "what it decided cannot be read, and must not be guessed: branches elsewhere stay prepared",
@@ -59,24 +59,24 @@ def unreadable(path: Path, error: BaseException | None) -> Finding:
             f"see who has it open: fuser -v {path}",
         )
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
-        return wrong(
+        return failure(
             "permissions",
             f"{path} cannot be written: {error}",
             "the file, its folder and the files -wal and -shm beside it must be writable for the user of the program",
             f"chown them to that user; then chmod u+rw {path} and chmod u+rwx {path.parent}",
         )
-    return wrong("connection", f"{path}: {error}")
+    return failure("connection", f"{path}: {error}")
 
 
 def _missing(path: Path, settings: DataSourceSettings) -> Finding | None:
     if path.is_file():
         return None
     if path.exists():
-        return wrong("connection", f"{path} is not a file", do="name a file in the url")
+        return failure("connection", f"{path} is not a file", do="name a file in the url")
     if not path.parent.is_dir():
-        return wrong("connection", f"there is no folder {path.parent}", do=f"mkdir -p {path.parent}, or correct url")
+        return failure("connection", f"there is no folder {path.parent}", do=f"mkdir -p {path.parent}, or correct url")
     if settings.mode == "cmr":
-        return wrong("connection", f"{path} does not exist", "an empty database has no table of marks", CREATE)
+        return failure("connection", f"{path} does not exist", "an empty database has no table of marks", CREATE)
     return warning(
         "connection",
         f"{path} does not exist",
@@ -88,15 +88,15 @@ def _missing(path: Path, settings: DataSourceSettings) -> Finding | None:
 def _opened(raw: Any, path: Path, settings: DataSourceSettings) -> Iterator[Finding]:
     (journal,) = raw.execute("pragma journal_mode").fetchone()
     (level,) = raw.execute("pragma synchronous").fetchone()
-    yield fine("version", f"SQLite {sqlite3.sqlite_version}, journal_mode={journal}, synchronous={_LEVELS[level]}")
+    yield ok("version", f"SQLite {sqlite3.sqlite_version}, journal_mode={journal}, synchronous={_LEVELS[level]}")
     if settings.mode == "cmr":
         yield from _table(raw, settings.cmr_table)
         if journal != "wal":
-            yield fine(
+            yield ok(
                 "journal", "journal_mode=wal would commit several times faster, as safely: pragma journal_mode=wal"
             )
     elif settings.mode == "last-resource":
-        yield fine(
+        yield ok(
             "mode", "mode = last-resource: a crash at its commit leaves an outcome that nobody can know; cmr is safe"
         )
     try:
@@ -107,7 +107,7 @@ def _opened(raw: Any, path: Path, settings: DataSourceSettings) -> Iterator[Find
     except sqlite3.Error as error:
         yield unreadable(path, error)
     else:
-        yield fine("write", f"{path} can be written")
+        yield ok("write", f"{path} can be written")
     finally:
         raw.rollback()
 
@@ -118,7 +118,7 @@ def _table(raw: Any, name: str) -> Iterator[Finding]:
         prefix = f"{schema}." if schema else ""
         columns = {row[1]: row for row in cursor.execute(f"pragma {prefix}table_info({relation})")}
         if not columns:
-            yield wrong(
+            yield failure(
                 "table", f"there is no table {name}", "it is where the decision of each transaction stands", CREATE
             )
             return
@@ -127,7 +127,7 @@ def _table(raw: Any, name: str) -> Iterator[Finding]:
             yield incomplete(name, lacking, CREATE)
             return
         if not _keyed(cursor, prefix, relation, columns):
-            yield wrong(
+            yield failure(
                 "table",
                 f"{name} has no unique key on xid alone",
                 "a decision and recovery's abort record could both stand there: one database would commit and another "
@@ -137,7 +137,7 @@ def _table(raw: Any, name: str) -> Iterator[Finding]:
             return
         problems = [row[0] for row in cursor.execute(f"pragma {prefix}quick_check({relation})")]
         if problems != ["ok"]:
-            yield wrong("damage", f"{name} is damaged: {problems[0]}", do="restore the database from a backup")
+            yield failure("damage", f"{name} is damaged: {problems[0]}", do="restore the database from a backup")
             return
         count, oldest = cursor.execute(
             f"select count(*), max(julianday('now') - julianday(made_at)) * 86400 from {name} where {OURS}"  # noqa: S608

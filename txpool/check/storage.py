@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from txpool.check.finding import Finding, fine, warning, wrong
+from txpool.check.finding import Finding, failure, ok, warning
 
 _MOUNTS = Path("/proc/self/mounts")
 _NETWORK = frozenset(
@@ -37,7 +37,7 @@ def stored(what: str, path: Path) -> Iterator[Finding]:
 def placed(what: str, kind: str) -> Iterator[Finding]:
     """About a kind of file system."""
     if kind in _NETWORK or kind.startswith(_NETWORK_FUSE):
-        yield wrong(
+        yield failure(
             "storage",
             f"{what} is on a network file system ({kind})",
             "SQLite's locks and its write-ahead log are not safe there: two processes may both believe they hold it",
@@ -63,7 +63,7 @@ def room(what: str, free: int) -> Iterator[Finding]:
             "make room",
         )
     else:
-        yield fine("storage", f"{free // _MEGABYTE} MB are free on the disk of {what}")
+        yield ok("storage", f"{free // _MEGABYTE} MB are free on the disk of {what}")
 
 
 def file_system(path: Path) -> str:

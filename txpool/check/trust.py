@@ -9,10 +9,10 @@ from typing import Any
 import psycopg
 
 from txpool.check.connecting import quoted
-from txpool.check.finding import Finding, warning, wrong
-from txpool.check.server import Server
+from txpool.check.finding import Finding, failure, warning
+from txpool.check.server import ServerFacts
 from txpool.resources.postgresql.staging import SCHEMA, StagingTable
-from txpool.resources.postgresql.trust import Fault, relation_faults, schema_faults, writers
+from txpool.resources.postgresql.trust import TrustFault, relation_faults, schema_faults, writers
 
 _INSIDE = (
     "select relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace "
@@ -35,7 +35,7 @@ def grants(raw: Any, tables: Sequence[str], roles: Collection[str], why: str) ->
     for each in found:
         rights = ", ".join(each.privileges)
         everybody = each.role == "PUBLIC"
-        yield (wrong if everybody else warning)(
+        yield (error if everybody else warning)(
             "grants",
             f"{'everybody' if everybody else each.role} may {rights} on {each.table}",
             f"{why}; a trigger runs as the role that writes",
@@ -58,7 +58,7 @@ def spark(raw: Any, roles: Collection[str]) -> Iterator[Finding]:
     yield from _told(faults, why)
 
 
-def connect(raw: Any, server: Server, roles: Iterable[str], why: str) -> Iterator[Finding]:
+def connect(raw: Any, server: ServerFacts, roles: Iterable[str], why: str) -> Iterator[Finding]:
     """Whether everybody with a role on the server may connect."""
     (everybody,) = raw.execute("select has_database_privilege('public', current_database(), 'connect')").fetchone()
     if everybody:
@@ -73,7 +73,7 @@ def connect(raw: Any, server: Server, roles: Iterable[str], why: str) -> Iterato
         )
 
 
-def _told(faults: Iterable[Fault], why: str) -> Iterator[Finding]:
+def _told(faults: Iterable[TrustFault], why: str) -> Iterator[Finding]:
     for fault in faults:
         if fault.owner:
-            yield wrong("owner", fault.found, why, fault.do)
+            yield failure("owner", fault.found, why, fault.do)

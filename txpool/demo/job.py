@@ -25,7 +25,7 @@ _PARTITIONS = 4
 Write = Callable[[Iterable[Any]], None]
 
 
-class Source:
+class Flights:
     """The flights without Spark: the driver writes every partition itself."""
 
     def __init__(self, rows: int | None) -> None:
@@ -43,7 +43,7 @@ class Source:
         return sorted(Counter(str(row[carrier]) for row in read_rows(self._rows)).items())
 
 
-class SparkSource(Source):
+class SparkFlights(Flights):
     """The flights as a Spark DataFrame: every partition is written by a task on an executor."""
 
     def __init__(self, spark: Any, folder: Path, rows: int | None) -> None:
@@ -70,10 +70,10 @@ def prepare_spark(folder: Path) -> Path:
 
 
 @contextmanager
-def source(folder: Path, rows: int | None, *, spark: bool) -> Iterator[Source]:
+def source(folder: Path, rows: int | None, *, spark: bool) -> Iterator[Flights]:
     """The flights, with a Spark of two threads around them or without one."""
     if not spark:
-        yield Source(rows)
+        yield Flights(rows)
         return
     scratch = prepare_spark(folder)
     from pyspark.sql import SparkSession
@@ -85,7 +85,7 @@ def source(folder: Path, rows: int | None, *, spark: bool) -> Iterator[Source]:
     with _errors_into(scratch / "spark.log"):
         session = builder.getOrCreate()
     try:
-        yield SparkSource(session, scratch, rows)
+        yield SparkFlights(session, scratch, rows)
     finally:
         session.stop()
 
@@ -107,7 +107,7 @@ class HalfWayFailure(Exception):
     """The bug in somebody's writer."""
 
 
-def write_flights(flights: Source, conf: Path, run: int, *, fails: bool = False) -> None:
+def write_flights(flights: Flights, conf: Path, run: int, *, fails: bool = False) -> None:
     """The job: all three databases, or none of them."""
 
     def write(rows: Iterable[Any]) -> None:

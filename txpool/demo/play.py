@@ -20,13 +20,13 @@ from rich.table import Table
 
 import txpool
 from txpool.demo.flights import ROWS
-from txpool.demo.job import HalfWayFailure, Source, prepare_spark, source, write_flights
-from txpool.demo.stage import Counts, Stage
+from txpool.demo.job import Flights, HalfWayFailure, prepare_spark, source, write_flights
+from txpool.demo.stage import Counts, DemoFolder
 from txpool.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class Scenario:
     """One run of the job: what it should have left, and what the databases hold of it."""
 
     title: str
@@ -40,7 +40,7 @@ class Scene:
         return self.counts.agree and self.counts.flights == self.expected and self.prepared == 0
 
 
-def play(*, rows: int | None, spark: bool, keep: bool, console: Console) -> bool:
+def run_scenarios(*, rows: int | None, spark: bool, keep: bool, console: Console) -> bool:
     """Play every scene and print what came of it; whether all counts were right. Leaves no server behind."""
     folder = Path(tempfile.mkdtemp(prefix="txpool-demo-"))
     # The server's own user must pass through to its folder; what is in here has permissions of its own.
@@ -52,11 +52,11 @@ def play(*, rows: int | None, spark: bool, keep: bool, console: Console) -> bool
             shutil.rmtree(folder)
             raise
     console.print(f"[bold]txpool demo[/bold] in {folder}")
-    stage = Stage(folder)
+    stage = DemoFolder(folder)
     columns = (SpinnerColumn(finished_text="[green]✓"), TextColumn("{task.description}"), TimeElapsedColumn())
     try:
         with Progress(*columns, console=console) as progress:
-            scenes = list(_Theatre(stage, rows, spark=spark, progress=progress).scenes())
+            scenes = list(_Demo(stage, rows, spark=spark, progress=progress).scenes())
     finally:
         stage.close()
         if not keep:
@@ -70,17 +70,17 @@ def play(*, rows: int | None, spark: bool, keep: bool, console: Console) -> bool
     return right
 
 
-class _Theatre:
+class _Demo:
     """Plays the scenes on a stage, and shows what it is doing."""
 
-    def __init__(self, stage: Stage, rows: int | None, *, spark: bool, progress: Progress) -> None:
+    def __init__(self, stage: DemoFolder, rows: int | None, *, spark: bool, progress: Progress) -> None:
         self._stage = stage
         self._rows = rows
         self._spark = spark
         self._progress = progress
         self._all = min(rows or ROWS, ROWS)
 
-    def scenes(self) -> Iterator[Scene]:
+    def scenes(self) -> Iterator[Scenario]:
         with self._doing("PostgreSQL 18 with two databases, prepared transactions on, and a SQLite file"):
             self._stage.build()
         with self._doing("txpool-recovery init: the decision log, and the ledger's xids table"):
@@ -99,10 +99,10 @@ class _Theatre:
             4, "killed after the decision", title, self._all, lambda: self._kill(4, "coordinator.decided")
         )
 
-    def _commit(self, flights: Source) -> None:
+    def _commit(self, flights: Flights) -> None:
         write_flights(flights, self._stage.conf, 1)
 
-    def _fail(self, flights: Source) -> None:
+    def _fail(self, flights: Flights) -> None:
         try:
             write_flights(flights, self._stage.conf, 2, fails=True)
         except Exception as error:
@@ -137,12 +137,12 @@ class _Theatre:
             raise RuntimeError(f"txpool-recovery {command} failed:\n{done.stdout}{done.stderr}")
         return done.stdout.rstrip()
 
-    def _scene(self, run: int, name: str, title: str, expected: int, act: Callable[[], None]) -> Scene:
+    def _scene(self, run: int, name: str, title: str, expected: int, act: Callable[[], None]) -> Scenario:
         started = time.monotonic()
         with self._doing(title):
             act()
         seconds = time.monotonic() - started
-        return Scene(name, expected, self._stage.count(run), self._stage.prepared(), seconds)
+        return Scenario(name, expected, self._stage.count(run), self._stage.prepared(), seconds)
 
     @contextmanager
     def _doing(self, what: str) -> Iterator[None]:
@@ -151,7 +151,7 @@ class _Theatre:
         self._progress.update(task, completed=1)
 
 
-def _summary(scenes: list[Scene]) -> Table:
+def _summary(scenes: list[Scenario]) -> Table:
     table = Table(title="what the databases hold, each asked for itself")
     table.add_column("scene")
     for heading in (

@@ -30,7 +30,7 @@ class Counts:
         return self.flights == self.totals == self.ledger
 
 
-class Stage:
+class DemoFolder:
     """The demo's folder: `conf/` with the files that a user would write, `ledger.db`, `txlog/` and `postgres/`."""
 
     def __init__(self, folder: Path) -> None:

@@ -6,7 +6,7 @@ this moment, and `arm` has durations measured, too: both bridges call it.
 
 from __future__ import annotations
 
-from txpool.metrics.catalogue import FAMILIES, Family, Kind, reference
+from txpool.metrics.catalogue import FAMILIES, Family, MetricKind, reference
 from txpool.metrics.instruments import Counter, Distribution, Histogram, arm
 from txpool.metrics.registry import HISTOGRAMS, Sample, add_source, collect, remove_source
 
@@ -17,7 +17,7 @@ __all__ = [
     "Distribution",
     "Family",
     "Histogram",
-    "Kind",
+    "MetricKind",
     "Sample",
     "add_source",
     "arm",

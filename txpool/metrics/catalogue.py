@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     """What a value means."""
 
     COUNTER = "counter"
@@ -25,7 +25,7 @@ class Family:
 
     name: str
     bridged: str
-    kind: Kind
+    kind: MetricKind
     unit: str
     doc: str
     labels: tuple[str, ...] = ()
@@ -49,14 +49,14 @@ _DATASOURCE = ("datasource",)
 BEGUN = Family(
     "txpool_transactions_begun_total",
     "txpool.transaction.begun",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "{transaction}",
     "Transactions that this process has begun.",
 )
 ENDED = Family(
     "txpool_transactions_total",
     "txpool.transaction.ended",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "{transaction}",
     "Transactions, as they ended for their caller: committed, rolled back, in doubt, heuristic …, or prepared (a Spark "
     "task's part).",
@@ -65,7 +65,7 @@ ENDED = Family(
 SETTLED = Family(
     "txpool_transactions_settled_total",
     "txpool.transaction.settled",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "{transaction}",
     "Transactions that this process has brought to their end after their caller had gone, as they ended.",
     ("outcome",),
@@ -73,14 +73,14 @@ SETTLED = Family(
 UNSETTLED = Family(
     "txpool_transactions_unsettled",
     "txpool.transaction.unsettled",
-    Kind.SUM,
+    MetricKind.SUM,
     "{transaction}",
     "Transactions in doubt that this process still asks for.",
 )
 PHASE_SECONDS = Family(
     "txpool_commit_phase_seconds",
     "txpool.commit.phase.duration",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "s",
     "How long each phase of ending a transaction took.",
     ("phase",),
@@ -89,7 +89,7 @@ PHASE_SECONDS = Family(
 CONNECTIONS = Family(
     "txpool_connections",
     "db.client.connection.count",
-    Kind.SUM,
+    MetricKind.SUM,
     "{connection}",
     "Connections of a pool that are idle, and used.",
     ("pool", "state"),
@@ -97,7 +97,7 @@ CONNECTIONS = Family(
 CONNECTIONS_MAX = Family(
     "txpool_connections_max",
     "db.client.connection.max",
-    Kind.SUM,
+    MetricKind.SUM,
     "{connection}",
     "Connections that a pool opens at most.",
     _POOL,
@@ -105,7 +105,7 @@ CONNECTIONS_MAX = Family(
 IDLE_MAX = Family(
     "txpool_connections_idle_max",
     "db.client.connection.idle.max",
-    Kind.SUM,
+    MetricKind.SUM,
     "{connection}",
     "Idle connections that a pool keeps at most.",
     _POOL,
@@ -113,7 +113,7 @@ IDLE_MAX = Family(
 IDLE_MIN = Family(
     "txpool_connections_idle_min",
     "db.client.connection.idle.min",
-    Kind.SUM,
+    MetricKind.SUM,
     "{connection}",
     "Connections that a pool keeps open.",
     _POOL,
@@ -121,7 +121,7 @@ IDLE_MIN = Family(
 PENDING = Family(
     "txpool_connection_pending_requests",
     "db.client.connection.pending_requests",
-    Kind.SUM,
+    MetricKind.SUM,
     "{request}",
     "Threads that wait for a connection.",
     _POOL,
@@ -129,7 +129,7 @@ PENDING = Family(
 TIMEOUTS = Family(
     "txpool_connection_timeouts_total",
     "db.client.connection.timeouts",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "{timeout}",
     "Threads that have waited for a connection in vain.",
     _POOL,
@@ -137,7 +137,7 @@ TIMEOUTS = Family(
 WAIT_SECONDS = Family(
     "txpool_connection_wait_seconds",
     "db.client.connection.wait_time",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "s",
     "How long those waited that could not have a connection at once.",
     _POOL,
@@ -145,7 +145,7 @@ WAIT_SECONDS = Family(
 CREATE_SECONDS = Family(
     "txpool_connection_create_seconds",
     "db.client.connection.create_time",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "s",
     "How long it took to open a connection.",
     _POOL,
@@ -153,7 +153,7 @@ CREATE_SECONDS = Family(
 USE_SECONDS = Family(
     "txpool_connection_use_seconds",
     "db.client.connection.use_time",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "s",
     "How long a connection was held.",
     _POOL,
@@ -161,7 +161,7 @@ USE_SECONDS = Family(
 TAKES = Family(
     "txpool_connection_takes_total",
     "txpool.connection.takes",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "{take}",
     "How often a connection was taken.",
     _POOL,
@@ -169,7 +169,7 @@ TAKES = Family(
 CREATED = Family(
     "txpool_connections_created_total",
     "txpool.connection.created",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "{connection}",
     "Connections opened.",
     _POOL,
@@ -177,7 +177,7 @@ CREATED = Family(
 CLOSED = Family(
     "txpool_connections_closed_total",
     "txpool.connection.closed",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "{connection}",
     "Connections closed, for whatever reason.",
     _POOL,
@@ -185,7 +185,7 @@ CLOSED = Family(
 FAILURES = Family(
     "txpool_connection_failures_total",
     "txpool.connection.failures",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "{failure}",
     "Connections that could not be opened (connect), were found dead (check), or could not be cleaned (reset).",
     ("pool", "step"),
@@ -193,7 +193,7 @@ FAILURES = Family(
 LEAKS = Family(
     "txpool_connection_leaks_total",
     "txpool.connection.leaks",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "{connection}",
     "Connections held for longer than pool.leak-threshold.",
     _POOL,
@@ -201,7 +201,7 @@ LEAKS = Family(
 LOST = Family(
     "txpool_connections_lost_total",
     "txpool.connection.lost",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "{connection}",
     "Connections that were dropped without being closed.",
     _POOL,
@@ -210,7 +210,7 @@ LOST = Family(
 SCANS = Family(
     "txpool_recovery_scans_total",
     "txpool.recovery.scans",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "{scan}",
     "Scans that recovery has completed, and that failed as a whole.",
     ("result",),
@@ -218,28 +218,28 @@ SCANS = Family(
 PASSES = Family(
     "txpool_recovery_passes_total",
     "txpool.recovery.passes",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "{pass}",
     "Passes over the datasources: one or two in a scan.",
 )
 SCAN_SECONDS = Family(
     "txpool_recovery_scan_seconds",
     "txpool.recovery.scan.duration",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "s",
     "How long a scan took, with the back-off between its passes.",
 )
 LAST_SCAN = Family(
     "txpool_recovery_last_scan_timestamp_seconds",
     "txpool.recovery.last_scan",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "s",
     "When the last scan was completed, in seconds since 1970.",
 )
 RECOVERED = Family(
     "txpool_recovery_branches_total",
     "txpool.recovery.branches",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "{branch}",
     "Branches that recovery has committed, and rolled back.",
     ("outcome",),
@@ -247,14 +247,14 @@ RECOVERED = Family(
 HEURISTICS = Family(
     "txpool_heuristic_transactions",
     "txpool.recovery.heuristics",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "{transaction}",
     "Transactions with a heuristic outcome that nobody has dismissed.",
 )
 INDOUBT = Family(
     "txpool_indoubt_branches",
     "txpool.recovery.indoubt",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "{branch}",
     "Prepared branches that the last scan has found, and left; absent where the datasource has not answered.",
     _DATASOURCE,
@@ -262,14 +262,14 @@ INDOUBT = Family(
 OLDEST = Family(
     "txpool_oldest_indoubt_seconds",
     "txpool.recovery.oldest_indoubt",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "s",
     "How long the oldest of what the last scan has left has been in doubt; 0 where nothing is.",
 )
 REACHABLE = Family(
     "txpool_recovery_datasource_reachable",
     "txpool.recovery.reachable",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "1",
     "1 where a datasource has answered the last scan, 0 where it has not.",
     _DATASOURCE,
@@ -277,7 +277,7 @@ REACHABLE = Family(
 SLOTS = Family(
     "txpool_prepared_slots",
     "txpool.recovery.slots",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "{slot}",
     "Prepared transactions that a datasource's server can hold (max_prepared_transactions).",
     _DATASOURCE,
@@ -285,7 +285,7 @@ SLOTS = Family(
 SLOTS_TAKEN = Family(
     "txpool_prepared_slots_taken",
     "txpool.recovery.slots_taken",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "{slot}",
     "Prepared transactions that it holds, anybody's.",
     _DATASOURCE,
@@ -293,7 +293,7 @@ SLOTS_TAKEN = Family(
 ALARMS = Family(
     "txpool_alarms",
     "txpool.recovery.alarms",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "{alarm}",
     "Alarms that stand: overdue, unreachable, slots.",
     ("alarm",),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from txpool.errors import ConfigurationError
-from txpool.metrics.catalogue import ATTRIBUTES, FAMILIES, Family, Kind
+from txpool.metrics.catalogue import ATTRIBUTES, FAMILIES, Family, MetricKind
 from txpool.metrics.instruments import BOUNDS, Labels, Listener, arm
 from txpool.metrics.registry import HISTOGRAMS, collect
 
@@ -29,12 +29,12 @@ def bridge(provider: MeterProvider | None = None) -> None:
     arm()
     meter = api.get_meter("txpool", meter_provider=provider)
     creators = {
-        Kind.COUNTER: meter.create_observable_counter,
-        Kind.GAUGE: meter.create_observable_gauge,
-        Kind.SUM: meter.create_observable_up_down_counter,
+        MetricKind.COUNTER: meter.create_observable_counter,
+        MetricKind.GAUGE: meter.create_observable_gauge,
+        MetricKind.SUM: meter.create_observable_up_down_counter,
     }
     for family in FAMILIES:
-        if family.kind is Kind.HISTOGRAM:
+        if family.kind is MetricKind.HISTOGRAM:
             HISTOGRAMS[family].listeners.append(_recorder(meter, family))
         else:
             creators[family.kind](family.bridged, [_observer(family)], family.unit, family.doc)

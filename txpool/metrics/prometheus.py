@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import accumulate
 
 from txpool.errors import ConfigurationError
-from txpool.metrics.catalogue import FAMILIES, Family, Kind
+from txpool.metrics.catalogue import FAMILIES, Family, MetricKind
 from txpool.metrics.instruments import BOUNDS, arm
 from txpool.metrics.registry import Sample, collect
 
@@ -43,13 +43,13 @@ def text(accept: str = "") -> tuple[bytes, str]:
 
 
 def _metric(family: Family, samples: Iterable[Sample]) -> core.Metric:
-    if family.kind is Kind.HISTOGRAM:
+    if family.kind is MetricKind.HISTOGRAM:
         histogram = core.HistogramMetricFamily(family.name, family.doc, labels=family.labels)
         for sample in samples:
             counts = accumulate(map(float, sample.value.counts))
             histogram.add_metric(sample.labels, list(zip(_LIMITS, counts, strict=True)), sample.value.sum)
         return histogram
-    kind = core.CounterMetricFamily if family.kind is Kind.COUNTER else core.GaugeMetricFamily
+    kind = core.CounterMetricFamily if family.kind is MetricKind.COUNTER else core.GaugeMetricFamily
     metric = kind(family.name, family.doc, labels=family.labels)
     for sample in samples:
         metric.add_metric(sample.labels, sample.value)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from txpool.metrics.catalogue import FAMILIES, Family, Kind
+from txpool.metrics.catalogue import FAMILIES, Family, MetricKind
 from txpool.metrics.instruments import Histogram, Labels
 
 
@@ -26,7 +26,7 @@ Source = Callable[[], Iterable[Sample]]
 _sources: list[Source] = []
 
 #: The one histogram of each family that is one.
-HISTOGRAMS = {family: Histogram() for family in FAMILIES if family.kind is Kind.HISTOGRAM}
+HISTOGRAMS = {family: Histogram() for family in FAMILIES if family.kind is MetricKind.HISTOGRAM}
 
 
 def add_source(source: Source) -> None:

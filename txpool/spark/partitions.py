@@ -12,13 +12,13 @@ from pyspark import RDD
 from txpool.datasource import DataSource, find
 from txpool.errors import ProgrammingError
 from txpool.once import RecordIn
-from txpool.spark.commit.places import note_places
-from txpool.spark.commit.session import context_of, guard
+from txpool.spark.commit.places import note_locations
+from txpool.spark.commit.session import context_of, warn_of_risks
 from txpool.spark.commit.slots import reserve
 from txpool.spark.commit.status import TaggedJob
 from txpool.spark.commit.task import PartitionTask, unpickled
-from txpool.spark.commit.travel import Luggage, gather
-from txpool.spark.commit.write import Write, next_number
+from txpool.spark.commit.travel import TaskDatasources, datasources_for
+from txpool.spark.commit.write import SparkWrite, next_number
 from txpool.spark.table.named import JobId, claimed
 from txpool.tm.manager import current
 
@@ -113,10 +113,10 @@ def _run(
     transaction.require_active()
     transaction.adopt((), late_branches=False)  # which needs a decision log: better said before the job than after it
     context = context_of(df_or_rdd, who)
-    guard(context, df_or_rdd, stacklevel=4)
+    warn_of_risks(context, df_or_rdd, stacklevel=4)
     passed = [find(target) for target in datasources or ()]
-    everything = gather(passed, function)
-    luggage = Luggage.pack(passed, everything)
+    everything = datasources_for(passed, function)
+    luggage = TaskDatasources.pack(passed, everything)
     for datasource in passed:
         datasource.resource_manager()  # which is an error for one that cannot prepare
     number = next_number(transaction)
@@ -140,7 +140,7 @@ def _run(
             kept = reserve(datasource, partitions, transaction.gtrid)
             transaction.after_completion(lambda _, kept=kept: kept.release())  # type: ignore[misc]
         able = {it.name: it for it in everything.values() if it.mode == "xa" and it.name in luggage.settings}
-        places = note_places(transaction.log, passed, [it for it in able.values() if it not in passed])
+        places = note_locations(transaction.log, passed, [it for it in able.values() if it not in passed])
         yielding = yields is not None
         task = PartitionTask(transaction.gtrid, number, partitions, function, luggage, places, yielding=yielding)
 
@@ -150,5 +150,5 @@ def _run(
                 yields.update((each["partition"], unpickled(each.pop("yields"))) for each in packed)
             return packed
 
-        done = Write(transaction, number, job, able, adoptable=not yielding).run(partitions, collect)
+        done = SparkWrite(transaction, number, job, able, adoptable=not yielding).run(partitions, collect)
         return PartitionsReport(transaction.gtrid, number, partitions, done.attempts, done.branches)

@@ -52,7 +52,7 @@ def is_error(status: int) -> bool:
     return status >= 400
 
 
-class _ErrorAnswer(Exception):
+class _ErrorResponse(Exception):
     """The application has answered with an error: its transaction rolls back."""
 
 
@@ -91,7 +91,7 @@ class TransactionMiddleware:
         # What an earlier request has left open in this thread is none of this one's.
         token = make_ambient(None)
         try:
-            answer = _Answer(environ, self._max_body)
+            answer = _Response(environ, self._max_body)
             failure = self._run(environ, answer)
         finally:
             environ.pop(TRANSACTION, None)
@@ -104,7 +104,7 @@ class TransactionMiddleware:
         )
         return _tell(failure, environ, start_response)
 
-    def _run(self, environ: WSGIEnvironment, answer: _Answer) -> TransactionError | None:
+    def _run(self, environ: WSGIEnvironment, answer: _Response) -> TransactionError | None:
         """Let the application answer, and decide; how the decision failed, if the answer cannot be given for that."""
         commits: bool | None = None
         body = received(environ)
@@ -121,8 +121,8 @@ class TransactionMiddleware:
                     body.require_uncut()  # whatever the application has made of it
                 commits = not (answer.failed or self._rollback_on_status(answer.code))
                 if not commits:
-                    raise _ErrorAnswer(f"{_named(environ)} was answered by {answer.status}")
-        except _ErrorAnswer:
+                    raise _ErrorResponse(f"{_named(environ)} was answered by {answer.status}")
+        except _ErrorResponse:
             return None
         except TransactionError as error:
             if commits is None:  # the application's own, or why it could not go on
@@ -133,7 +133,7 @@ class TransactionMiddleware:
         return None
 
 
-class _Answer:
+class _Response:
     """What an application answers, kept until the decision."""
 
     def __init__(self, environ: WSGIEnvironment, limit: int) -> None:

@@ -58,7 +58,7 @@ def test_what_a_later_version_keeps_beside_the_decisions(former: Make, store: st
     kinds: list[tuple[str, str, Callable[[RecoveryManager], object]]] = [
         ("datasource", note, RecoveryManager.scan),
         ("suspended", "etl-1", RecoveryManager.scan),
-        ("audit", "1795317061.799491 37ab6c29", RecoveryManager.deeds),
+        ("audit", "1795317061.799491 37ab6c29", RecoveryManager.audit_entries),
         ("expired", ours, RecoveryManager.expired),
         ("ends", ours, RecoveryManager.in_doubt),
         ("branch error", f"{ours}:0:one:L", RecoveryManager.in_doubt),

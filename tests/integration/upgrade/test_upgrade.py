@@ -58,7 +58,7 @@ def test_what_people_have_done_is_told_as_before(former: Make, store: str) -> No
     site = former(store)
     manager = RecoveryManager(site.conf)
     try:
-        assert [(deed.command, deed.reason, deed.outcome) for deed in manager.deeds()] == [
+        assert [(deed.command, deed.reason, deed.outcome) for deed in manager.audit_entries()] == [
             ("suspend", "works on the net", "done"),
             ("resume", "", "done"),
         ]

@@ -163,7 +163,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class TrustFault:
     """Why something does not count, and what to do about it."""
 
     found: str
@@ -181,7 +181,7 @@ class Writer:
     privileges: tuple[str, ...]
 
 
-def schema_faults(cursor: Any, schema: str, *, roles: Collection[str] = ()) -> list[Fault]:
+def schema_faults(cursor: Any, schema: str, *, roles: Collection[str] = ()) -> list[TrustFault]:
     """Whether a schema counts; none for one that is not there. `roles` are ours beside the session's own."""
     rows = cursor.execute(_SCHEMA, {"schema": schema, "roles": [*roles]}).fetchall()
     return [_fault(_Row(*row)) for row in rows]
@@ -189,7 +189,7 @@ def schema_faults(cursor: Any, schema: str, *, roles: Collection[str] = ()) -> l
 
 def relation_faults(
     cursor: Any, relations: Sequence[str], *, roles: Collection[str] = (), types: bool = True
-) -> list[Fault]:
+) -> list[TrustFault]:
     """Whether tables count, with their schemas and all that hangs on them; none for what is not there.
 
     Names go by the search path. Without `types` the owners of the columns' types do not matter.
@@ -231,7 +231,7 @@ def require_locked(cursor: Any, relation: str, *, roles: Collection[str] = (), t
     require_relations(cursor, relation, roles=roles, types=types)
 
 
-def explained(fault: Fault) -> str:
+def explained(fault: TrustFault) -> str:
     """A fault as an error says it."""
     return (
         f"{fault.found}. What is none of ours is not written, read or run: it has to belong to the user of the "
@@ -240,7 +240,7 @@ def explained(fault: Fault) -> str:
     )
 
 
-def _require(faults: Sequence[Fault]) -> None:
+def _require(faults: Sequence[TrustFault]) -> None:
     if faults:
         raise OperationalError(explained(faults[0]))
 
@@ -259,7 +259,7 @@ class _Row(NamedTuple):
     user: str
 
 
-def _fault(row: _Row) -> Fault:
+def _fault(row: _Row) -> TrustFault:
     """One of them, for people."""
     name, what, owner = row.name, row.what, row.owner
     match row.sort:
@@ -280,4 +280,4 @@ def _fault(row: _Row) -> Fault:
             kind = "schema" if row.sort == "schema" else _WORDS.get(what, "relation")
             found, do = f"{kind} {name} belongs to {owner}", f"ALTER {kind.upper()} {name} OWNER TO {row.user};"
             do = f"drop it; or, where you know who has made it and what for, {do}"
-    return Fault(found, do or "do it again", owner)
+    return TrustFault(found, do or "do it again", owner)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import Self
 
 
-class Beside(ABC):
+class BackgroundThread(ABC):
     """Runs `_run` in a thread for the length of a block; it returns soon after `_stopped` was set."""
 
     def __init__(self, name: str, kind: type[threading.Thread] = threading.Thread) -> None:

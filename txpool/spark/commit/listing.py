@@ -16,7 +16,7 @@ logger = logging.getLogger("txpool")
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class PreparedAttempts:
     """The attempts of one write, as far as the databases could be reached."""
 
     attempts: dict[int, Attempt]
@@ -26,7 +26,7 @@ class Listing:
     unreached: dict[str, Exception]
 
 
-def list_attempts(datasources: Iterable[DataSource], *, gtrid: str, write: int) -> Listing:
+def list_attempts(datasources: Iterable[DataSource], *, gtrid: str, write: int) -> PreparedAttempts:
     """Ask every datasource for the prepared branches of the write. Raises nothing of what goes wrong with one."""
     records: list[BranchRecord] = []
     identities: dict[str, str] = {}
@@ -43,10 +43,10 @@ def list_attempts(datasources: Iterable[DataSource], *, gtrid: str, write: int) 
             continue
         # Two names may stand for one database: each lists its own branches only.
         records += [BranchRecord(xid, datasource.name, identity) for xid in xids if xid.tag == tag]
-    return Listing(attempts_of(records, gtrid=gtrid, write=write), identities, unreached)
+    return PreparedAttempts(attempts_of(records, gtrid=gtrid, write=write), identities, unreached)
 
 
-def require_same_server(record: BranchRecord, listing: Listing) -> None:
+def require_same_server(record: BranchRecord, listing: PreparedAttempts) -> None:
     """ConfigurationError where a task has prepared a branch in another server than the driver asks."""
     here = listing.identities[record.datasource]
     if record.identity and here and record.identity != here:  # a server may hide its identity from a role

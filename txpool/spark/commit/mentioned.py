@@ -18,7 +18,7 @@ from txpool.datasource import DataSource
 _LIMIT = 10_000
 
 
-def mentioned(function: object) -> Iterator[str | DataSource]:
+def references_in(function: object) -> Iterator[str | DataSource]:
     """The texts, paths and datasources in a function, in what it closes over, and in the functions that it calls."""
     waiting: list[object] = [function]
     seen: dict[int, object] = {}
@@ -32,10 +32,10 @@ def mentioned(function: object) -> Iterator[str | DataSource]:
         elif isinstance(found, DataSource):
             yield found
         else:
-            waiting.extend(_parts(found))
+            waiting.extend(_parts_of(found))
 
 
-def _parts(found: Any) -> Iterator[object]:
+def _parts_of(found: Any) -> Iterator[object]:
     if isinstance(found, FunctionType):
         yield from (found.__code__, found.__defaults__, found.__kwdefaults__)
         for cell in found.__closure__ or ():

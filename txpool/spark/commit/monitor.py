@@ -15,7 +15,7 @@ from pyspark import InheritableThread
 
 from txpool.datasource import DataSource
 from txpool.spark.commit.attempts import Candidates
-from txpool.spark.commit.beside import Beside
+from txpool.spark.commit.beside import BackgroundThread
 from txpool.spark.commit.listing import list_attempts, roll_back
 from txpool.spark.commit.status import TaggedJob
 from txpool.tm.transaction import Transaction
@@ -28,7 +28,7 @@ _LONGEST = 8.0
 GRACE = 20.0
 
 
-class Monitor(Beside):
+class AttemptMonitor(BackgroundThread):
     """One thread for the length of a block. Its candidates are the driver's own again once the block has ended."""
 
     def __init__(
@@ -52,18 +52,18 @@ class Monitor(Beside):
         pause = _PERIOD
         while not self._stopped.wait(pause):
             try:
-                busy = self._look()
+                busy = self._roll_back_lost()
             except Exception:
                 logger.warning("%s: the state of its Spark job is unknown now", self._transaction.gtrid, exc_info=True)
                 busy = False
             pause = _PERIOD if busy else min(2 * pause, _LONGEST)
 
-    def _look(self) -> bool:
+    def _roll_back_lost(self) -> bool:
         """Strike what must be struck. True while all is well, and Spark alone was asked, or something was struck."""
         if not self._transaction.active:
             # It can only roll back: whatever the tasks go on to do is in vain.
             self._job.cancel()
-        troubles = self._job.troubles()
+        troubles = self._job.failed_attempts()
         now = monotonic()
         self._since = {attempt: self._since.get(attempt, now) for attempt in troubles.running}
         waiting = set(troubles.running.values())

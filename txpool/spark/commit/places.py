@@ -16,7 +16,7 @@ logger = logging.getLogger("txpool")
 _PATIENCE = 5.0
 
 
-def note_places(
+def note_locations(
     log: DecisionLog | None, needed: Iterable[DataSource], possible: Iterable[DataSource] = ()
 ) -> frozenset[LocationKey]:
     """Note those that prepare, and return where: tasks prepare nowhere else.

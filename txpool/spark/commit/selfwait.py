@@ -20,7 +20,7 @@ from txpool.datasource import DataSource
 from txpool.dbapi.enlistment import Enlistment
 from txpool.errors import OperationalError
 from txpool.resources.postgresql.libpq import Session, value
-from txpool.spark.commit.beside import Beside
+from txpool.spark.commit.beside import BackgroundThread
 from txpool.spark.commit.status import TaggedJob
 from txpool.tm.transaction import Transaction
 from txpool.xid import TaskName, parse
@@ -96,7 +96,7 @@ class Wait:
     #: What both write to, as far as the database tells.
     tables: str
 
-    def told(self, gtrid: str, write: int) -> str:
+    def describe(self, gtrid: str, write: int) -> str:
         """For people."""
         who = "the driver" if self.partition is None else f"partition {self.partition}"
         if self.holder is None:
@@ -124,7 +124,7 @@ class Wait:
         )
 
 
-class SelfWait(Beside):
+class SelfDeadlockDetector(BackgroundThread):
     """One thread for the length of a block. Where that would wait for ever, it ends by OperationalError."""
 
     def __init__(
@@ -147,13 +147,13 @@ class SelfWait(Beside):
     def _run(self) -> None:
         seen: list[Wait] = []
         while not self._stopped.wait(PERIOD):
-            now = [wait for source in self._sources for wait in self._look(source)]
+            now = [wait for source in self._sources for wait in self._waits_in(source)]
             for wait in now:
                 if wait in seen:
-                    self._end(wait)
+                    self._break(wait)
             seen = now
 
-    def _look(self, source: DataSource) -> list[Wait]:
+    def _waits_in(self, source: DataSource) -> list[Wait]:
         """What one database tells; nothing where it does not answer."""
         if self._stopped.is_set():
             return []
@@ -176,9 +176,9 @@ class SelfWait(Beside):
         own = wait.holder is not None and wait.holder[:2] == (self._write, wait.partition)
         return self._job is not None and not own
 
-    def _end(self, wait: Wait) -> None:
+    def _break(self, wait: Wait) -> None:
         if self._found is None:
-            self._found = OperationalError(wait.told(self._transaction.gtrid, self._write))
+            self._found = OperationalError(wait.describe(self._transaction.gtrid, self._write))
         try:
             if self._job is not None:
                 self._job.cancel()

@@ -52,22 +52,22 @@ class SparkWriteWarning(UserWarning):
     """Something in the session, the database or the DataFrame may cost or harm a write. Each has its text to filter."""
 
 
-def guard(session_or_context: Any, df: Any = None, *, atomicity: str = "job", stacklevel: int = 3) -> None:
+def warn_of_risks(session_or_context: Any, df: Any = None, *, atomicity: str = "job", stacklevel: int = 3) -> None:
     """Warn of what may cost or harm a write in this session, and of this DataFrame where there is one; no job runs.
 
     With `atomicity` partition each partition is a transaction of its own, which no later attempt takes back. Warnings
     point to who called the caller, or by `stacklevel` further up.
     """
     context: SparkContext = getattr(session_or_context, "sparkContext", session_or_context)
-    texts = [] if atomicity == "partition" else [_of_local_log(context), _of_speculation(context)]
+    texts = [] if atomicity == "partition" else [_warn_of_local_log(context), _warn_of_speculation(context)]
     if isinstance(df, DataFrame):
-        texts.append(_of_chance(df, atomicity))
+        texts.append(_warn_of_nondeterminism(df, atomicity))
     for text in texts:
         if text is not None:
             warnings.warn(text, SparkWriteWarning, stacklevel=stacklevel)
 
 
-def _of_local_log(context: SparkContext) -> str | None:
+def _warn_of_local_log(context: SparkContext) -> str | None:
     """The sqlite log is a folder of the machine on which the driver runs, which may be another one tomorrow."""
     url = get_manager().settings.log_url or ""
     if not url.startswith("sqlite:") or str(context.master).startswith("local"):
@@ -78,7 +78,7 @@ def _of_local_log(context: SparkContext) -> str | None:
     )
 
 
-def _of_speculation(context: SparkContext) -> str | None:
+def _warn_of_speculation(context: SparkContext) -> str | None:
     """A master without a cluster starts no copies."""
     local = context.master == "local" or str(context.master).startswith("local[")
     if local or _setting(context, "spark.speculation") != "true":
@@ -90,7 +90,7 @@ def _of_speculation(context: SparkContext) -> str | None:
     )
 
 
-def _of_chance(df: DataFrame, atomicity: str) -> str | None:
+def _warn_of_nondeterminism(df: DataFrame, atomicity: str) -> str | None:
     """Rows that may move from one partition to another when some of them are computed again."""
     each = atomicity == "partition"
     # By its checksums Spark itself finds out that a shuffle has come out otherwise, and starts again or fails the job.

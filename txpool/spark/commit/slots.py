@@ -39,7 +39,7 @@ _REMEDY = (
 )
 
 
-class Reservation:
+class SlotReservation:
     """Slots that are kept for one job among all of txpool's: one advisory lock for each, while its session lives.
 
     A stranger knows nothing of them, and may take the slots all the same: whoever may connect to the server may
@@ -70,9 +70,9 @@ class Reservation:
         self._driver.close(self._raw)
 
 
-def reserve(datasource: DataSource, partitions: int, gtrid: str) -> Reservation:
+def reserve(datasource: DataSource, partitions: int, gtrid: str) -> SlotReservation:
     """Keep a slot for each partition; OperationalError where a datasource has fewer. To be released."""
-    reservation = Reservation(datasource, partitions)
+    reservation = SlotReservation(datasource, partitions)
     if not reservation.enough:
         kept = f" of {', '.join(reservation.keepers)}" if reservation.keepers else ""
         raise OperationalError(

@@ -23,7 +23,7 @@ _PAUSE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Troubles:
+class FailedAttempts:
     """The attempts of a write in which something went wrong, each with its partition."""
 
     #: Those that failed or were killed. Their processes may live on all the same.
@@ -48,7 +48,7 @@ class TaggedJob:
         java: Any = context._jvm
         v1 = java.org.apache.spark.status.api.v1
         self._by_id = v1.TaskSorting.ID
-        self._bad = _list(java, v1.TaskStatus.FAILED, v1.TaskStatus.KILLED)
+        self._failed = _list(java, v1.TaskStatus.FAILED, v1.TaskStatus.KILLED)
         self._running = _list(java, v1.TaskStatus.RUNNING)
 
     def __enter__(self) -> TaggedJob:
@@ -69,13 +69,13 @@ class TaggedJob:
                 return
             sleep(_PAUSE)  # there is no event for it
 
-    def troubles(self) -> Troubles:
+    def failed_attempts(self) -> FailedAttempts:
         """The attempts that ended badly, and then the ones that run; nothing is asked where all is well."""
         job = self._job()
         if job is None or not job.numFailedTasks() + job.numKilledTasks():
-            return Troubles()
+            return FailedAttempts()
         number = self._writing(job)
-        return Troubles(dict(self._tasks(number, self._bad)), dict(self._tasks(number, self._running)))
+        return FailedAttempts(dict(self._tasks(number, self._failed)), dict(self._tasks(number, self._running)))
 
     def attempts(self) -> tuple[int, bool]:
         """Of the job that has ended: how many attempts were started, and whether each of them has succeeded."""

@@ -15,8 +15,8 @@ from txpool.resources.base import BranchRecord, LocationKey
 from txpool.spark.commit.attempts import PartitionResult, earlier_attempt
 from txpool.spark.commit.listing import list_attempts
 from txpool.spark.commit.slots import explain_slots
-from txpool.spark.commit.tracing import Trail, traced, trail
-from txpool.spark.commit.travel import Luggage
+from txpool.spark.commit.tracing import TaskTrace, ambient_trace, traced
+from txpool.spark.commit.travel import TaskDatasources
 from txpool.tm.manager import _ambient
 from txpool.tm.subordinate import Subordinate
 from txpool.tracing import Trace
@@ -34,13 +34,13 @@ class PartitionTask:
     #: How many there are, where that is known when the task is packed.
     partitions: int | None
     function: Callable[[Iterator[Any]], object]
-    luggage: Luggage
+    datasources: TaskDatasources
     #: Where it may prepare, and as whom: what the driver has noted in the log.
-    places: frozenset[LocationKey]
+    locations: frozenset[LocationKey]
     #: Counts rows and bytes of a partition that an earlier attempt has written; what `function` returns is that, too.
     measure: Callable[[Iterator[Any]], tuple[int, int]] | None = None
     #: That of the ambient transaction where it is packed.
-    trail: Trail = field(default_factory=trail)
+    trace: TaskTrace = field(default_factory=ambient_trace)
     #: What `function` yields travels back. Then nothing of an earlier attempt's is adopted: its yields are lost.
     yielding: bool = False
 
@@ -49,10 +49,10 @@ class PartitionTask:
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - Spark runs this
         attempt = context.taskAttemptId()
-        here, missing = self.luggage.unpack()
+        here, missing = self.datasources.unpack()
         numbers = {"write": self.write, "partition": partition, "attempt": attempt}
         try:
-            with traced(self.trail, self.gtrid, **numbers) as trace:
+            with traced(self.trace, self.gtrid, **numbers) as trace:
                 adopts = context.attemptNumber() > 0 and not self.yielding
                 result = self._adopted(partition, rows, here.values()) if adopts else None
                 if result is None:
@@ -80,7 +80,7 @@ class PartitionTask:
         self, partition: int, attempt: int, rows: Iterator[Any], here: dict[str, DataSource], trace: Trace | None
     ) -> PartitionResult:
         subordinate = Subordinate(
-            self.gtrid, write=self.write, partition=partition, attempt=attempt, places=self.places
+            self.gtrid, write=self.write, partition=partition, attempt=attempt, places=self.locations
         )
         subordinate.trace = trace
         ambient = _ambient.set(subordinate)

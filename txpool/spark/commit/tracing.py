@@ -18,7 +18,7 @@ logger = logging.getLogger("txpool")
 
 
 @dataclass(frozen=True, slots=True)
-class Trail:
+class TaskTrace:
     """What travels with a job; empty where nothing is traced."""
 
     traceparent: str = ""
@@ -26,24 +26,24 @@ class Trail:
     provider: bytes = b""
 
 
-NOT_TRACED = Trail()
+NOT_TRACED = TaskTrace()
 
 
-def trail() -> Trail:
+def ambient_trace() -> TaskTrace:
     """On the driver: that of the ambient transaction."""
     transaction = current()
     trace = None if transaction is None else transaction.trace
-    return NOT_TRACED if trace is None else Trail(trace.traceparent, _packed())
+    return NOT_TRACED if trace is None else TaskTrace(trace.traceparent, _packed())
 
 
-def planned_trail(gtrid: str, *, own: bool) -> Trail:
+def planned_trace(gtrid: str, *, own: bool) -> TaskTrace:
     """On the driver: that of a transaction of its own, which begins once its tasks have ended.
 
     Without `own` its place in a trace is another's, of whom the job will tell.
     """
     if tracing.tracer is None:
         return NOT_TRACED
-    return Trail(tracing.tracer.plan(gtrid) if own else "", _packed())
+    return TaskTrace(tracing.tracer.plan(gtrid) if own else "", _packed())
 
 
 def _packed() -> bytes:
@@ -58,7 +58,7 @@ def _pickled(made: Callable[[], Any]) -> bytes:
 
 
 @contextmanager
-def traced(trail: Trail, gtrid: str, **numbers: int) -> Iterator[tracing.Trace | None]:
+def traced(trail: TaskTrace, gtrid: str, **numbers: int) -> Iterator[tracing.Trace | None]:
     """In a task: the span of the block, by its numbers; None where it has none."""
     tracer = _tracer(trail.provider) if trail.traceparent else None
     trace = None if tracer is None else tracer.task(gtrid, trail.traceparent, numbers)
@@ -80,12 +80,12 @@ def traced(trail: Trail, gtrid: str, **numbers: int) -> Iterator[tracing.Trace |
 def _tracer(provider: bytes) -> tracing.Tracer | None:
     """That of the driver's function, once for a process; without one, this process's own."""
     if provider or tracing.tracer is None:
-        tracing.tracer = _made(provider)
+        tracing.tracer = _built(provider)
     return tracing.tracer
 
 
 @cache
-def _made(provider: bytes) -> tracing.Tracer | None:
+def _built(provider: bytes) -> tracing.Tracer | None:
     """Where it fails once it would fail for each task."""
     try:
         from txpool.tracing.opentelemetry import instrument

@@ -14,12 +14,12 @@ from typing import Any
 
 from txpool.datasource import DataSource, arrive, find, install, known
 from txpool.errors import ConfigurationError
-from txpool.spark.commit.mentioned import mentioned
+from txpool.spark.commit.mentioned import references_in
 from txpool.tm.manager import get_manager
 
 
 @dataclass(frozen=True, slots=True)
-class Luggage:
+class TaskDatasources:
     """Plain data for every task; holds no secret."""
 
     #: The driver's working directory, from which its relative paths start.
@@ -29,10 +29,10 @@ class Luggage:
     #: What connect() is given, and the name of the datasource meant.
     names: Mapping[str, str]
     #: Why a datasource of the driver's could not come along.
-    left_behind: Mapping[str, str]
+    unavailable: Mapping[str, str]
 
     @classmethod
-    def pack(cls, explicit: Iterable[DataSource], implicit: Mapping[str, DataSource]) -> Luggage:
+    def pack(cls, explicit: Iterable[DataSource], implicit: Mapping[str, DataSource]) -> TaskDatasources:
         """`implicit` has each by its name, at least. Errors: ConfigurationError where one passed cannot travel."""
         settings: dict[str, Mapping[str, Any]] = {}
         left_behind: dict[str, str] = {}
@@ -55,7 +55,7 @@ class Luggage:
         A process that serves several tasks keeps them, with their pools, from one to the next.
         """
         here: dict[str, DataSource] = {}
-        missing = dict(self.left_behind)
+        missing = dict(self.unavailable)
         for name, settings in self.settings.items():
             try:
                 here[name] = arrive(settings)
@@ -65,7 +65,7 @@ class Luggage:
         return here, missing
 
 
-def gather(passed: Iterable[DataSource], function: object) -> dict[str, DataSource]:
+def datasources_for(passed: Iterable[DataSource], function: object) -> dict[str, DataSource]:
     """The datasources that tasks may want, by all that connect() may be given for them.
 
     They are the ones passed, those that this process has registered or opened, those of the coordinator's file, and
@@ -74,7 +74,7 @@ def gather(passed: Iterable[DataSource], function: object) -> dict[str, DataSour
     for path in get_manager().settings.datasources:
         DataSource.from_properties(path)
     wanted = list(passed)
-    for mention in mentioned(function):
+    for mention in references_in(function):
         if isinstance(mention, DataSource) or mention.endswith(".properties"):
             with suppress(ConfigurationError):  # the task will say what is wrong, if it ever uses it
                 wanted.append(find(mention))

@@ -13,12 +13,12 @@ from txpool.tm.transaction import Transaction
 _DIRECT = "txpool.spark.direct"
 
 
-def note_direct(transaction: Transaction, source: DataSource, table: str) -> None:
+def note_direct_write(transaction: Transaction, source: DataSource, table: str) -> None:
     """Tasks have prepared rows in the table, which is given by its full name."""
     transaction.values.setdefault(_DIRECT, set()).add((source.name, table))
 
 
-def require_seen(transaction: Transaction, source: DataSource, table: str, mode: str) -> None:
+def require_visible(transaction: Transaction, source: DataSource, table: str, mode: str) -> None:
     """ProgrammingError where the mode is about rows that are there, and the transaction's driver misses some."""
     if mode in ("overwrite", "upsert") and (source.name, table) in transaction.values.get(_DIRECT, ()):
         harm = "would leave them there" if mode == "overwrite" else "might come to wait for its own transaction"

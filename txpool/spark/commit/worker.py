@@ -16,15 +16,15 @@ from functools import cache
 _DESCRIPTORS = "/proc/self/fd"
 
 
-def quicken() -> None:
+def prepare_worker() -> None:
     """To be called where a task begins, before it asks for its first row."""
-    _settle()
+    _freeze_modules()
     if sys.platform == "linux":
         _acknowledge()
 
 
 @cache
-def _settle() -> None:
+def _freeze_modules() -> None:
     """Once for all, set apart what the worker keeps: the objects that its modules are made of.
 
     Spark collects garbage in the worker after every task, and the next task waits for that. To look through pandas and

@@ -11,9 +11,9 @@ from typing import Any
 from txpool.datasource import DataSource, arrive
 from txpool.errors import ConfigurationError, OperationalError
 from txpool.spark.commit.attempts import Candidates, PartitionResult, require_all
-from txpool.spark.commit.listing import Listing, list_attempts, require_same_server, roll_back
-from txpool.spark.commit.monitor import Monitor
-from txpool.spark.commit.selfwait import SelfWait
+from txpool.spark.commit.listing import PreparedAttempts, list_attempts, require_same_server, roll_back
+from txpool.spark.commit.monitor import AttemptMonitor
+from txpool.spark.commit.selfwait import SelfDeadlockDetector
 from txpool.spark.commit.status import TaggedJob
 from txpool.tm.outcome import rolled_back
 from txpool.tm.transaction import Transaction
@@ -24,7 +24,7 @@ _WRITES = "txpool.spark.writes"
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class FinishedWrite:
     """A write whose branches are the transaction's now."""
 
     #: One for each partition.
@@ -34,11 +34,11 @@ class Done:
     branches: int
 
 
-class TakenBack(Exception):
+class WriteUndone(Exception):
     """The write has failed, and the transaction can do without it: nothing of it can ever win."""
 
 
-class Write:
+class SparkWrite:
     """From its job to its branches. Used by one thread, once."""
 
     def __init__(
@@ -64,8 +64,8 @@ class Write:
         partitions: int,
         collect: Callable[[], Iterable[Mapping[str, Any]]],
         *,
-        forgiven: Callable[[Exception], bool] = lambda _: False,
-    ) -> Done:
+        may_undo: Callable[[Exception], bool] = lambda _: False,
+    ) -> FinishedWrite:
         """Run the job, which returns what its tasks have packed; from here on something may be prepared.
 
         An error dooms the transaction, but for one that is `forgiven`: that raises TakenBack.
@@ -73,19 +73,19 @@ class Write:
         try:
             watched = list(self._datasources.values())
             with (
-                Monitor(self._job, self._transaction, self._number, self._candidates, watched),
-                SelfWait(self._transaction, self._number, watched, self._job),
+                AttemptMonitor(self._job, self._transaction, self._number, self._candidates, watched),
+                SelfDeadlockDetector(self._transaction, self._number, watched, self._job),
             ):
                 packed = collect()
             return self._take_over(partitions, [PartitionResult.unpack(self._gtrid, result) for result in packed])
         except BaseException as error:
-            if isinstance(error, Exception) and self._transaction.active and forgiven(error):
-                self._take_back()
-                raise TakenBack from error
+            if isinstance(error, Exception) and self._transaction.active and may_undo(error):
+                self._undo()
+                raise WriteUndone from error
             self._give_up(error)
             raise
 
-    def _take_over(self, partitions: int, results: list[PartitionResult]) -> Done:
+    def _take_over(self, partitions: int, results: list[PartitionResult]) -> FinishedWrite:
         """One attempt for each partition becomes the transaction's; the others can never win, and roll back."""
         require_all(self._gtrid, results, partitions)
         used = {record.datasource: result for result in results for record in result.records}
@@ -96,13 +96,13 @@ class Write:
         branches = take_over(
             self._transaction,
             results,
-            self._list(asked),
+            self._list_attempts(asked),
             used,
             candidates=self._candidates,
             datasources=self._datasources,
         )
         self._transaction.adopt((), late_branches=not all_succeeded)
-        return Done(results, attempts, branches)
+        return FinishedWrite(results, attempts, branches)
 
     def _load(self, name: str, result: PartitionResult) -> None:
         """A datasource that a task found by itself must be one that this process, and so recovery, can reach."""
@@ -123,14 +123,14 @@ class Write:
             name,
         )
 
-    def _list(self, names: Iterable[str]) -> Listing:
+    def _list_attempts(self, names: Iterable[str]) -> PreparedAttempts:
         return list_attempts([self._datasources[n] for n in names], gtrid=self._gtrid, write=self._number)
 
-    def _take_back(self) -> None:
+    def _undo(self) -> None:
         """Free what the tasks have prepared; none of it can win any more, whatever appears later."""
         self._transaction.adopt((), late_branches=True)
         self._job.cancel(wait=True)
-        roll_back(self._list(self._datasources).attempts.values(), self._datasources.values())
+        roll_back(self._list_attempts(self._datasources).attempts.values(), self._datasources.values())
 
     def _give_up(self, error: BaseException) -> None:
         """The transaction can only roll back, takes what is prepared with it, and leaves the rest to recovery."""
@@ -142,7 +142,7 @@ class Write:
             # Tasks that nobody has heard of may prepare later: recovery sweeps what appears once this has ended.
             self._transaction.adopt((), late_branches=True)
             self._job.cancel(wait=True)
-            listing = self._list(self._datasources)
+            listing = self._list_attempts(self._datasources)
             records = [record for attempt in listing.attempts.values() for record in attempt.records]
             branches = [
                 self._datasources[record.datasource].prepared_branch(record, self._transaction.deadlines)
@@ -157,7 +157,7 @@ class Write:
 def take_over(
     transaction: Transaction,
     results: Sequence[PartitionResult],
-    listing: Listing,
+    listing: PreparedAttempts,
     needed: Iterable[str],
     *,
     candidates: Candidates,

@@ -9,7 +9,7 @@ from txpool.jobs.announcing import AMBIENT, UNSURE, find_transaction
 from txpool.tm.transaction import Transaction
 
 
-def told_by(context: TaskContext) -> str:
+def gtrid_of_job(context: TaskContext) -> str:
     """The gtrid that a task's job tells of, or nothing. ProgrammingError where that may be another's."""
     told = (context.getLocalProperty(AMBIENT) or "").rpartition("@")[0]
     if told.startswith(UNSURE):

@@ -22,19 +22,19 @@ from txpool.errors import DataError, OperationalError, ProgrammingError
 from txpool.jobs.announcing import TRACEPARENT
 from txpool.resources.postgresql.staging import Staging, StagingTable
 from txpool.resources.postgresql.trust import require_locked
-from txpool.spark.commit.slots import NO_SLOT, Reservation
+from txpool.spark.commit.slots import NO_SLOT, SlotReservation
 from txpool.spark.commit.task import PartitionTask
-from txpool.spark.commit.worker import quicken
-from txpool.spark.source.ambient import told_by
-from txpool.spark.source.plan import Field, WritePlan
-from txpool.spark.table.copying import DIRECT, STAGED, Stage, measure, staged_columns
+from txpool.spark.commit.worker import prepare_worker
+from txpool.spark.source.ambient import gtrid_of_job
+from txpool.spark.source.plan import WritePlan, WrittenField
+from txpool.spark.table.copying import DIRECT, STAGED, StagedCopy, measure, staged_columns
 
 #: Slots that tasks leave free, for the driver's own branch.
 _SPARE = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class StreamBatch:
     """One of a stream's."""
 
     #: The query's id, which lives as long as its checkpoint.
@@ -43,7 +43,7 @@ class Batch:
 
 
 @dataclass
-class Deposit(WriterCommitMessage):
+class PartitionCommitMessage(WriterCommitMessage):
     """What a task tells the driver."""
 
     #: The plan that it has worked by.
@@ -53,22 +53,22 @@ class Deposit(WriterCommitMessage):
     #: What its job tells of the driver's ambient transaction; empty where it has none.
     ambient: str
     #: Of a stream.
-    batch: Batch | None
+    batch: StreamBatch | None
     #: Of Spark's: the one whose tasks write.
     stage: int
-    way: str
+    strategy: str
     #: A packed PartitionResult.
     packed: dict[str, Any]
     #: Its place in a trace, or empty.
     traceparent: str = ""
 
 
-def deposit(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> Deposit:
+def write_partition(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> PartitionCommitMessage:
     """Write one partition, for the transaction that the job tells of, or the plan's own."""
     context = TaskContext.get()
     assert context is not None  # noqa: S101 - Spark runs this
-    quicken()
-    ambient = told_by(context)
+    prepare_worker()
+    ambient = gtrid_of_job(context)
     batch = None
     if plan.stream:
         if ambient:
@@ -79,7 +79,7 @@ def deposit(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> Deposit:
         query, number = map(context.getLocalProperty, ("sql.streaming.queryId", "streaming.sql.batchId"))
         assert query is not None  # noqa: S101 - Spark runs this
         assert number is not None  # noqa: S101
-        batch = Batch(query, int(number))
+        batch = StreamBatch(query, int(number))
     elif not ambient and plan.open:
         raise ProgrammingError(
             f"{', '.join(plan.open)} is open in the driver's process, and not in the thread that writes: whether this "
@@ -92,31 +92,35 @@ def deposit(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> Deposit:
             "txpool.suspend(). Nothing was written"
         )
     gtrid = ambient or plan.gtrid
-    trail = replace(plan.trail, traceparent=context.getLocalProperty(TRACEPARENT) or "") if ambient else plan.trail
+    trail = replace(plan.trace, traceparent=context.getLocalProperty(TRACEPARENT) or "") if ambient else plan.trace
     rows = (_as_table_has_them(batch, plan.fields) for batch in batches)
-    task: PartitionTask | Stage
-    with closing(_Slot(plan)) as slot:
+    task: PartitionTask | StagedCopy
+    with closing(_TaskSlot(plan)) as slot:
         if slot.held:
             way = DIRECT
-            task = PartitionTask(gtrid, plan.number, None, plan.direct(), plan.luggage, plan.places, measure, trail)
-        elif plan.insists:
+            task = PartitionTask(
+                gtrid, plan.number, None, plan.direct(), plan.datasources, plan.locations, measure, trail
+            )
+        elif plan.strategy_required:
             raise OperationalError(f"{gtrid}: {NO_SLOT} in {plan.source}, and strategy=direct wants one for each task")
         else:
             way, prepare = STAGED, partial(_ensure, plan, plan.staging(gtrid))
-            task = Stage(plan.staged(gtrid), plan.luggage, gtrid, plan.number, prepare, trail)
+            task = StagedCopy(plan.staged(gtrid), plan.datasources, gtrid, plan.number, prepare, trail)
         (packed,) = task(context.partitionId(), rows)
     stage = context.stageId()
-    return Deposit(plan.digest, plan.gtrid, plan.number, ambient, batch, stage, way, packed, trail.traceparent)
+    return PartitionCommitMessage(
+        plan.digest, plan.gtrid, plan.number, ambient, batch, stage, way, packed, trail.traceparent
+    )
 
 
-class _Slot:
+class _TaskSlot:
     """A prepared transaction's slot, kept for this task until its branch has it."""
 
     def __init__(self, plan: WritePlan) -> None:
-        self._kept: Reservation | None = None
+        self._kept: SlotReservation | None = None
         if plan.strategy == DIRECT:
-            here, _ = plan.luggage.unpack()
-            kept = Reservation(here.get(plan.source) or find(plan.source), 1)
+            here, _ = plan.datasources.unpack()
+            kept = SlotReservation(here.get(plan.source) or find(plan.source), 1)
             if kept.maximum - kept.taken > _SPARE:
                 self._kept = kept
             else:
@@ -142,13 +146,13 @@ def _ensure(plan: WritePlan, table: StagingTable, connection: Any) -> None:
         Staging(source.name, source.driver_adapter).ensure(table, staged_columns(plan.layout))
 
 
-def _as_table_has_them(batch: pa.RecordBatch, fields: tuple[Field, ...]) -> pa.RecordBatch:
+def _as_table_has_them(batch: pa.RecordBatch, fields: tuple[WrittenField, ...]) -> pa.RecordBatch:
     """The columns that are written."""
     columns = [_column(batch.column(field.index), field) for field in fields]
     return pa.RecordBatch.from_arrays(columns, [str(number) for number in range(len(columns))])
 
 
-def _column(array: Any, field: Field) -> Any:
+def _column(array: Any, field: WrittenField) -> Any:
     if not field.as_local:
         return array
     try:

@@ -31,7 +31,7 @@ _LONGEST = 80
 _PAUSE = 0.2
 
 
-class Desk:
+class DriverServer:
     """Answers requests, each in a thread of its own, for as long as the process lives."""
 
     def __init__(self, answer: Callable[[Any], Any]) -> None:
@@ -50,7 +50,7 @@ class Desk:
         while True:
             try:
                 line = self._listener.accept()
-                threading.Thread(target=self._attend, args=[line], name="txpool-desk", daemon=True).start()
+                threading.Thread(target=self._answer_connection, args=[line], name="txpool-desk", daemon=True).start()
             except Exception as error:
                 if self._closed:
                     return
@@ -58,7 +58,7 @@ class Desk:
                 logger.warning("a process of Spark's cannot be answered: %s", error)
                 sleep(_PAUSE)
 
-    def _attend(self, line: Connection) -> None:
+    def _answer_connection(self, line: Connection) -> None:
         with line:
             request = None
             try:

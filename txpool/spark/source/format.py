@@ -25,12 +25,12 @@ from pyspark.sql.types import StructType
 
 from txpool.errors import NotSupportedError
 from txpool.jobs.announcing import open_transactions, publish
-from txpool.spark.commit.session import guard, require_classic
-from txpool.spark.source.deposit import Deposit, deposit
-from txpool.spark.source.desk import Desk, ask
+from txpool.spark.commit.session import require_classic, warn_of_risks
+from txpool.spark.source.deposit import PartitionCommitMessage, write_partition
+from txpool.spark.source.desk import DriverServer, ask
 from txpool.spark.source.plan import WritePlan, plan_write
 from txpool.spark.source.reading import Reader, ReadPlan, plan_reading
-from txpool.spark.source.teller import Teller
+from txpool.spark.source.teller import WriteCommitter
 from txpool.tm.manager import current
 
 
@@ -50,13 +50,13 @@ class _PlanReading:
 @dataclass(frozen=True, slots=True)
 class _Commit:
     plan: WritePlan
-    deposits: Sequence[Deposit]
+    messages: Sequence[PartitionCommitMessage]
 
 
 @dataclass(frozen=True, slots=True)
 class _Abort:
     plan: WritePlan
-    deposits: Sequence[Deposit | None]
+    messages: Sequence[PartitionCommitMessage | None]
 
 
 class Format(DataSource):
@@ -94,7 +94,7 @@ class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return deposit(self._plan, iterator)
+        return write_partition(self._plan, iterator)
 
     def commit(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803 - the name is Spark's
         ask(self._address, _Commit(self._plan, messages))
@@ -103,36 +103,36 @@ class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         ask(self._address, _Abort(self._plan, messages))
 
 
-class _Office:
+class _DriverService:
     """What the desk answers with: this process's datasources, and its transactions."""
 
     def __init__(self, session: SparkSession) -> None:
         self.pid = os.getpid()
         self.context = session.sparkContext
-        self._teller = Teller(session)
+        self._committer = WriteCommitter(session)
         publish(current())
-        self.desk = Desk(self._answer)
+        self.server = DriverServer(self._answer)
 
     def close(self) -> None:
         """Another session takes its place."""
-        self.desk.close()
+        self.server.close()
 
     def _answer(self, request: object) -> Any:
         match request:
             case _PlanWrite(options, schema, overwrite, streaming):
-                guard(self.context)
+                warn_of_risks(self.context)
                 others = () if streaming else open_transactions()
-                return self._teller.planned(plan_write(options, schema, overwrite, others, streaming=streaming))
+                return self._committer.planned(plan_write(options, schema, overwrite, others, streaming=streaming))
             case _PlanReading(options):
                 return plan_reading(options)
             case _Commit(plan, deposits):
-                self._teller.commit(plan, deposits)
+                self._committer.commit(plan, deposits)
             case _Abort(plan, deposits):
-                self._teller.abort(plan, deposits)
+                self._committer.abort(plan, deposits)
         return None
 
 
-_office: _Office | None = None
+_service: _DriverService | None = None
 _registering = threading.Lock()
 
 
@@ -142,7 +142,7 @@ def register(spark: SparkSession) -> None:
     Each thread's Spark jobs carry the name of its ambient transaction, and a write by the format is a part of that;
     where there is none, it is a transaction of its own. NotSupportedError for Spark Connect.
     """
-    global _office
+    global _service
     require_classic(spark, "register()")
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
         raise NotSupportedError(
@@ -150,11 +150,11 @@ def register(spark: SparkSession) -> None:
             "Nothing was done"
         )
     with _registering:
-        if _office is None or _office.pid != os.getpid() or _office.context is not spark.sparkContext:
-            if _office is not None:
-                _office.close()
-            _office = _Office(spark)
-    spark.dataSource.register(_found_at(_office.desk.address))
+        if _service is None or _service.pid != os.getpid() or _service.context is not spark.sparkContext:
+            if _service is not None:
+                _service.close()
+            _service = _DriverService(spark)
+    spark.dataSource.register(_found_at(_service.server.address))
 
 
 def _found_at(where: str) -> type[Format]:

@@ -23,13 +23,13 @@ from txpool.datasource import DataSource, find
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.resources.base import LocationKey
 from txpool.resources.postgresql.staging import StagingTable
-from txpool.spark.commit.places import note_places
-from txpool.spark.commit.tracing import NOT_TRACED, Trail, planned_trail
-from txpool.spark.commit.travel import Luggage
-from txpool.spark.table.copying import Copy, copy_into, copy_staged
-from txpool.spark.table.moving import Move
+from txpool.spark.commit.places import note_locations
+from txpool.spark.commit.tracing import NOT_TRACED, TaskTrace, planned_trace
+from txpool.spark.commit.travel import TaskDatasources
+from txpool.spark.table.copying import PartitionCopy, copy_into, copy_staged
+from txpool.spark.table.moving import StagingMerge
 from txpool.spark.table.privileges import require_privileges
-from txpool.spark.table.target import Target, look, require_unique, why_staged
+from txpool.spark.table.target import Target, read_target, require_unique, why_staged
 from txpool.spark.types.columns import Column, Layout, definitions, pair
 from txpool.tm.manager import get_manager
 from txpool.tm.transaction import Transaction
@@ -50,7 +50,7 @@ _INDEPENDENT: LiteralString = """
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class WrittenField:
     """A column of the DataFrame that is written."""
 
     index: int
@@ -68,11 +68,11 @@ class WritePlan:
     #: What the user calls it, and its name.
     datasource: str
     source: str
-    luggage: Luggage
+    datasources: TaskDatasources
     #: Where its tasks may prepare, and as whom.
-    places: frozenset[LocationKey]
+    locations: frozenset[LocationKey]
     target: Target
-    fields: tuple[Field, ...]
+    fields: tuple[WrittenField, ...]
     layout: Layout
     mode: str
     keys: tuple[str, ...]
@@ -81,7 +81,7 @@ class WritePlan:
     #: direct, where a slot is free for it, or staged.
     strategy: str
     #: Whoever asked for `direct` does not want it staged.
-    insists: bool
+    strategy_required: bool
     transaction_id: str | None
     #: What it is a plan of; the same for two plans of the same write.
     digest: str
@@ -90,23 +90,23 @@ class WritePlan:
     #: What all plans of one stream have in common, and no others; empty for a batch.
     stream: str
     #: Of the transaction of its own, until that begins.
-    trail: Trail = NOT_TRACED
+    trace: TaskTrace = NOT_TRACED
 
     def staging(self, gtrid: str) -> StagingTable:
         return StagingTable(gtrid, self.number)
 
-    def direct(self) -> Copy:
+    def direct(self) -> PartitionCopy:
         """What a task does that has a slot."""
         return copy_into(self.source, self.target.name, self.layout)
 
-    def staged(self, gtrid: str) -> Copy:
+    def staged(self, gtrid: str) -> PartitionCopy:
         """What a task does that has none."""
         return copy_staged(self.source, self.staging(gtrid).name, self.layout, f"{gtrid}/{self.number}")
 
-    def move(self, gtrid: str) -> Move:
+    def merge(self, gtrid: str) -> StagingMerge:
         """What the driver does with staged rows."""
         staging = self.staging(gtrid).name
-        return Move(gtrid, self.target, self.layout, self.mode, self.keys, staging, self.created)
+        return StagingMerge(gtrid, self.target, self.layout, self.mode, self.keys, staging, self.created)
 
 
 def plan_write(
@@ -134,7 +134,7 @@ def plan_write(
     if overwrite and keys:
         raise ProgrammingError('upsertKeys go with mode("append"), which then updates the rows that are there')
     new = definitions(schema.fields) if given.get("createTable", "false").lower() == "true" else None
-    target = look(source, given["dbtable"], new, keys)
+    target = read_target(source, given["dbtable"], new, keys)
     pairs, layout = pair(schema.fields, target.columns, target.name)
     require_unique(target, keys, layout.names)
     require_privileges(source, target, layout.names, mode=mode, keys=keys, strategy=given.get("strategy", "auto"))
@@ -146,8 +146,8 @@ def plan_write(
         next(_numbers),
         given["datasource"],
         source.name,
-        Luggage.pack([source], {source.name: source}),
-        note_places(get_manager().log, [source]) if strategy == "direct" else frozenset(),
+        TaskDatasources.pack([source], {source.name: source}),
+        note_locations(get_manager().log, [source]) if strategy == "direct" else frozenset(),
         target,
         tuple(_field(schema, field, column, target.name) for field, column in pairs),
         layout,
@@ -160,7 +160,7 @@ def plan_write(
         _digest([told, mode, schema.json(), asdict(layout)]),
         tuple(each.gtrid for each in open_transactions),
         _digest([sorted(options.items()), schema.json()]) if streaming else "",
-        planned_trail(gtrid, own=not open_transactions),
+        planned_trace(gtrid, own=not open_transactions),
     )
 
 
@@ -208,7 +208,7 @@ def _is_independent(source: DataSource, target: Target) -> bool:
         return bool(found)
 
 
-def _field(schema: T.StructType, field: T.StructField, column: Column, table: str) -> Field:
+def _field(schema: T.StructType, field: T.StructField, column: Column, table: str) -> WrittenField:
     kind: Any = field.dataType
     local = column.type == "timestamp" and isinstance(kind, T.TimestampType)
     if column.array and column.type == "timestamp" and isinstance(kind.elementType, T.TimestampType):
@@ -220,7 +220,7 @@ def _field(schema: T.StructType, field: T.StructField, column: Column, table: st
     ):
         remedy = f'make it text by to_json("{field.name}")'
     else:
-        return Field(schema.names.index(field.name), local)
+        return WrittenField(schema.names.index(field.name), local)
     raise ProgrammingError(
         f'column {field.name} is {kind.simpleString()}, which the "txpool" format does not convert for '
         f"{table}.{column.name}: {remedy}, or use write_table(). Nothing was done"

@@ -72,13 +72,13 @@ class Ranges:
         """Each row fulfils exactly one of them, whatever the bounds are; NULL the first. ProgrammingError."""
         column = next((column for column in columns if column.name == self.column), None)
         if column is None:
-            raise wrong(
+            raise option_error(
                 f"partitionColumn {self.column} is no column: {nearest(self.column, [each.name for each in columns])}"
             )
         scale = None if column.array or column.enum else _SCALES.get(column.type)
         if scale is None:
             kind = column.spark.simpleString()
-            raise wrong(f"partitionColumn {column.name} is {kind}: it must be a number, a date or a timestamp")
+            raise option_error(f"partitionColumn {column.name} is {kind}: it must be a number, a date or a timestamp")
         name = quoted(column.name)
         bounds = self._bounds(cursor, origin, name, scale)
         cuts = [] if bounds is None else _cuts(*bounds, self.number)
@@ -100,7 +100,7 @@ class Ranges:
             bounds = [scale.read(text) if bound is None else bound for bound, text in zip(bounds, found, strict=True)]
         lower, upper = bounds
         if lower > upper:
-            raise wrong(f"lowerBound is {lower}, which is above upperBound, {upper}")
+            raise option_error(f"lowerBound is {lower}, which is above upperBound, {upper}")
         return lower, upper
 
 
@@ -108,7 +108,7 @@ def _bound(option: str, text: str | None, name: str, scale: _Scale) -> Any:
     try:
         return None if text is None else scale.read(text.strip())
     except (ValueError, ArithmeticError):
-        raise wrong(f"{option} is {text!r}, which is no {scale.name}, as {name} is") from None
+        raise option_error(f"{option} is {text!r}, which is no {scale.name}, as {name} is") from None
 
 
 def _cuts(lower: Any, upper: Any, number: int) -> list[Any]:
@@ -121,6 +121,6 @@ def _cuts(lower: Any, upper: Any, number: int) -> list[Any]:
     return sorted(cut for cut in cuts if cut > lower)
 
 
-def wrong(what: str) -> ProgrammingError:
+def option_error(what: str) -> ProgrammingError:
     """An error of whoever wrote the options."""
     return ProgrammingError(f"{what}. Nothing was read.")

@@ -23,8 +23,8 @@ from pyspark.sql.types import StructField, StructType
 from txpool.config.properties import nearest
 from txpool.datasource import DataSource, find
 from txpool.errors import ConfigurationError, NotSupportedError
-from txpool.spark.commit.travel import Luggage
-from txpool.spark.source.ranges import Ranges, wrong
+from txpool.spark.commit.travel import TaskDatasources
+from txpool.spark.source.ranges import Ranges, option_error
 from txpool.spark.table.target import quoted
 from txpool.spark.types.decoding import FORMAT, SETTINGS, ReadColumn, decode
 
@@ -54,7 +54,7 @@ _TYPES: LiteralString = """
 class ReadPlan:
     """What is read, and in which parts; plain data without a secret, for other processes."""
 
-    luggage: Luggage
+    datasources: TaskDatasources
     datasource: str
     #: What stands behind FROM.
     origin: str
@@ -75,7 +75,7 @@ def plan_reading(options: Mapping[str, str]) -> ReadPlan:
     has a type without counterpart; ConfigurationError where there is no such datasource; NotSupportedError where its
     driver is another than psycopg.
     """
-    wanted = _Wanted.of(options)
+    wanted = _ReadOptions.of(options)
     source = find(wanted.datasource)
     if source.driver != "psycopg":
         raise NotSupportedError(
@@ -102,7 +102,7 @@ class Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         plan = self._plan
-        here, missing = plan.luggage.unpack()
+        here, missing = plan.datasources.unpack()
         if plan.datasource in missing:
             raise ConfigurationError(f"the datasource {plan.datasource} is not here: {missing[plan.datasource]}")
         selected = ", ".join(sql for column in self._columns for sql in column.expressions())
@@ -130,9 +130,9 @@ def _chosen(plan: ReadPlan, schema: StructType) -> list[ReadColumn]:
     for field in schema.fields:
         column = known.get(field.name)
         if column is None:
-            raise wrong(f"column {field.name} of the schema: {nearest(field.name, known)}")
+            raise option_error(f"column {field.name} of the schema: {nearest(field.name, known)}")
         if column.spark != field.dataType:
-            raise wrong(
+            raise option_error(
                 f"column {field.name} is {column.spark.simpleString()}, and {field.dataType.simpleString()} in the "
                 "schema: leave the schema out, and cast it after reading"
             )
@@ -144,7 +144,7 @@ def _chosen(plan: ReadPlan, schema: StructType) -> list[ReadColumn]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _ReadOptions:
     """The options, by their names in capitals or not."""
 
     datasource: str
@@ -153,24 +153,26 @@ class _Wanted:
     ranges: Ranges | None
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> _Wanted:
+    def of(cls, options: Mapping[str, str]) -> _ReadOptions:
         known = {name.lower(): name for name in OPTIONS}
         for name in options:
             if name.lower() not in known:
-                raise wrong(f"option {name} is unknown: {nearest(name, OPTIONS)}")
+                raise option_error(f"option {name} is unknown: {nearest(name, OPTIONS)}")
         given = {known[name.lower()]: value for name, value in options.items()}
         if "datasource" not in given:
-            raise wrong('.option("datasource", "conf/orders.properties") is missing: a file, or a registered name')
+            raise option_error(
+                '.option("datasource", "conf/orders.properties") is missing: a file, or a registered name'
+            )
         if ("dbtable" in given) == ("query" in given):
-            raise wrong('write .option("dbtable", "orders") or .option("query", "select …"), one of them')
+            raise option_error('write .option("dbtable", "orders") or .option("query", "select …"), one of them')
         parted = [name for name in OPTIONS[3:] if name in given]
         if parted and not {"partitionColumn", "numPartitions"} <= set(parted):
-            raise wrong(f"option {parted[0]} wants both partitionColumn and numPartitions beside it")
+            raise option_error(f"option {parted[0]} wants both partitionColumn and numPartitions beside it")
         ranges = None
         if parted:
             number = given["numPartitions"].strip()
             if not re.fullmatch("0*[1-9][0-9]{0,6}", number):
-                raise wrong(f"numPartitions is {number!r}: write a whole number from 1")
+                raise option_error(f"numPartitions is {number!r}: write a whole number from 1")
             ranges = Ranges(given["partitionColumn"], given.get("lowerBound"), given.get("upperBound"), int(number))
         return cls(given["datasource"], given.get("dbtable"), given.get("query"), ranges)
 
@@ -178,16 +180,16 @@ class _Wanted:
 # -- the database's answers -----------------------------------------------------------------------------------------
 
 
-def _plan(source: DataSource, wanted: _Wanted) -> ReadPlan:
+def _plan(source: DataSource, wanted: _ReadOptions) -> ReadPlan:
     with _session(source) as cursor:
         origin = _origin(cursor, source, wanted)
         columns = _described(cursor, origin)
         ranges = wanted.ranges
         conditions = ("",) if ranges is None else ranges.conditions(cursor, origin, columns)
-    return ReadPlan(Luggage.pack([source], {source.name: source}), source.name, origin, columns, conditions)
+    return ReadPlan(TaskDatasources.pack([source], {source.name: source}), source.name, origin, columns, conditions)
 
 
-def _origin(cursor: Any, source: DataSource, wanted: _Wanted) -> str:
+def _origin(cursor: Any, source: DataSource, wanted: _ReadOptions) -> str:
     if wanted.query is not None:
         return f"(\n{wanted.query.rstrip().rstrip(';')}\n) as query"
     assert wanted.dbtable is not None  # noqa: S101 - for mypy: one of them is there
@@ -195,7 +197,9 @@ def _origin(cursor: Any, source: DataSource, wanted: _Wanted) -> str:
         return wanted.dbtable
     found = cursor.execute(_TABLE, [wanted.dbtable]).fetchone()
     if found is None:
-        raise wrong(f"there is no table {wanted.dbtable} in {source.name}: write table, schema.table, or a query")
+        raise option_error(
+            f"there is no table {wanted.dbtable} in {source.name}: write table, schema.table, or a query"
+        )
     return str(found[0])
 
 
@@ -208,9 +212,9 @@ def _described(cursor: Any, origin: str) -> tuple[ReadColumn, ...]:
     names = [name for name, _, _ in described]
     for name in names:
         if names.count(name) > 1:
-            raise wrong(f"two columns are named {name}: give them names of their own, select … as …")
+            raise option_error(f"two columns are named {name}: give them names of their own, select … as …")
     if not names:
-        raise wrong("there is no column to read")
+        raise option_error("there is no column to read")
     cursor.execute(_TYPES, [[oid for _, oid, _ in described]])
     types = {asked: about for asked, *about in cursor.fetchall()}
     columns = []
@@ -218,7 +222,7 @@ def _described(cursor: Any, origin: str) -> tuple[ReadColumn, ...]:
         kind, array, enum, declared = types[oid]
         column = ReadColumn(name, kind, array, enum, _digits(kind, modifier))
         if not column.known:
-            raise wrong(
+            raise option_error(
                 f'column {name} is {declared}, for which Spark has no type: cast it, .option("query", "select '
                 f'{quoted(name)}::text, …")'
             )

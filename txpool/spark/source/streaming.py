@@ -21,8 +21,8 @@ from pyspark.sql.utils import is_remote
 from txpool.datasource import DataSource, find
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.spark.commit.session import context_of
-from txpool.spark.commit.travel import gather
-from txpool.spark.table.replay import Replay
+from txpool.spark.commit.travel import datasources_for
+from txpool.spark.table.replay import IdempotentWrite
 from txpool.tm.manager import current
 from txpool.tm.scope import transactional
 
@@ -76,7 +76,7 @@ class _OncePerBatch:
                 "no streaming query is at work in this thread: pass the function to writeStream.foreachBatch(), and "
                 "leave PYSPARK_PIN_THREAD as it is. Nothing was written"
             )
-        gather([self.source], self.write)  # so that recovery knows them, should an earlier run be in doubt
+        datasources_for([self.source], self.write)  # so that recovery knows them, should an earlier run be in doubt
         told = [batch_df.schema.json(), offsets(batch_df.sparkSession, query_id, batch_id)]
         plan = hashlib.sha256("\n".join(told).encode()).hexdigest()
         # Of its own, whatever an earlier batch has left open in this thread, which serves them all.
@@ -85,7 +85,7 @@ class _OncePerBatch:
     def _once(self, batch_df: DataFrame, batch_id: int, stream: str, plan: str) -> None:
         transaction = current()
         assert transaction is not None  # noqa: S101 - it is begun above
-        replay = Replay(self.source, stream, _TARGET, transaction.gtrid, _TARGET, plan, batch_id)
+        replay = IdempotentWrite(self.source, stream, _TARGET, transaction.gtrid, _TARGET, plan, batch_id)
         with closing(self.source.connect()) as connection:
             earlier = replay.claim(connection)
         if earlier is None:

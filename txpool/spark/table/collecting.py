@@ -16,12 +16,12 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from txpool.spark.commit.status import TaggedJob
-from txpool.spark.commit.worker import quicken
-from txpool.spark.table.moving import Move
-from txpool.spark.table.report import Progress, WriteReport, watching
+from txpool.spark.commit.worker import prepare_worker
+from txpool.spark.table.moving import StagingMerge
+from txpool.spark.table.report import Progress, WriteReport, reporting
 from txpool.spark.table.sqlite import converted
 from txpool.spark.table.target import create_statement, listed
-from txpool.spark.types.encoding import Wire
+from txpool.spark.types.encoding import ColumnEncoding
 from txpool.tm.transaction import Transaction
 
 COLLECTED = "collected"
@@ -31,8 +31,8 @@ STAGING = "temp.txpool_collected"
 
 @contextmanager
 def collected(
-    df: DataFrame, wires: Sequence[Wire], transaction: Transaction, report: WriteReport
-) -> Iterator[Collected]:
+    df: DataFrame, wires: Sequence[ColumnEncoding], transaction: Transaction, report: WriteReport
+) -> Iterator[CollectedRows]:
     """A DataFrame's rows as executors keep them for the length of a block, whose beginning is the job.
 
     Errors: Spark's own where a task failed for good, or, in the block, an executor was lost with what it kept.
@@ -43,14 +43,14 @@ def collected(
         try:
             attempts, _ = job.attempts()
             partitions = kept.rdd.getNumPartitions()
-            yield Collected(kept, replace(report, strategy=COLLECTED, partitions=partitions, attempts=attempts))
+            yield CollectedRows(kept, replace(report, strategy=COLLECTED, partitions=partitions, attempts=attempts))
         finally:
             # Executors drop it now, rather than when Java next collects its garbage.
             kept._jdf.queryExecution().logical().rdd().unpersist(False)
 
 
 @dataclass(slots=True)
-class Collected:
+class CollectedRows:
     """Rows that executors keep. Used by one thread."""
 
     kept: DataFrame
@@ -59,18 +59,18 @@ class Collected:
     #: Partitions whose rows are all there.
     done: int = 0
 
-    def insert(self, cursor: Any, move: Move, progress: Callable[[Progress], object] | None) -> WriteReport:
+    def insert(self, cursor: Any, move: StagingMerge, progress: Callable[[Progress], object] | None) -> WriteReport:
         """Fetch the rows, and move them into the table within the cursor's transaction."""
         names = move.layout.names
         cursor.execute(create_statement(STAGING, [*zip(names, move.layout.declared, strict=True)]))
         statement = f"insert into {STAGING} ({listed(names)}) values ({', '.join('?' * len(names))})"  # noqa: S608
-        with watching(progress, self._look, self.report.label):
+        with reporting(progress, self._look, self.report.label):
             for batch in self._fetch():
                 cursor.executemany(statement, zip(*(column.to_pylist() for column in batch.columns), strict=True))
                 rows, size = self.report.rows + batch.num_rows, self.report.bytes + batch.nbytes
                 self.report = replace(self.report, rows=rows, bytes=size)
             self.done = self.report.partitions
-        move.take(cursor, "where true" if self.report.rows else None)
+        move.insert(cursor, "where true" if self.report.rows else None)
         cursor.execute(f"drop table {STAGING}")
         return self.report
 
@@ -89,12 +89,12 @@ class Collected:
 class _Pack:
     """The function that mapInArrow runs in every task: each batch becomes one value, in what SQLite has of types."""
 
-    wires: Sequence[Wire]
+    wires: Sequence[ColumnEncoding]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - Spark runs this
-        quicken()
+        prepare_worker()
         for batch in batches:
             if batch.num_rows:
                 sink = pa.BufferOutputStream()

@@ -20,15 +20,15 @@ from pyspark import Accumulator, TaskContext
 
 from txpool.datasource import connect
 from txpool.spark.commit.attempts import PartitionResult
-from txpool.spark.commit.tracing import Trail, traced, trail
-from txpool.spark.commit.travel import Luggage
-from txpool.spark.commit.worker import quicken
+from txpool.spark.commit.tracing import TaskTrace, ambient_trace, traced
+from txpool.spark.commit.travel import TaskDatasources
+from txpool.spark.commit.worker import prepare_worker
 from txpool.spark.table.target import listed, quoted
 from txpool.spark.types.columns import Layout
-from txpool.spark.types.encoding import HEADER, TRAILER, Wire, encode
+from txpool.spark.types.encoding import HEADER, TRAILER, ColumnEncoding, encode
 
 #: The local property of the job that says where its tasks write.
-PLACE = "txpool.write.place"
+STRATEGY = "txpool.write.place"
 DIRECT, STAGED = "direct", "staged"
 #: The schema of what the job returns: a packed result for each partition.
 RESULT = "packed string"
@@ -37,7 +37,7 @@ ATTEMPT = "txpool_attempt"
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class PartitionCopy:
     """COPY of one partition.
 
     `label` is the session's application_name while it runs, for people to see; empty where its transaction has one.
@@ -45,7 +45,7 @@ class Copy:
 
     datasource: str
     statement: str
-    wires: tuple[Wire, ...]
+    encodings: tuple[ColumnEncoding, ...]
     label: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
@@ -64,7 +64,7 @@ class Copy:
         with cursor.copy(self.statement) as copy:
             copy.write(HEADER)
             for batch in batches:
-                for piece in encode(batch, self.wires):
+                for piece in encode(batch, self.encodings):
                     copy.write(piece)
                     size += len(piece)
                 rows += batch.num_rows
@@ -72,16 +72,16 @@ class Copy:
         return rows, size
 
 
-def copy_into(datasource: str, table: str, layout: Layout, label: str = "") -> Copy:
+def copy_into(datasource: str, table: str, layout: Layout, label: str = "") -> PartitionCopy:
     """COPY into the table itself."""
     statement = f"copy {table} ({listed(layout.names)}) from stdin (format binary)"
-    return Copy(datasource, statement, layout.wires, label)
+    return PartitionCopy(datasource, statement, layout.encodings, label)
 
 
-def copy_staged(datasource: str, staging: str, layout: Layout, label: str) -> Copy:
+def copy_staged(datasource: str, staging: str, layout: Layout, label: str) -> PartitionCopy:
     """COPY into a staging table, whose columns are `staged_columns`."""
     statement = f"copy {staging} ({listed(layout.names)}, {ATTEMPT}) from stdin (format binary)"
-    return Copy(datasource, statement, (*layout.wires, Wire(ATTEMPT, "bigint")), label)
+    return PartitionCopy(datasource, statement, (*layout.encodings, ColumnEncoding(ATTEMPT, "bigint")), label)
 
 
 def staged_columns(layout: Layout) -> list[str]:
@@ -100,55 +100,57 @@ def measure(batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StagedCopy:
     """COPY of one partition into a staging table, in a local transaction of its own."""
 
-    copy: Copy
-    luggage: Luggage
+    copy: PartitionCopy
+    datasources: TaskDatasources
     #: Whose work it is.
     gtrid: str
     write: int
     #: Called with the connection before there are rows on it: where tasks create the table themselves.
     prepare: Callable[[Any], object] | None = None
     #: That of the ambient transaction where it is packed.
-    trail: Trail = field(default_factory=trail)
+    trace: TaskTrace = field(default_factory=ambient_trace)
 
     def __call__(self, partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - Spark runs this
         attempt = context.taskAttemptId()
-        self.luggage.unpack()
+        self.datasources.unpack()
         size = 0, 0
-        with traced(self.trail, self.gtrid, write=self.write, partition=partition, attempt=attempt):
+        with traced(self.trace, self.gtrid, write=self.write, partition=partition, attempt=attempt):
             first = next((batch for batch in batches if batch.num_rows), None)
             if first is not None:
                 with closing(connect(self.copy.datasource)) as connection:
                     if self.prepare is not None:
                         self.prepare(connection)
-                    size = self.copy.into(connection, (_under(attempt, batch) for batch in chain([first], batches)))
+                    size = self.copy.into(
+                        connection, (_with_attempt(attempt, batch) for batch in chain([first], batches))
+                    )
                     connection.commit()
         return iter([PartitionResult(partition, attempt, (), {}, size).pack()])
 
 
-def _under(attempt: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _with_attempt(attempt: int, batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with a column for its attempt."""
     column = pa.array(np.full(batch.num_rows, attempt, np.int64))
     return pa.RecordBatch.from_arrays([*batch.columns, column], [*batch.schema.names, ATTEMPT])
 
 
 @dataclass(frozen=True, slots=True)
-class InArrow:
+class ArrowTask:
     """The function that DataFrame.mapInArrow runs in every task: the way is chosen once partitions are counted."""
 
-    ways: Mapping[str, Callable[[int, Iterator[pa.RecordBatch]], Iterator[dict[str, Any]]]]
+    writers: Mapping[str, Callable[[int, Iterator[pa.RecordBatch]], Iterator[dict[str, Any]]]]
     done: Accumulator[dict[int, tuple[int, int]]] | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - Spark runs this
         partition = context.partitionId()
-        quicken()
-        way = self.ways[context.getLocalProperty(PLACE) or DIRECT]
+        prepare_worker()
+        way = self.writers[context.getLocalProperty(STRATEGY) or DIRECT]
         for packed in way(partition, batches):
             if self.done is not None:
                 self.done.add({partition: tuple(packed["size"])})

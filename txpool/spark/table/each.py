@@ -24,16 +24,16 @@ from txpool.resources.postgresql.trust import require_locked
 from txpool.resources.records import create_table
 from txpool.spark.commit.attempts import PartitionResult
 from txpool.spark.commit.status import TaggedJob
-from txpool.spark.commit.travel import Luggage
-from txpool.spark.table.copying import PLACE, RESULT, Copy, InArrow, copy_into
+from txpool.spark.commit.travel import TaskDatasources
+from txpool.spark.table.copying import RESULT, STRATEGY, ArrowTask, PartitionCopy, copy_into
 from txpool.spark.table.privileges import require_privileges
-from txpool.spark.table.replay import Replay, fingerprint
-from txpool.spark.table.report import Copying, Finished, Progress, WriteReport, watching
+from txpool.spark.table.replay import IdempotentWrite, fingerprint
+from txpool.spark.table.report import CopyProgress, FinishedPartitions, Progress, WriteReport, reporting
 from txpool.spark.table.target import Target
 from txpool.spark.types.columns import match
 from txpool.tm.manager import current
 
-EACH = "each"
+PER_PARTITION = "each"
 #: What a server keeps of an application_name.
 _LABEL = 63
 _TABLE = f"{SCHEMA}.partitions"
@@ -50,18 +50,18 @@ _FINISH = f"update {_TABLE} set row_count = %s where transaction_id = %s and tar
 
 
 @dataclass(frozen=True, slots=True)
-class Each:
+class PartitionTransaction:
     """The task: one partition, in a local transaction that ends committed."""
 
-    copy: Copy
-    luggage: Luggage
+    copy: PartitionCopy
+    datasources: TaskDatasources
     transaction_id: str
     target: str
 
     def __call__(self, partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - Spark runs this
-        self.luggage.unpack()
+        self.datasources.unpack()
         key = [self.transaction_id, self.target, partition]
         with closing(connect(self.copy.datasource)) as connection:
             cursor = connection.cursor()
@@ -78,7 +78,7 @@ class Each:
         return iter([PartitionResult(partition, context.taskAttemptId(), (), {}, size).pack()])
 
 
-def write_each(
+def write_partitions(
     df: DataFrame,
     source: DataSource,
     target: Target,
@@ -95,10 +95,10 @@ def write_each(
             "around it, since each partition is one of its own. Nothing was done."
         )
     selected, layout = match(df, target.columns, target.name)
-    require_privileges(source, target, layout.names, strategy=EACH)
+    require_privileges(source, target, layout.names, strategy=PER_PARTITION)
     context = df.sparkSession.sparkContext
     label = f"{context.applicationId}/{transaction_id}"[:_LABEL]
-    replay = Replay(source, transaction_id, target.name, label, mode, fingerprint(df))
+    replay = IdempotentWrite(source, transaction_id, target.name, label, mode, fingerprint(df))
     with closing(source.connect()) as connection:
         earlier = replay.claim(connection)
         create_table(connection.cursor(), _TABLE, _COLUMNS)
@@ -108,21 +108,23 @@ def write_each(
         replay.require_same(earlier, df)
         return replace(report, partitions=earlier.partitions or 0, rows=earlier.rows)
     copy = copy_into(source.name, target.name, layout, label)
-    luggage = Luggage.pack([source], {source.name: source})
-    done = context.accumulator({}, Finished()) if progress is not None else None
+    luggage = TaskDatasources.pack([source], {source.name: source})
+    done = context.accumulator({}, FinishedPartitions()) if progress is not None else None
     with TaggedJob(context, f"{label}/{replay.plan}") as job, ExitStack() as stack:
-        rdd = selected.mapInArrow(InArrow({EACH: Each(copy, luggage, transaction_id, target.name)}, done), RESULT).rdd
+        rdd = selected.mapInArrow(
+            ArrowTask({PER_PARTITION: PartitionTransaction(copy, luggage, transaction_id, target.name)}, done), RESULT
+        ).rdd
         partitions = rdd.getNumPartitions()
         with closing(source.connect()) as connection:
             replay.require_partitions(connection, partitions)
             connection.commit()
-        context.setLocalProperty(PLACE, EACH)
-        stack.callback(context.setLocalProperty, PLACE, "")
-        stack.enter_context(watching(progress, Copying(source, label, partitions, done).look, label))
+        context.setLocalProperty(STRATEGY, PER_PARTITION)
+        stack.callback(context.setLocalProperty, STRATEGY, "")
+        stack.enter_context(reporting(progress, CopyProgress(source, label, partitions, done).progress, label))
         packed = [json.loads(row.packed) for row in rdd.collect()]
         attempts, _ = job.attempts()
     rows, size = sum(each["size"][0] for each in packed), sum(each["size"][1] for each in packed)
     with closing(source.connect()) as connection:
         replay.finish(connection, partitions, rows)
         connection.commit()
-    return replace(report, strategy=EACH, partitions=partitions, attempts=attempts, rows=rows, bytes=size)
+    return replace(report, strategy=PER_PARTITION, partitions=partitions, attempts=attempts, rows=rows, bytes=size)

@@ -32,7 +32,7 @@ def drop_staged(source: DataSource, table: StagingTable) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class StagingMerge:
     """The statements that move a write's staged rows, for `mode` append, overwrite or upsert on `keys`."""
 
     gtrid: str
@@ -52,9 +52,9 @@ class Move:
         chosen = f"where {ATTEMPT} = any ('{{{', '.join(map(str, rows))}}}'::bigint[])"
         if rows:
             self._require_rows(cursor, chosen, rows)
-        self.take(cursor, chosen if rows else None)
+        self.insert(cursor, chosen if rows else None)
 
-    def take(self, cursor: Any, chosen: str | None) -> None:
+    def insert(self, cursor: Any, chosen: str | None) -> None:
         """Move the rows that a WHERE clause chooses, or none. DataError where keys are no keys."""
         if chosen is not None and self.mode == "upsert":
             self._require_keys(cursor, chosen)
@@ -63,7 +63,7 @@ class Move:
         if self.mode == "overwrite":
             cursor.execute(f"delete from {self.target.name}")  # noqa: S608
         if chosen is not None:
-            cursor.execute(self._insert(chosen))
+            cursor.execute(self._insert_statement(chosen))
 
     def _require_rows(self, cursor: Any, chosen: str, rows: Mapping[int, int]) -> None:
         """Every winner has as many rows as it has reported, in a table of ours.
@@ -105,7 +105,7 @@ class Move:
                 "the table is as it was"
             )
 
-    def _insert(self, chosen: str) -> str:
+    def _insert_statement(self, chosen: str) -> str:
         names = listed(self.layout.names)
         statement = (
             f"insert into {self.target.name} ({names}) {self.target.overriding} "  # noqa: S608

@@ -20,7 +20,7 @@ _TARGET = "partitions"
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class JobClaim:
     """A job's name, which is the transaction's now, or was taken before; without one it is nobody's."""
 
     named: IdempotentWork | None = None
@@ -49,7 +49,9 @@ class JobId:
 
 
 @contextmanager
-def claimed(transaction: Transaction, job: JobId, df_or_rdd: Any, function: Callable[..., object]) -> Iterator[Claim]:
+def claimed(
+    transaction: Transaction, job: JobId, df_or_rdd: Any, function: Callable[..., object]
+) -> Iterator[JobClaim]:
     """Around a job that runs `function` for each partition: its name is taken within the ambient transaction.
 
     Without an id it does nothing. Whatever fails in the block dooms the transaction, which else could commit the name
@@ -58,7 +60,7 @@ def claimed(transaction: Transaction, job: JobId, df_or_rdd: Any, function: Call
     without both; ConfigurationError as by connect().
     """
     if job.transaction_id is None and job.record_in is None:
-        yield Claim()
+        yield JobClaim()
         return
     require_both(job.transaction_id, job.record_in)
     digest = fingerprint(df_or_rdd) if isinstance(df_or_rdd, DataFrame) else UNKNOWN_FUNCTION
@@ -67,11 +69,11 @@ def claimed(transaction: Transaction, job: JobId, df_or_rdd: Any, function: Call
     named = IdempotentWork(source, checked_id(job.transaction_id), _TARGET, transaction.gtrid, job.kind, plan)
     earlier = named.take(transaction)
     if earlier is not None:
-        yield Claim(named, earlier)
+        yield JobClaim(named, earlier)
         return
     try:
         transaction.adopt((), late_branches=False)  # refused beside a datasource that must be alone: better now
-        yield Claim(named)
+        yield JobClaim(named)
     except BaseException as error:
         transaction.set_rollback_only(error)
         raise

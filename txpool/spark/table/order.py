@@ -13,23 +13,23 @@ from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
 from txpool.resources.postgresql.staging import StagingTable
 from txpool.resources.records import EarlierRun
-from txpool.spark.commit.unseen import note_direct, require_seen
+from txpool.spark.commit.unseen import note_direct_write, require_visible
 from txpool.spark.commit.write import next_number
 from txpool.spark.table import sqlite
 from txpool.spark.table.collecting import STAGING, collected
 from txpool.spark.table.copying import DIRECT
 from txpool.spark.table.job import TableJob
-from txpool.spark.table.moving import Move
+from txpool.spark.table.moving import StagingMerge
 from txpool.spark.table.privileges import require_privileges
-from txpool.spark.table.replay import Replay, fingerprint
+from txpool.spark.table.replay import IdempotentWrite, fingerprint
 from txpool.spark.table.report import Progress, WriteReport
-from txpool.spark.table.target import Target, is_written_by, look, require_unique, why_staged
+from txpool.spark.table.target import Target, is_written_by, read_target, require_unique, why_staged
 from txpool.spark.types.columns import definitions, match
 from txpool.tm.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class TableWrite:
     """What was asked for."""
 
     df: DataFrame
@@ -42,17 +42,17 @@ class Order:
     strategy: str
     transaction_id: str | None
     #: More partitions are joined.
-    most: int | None
+    max_partitions: int | None
     progress: Callable[[Progress], object] | None
 
-    def _begun(self, ambient: Transaction, target: Target) -> tuple[WriteReport, Replay | None]:
+    def _begun(self, ambient: Transaction, target: Target) -> tuple[WriteReport, IdempotentWrite | None]:
         report = WriteReport(ambient.gtrid, next_number(ambient), target.name, self.mode)
         if self.transaction_id is None:
             return report, None
         plan = fingerprint(self.df)
-        return report, Replay(self.source, self.transaction_id, target.name, ambient.gtrid, self.mode, plan)
+        return report, IdempotentWrite(self.source, self.transaction_id, target.name, ambient.gtrid, self.mode, plan)
 
-    def _skipped(self, report: WriteReport, replay: Replay, earlier: EarlierRun) -> WriteReport:
+    def _skipped(self, report: WriteReport, replay: IdempotentWrite, earlier: EarlierRun) -> WriteReport:
         replay.require_same(earlier, self.df)
         return replace(report, partitions=earlier.partitions or 0, rows=earlier.rows or 0)
 
@@ -66,17 +66,17 @@ class Order:
         return not (target.exists and self.mode == "ignore")
 
     def _joined(self, df: DataFrame) -> DataFrame:
-        return df if self.most is None else df.coalesce(self.most)
+        return df if self.max_partitions is None else df.coalesce(self.max_partitions)
 
 
-class ByTasks(Order):
+class TaskWrite(TableWrite):
     """Tasks write, and the driver moves what they stage."""
 
-    def fulfil(self, ambient: Transaction) -> WriteReport:
+    def run(self, ambient: Transaction) -> WriteReport:
         """Write it as a part of a transaction, unless an earlier run has."""
         ambient.adopt((), late_branches=False)  # which needs a decision log: better said before the job than after
         new = definitions(self.df.schema.fields) if self.new else None
-        target = look(self.source, self.table, new, self.keys)
+        target = read_target(self.source, self.table, new, self.keys)
         report, replay = self._begun(ambient, target)
         if replay is None:
             return self._write(ambient, target, new, report)
@@ -93,41 +93,41 @@ class ByTasks(Order):
     ) -> WriteReport:
         if not self._is_wanted(target):
             return report
-        require_seen(ambient, self.source, target.name, self.mode)
+        require_visible(ambient, self.source, target.name, self.mode)
         df, layout = match(self.df, target.columns, target.name)
         require_unique(target, self.keys, layout.names)
         staging = StagingTable(ambient.gtrid, report.write).name
-        move = Move(ambient.gtrid, target, layout, self.mode, self.keys, staging, new or ())
-        strategy = _chosen(self.strategy, ambient, self.source, move)
+        move = StagingMerge(ambient.gtrid, target, layout, self.mode, self.keys, staging, new or ())
+        strategy = _chosen_strategy(self.strategy, ambient, self.source, move)
         require_privileges(
             self.source, target, layout.names, mode=self.mode, keys=self.keys, strategy=strategy, stacklevel=6
         )
         report = TableJob(ambient, self.source, move, strategy, self.progress, report).run(self._joined(df))
         if report.strategy == DIRECT and report.rows:
-            note_direct(ambient, self.source, target.name)
+            note_direct_write(ambient, self.source, target.name)
         return report
 
 
-class ByDriver(Order):
+class DriverWrite(TableWrite):
     """The driver writes, once the job has ended: into a file that it shares with no task."""
 
-    def fulfil(self, ambient: Transaction) -> WriteReport:
+    def run(self, ambient: Transaction) -> WriteReport:
         """Write it as a part of a transaction, unless an earlier run has."""
         new = sqlite.definitions(self.df.schema.fields) if self.new else None
         # A transaction that has the lock keeps others from reading, too, in some journal modes.
         aside = (copy_context() if ambient.works_in(self.source.name) else Context()).run
-        target = aside(sqlite.look, self.source, self.table, new, self.keys)
+        target = aside(sqlite.read_target, self.source, self.table, new, self.keys)
         report, replay = self._begun(ambient, target)
-        if replay is not None and (earlier := aside(replay.met)) is not None:
+        if replay is not None and (earlier := aside(replay.earlier_run)) is not None:
             return self._skipped(report, replay, earlier)
         if not self._is_wanted(target):
             return report
         df, layout = sqlite.match(self.df, target.columns, target.name)
         require_unique(target, self.keys, layout.names)
-        move = Move(ambient.gtrid, target, layout, self.mode, self.keys, STAGING, new or ())
+        move = StagingMerge(ambient.gtrid, target, layout, self.mode, self.keys, STAGING, new or ())
         ambient.enlist(self.source)  # better refused now than after the job; the lock comes with the first statement
         with (
-            collected(self._joined(df), layout.wires, ambient, report) as rows,
+            collected(self._joined(df), layout.encodings, ambient, report) as rows,
             closing(self.source.connect()) as connection,
         ):
             if replay is not None and (earlier := replay.claim(connection)) is not None:
@@ -138,7 +138,7 @@ class ByDriver(Order):
         return report
 
 
-def _chosen(strategy: str, ambient: Transaction, source: DataSource, move: Move) -> str:
+def _chosen_strategy(strategy: str, ambient: Transaction, source: DataSource, move: StagingMerge) -> str:
     """Staged where direct cannot be, which is an error for whoever insists on it."""
     why = why_staged(source, move.target, move.mode)
     if why is None and ambient.works_in(source.name):

@@ -52,13 +52,13 @@ def require_privileges(
     `names` are the columns that are written; `strategy` is that of a write_table(), or `each` for partitions that
     commit by themselves. With `auto` the rows may have to go staged.
     """
-    warning = Context().run(_Need(datasource, target, names, mode, keys, strategy).look)
+    warning = Context().run(_PrivilegeCheck(datasource, target, names, mode, keys, strategy).look)
     if warning is not None:
         warnings.warn(warning, SparkWriteWarning, stacklevel=stacklevel)
 
 
 @dataclass(frozen=True, slots=True)
-class _Need:
+class _PrivilegeCheck:
     """What a write needs."""
 
     datasource: DataSource

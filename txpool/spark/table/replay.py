@@ -24,7 +24,7 @@ _VOLATILE = re.compile(r"#\d+L?|(?<=RDD\[)\d+(?=\])|@[0-9a-f]+\b|plan_id=\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Replay(IdempotentWork):
+class IdempotentWrite(IdempotentWork):
     """A write's name, and the table that it is for; or a stream's, and one of its batches."""
 
     def claim(self, connection: Any) -> EarlierRun | None:
@@ -38,7 +38,7 @@ class Replay(IdempotentWork):
         claimed, earlier = self._claim(cursor)
         return self._resolved(earlier, claimed=claimed)
 
-    def met(self) -> EarlierRun | None:
+    def earlier_run(self) -> EarlierRun | None:
         """The run that has the name, if one has committed; nothing is taken. ProgrammingError as by `claim`."""
         with closing(self.source.connect()) as connection:
             earlier = self._records.read(connection.cursor(), self.transaction_id, self.target)
@@ -48,12 +48,12 @@ class Replay(IdempotentWork):
 
     def _require_same(self, earlier: EarlierRun) -> None:
         if earlier.batch != self.batch:
-            raise self._other(earlier, f"this is {'no batch' if self.batch is None else f'batch {self.batch}'}")
+            raise self._other_work(earlier, f"this is {'no batch' if self.batch is None else f'batch {self.batch}'}")
         if (earlier.plan, earlier.mode) != (self.plan, self.mode):
             what = "its plan was another" if self.batch is None else "its schema or its offsets were others"
-            raise self._other(earlier, what)
+            raise self._other_work(earlier, what)
 
-    def _at_work(self) -> OperationalError:
+    def _in_progress(self) -> OperationalError:
         return OperationalError(
             f"{self.gtrid}: another run of transaction_id={self.transaction_id!r} is writing {self.target} now, or "
             "is in doubt with a process that lives, or that this node does not recover: `txpool-recovery list` "
@@ -86,9 +86,9 @@ class Replay(IdempotentWork):
     def require_rows(self, earlier: EarlierRun, rows: int) -> None:
         """Their number must be the same, where the plan may not tell data apart. ProgrammingError."""
         if earlier.rows is not None and rows != earlier.rows:
-            raise self._other(earlier, f"there are {rows} rows now")
+            raise self._other_work(earlier, f"there are {rows} rows now")
 
-    def _other(self, earlier: EarlierRun, why: str) -> ProgrammingError:
+    def _other_work(self, earlier: EarlierRun, why: str) -> ProgrammingError:
         if earlier.batch is not None:
             return ProgrammingError(
                 f"batch {earlier.batch} of stream {self.transaction_id!r} has gone to {self.target} already, as "

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark import Accumulator, AccumulatorParam
 
 from txpool.datasource import DataSource
-from txpool.spark.commit.beside import Beside
+from txpool.spark.commit.beside import BackgroundThread
 
 logger = logging.getLogger("txpool")
 
@@ -62,7 +62,7 @@ class Progress:
     bytes: int
 
 
-class Finished(AccumulatorParam[dict[int, tuple[int, int]]]):
+class FinishedPartitions(AccumulatorParam[dict[int, tuple[int, int]]]):
     """The sizes of finished partitions; of a partition that was written twice, one counts."""
 
     def zero(self, value: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
@@ -75,31 +75,31 @@ class Finished(AccumulatorParam[dict[int, tuple[int, int]]]):
         return value1
 
 
-def watching(
+def reporting(
     callback: Callable[[Progress], object] | None, look: Callable[[], Progress], label: str
 ) -> AbstractContextManager[object]:
     """A `Watch` where somebody wants to be called."""
-    return nullcontext() if callback is None else Watch(callback, look, label)
+    return nullcontext() if callback is None else ProgressReporter(callback, look, label)
 
 
-class Watch(Beside):
+class ProgressReporter(BackgroundThread):
     """Calls back once a second while a block runs, and once at its end, in a thread of its own: with what `look` tells,
     which is asked once more at the end.
     """
 
-    def __init__(self, callback: Callable[[Progress], object], look: Callable[[], Progress], label: str) -> None:
+    def __init__(self, callback: Callable[[Progress], object], measure: Callable[[], Progress], label: str) -> None:
         super().__init__("txpool-spark-progress")
         self._callback = callback
-        self._look = look
+        self._look = measure
         self._label = label
         self._last: Progress | None = None
 
     def _run(self) -> None:
         while not self._stopped.wait(_PERIOD):
-            self._tell()
-        self._tell()
+            self._report()
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         now, last = self._look(), self._last
         if last is not None:
             # A COPY that has just ended is in neither of the server's numbers nor in ours for a moment.
@@ -113,7 +113,7 @@ class Watch(Beside):
 
 
 @dataclass(frozen=True, slots=True)
-class Copying:
+class CopyProgress:
     """How far tasks are that COPY.
 
     Rows that are on their way are the server's own numbers (pg_stat_progress_copy); where it cannot be asked, only
@@ -126,7 +126,7 @@ class Copying:
     #: None where tasks do not say when they have finished.
     done: Accumulator[dict[int, tuple[int, int]]] | None
 
-    def look(self) -> Progress:
+    def progress(self) -> Progress:
         finished: dict[int, tuple[int, int]] = {} if self.done is None else dict(self.done.value)
         rows, size = self._running() if len(finished) < self.partitions else (0, 0)
         rows += sum(number for number, _ in finished.values())

@@ -21,8 +21,8 @@ from pyspark.sql.types import DataType, StructField
 from txpool.datasource import DataSource
 from txpool.errors import DataError, NotSupportedError, ProgrammingError
 from txpool.spark.table.target import Target, quoted
-from txpool.spark.types.columns import NESTED, TEXT, WHOLE, Column, Layout, pair, selected, unfit, wrong
-from txpool.spark.types.encoding import Wire
+from txpool.spark.types.columns import NESTED, TEXT, WHOLE, Column, Layout, mismatch, pair, selected, unfit
+from txpool.spark.types.encoding import ColumnEncoding
 
 _NAME = re.compile(r'(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)')
 #: What `pragma table_xinfo` says of columns that are generated.
@@ -59,7 +59,7 @@ _NEW: Mapping[type[DataType], str] = {
 }
 
 
-def look(
+def read_target(
     datasource: DataSource, table: str, new: Sequence[tuple[str, str]] | None = None, keys: Sequence[str] = ()
 ) -> Target:
     """The table as it is, or would be with the columns `new`; nothing is written. ProgrammingError where it is missing.
@@ -154,7 +154,9 @@ def _new_type(field: StructField) -> str:
     if isinstance(kind, T.DecimalType):
         return f"decimal({kind.precision},{kind.scale})" if kind.precision <= _DIGITS else "text"
     if type(kind) not in _NEW:
-        raise wrong(f"column {field.name}", f"is {kind.simpleString()}, which SQLite cannot keep: cast it, or drop it")
+        raise mismatch(
+            f"column {field.name}", f"is {kind.simpleString()}, which SQLite cannot keep: cast it, or drop it"
+        )
     return _NEW[type(kind)]
 
 
@@ -164,16 +166,16 @@ def match(df: DataFrame, columns: Sequence[Column], table: str) -> tuple[DataFra
     return selected(df, pairs, lambda field, _: F.to_json if isinstance(field.dataType, NESTED) else None), layout
 
 
-def _wire(field: StructField, column: Column, table: str) -> Wire:
+def _wire(field: StructField, column: Column, table: str) -> ColumnEncoding:
     given = field.dataType
     if not isinstance(given, _TAKES[column.type]):
         raise unfit(field, column, table, "SQLite would make other values of some: cast it, or declare it otherwise")
     if isinstance(given, T.DecimalType) and given.precision > _DIGITS and column.type not in ("text", "blob"):
         raise unfit(field, column, table, f"SQLite keeps {_DIGITS} digits there: cast it, or declare the column text")
-    return Wire(field.name, given.typeName())
+    return ColumnEncoding(field.name, given.typeName())
 
 
-def converted(batch: pa.RecordBatch, wires: Sequence[Wire]) -> pa.RecordBatch:
+def converted(batch: pa.RecordBatch, wires: Sequence[ColumnEncoding]) -> pa.RecordBatch:
     """The batch in what SQLite has: whole numbers, floats, text and bytes. DataError for a value that it has not."""
     columns = [
         _CONVERSIONS.get(wire.kind, _same)(array, wire) for array, wire in zip(batch.columns, wires, strict=True)
@@ -181,35 +183,35 @@ def converted(batch: pa.RecordBatch, wires: Sequence[Wire]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
-def _same(array: Any, wire: Wire) -> Any:
+def _same(array: Any, wire: ColumnEncoding) -> Any:
     return array
 
 
-def _number(array: Any, wire: Wire) -> Any:
+def _number(array: Any, wire: ColumnEncoding) -> Any:
     if pc.any(pc.is_nan(array)).as_py():
         raise DataError(f"column {wire.column}: a value is NaN, which SQLite would make NULL. Nothing was written")
     return array
 
 
-def _digits(array: Any, wire: Wire) -> Any:
+def _digits(array: Any, wire: ColumnEncoding) -> Any:
     # Arrow writes small ones with an exponent.
     return pa.array([None if value is None else f"{value:f}" for value in array.to_pylist()], pa.string())
 
 
-def _text(array: Any, wire: Wire) -> Any:
+def _text(array: Any, wire: ColumnEncoding) -> Any:
     return array.cast(pa.string())
 
 
-def _of_day(array: Any, wire: Wire) -> Any:
+def _of_day(array: Any, wire: ColumnEncoding) -> Any:
     return array.cast(pa.time64("us")).cast(pa.string())
 
 
-def _instant(array: Any, wire: Wire) -> Any:
+def _instant(array: Any, wire: ColumnEncoding) -> Any:
     """In UTC, and said so."""
     return pc.binary_join_element_wise(array.cast(pa.timestamp("us")).cast(pa.string()), "+00:00", "")
 
 
-_CONVERSIONS: Mapping[str, Callable[[Any, Wire], Any]] = {
+_CONVERSIONS: Mapping[str, Callable[[Any, ColumnEncoding], Any]] = {
     "float": _number,
     "double": _number,
     "decimal": _digits,

@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame
 
 from txpool.datasource import DataSource, find
 from txpool.errors import NotSupportedError, ProgrammingError
-from txpool.spark.commit.session import context_of, guard, most_partitions
-from txpool.spark.table.each import write_each
-from txpool.spark.table.order import ByDriver, ByTasks
+from txpool.spark.commit.session import context_of, most_partitions, warn_of_risks
+from txpool.spark.table.each import write_partitions
+from txpool.spark.table.order import DriverWrite, TaskWrite
 from txpool.spark.table.report import Progress, WriteReport
-from txpool.spark.table.target import look
+from txpool.spark.table.target import read_target
 from txpool.spark.types.columns import definitions
 from txpool.tm.scope import transaction
 
@@ -79,21 +79,21 @@ def write_table(
             f"{source.name} (driver=sqlite3) is a file with one writer, which is the driver: leave strategy='auto' and "
             "atomicity='job'. Nothing was done."
         )
-    guard(context, df, atomicity=atomicity)
+    warn_of_risks(context, df, atomicity=atomicity)
     new = create or mode in ("error", "ignore")
     begun = monotonic()
     if atomicity == "partition":
-        target = look(source, table, definitions(df.schema.fields) if new else None)
-        report = write_each(df, source, target, mode, transaction_id=transaction_id, progress=progress)
+        target = read_target(source, table, definitions(df.schema.fields) if new else None)
+        report = write_partitions(df, source, target, mode, transaction_id=transaction_id, progress=progress)
     else:
         alone = source.driver == "sqlite3"
         # Where the driver fetches them, a partition must have room in its memory.
         most = max_partitions or (None if alone else most_partitions(context))
-        order = (ByDriver if alone else ByTasks)(
+        order = (DriverWrite if alone else TaskWrite)(
             df, source, table, mode, tuple(keys), new, strategy, transaction_id, most, progress
         )
         with transaction() as ambient:
-            report = order.fulfil(ambient)
+            report = order.run(ambient)
     return replace(report, seconds=monotonic() - begun)
 
 

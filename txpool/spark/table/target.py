@@ -61,7 +61,7 @@ class Target:
     overriding: str = "overriding system value"
 
 
-def look(
+def read_target(
     datasource: DataSource, table: str, new: Sequence[tuple[str, str]] | None = None, keys: Sequence[str] = ()
 ) -> Target:
     """The table as it is; one that is missing as it would be with the columns `new`, which leaves nothing behind.
@@ -69,7 +69,7 @@ def look(
     Errors: ProgrammingError where it is missing, or may not be written; NotSupportedError for what is no table.
     """
     try:
-        return Context().run(_look, datasource, table, new, keys)
+        return Context().run(_read_target, datasource, table, new, keys)
     except psycopg.errors.InsufficientPrivilege as error:
         raise ProgrammingError(
             f"{datasource.name}: {str(error).splitlines()[0]}, for {table}: grant usage on its schema to that user, "
@@ -77,7 +77,9 @@ def look(
         ) from error
 
 
-def _look(datasource: DataSource, table: str, new: Sequence[tuple[str, str]] | None, keys: Sequence[str]) -> Target:
+def _read_target(
+    datasource: DataSource, table: str, new: Sequence[tuple[str, str]] | None, keys: Sequence[str]
+) -> Target:
     # To close the connection rolls back what was created for a look.
     with closing(datasource.connect()) as connection:
         cursor = connection.cursor()

@@ -35,7 +35,7 @@ _WHERE = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?")
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _DecodedType:
     """A type of PostgreSQL's: what it is in Spark, as what its text is parsed, and an expression for that text."""
 
     spark: DataType
@@ -43,20 +43,20 @@ class _Kind:
     sql: str = "{0}"
 
 
-_TEXT = _Kind(T.StringType(), pa.string())
+_TEXT = _DecodedType(T.StringType(), pa.string())
 _CLOCK = pa.timestamp("us")
 # A month has no length: what has one, or no end, is left as it is, and is no number then.
 _MICROSECONDS = (
     "case when extract(year from {0}) = 0 and extract(month from {0}) = 0 "
     "then (extract(epoch from {0}) * 1000000)::int8::text else {0}::text end"
 )
-_KINDS: Mapping[str, _Kind] = {
-    "bool": _Kind(T.BooleanType(), pa.bool_()),
-    "int2": _Kind(T.ShortType(), pa.int16()),
-    "int4": _Kind(T.IntegerType(), pa.int32()),
-    "int8": _Kind(T.LongType(), pa.int64()),
-    "float4": _Kind(T.FloatType(), pa.float32()),
-    "float8": _Kind(T.DoubleType(), pa.float64()),
+_KINDS: Mapping[str, _DecodedType] = {
+    "bool": _DecodedType(T.BooleanType(), pa.bool_()),
+    "int2": _DecodedType(T.ShortType(), pa.int16()),
+    "int4": _DecodedType(T.IntegerType(), pa.int32()),
+    "int8": _DecodedType(T.LongType(), pa.int64()),
+    "float4": _DecodedType(T.FloatType(), pa.float32()),
+    "float8": _DecodedType(T.DoubleType(), pa.float64()),
     "text": _TEXT,
     "varchar": _TEXT,
     "bpchar": _TEXT,
@@ -66,12 +66,12 @@ _KINDS: Mapping[str, _Kind] = {
     "json": _TEXT,
     "jsonb": _TEXT,
     "uuid": _TEXT,
-    "bytea": _Kind(T.BinaryType(), pa.binary(), "encode({0}, 'hex')"),
-    "date": _Kind(T.DateType(), pa.date32()),
+    "bytea": _DecodedType(T.BinaryType(), pa.binary(), "encode({0}, 'hex')"),
+    "date": _DecodedType(T.DateType(), pa.date32()),
     "time": _TEXT,  # Spark's own type for it is switched off unless one asks, and has no 24:00
-    "timestamp": _Kind(T.TimestampNTZType(), _CLOCK),
-    "timestamptz": _Kind(T.TimestampType(), _CLOCK, "({0} at time zone 'UTC')"),
-    "interval": _Kind(T.DayTimeIntervalType(), pa.int64(), _MICROSECONDS),
+    "timestamp": _DecodedType(T.TimestampNTZType(), _CLOCK),
+    "timestamptz": _DecodedType(T.TimestampType(), _CLOCK, "({0} at time zone 'UTC')"),
+    "interval": _DecodedType(T.DayTimeIntervalType(), pa.int64(), _MICROSECONDS),
 }
 _ELEMENT = r"""case when e is null then E'\\N' else '"' || replace(format('%s', {0}), '"', '""') || '"' end || E'\n'"""
 # An array of more than one dimension is left as it is, and is no number then.
@@ -125,10 +125,10 @@ class ReadColumn:
         kind = to_arrow_type(self.spark, timezone="UTC")
         return pa.ListArray.from_arrays(pa.array(offsets), self._values(elements), type=kind, mask=counts.is_null())
 
-    def _kind(self) -> _Kind:
+    def _kind(self) -> _DecodedType:
         if self.type == "numeric":
             kind = self._decimal()
-            return _Kind(kind, pa.decimal128(kind.precision, kind.scale))
+            return _DecodedType(kind, pa.decimal128(kind.precision, kind.scale))
         return _TEXT if self.enum else _KINDS[self.type]
 
     def _decimal(self) -> T.DecimalType:

@@ -36,7 +36,7 @@ _NEGATIVE = 0x4000
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class ColumnEncoding:
     """How the values of a column travel: as which of PostgreSQL's types, and whether as an array of it."""
 
     column: str
@@ -47,7 +47,7 @@ class Wire:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fixed:
+class _FixedWidth:
     """Values of one width, to be laid into a record; `kind` and `shape` are NumPy's."""
 
     kind: str
@@ -55,15 +55,15 @@ class _Fixed:
     shape: tuple[int, ...] = ()
 
 
-_Piece: TypeAlias = _Fixed | Any  #: a record's part, or values that vary in length
+_Values: TypeAlias = _FixedWidth | Any  #: a record's part, or values that vary in length
 
 
-def encode(batch: pa.RecordBatch, wires: Sequence[Wire]) -> Iterator[memoryview]:
+def encode(batch: pa.RecordBatch, wires: Sequence[ColumnEncoding]) -> Iterator[memoryview]:
     """The batch's rows in COPY's binary format, in pieces. DataError where a value does not fit, with its column."""
     rows = max(1, _SLICE * batch.num_rows // max(1, batch.nbytes))
     for start in range(0, batch.num_rows, rows):
         part = batch.slice(start, rows)
-        pieces: list[_Piece] = [_Fixed(">i2", len(wires))]
+        pieces: list[_Values] = [_FixedWidth(">i2", len(wires))]
         for array, wire in zip(part.columns, wires, strict=True):
             try:
                 pieces += _field(array, wire)
@@ -72,34 +72,34 @@ def encode(batch: pa.RecordBatch, wires: Sequence[Wire]) -> Iterator[memoryview]
         yield _data(_joined(pieces, part.num_rows))
 
 
-def _field(array: Any, wire: Wire) -> list[_Piece]:
+def _field(array: Any, wire: ColumnEncoding) -> list[_Values]:
     """A column's lengths and values."""
     if wire.array:
         return _varying(array, _arrays(array, wire))
     value = _VALUES[wire.kind](array)
-    if not isinstance(value, _Fixed):
+    if not isinstance(value, _FixedWidth):
         return _varying(array, value)
     width = np.dtype((value.kind, value.shape)).itemsize
-    pieces: list[_Piece] = [_Fixed(">i4", width), value]
+    pieces: list[_Values] = [_FixedWidth(">i4", width), value]
     if not array.null_count:
         return pieces
     return [pc.if_else(array.is_valid(), _joined(pieces, len(array)), _NULL)]
 
 
-def _varying(array: Any, value: pa.LargeBinaryArray) -> list[_Piece]:
+def _varying(array: Any, value: pa.LargeBinaryArray) -> list[_Values]:
     lengths = pc.binary_length(value)
     if array.null_count:
         there = array.is_valid()
         lengths, value = pc.if_else(there, lengths, -1), pc.if_else(there, value, _NOTHING)
-    return [_Fixed(">i4", lengths.to_numpy()), value]
+    return [_FixedWidth(">i4", lengths.to_numpy()), value]
 
 
-def _joined(pieces: Sequence[_Piece], rows: int) -> pa.LargeBinaryArray:
+def _joined(pieces: Sequence[_Values], rows: int) -> pa.LargeBinaryArray:
     """Each row's pieces, one behind another."""
     parts: list[Any] = []
-    run: list[_Fixed] = []
+    run: list[_FixedWidth] = []
     for piece in [*pieces, None]:
-        if isinstance(piece, _Fixed):
+        if isinstance(piece, _FixedWidth):
             run.append(piece)
             continue
         if run:
@@ -110,7 +110,7 @@ def _joined(pieces: Sequence[_Piece], rows: int) -> pa.LargeBinaryArray:
     return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _NOTHING)
 
 
-def _records(run: Sequence[_Fixed], rows: int) -> pa.LargeBinaryArray:
+def _records(run: Sequence[_FixedWidth], rows: int) -> pa.LargeBinaryArray:
     records = np.empty(rows, dtype=[(str(n), fixed.kind, fixed.shape) for n, fixed in enumerate(run)])
     for number, fixed in enumerate(run):
         records[str(number)] = fixed.values
@@ -132,15 +132,15 @@ def _data(binary: pa.LargeBinaryArray) -> memoryview:
     return memoryview(binary.buffers()[2] or b"")[offsets[0] : offsets[-1]]
 
 
-def _arrays(array: Any, wire: Wire) -> pa.LargeBinaryArray:
+def _arrays(array: Any, wire: ColumnEncoding) -> pa.LargeBinaryArray:
     """Lists as arrays of one dimension: a header, and the elements as fields."""
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
     elements = array.flatten()
-    fields = _joined(_field(elements, Wire(wire.column, wire.kind)), len(elements))
+    fields = _joined(_field(elements, ColumnEncoding(wire.column, wire.kind)), len(elements))
     bounds = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
     body = _binary(_data(fields), _offsets(fields)[bounds] - _offsets(fields)[0])
-    head = [_Fixed(">i4", (lengths > 0).astype(np.int32)), _Fixed(">i4", 0), _Fixed(">i4", wire.oid)]
-    extent = [_Fixed(">i4", lengths), _Fixed(">i4", 1)]
+    head = [_FixedWidth(">i4", (lengths > 0).astype(np.int32)), _FixedWidth(">i4", 0), _FixedWidth(">i4", wire.oid)]
+    extent = [_FixedWidth(">i4", lengths), _FixedWidth(">i4", 1)]
     rows = len(array)
     sized = pc.if_else(pa.array(lengths > 0), _joined(extent, rows), _NOTHING)
     return pc.binary_join_element_wise(_joined(head, rows), sized, body, _NOTHING)
@@ -152,8 +152,8 @@ def _arrays(array: Any, wire: Wire) -> pa.LargeBinaryArray:
 def _numbers(kind: str, arrow: pa.DataType) -> Any:
     """Numbers, checked for their range."""
 
-    def values(array: Any) -> _Fixed:
-        return _Fixed(kind, pc.fill_null(array.cast(arrow), 0).to_numpy(zero_copy_only=False))
+    def values(array: Any) -> _FixedWidth:
+        return _FixedWidth(kind, pc.fill_null(array.cast(arrow), 0).to_numpy(zero_copy_only=False))
 
     return values
 
@@ -161,22 +161,22 @@ def _numbers(kind: str, arrow: pa.DataType) -> Any:
 def _since(kind: str, arrow: pa.DataType, unit: pa.DataType, epoch: int) -> Any:
     """Dates and times, counted from PostgreSQL's epoch."""
 
-    def values(array: Any) -> _Fixed:
+    def values(array: Any) -> _FixedWidth:
         whole = pc.fill_null(array.cast(unit).cast(arrow), 0).to_numpy(zero_copy_only=False)
-        return _Fixed(kind, whole - epoch)
+        return _FixedWidth(kind, whole - epoch)
 
     return values
 
 
-def _instants(array: Any) -> _Fixed:
+def _instants(array: Any) -> _FixedWidth:
     unit = pa.timestamp("us", array.type.tz)
-    return _Fixed(">i8", pc.fill_null(array.cast(unit).cast(pa.int64()), 0).to_numpy() - _EPOCH_MICROSECONDS)
+    return _FixedWidth(">i8", pc.fill_null(array.cast(unit).cast(pa.int64()), 0).to_numpy() - _EPOCH_MICROSECONDS)
 
 
-def _intervals(array: Any) -> _Fixed:
+def _intervals(array: Any) -> _FixedWidth:
     """Microseconds, and neither days nor months."""
     whole = pc.fill_null(array.cast(pa.duration("us")).cast(pa.int64()), 0).to_numpy()
-    return _Fixed(">i8", np.column_stack((whole, np.zeros_like(whole))), (2,))
+    return _FixedWidth(">i8", np.column_stack((whole, np.zeros_like(whole))), (2,))
 
 
 def _bytes(array: Any) -> pa.LargeBinaryArray:
@@ -187,15 +187,15 @@ def _jsonb(array: Any) -> pa.LargeBinaryArray:
     return pc.binary_join_element_wise(_JSONB, _bytes(array), _NOTHING)
 
 
-def _uuids(array: Any) -> _Fixed:
+def _uuids(array: Any) -> _FixedWidth:
     digits = pc.replace_substring(pc.fill_null(array, "0" * 32), "-", "")
     if not pc.all(pc.equal(pc.binary_length(digits), 32)).as_py():
         raise ValueError("a UUID has 32 hexadecimal digits")
     whole = bytes.fromhex(bytes(_data(digits.cast(pa.large_binary()))).decode())
-    return _Fixed("V16", np.frombuffer(whole, "V16"))
+    return _FixedWidth("V16", np.frombuffer(whole, "V16"))
 
 
-def _decimals(array: Any) -> _Fixed:
+def _decimals(array: Any) -> _FixedWidth:
     """Digits to the base of 10,000, as many for each row as the type may need: the server drops zeros at both ends."""
     whole = not pa.types.is_decimal(array.type)
     if whole:
@@ -221,7 +221,7 @@ def _decimals(array: Any) -> _Fixed:
         for place in reversed(range(first, last)):
             digits[:, place] = left % base
             left = left // base
-    return _Fixed(">i2", digits, (digits.shape[1],))
+    return _FixedWidth(">i2", digits, (digits.shape[1],))
 
 
 _VALUES: dict[str, Any] = {

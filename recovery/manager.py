@@ -9,21 +9,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from recovery.operator import byhand, listing, suspension
+from recovery.operator import commands, listing, suspension
 from recovery.operator.audit import AuditEntry, audit_entries, audited
 from recovery.plugins import instances
-from recovery.scan import kept
-from recovery.scan.evidence import Snapshot, take_snapshot
+from recovery.scan import saved
+from recovery.scan.datasources import RecoverableDatasource, RecoveryDatasources
+from recovery.scan.discovered import DiscoveredDatasources
 from recovery.scan.expiry import SCANNERS, Expired, Expiry, ExpiryScanner, expired
-from recovery.scan.further import DiscoveredDatasources
 from recovery.scan.modules import DecidedModule, MarkedModule, Module, OrphanModule
 from recovery.scan.orphans import FILTERS, OrphanFilter, voters
+from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import RepeatFilter, ScanRecorder, ScanReport, describe_error
-from recovery.scan.sites import RecoverableDatasource, RecoveryDatasources
+from recovery.scan.snapshot import Snapshot, take_snapshot
 from recovery.scan.staging import StagingModule
-from recovery.scan.work import RecoveryPass
 from recovery.service.alarms import unconfigured
-from recovery.service.watch import LastScan
+from recovery.service.last_scan import LastScan
 from txpool import metrics
 from txpool.config.settings import DataSourceSettings, RecoverySettings
 from txpool.datasource import DataSource
@@ -132,9 +132,9 @@ class RecoveryManager:
             seconds = time.monotonic() - begun
             report = account.report()
             if passes:
-                kept.keep_errors(log, {left.gid: left.error for left in report.left_alone if left.error})
+                saved.keep_errors(log, {left.gid: left.error for left in report.left_alone if left.error})
             self._last = self.watch.completed(
-                evidence, sites, report, self._datasources, kept=kept.read(log), seconds=seconds, passes=len(passes)
+                evidence, sites, report, self._datasources, kept=saved.read(log), seconds=seconds, passes=len(passes)
             )
             return self._last
 
@@ -199,7 +199,7 @@ class RecoveryManager:
         with self._opened() as log:
             sites = self._recovery_datasources(log)
             evidence = self._read_only_snapshot(log, sites)
-            return listing.in_doubt(evidence, sites, kept.read(log))
+            return listing.in_doubt(evidence, sites, saved.read(log))
 
     def show(self, gtrid: str) -> listing.InDoubt | None:
         """All that is known of one transaction; None where nothing is. Errors: LogError, ProgrammingError."""
@@ -207,9 +207,9 @@ class RecoveryManager:
             sites = self._recovery_datasources(log)
             noted = [each for found in expired(log) if found.name == gtrid for each in found.heuristics]
             evidence = self._read_only_snapshot(log, sites)
-            gtrid = byhand.checked(gtrid)
+            gtrid = commands.checked(gtrid)
             history = audit_entries(log, gtrid)
-            return listing.show(evidence, sites, gtrid, expired=noted, history=history, kept=kept.read(log))
+            return listing.show(evidence, sites, gtrid, expired=noted, history=history, kept=saved.read(log))
 
     def _read_only_snapshot(self, log: DecisionLog, sites: RecoveryDatasources) -> Snapshot:
         evidence = take_snapshot(log, sites, fence=False)
@@ -224,11 +224,11 @@ class RecoveryManager:
 
     def commit(self, gtrid: str, reason: str = "") -> ScanReport:
         """Commit now what is decided already. Errors: LogError, ProgrammingError where it is not decided."""
-        return self._by_hand("commit", gtrid, reason, byhand.commit)
+        return self._by_hand("commit", gtrid, reason, commands.commit)
 
     def rollback(self, gtrid: str, reason: str = "") -> ScanReport:
         """Take the transaction's key and roll it back. Errors: LogError, ProgrammingError where it is decided."""
-        return self._by_hand("rollback", gtrid, reason, byhand.rollback)
+        return self._by_hand("rollback", gtrid, reason, commands.rollback)
 
     def forget(self, gtrid: str, reason: str = "") -> int:
         """Dismiss the heuristic outcomes of a transaction that is over; how many there were.
@@ -236,8 +236,8 @@ class RecoveryManager:
         Errors: LogError, ProgrammingError where there is none, or where it is not over or another node's,
         OperationalError where a datasource does not answer.
         """
-        with self._scanning, self._opened() as log, audited(log, "forget", byhand.checked(gtrid), reason):
-            return byhand.forget(log, self._recovery_datasources(log), gtrid)
+        with self._scanning, self._opened() as log, audited(log, "forget", commands.checked(gtrid), reason):
+            return commands.forget(log, self._recovery_datasources(log), gtrid)
 
     def forget_datasource(self, name: str, reason: str = "") -> int:
         """Retire the log's notes that our nodes prepare in a datasource; how many there were.
@@ -246,15 +246,15 @@ class RecoveryManager:
         listed there, OperationalError where the database does not answer.
         """
         with self._scanning, self._opened() as log, audited(log, "forget --datasource", "", f"{name}: {reason}"):
-            return byhand.forget_datasource(log, self._recovery_datasources(log), name, self._has_living_process)
+            return commands.forget_datasource(log, self._recovery_datasources(log), name, self._has_living_process)
 
     def _has_living_process(self, node: str) -> bool:
         """Whether any process of a node lives."""
         with self._opened(node) as log:
             return IncarnationState.ALIVE in log.incarnations().values()
 
-    def _by_hand(self, command: str, gtrid: str, reason: str, act: byhand.Act) -> ScanReport:
-        with self._scanning, self._opened() as log, audited(log, command, byhand.checked(gtrid), reason) as reports:
+    def _by_hand(self, command: str, gtrid: str, reason: str, act: commands.Act) -> ScanReport:
+        with self._scanning, self._opened() as log, audited(log, command, commands.checked(gtrid), reason) as reports:
             account = ScanRecorder(self._repeats)
             act(log, self._recovery_datasources(log), account, gtrid)
             reports.append(account.report())

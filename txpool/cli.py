@@ -45,7 +45,7 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the server's data too.")] = False,
 ) -> None:
     """Write real data into three databases in one transaction; fail, be killed, recover; show that nothing is torn."""
-    from txpool.demo.play import run_scenarios
+    from txpool.demo.scenarios import run_scenarios
 
     console = Console(highlight=False, emoji=False)
     try:

@@ -17,7 +17,7 @@ from txpool.dbapi.connection import Connection
 from txpool.dbapi.enlistment import Enlistment
 from txpool.errors import ConfigurationError
 from txpool.finishing import LIMIT, finish
-from txpool.jobs.announcing import publish
+from txpool.jobs.properties import publish
 from txpool.pool import Pool, PoolStatistics
 from txpool.pool.pooled import Pooled
 from txpool.resources.base import (
@@ -30,11 +30,11 @@ from txpool.resources.base import (
     XidsTable,
 )
 from txpool.resources.cleanup import CleanupQueue
+from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.drivers import make_driver
 from txpool.resources.handles import HANDLES
 from txpool.resources.local import LocalBranch
 from txpool.resources.marked import MarkedBranch as MarkedLocal
-from txpool.resources.patience import NO_DEADLINES, Deadlines
 from txpool.resources.postgresql.adopted import AdoptedBranch, PhaseTwoConnection
 from txpool.resources.postgresql.branch import PostgreSQLBranch, PostgreSQLRecovery
 from txpool.resources.postgresql.driver import configured_user

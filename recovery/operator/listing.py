@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from recovery.operator.audit import AuditEntry
-from recovery.scan.evidence import OTHER_DATABASE, CoordinatorState, Snapshot
-from recovery.scan.kept import SavedForPeople
-from recovery.scan.sites import RecoveryDatasources
+from recovery.scan.datasources import RecoveryDatasources
+from recovery.scan.saved import SavedForPeople
+from recovery.scan.snapshot import OTHER_DATABASE, CoordinatorState, Snapshot
 from txpool.log.base import Heuristic, IncarnationState
 from txpool.resources.base import BranchRecord
-from txpool.tm.remarks import NOTE
+from txpool.tm.annotations import NOTE
 from txpool.xid import Xid, split_gtrid
 
 

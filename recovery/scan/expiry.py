@@ -25,8 +25,8 @@ from enum import Enum
 from functools import partial
 from typing import Protocol
 
-from recovery.scan.evidence import CoordinatorState, Snapshot
-from recovery.scan.work import RecoveryPass
+from recovery.scan.recovery_pass import RecoveryPass
+from recovery.scan.snapshot import CoordinatorState, Snapshot
 from txpool.log.base import DecisionLog, Heuristic, IncarnationState, SideRecord
 from txpool.log.formats import pack, unpack
 from txpool.xid import split_gtrid

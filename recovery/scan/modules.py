@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from recovery.scan.evidence import CoordinatorState, Snapshot, same_identity
+from recovery.scan.datasources import ListedBranch
 from recovery.scan.orphans import OrphanFilter, OrphanVote, poll
+from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import describe_error
-from recovery.scan.sites import ListedBranch
-from recovery.scan.work import RecoveryPass
+from recovery.scan.snapshot import CoordinatorState, Snapshot, same_identity
 from txpool import failpoints
 from txpool.errors import ConfigurationError, OperationalError
 from txpool.resources.base import MarkedRow

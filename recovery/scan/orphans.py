@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from recovery.scan.evidence import CoordinatorState, Snapshot
+from recovery.scan.snapshot import CoordinatorState, Snapshot
 from txpool.xid import Xid
 
 

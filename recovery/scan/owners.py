@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
+from recovery.scan.datasources import ListedBranch
 from recovery.scan.report import describe_error
-from recovery.scan.sites import ListedBranch
-from txpool.log.sites import LocationNote
+from txpool.log.locations import LocationNote
 
 
 class BranchOwners:

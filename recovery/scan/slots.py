@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
+from recovery.scan.datasources import RecoveryDatasources
 from recovery.scan.report import describe_error
-from recovery.scan.sites import RecoveryDatasources
 from txpool.resources.base import PreparedSlots
 
 logger = logging.getLogger("txpool.recovery")

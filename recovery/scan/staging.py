@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 
-from recovery.scan.evidence import CoordinatorState, Snapshot
 from recovery.scan.modules import tombstone
+from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import describe_error
-from recovery.scan.work import RecoveryPass
+from recovery.scan.snapshot import CoordinatorState, Snapshot
 from txpool.resources.postgresql.staging import StagingTable
 
 logger = logging.getLogger("txpool.recovery")

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from recovery.operator.listing import InDoubt
-from recovery.scan.evidence import Snapshot
 from recovery.scan.report import Alarm, AlarmKind
+from recovery.scan.snapshot import Snapshot
 from txpool.config.settings import RecoverySettings
-from txpool.log.sites import LocationNote
+from txpool.log.locations import LocationNote
 from txpool.resources.base import PreparedSlots
 
 logger = logging.getLogger("txpool.recovery")

@@ -13,7 +13,7 @@ from importlib.resources import files
 from string import Template
 
 from recovery.operator.listing import BranchState, InDoubt
-from recovery.service.watch import DatasourceStatus, LastScan, Overview
+from recovery.service.last_scan import DatasourceStatus, LastScan, Overview
 from txpool.pool import PoolStatistics
 
 _HTML = files("recovery").joinpath("page.html").read_text(encoding="utf-8")

@@ -8,14 +8,14 @@ from tests.crash.explorer.scenarios import ADOPTED, FORGED, FORGED_MARKED, FORGE
 from tests.crash.mutating import Edit, Mutation
 
 _PREPARE = "txpool.tm.coordinator:Coordinator._prepare"
-_MARKED_BY = "recovery.scan.evidence:Evidence.marked_by"
-_DISPUTED = "recovery.scan.evidence:Evidence.disputed"
+_MARKED_BY = "recovery.scan.snapshot:Snapshot.marked_by"
+_DISPUTED = "recovery.scan.snapshot:Snapshot.disputed"
 _UNIT = "tests/unit/test_recovery_foreign.py::"
 
-_NOTED = "    for branch in self._branches:\n        self._required_log.note_site(branch.site)\n"
+_NOTED = "    for branch in self._branches:\n        self._required_log.note_location(branch.location)\n"
 _STARTED = "    for branch in self._branches:\n        branch.start_prepare()\n"
 
-_BELIEVED = Edit("recovery.scan.owners:Owners.counts", "if branch.counts(self._of(branch)):", "if True:")
+_BELIEVED = Edit("recovery.scan.owners:BranchOwners.is_ours", "if branch.prepared_by(self._of(branch)):", "if True:")
 
 MUTATIONS = (
     Mutation(
@@ -36,7 +36,7 @@ MUTATIONS = (
     Mutation(
         "31 absence",
         "a branch whose owner is gone is taken for ours",
-        (Edit("recovery.scan.sites:Seen.counts", "self.roles is None", "not self.roles"),),
+        (Edit("recovery.scan.datasources:ListedBranch.prepared_by", "self.roles is None", "not self.roles"),),
         scenario=replace(FORGED, name="two, forged, nobody's", ownerless=True, fates=0),
         found="stays prepared",
         test=_UNIT + "test_31_it_counts_by_the_noted_role_and_by_the_configured_one_where_there_were_no_notes",
@@ -48,7 +48,7 @@ MUTATIONS = (
         "test_the_server_tells_who_may_have_prepared_it_and_whose_role_is_gone_is_nobodys",
         real=(
             Edit(
-                "txpool.resources.postgresql.branch:PostgreSQLManager.recover",
+                "txpool.resources.postgresql.branch:PostgreSQLRecovery.recover",
                 "None if own else",
                 "None if own or not roles else",
             ),
@@ -83,14 +83,14 @@ MUTATIONS = (
     Mutation(
         "31 identity",
         "a stranger's branch in another database keeps the row whose names it has taken",
-        (Edit("recovery.scan.modules:_is_gone", "agree(named[branch.xid], branch.identity)", "True"),),
+        (Edit("recovery.scan.modules:_is_gone", "same_identity(named[branch.xid], branch.identity)", "True"),),
         scenario=FORGED_TWO,
         found="stays behind",
     ),
     Mutation(
         "31 adoption",
         "a retry adopts what anybody has prepared under an attempt's name",
-        (Edit("txpool.spark.commit.listing:list_attempts", "if branch.counts(()) and not branch.elsewhere", ""),),
+        (Edit("txpool.spark.commit.listing:list_attempts", "if branch.prepared_by(()) and not branch.elsewhere", ""),),
         scenario=ADOPTED,
     ),
     Mutation(
@@ -114,8 +114,8 @@ MUTATIONS = (
         (
             Edit(
                 _PREPARE,
-                "        self._required_log.note_site(branch.site)\n",
-                "        try:\n            self._required_log.note_site(branch.site)\n"
+                "        self._required_log.note_location(branch.location)\n",
+                "        try:\n            self._required_log.note_location(branch.location)\n"
                 "        except Exception:\n            pass\n",
             ),
         ),
@@ -125,7 +125,7 @@ MUTATIONS = (
     Mutation(
         "33 reach",
         "recovery does not look where only a note leads",
-        (Edit("recovery.scan.evidence:gather", "sites.listings(log.sites())", "sites.listings()"),),
+        (Edit("recovery.scan.snapshot:take_snapshot", "sites.listings(log.locations())", "sites.listings()"),),
         scenario=UNNOTED,
         found="stays prepared",
         test=_UNIT + "test_33_a_branch_where_only_the_note_leads_ends_and_is_told",

@@ -16,13 +16,13 @@ MUTATIONS = (
     Mutation(
         "4",
         "no decision is written before the first COMMIT",
-        (Edit(_C + "_decide", "self._decider.record(self._unit.gtrid, records)", "pass"),),
+        (Edit(_C + "_decide", "self._decision_store.record(self._request.gtrid, records)", "pass"),),
         scenario=TWO,
     ),
     Mutation(
         "5",
         "no finished mark where something is unaccounted for",
-        (Edit(_C + "_let_go", "log.finish(self._unit.gtrid)", "pass"),),
+        (Edit(_C + "_forget", "log.finish(self._request.gtrid)", "pass"),),
         scenario=TWO,
         found="stays prepared",
     ),
@@ -31,9 +31,9 @@ MUTATIONS = (
         "a finished mark that could not be written is not tried again",
         (
             Edit(
-                "txpool.tm.coordinator:Coordinator._let_go",
+                "txpool.tm.coordinator:Coordinator._forget",
                 "log, wanted =",
-                "self._result.untold = False\n    log, wanted =",
+                "self._result.unreported = False\n    log, wanted =",
             ),
         ),
         scenario=replace(TWO, fates=2, leases=0),
@@ -42,7 +42,13 @@ MUTATIONS = (
     Mutation(
         "7b",
         "the coordinator forgets what has not answered",
-        (Edit(_C + "_let_go", "if self._unit.loose_ends or set(self._ended.values()) - {wanted}:", "if False:"),),
+        (
+            Edit(
+                _C + "_forget",
+                "if self._request.late_branches or set(self._outcomes.values()) - {wanted}:",
+                "if False:",
+            ),
+        ),
         scenario=TWO,
     ),
     Mutation(
@@ -51,7 +57,7 @@ MUTATIONS = (
         (
             Edit(
                 _C + "_mark",
-                "self._required_log.point(self._unit.gtrid, make_pointer(marked.datasource, marked.identity()))",
+                "self._required_log.point(self._request.gtrid, make_pointer(marked.datasource, marked.identity()))",
                 "pass",
             ),
         ),
@@ -68,7 +74,7 @@ MUTATIONS = (
     Mutation(
         "11",
         "a decision is not refused when fenced",
-        (Edit("txpool.log.memory:MemoryLog._admit", "is Life.FENCED", "is None"),),
+        (Edit("txpool.log.memory:MemoryLog._admit", "is IncarnationState.FENCED", "is None"),),
         scenario=TWO,
         test="tests/unit/test_log_store.py::test_11_a_decision_is_refused_when_its_incarnation_was_fenced_by_another[sqlite]",
         real=(Edit("txpool.log.sqlite:_RECORD", " AND fenced = 0", ""),),
@@ -78,9 +84,10 @@ MUTATIONS = (
         "an unknown decision is looked up",
         (
             Edit(
-                _C + "_establish",
-                "settled = self._decider.abort(self._unit.gtrid)",
-                "settled = Settled.COMMITTED if self._unit.gtrid in self._log.decisions() else Settled.ABORTED",
+                _C + "_resolve",
+                "settled = self._decision_store.abort(self._request.gtrid)",
+                "decided = self._request.gtrid in self._log.decisions()\n"
+                "    settled = Resolution.COMMITTED if decided else Resolution.ABORTED",
             ),
         ),
         scenario=TWO,
@@ -90,9 +97,9 @@ MUTATIONS = (
         "in doubt, it is marked finished before the abort record has won",
         (
             Edit(
-                _C + "_establish",
-                "    settled = self._decider",
-                "    self._log.finish(self._unit.gtrid)\n    settled = self._decider",
+                _C + "_resolve",
+                "    settled = self._decision_store",
+                "    self._log.finish(self._request.gtrid)\n    settled = self._decision_store",
             ),
         ),
         scenario=replace(TWO, fates=2),
@@ -100,7 +107,7 @@ MUTATIONS = (
     Mutation(
         "15",
         "a fenced coordinator that finds no decision says rolled back",
-        (Edit(_C + "_establish", "elif self._fenced():", "elif False:"),),
+        (Edit(_C + "_resolve", "elif self._fenced():", "elif False:"),),
         scenario=TWO,
         found="FALSE",
     ),
@@ -109,11 +116,11 @@ MUTATIONS = (
         "the fence is read before the abort record has won",
         (
             Edit(
-                _C + "_establish",
-                "    settled = self._decider",
-                "    fenced = self._fenced()\n    settled = self._decider",
+                _C + "_resolve",
+                "    settled = self._decision_store",
+                "    fenced = self._fenced()\n    settled = self._decision_store",
             ),
-            Edit(_C + "_establish", "elif self._fenced():", "elif fenced:"),
+            Edit(_C + "_resolve", "elif self._fenced():", "elif fenced:"),
         ),
         scenario=TWO,
         found="FALSE",
@@ -134,7 +141,7 @@ MUTATIONS = (
     Mutation(
         "19b",
         "no look for a fence between row and COMMIT, where branches were prepared before",
-        (Edit(_C + "_mark", "if self._unit.adopted and self._fenced():", "if False:"),),
+        (Edit(_C + "_mark", "if self._request.adopted and self._fenced():", "if False:"),),
         scenario=POINTER,
     ),
     Mutation("20", "INSERT and COMMIT of the row are one message", flaw="one message", scenario=MARKED),
@@ -142,7 +149,7 @@ MUTATIONS = (
         "21",
         "the row names the votes so far",
         (
-            Edit(_C + "_mark", "(*self._branches, *self._unit.adopted)", "self._voted"),
+            Edit(_C + "_mark", "(*self._branches, *self._request.adopted)", "self._voted"),
             Edit(_C + "_decide", "[b.record for b in voted]", "[b.record for b in voted[:1]]"),
         ),
         scenario=replace(MARKED_TWO, fates=0),
@@ -158,7 +165,7 @@ MUTATIONS = (
         real=(
             Edit(
                 "txpool.resources.marked:MarkedBranch.record",
-                "self._xids.seal(self._raw, self._where, branches)",
+                "self._xids.commit(self._raw, self._row, branches)",
                 "self._dialect.commit(self._raw)",
             ),
         ),
@@ -169,7 +176,7 @@ MUTATIONS = (
         (
             Edit(
                 _C + "_decide",
-                "    if self._marked is None and not voted:\n        self._end_undecided()\n",
+                "    if self._marked is None and not voted:\n        self._finish_undecided()\n",
                 "    if self._marked is None and len(voted) < 2:\n        self.phase = Phase.COMMIT\n",
             ),
         ),
@@ -183,7 +190,9 @@ MUTATIONS = (
         "test_25_another_process_may_decide_for_the_living_incarnation_that_named_the_gtrid[sqlite]",
         real=(
             Edit(
-                "txpool.log.sqlite:SqliteLog.record", "split_gtrid(gtrid).incarnation", "self._own and self._own.name"
+                "txpool.log.sqlite:SqliteLog.record",
+                "split_gtrid(gtrid).incarnation",
+                "self._current and self._current.name",
             ),
         ),
     ),
@@ -204,18 +213,22 @@ MUTATIONS = (
     Mutation(
         "28",
         "a coordinator that leaves losers behind marks nothing finished",
-        (Edit(_C + "_let_go", "if self._unit.loose_ends or set(", "if set("),),
+        (Edit(_C + "_forget", "if self._request.late_branches or set(", "if set("),),
         scenario=replace(TASKS, name="one+task, a loser", loser=True, fates=0),
         found="stays prepared",
         test="tests/unit/test_recovery_rules.py::test_28_a_branch_that_the_decision_does_not_name_rolls_back_beside_it",
         real=(
-            Edit("recovery.scan.work:Work.settle", 'self.roll_back(branch, "the decision does not name it")', "pass"),
+            Edit(
+                "recovery.scan.recovery_pass:RecoveryPass.settle",
+                'self.roll_back(branch, "the decision does not name it")',
+                "pass",
+            ),
         ),
     ),
     Mutation(
         "30",
         "a lost reply to a one-phase COMMIT is a rollback",
-        (Edit(_C + "_one_phase", "if answer in (Answer.UNKNOWN, Answer.LOST):", "if False:"),),
+        (Edit(_C + "_one_phase", "if answer in (BranchOutcome.UNKNOWN, BranchOutcome.LOST):", "if False:"),),
         scenario=ONE,
         found="FALSE: rollback",
     ),
@@ -244,13 +257,19 @@ MUTATIONS = (
         "timeout",
         "a timeout stops what decides",
         test="tests/crash/test_hanging.py::test_the_timeout_never_cancels_what_decides",
-        real=(Edit("txpool.tm.transaction:Transaction._seal", "self._sealed = self._doom is None", "pass"),),
+        real=(
+            Edit(
+                "txpool.tm.transaction:Transaction._begin_decision",
+                "self._deciding = self._rollback_cause is None",
+                "pass",
+            ),
+        ),
     ),
     Mutation(
         "phase two",
         "commit() waits for ever for a database that hangs",
         test="tests/crash/test_hanging.py::test_a_session_that_stands_still_in_phase_two_is_left_to_recovery[log-phase-two-wait]",
-        real=(Edit("txpool.resources.patience:Patience.end", "if self._wait is None:", "if True:"),),
+        real=(Edit("txpool.resources.deadlines:Deadlines.after_decision", "if self._wait is None:", "if True:"),),
     ),
     Mutation(
         "false yes",
@@ -266,7 +285,7 @@ MUTATIONS = (
             ),
             Edit(
                 "txpool.resources.postgresql.branch:PostgreSQLBranch.await_prepare",
-                'raise self._no("the database answered PREPARE TRANSACTION by ROLLBACK")',
+                'raise self._refuse("the database answered PREPARE TRANSACTION by ROLLBACK")',
                 "return Vote.COMMIT",
             ),
         ),

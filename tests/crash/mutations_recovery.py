@@ -7,13 +7,13 @@ from dataclasses import replace
 from tests.crash.explorer.scenarios import MARKED, POINTER, TWO
 from tests.crash.mutating import Edit, Mutation
 
-_GATHER = "recovery.scan.evidence:gather"
-_MARKED_END = "recovery.scan.modules:end"
+_GATHER = "recovery.scan.snapshot:take_snapshot"
+_MARKED_END = "recovery.scan.modules:finish_branches"
 _TOMBSTONE = "recovery.scan.modules:tombstone"
 
-_ASKED = "return table.tombstone(gtrid, work.evidence.identity_of(gtrid))"
+_ASKED = "return table.tombstone(gtrid, work.snapshot.identity_of(gtrid))"
 
-_LISTED = "    listings, silent = sites.listings(log.sites())\n"
+_LISTED = "    listings, silent = sites.listings(log.locations())\n"
 _LIVES = "    lives = log.incarnations()\n"
 _FINISHED = "    finished = log.finished()\n"
 _READ = "    pointers, decisions, aborted = log.pointers(), log.decisions(), log.aborted()\n"
@@ -48,14 +48,20 @@ MUTATIONS = (
     Mutation(
         "6b",
         "a marked row goes with a listing that was taken before the answers",
-        (Edit("recovery.scan.modules:clean", "work.sites.listings()", "work.evidence.listings, work.evidence.silent"),),
+        (
+            Edit(
+                "recovery.scan.modules:delete_finished",
+                "work.datasources.listings()",
+                "work.snapshot.listings, work.snapshot.silent",
+            ),
+        ),
         flaw="believed",
         scenario=replace(MARKED, name="one+marked, held", evidence=False, holds=True, leases=0),
     ),
     Mutation(
         "7",
         "recovery forgets what has not answered",
-        (Edit("recovery.scan.work:Work.settle", "return all(answers)", "return True"),),
+        (Edit("recovery.scan.recovery_pass:RecoveryPass.settle", "return all(answers)", "return True"),),
         scenario=TWO,
     ),
     Mutation(
@@ -65,7 +71,7 @@ MUTATIONS = (
             Edit(
                 _TOMBSTONE,
                 _ASKED,
-                'row = table.tombstone(gtrid + "0", work.evidence.identity_of(gtrid))\n'
+                'row = table.tombstone(gtrid + "0", work.snapshot.identity_of(gtrid))\n'
                 '    return __import__("dataclasses").replace(row, gtrid=gtrid)',
             ),
         ),
@@ -100,11 +106,11 @@ MUTATIONS = (
         "17",
         "a tombstone that was met is taken for a row",
         (
-            Edit(_MARKED_END, "if row.committed:", "if row.committed or work.evidence.row(row.gtrid) is not None:"),
+            Edit(_MARKED_END, "if row.committed:", "if row.committed or work.snapshot.row(row.gtrid) is not None:"),
             Edit(
                 _MARKED_END,
                 "row.branches,",
-                "row.branches or tuple(branch.record for branch in work.evidence.seen(row.gtrid)),",
+                "row.branches or tuple(branch.record for branch in work.snapshot.listed_branches(row.gtrid)),",
             ),
         ),
         scenario=replace(MARKED, name="one+marked, two recoverers", recoverers=2, fates=0),
@@ -130,7 +136,7 @@ MUTATIONS = (
     Mutation(
         "23",
         "recovery acts on what it reads without a durable write",
-        (Edit("recovery.scan.evidence:_Fences.build", "self._log.fence(name)", "pass"),),
+        (Edit("recovery.scan.snapshot:_Fences.build", "self._log.fence(name)", "pass"),),
         scenario=_DISK,
         test="tests/unit/test_log_sqlite.py::test_18_23_24_whoever_meets_what_was_written_writes_it_again",
         real=(Edit("txpool.log.sqlite:_fence", "fenced = fenced + 1", "fenced = 1"),),
@@ -140,7 +146,7 @@ MUTATIONS = (
         "recovery presumes abort without a durable fence",
         (
             Edit(
-                "recovery.scan.evidence:_Fences.build",
+                "recovery.scan.snapshot:_Fences.build",
                 "self._log.fence(name)",
                 "self._log.decisions() and self._log.fence(name)",
             ),
@@ -153,8 +159,8 @@ MUTATIONS = (
         (
             Edit(
                 "txpool.log.memory:MemoryLog.fence",
-                "self._disk.lives[incarnation] = Life.FENCED",
-                "del self._disk.lives[incarnation]",
+                "self._disk.states[incarnation] = IncarnationState.FENCED",
+                "del self._disk.states[incarnation]",
             ),
         ),
         scenario=TWO,
@@ -170,7 +176,7 @@ MUTATIONS = (
     Mutation(
         "heuristic",
         "recovery keeps no record of a branch that a person has ended otherwise",
-        (Edit("recovery.scan.work:Work._heuristic", "self.log.note(found)", "pass"),),
+        (Edit("recovery.scan.recovery_pass:RecoveryPass._heuristic", "self.log.record_heuristic(found)", "pass"),),
         scenario=replace(TWO, name="two, a person meddles", meddles=True, leases=0),
         found="UNTOLD",
     ),
@@ -180,7 +186,7 @@ MUTATIONS = (
         (Edit(_TOMBSTONE, _ASKED, "return table.tombstone(gtrid)"),),
         scenario=replace(MARKED, name="one+marked, astray", strays=1, leases=0),
         test="tests/integration/test_recovery.py::test_another_table_of_marks_has_not_answered",
-        real=(Edit("txpool.resources.xids:Xids._require", "identity and found[0] != identity", "False"),),
+        real=(Edit("txpool.resources.xids:Xids._require_identity", "identity and found[0] != identity", "False"),),
     ),
     Mutation(
         "pointer's identity",
@@ -197,7 +203,13 @@ MUTATIONS = (
     Mutation(
         "by hand",
         "a rollback by hand deletes the tombstone of a process that is only taken for dead",
-        (Edit("recovery.operator.byhand:_is_over", "not in (Standing.ALIVE, Standing.DEAD)", "is not Standing.ALIVE"),),
+        (
+            Edit(
+                "recovery.operator.commands:_is_over",
+                "not in (CoordinatorState.ALIVE, CoordinatorState.DEAD)",
+                "is not CoordinatorState.ALIVE",
+            ),
+        ),
         scenario=replace(POINTER, name="task+marked, rollback by hand", operator="rollback", recoverers=0),
     ),
 )

@@ -31,6 +31,6 @@ MUTATIONS = (
         "bypass late",
         "a job counts as begun after the transaction when its tasks ask after that",
         test="tests/spark/test_bypass.py::test_threads_of_the_driver",
-        real=(Edit("txpool.jobs.announcing:judge", "job < ends[gtrid]", "False"),),
+        real=(Edit("txpool.jobs.properties:begun_within", "job < ends[gtrid]", "False"),),
     ),
 )

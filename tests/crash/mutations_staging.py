@@ -12,14 +12,18 @@ MUTATIONS = (
         "staged rows are moved without being counted",
         test=_TESTS + "test_rows_that_a_server_crash_has_emptied_are_missed",
         real=(
-            Edit("txpool.spark.table.moving:Move._require_rows", "if there.get(attempt, 0) != reported:", "if False:"),
+            Edit(
+                "txpool.spark.table.merge:StagingMerge._require_rows",
+                "if there.get(attempt, 0) != reported:",
+                "if False:",
+            ),
         ),
     ),
     Mutation(
         "29 fence",
         "recovery drops staging tables before their process is fenced",
         test=_TESTS + "test_recovery_leaves_the_staging_table_of_a_living_driver",
-        real=(Edit("recovery.scan.staging:StagingModule.run", "work.evidence.ended(table.gtrid)", "True"),),
+        real=(Edit("recovery.scan.staging:StagingModule.run", "work.snapshot.ended(table.gtrid)", "True"),),
     ),
     Mutation(
         "29 tombstone",
@@ -28,7 +32,11 @@ MUTATIONS = (
             "tests/spark/test_write_table_lost.py::test_a_marked_databases_staging_table_is_swept_behind_its_tombstone"
         ),
         real=(
-            Edit("recovery.scan.staging:StagingModule._drop", "if datasource in work.sites.tables and", "if False and"),
+            Edit(
+                "recovery.scan.staging:StagingModule._drop",
+                "if datasource in work.datasources.tables and",
+                "if False and",
+            ),
         ),
     ),
     Mutation(
@@ -46,7 +54,7 @@ MUTATIONS = (
         ),
         real=(
             Edit(
-                "recovery.scan.evidence:Evidence.marked_by",
+                "recovery.scan.snapshot:Snapshot.marked_by",
                 "next((name for name in kept if self.rows[name][gtrid].committed), None)",
                 "next(iter(kept), None)",
             ),

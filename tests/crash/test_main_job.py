@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.crash.evidence import Count, Evidence
-from txpool.demo.stage import Counts, DemoFolder
+from txpool.demo.folder import Counts, DemoFolder
 
 if TYPE_CHECKING:
     from tests.conftest import Require

@@ -13,7 +13,7 @@ import pytest
 from tests.crash.evidence import Count, Evidence
 from tests.crash.nursery import Nursery
 from tests.crash.world import ALREADY, DONE, World
-from txpool import AlreadyDone, OperationalError, failpoints, once
+from txpool import AlreadyDone, OperationalError, failpoints, idempotency
 from txpool.tm.scope import transaction
 
 BOTH, MARKED = ("one", "two"), ("one", "two", "ledger")
@@ -55,7 +55,7 @@ def test_killed_and_run_again(world: World, nursery: Nursery, evidence: Evidence
 
 def test_what_is_prepared_by_a_process_that_lives_is_not_doubled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its name is locked until it has ended: another run is told so, and does nothing; nor does recovery end it."""
-    monkeypatch.setattr(once, "_PATIENCE", (100, 100))
+    monkeypatch.setattr(idempotency, "_PATIENCE", (100, 100))
     prepared, go_on = threading.Event(), threading.Event()
 
     def stay() -> None:

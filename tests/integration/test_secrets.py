@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import txpool
+from txpool.demo.folder import DemoFolder
 from txpool.demo.job import Flights, write_flights
-from txpool.demo.stage import DemoFolder
 
 if TYPE_CHECKING:
     from tests.conftest import Require

@@ -121,10 +121,10 @@ def made(source: DataSource, name: str) -> None:
         claim(source)
         return
     from txpool.resources.records import create_table
-    from txpool.spark.table import each
+    from txpool.spark.table import partition_transactions
 
     with closing(source.connect()) as connection:
-        create_table(connection.cursor(), each._TABLE, each._COLUMNS)
+        create_table(connection.cursor(), partition_transactions._TABLE, partition_transactions._COLUMNS)
 
 
 def test_32_no_trigger_of_a_strangers_runs_in_the_records(strangers: Strangers, source: DataSource) -> None:

@@ -30,7 +30,7 @@ _SCRIPT = """
     from txpool.tm.scope import transaction
     from txpool.spark import foreach_partition
     from txpool.spark.commit import monitor
-    from txpool.spark.commit import selfwait
+    from txpool.spark.commit import self_deadlock
 
     logging.basicConfig(level=logging.WARNING)
     folder, *dsns = sys.argv[1:]
@@ -76,7 +76,7 @@ _SCRIPT = """
 
     spark = SparkSession.builder.getOrCreate()
     manager.configure(node_name="driver", log_url="sqlite:///txlog", log_create=True)
-    selfwait.PERIOD = 0.2  # however often it looks, a retry that waits for its own partition is not its business
+    self_deadlock.PERIOD = 0.2  # however often it looks, a retry that waits for its own partition is not its business
     said = {}
     for number, write in enumerate((fails, dies_prepared, dies_between_two_prepares, is_prepared_late)):
         if write is is_prepared_late:

@@ -34,7 +34,7 @@ from tests.spark.bypassing import (
 )
 from tests.unit.test_pool_fork import in_child
 from txpool.datasource import DataSource
-from txpool.jobs import announcing
+from txpool.jobs import properties
 from txpool.spark import foreach_partition, register
 from txpool.tm.scope import transaction
 
@@ -240,13 +240,13 @@ def test_a_stream_that_was_started_within_goes_on_after_it(
 def test_a_forked_child_leaves_its_parents_spark_alone(spark: SparkSession) -> None:
     def child() -> None:
         with transaction():
-            assert announcing._properties is None
+            assert properties._properties is None
 
-    announcing._properties = None  # not even where the child is the first to begin a transaction
+    properties._properties = None  # not even where the child is the first to begin a transaction
     in_child(child)
     with transaction():
         in_child(child)
-        assert announcing._properties is not None
+        assert properties._properties is not None
         assert spark.range(3).count() == 3
 
 
@@ -372,7 +372,7 @@ def test_a_transaction_that_outlives_its_session(
         found.append(by_rdd(spark, write, str(sources)))
 
     with transaction() as tx:
-        monkeypatch.setattr(announcing._properties, "context", "one that was stopped")
+        monkeypatch.setattr(properties._properties, "context", "one that was stopped")
         txpool.connect("one.properties")
         with pytest.raises(Exception, match=f"was started within {tx.gtrid}:"):
             by_rdd(spark, write, str(sources))

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from txpool.errors import OperationalError, TransactionInDoubt
-from txpool.spark.source.desk import DriverServer, ask
+from txpool.spark.source.driver_server import DriverServer, ask
 
 
 def answer(request: Any) -> Any:
@@ -62,7 +62,7 @@ def test_many_ask_at_once() -> None:
 
 def test_nobody_else_can_enter_and_nothing_is_left() -> None:
     source = (
-        "import sys; from txpool.spark.source.desk import Desk\n"
+        "import sys; from txpool.spark.source.driver_server import Desk\n"
         "print(Desk(print).address, flush=True); sys.stdin.read()"
     )
     driver = subprocess.Popen([sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -78,7 +78,7 @@ def test_nobody_else_can_enter_and_nothing_is_left() -> None:
 def test_a_forked_child_leaves_it_to_its_parent() -> None:
     source = """
 import os
-from txpool.spark.source.desk import Desk, ask
+from txpool.spark.source.driver_server import Desk, ask
 
 desk = Desk(lambda request: os.getpid())
 child = os.fork()

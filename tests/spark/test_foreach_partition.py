@@ -285,7 +285,7 @@ def test_no_password_travels(spark: SparkSession, databases: Databases, folder: 
     from pyspark import cloudpickle
 
     from txpool.spark.commit.task import PartitionTask
-    from txpool.spark.commit.travel import TaskDatasources, datasources_for
+    from txpool.spark.commit.task_datasources import TaskDatasources, datasources_for
 
     inline = folder / "inline.properties"
     inline.write_text(f"driver = psycopg\nurl = {databases.url('one')}\npassword = {databases.server.password}\n")

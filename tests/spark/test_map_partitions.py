@@ -15,9 +15,9 @@ import txpool
 from recovery import RecoveryManager
 from txpool.errors import AlreadyDone, ProgrammingError, TransactionRolledBack
 from txpool.spark import map_partitions
-from txpool.spark.commit.places import note_locations
+from txpool.spark.commit.locations import note_locations
 from txpool.spark.commit.task import PartitionTask
-from txpool.spark.commit.travel import TaskDatasources
+from txpool.spark.commit.task_datasources import TaskDatasources
 from txpool.tm.manager import get_manager
 from txpool.tm.scope import transaction
 
@@ -141,7 +141,7 @@ _SCRIPT = """
     from txpool.tm.scope import transaction
     from txpool.spark import map_partitions
     from txpool.spark.commit import monitor
-    from txpool.spark.commit import selfwait
+    from txpool.spark.commit import self_deadlock
 
     logging.basicConfig(level=logging.WARNING)
     folder = sys.argv[1]
@@ -187,7 +187,7 @@ _SCRIPT = """
     refusals = [all_of_it()]  # the session was created within the transaction
     spark = SparkSession.builder.getOrCreate()
     monitor.GRACE = 3600.0  # whatever is struck is not struck for this
-    selfwait.PERIOD = 0.2  # however often it looks, a retry that waits for its own partition is not its business
+    self_deadlock.PERIOD = 0.2  # however often it looks, a retry that waits for its own partition is not its business
     said = {}
     for number, write in enumerate((worker_dies_prepared, executor_dies_prepared)):
         with transaction() as tx:

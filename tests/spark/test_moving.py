@@ -11,7 +11,7 @@ import pytest
 
 from txpool.errors import DataError, OperationalError
 from txpool.spark.commit.attempts import PartitionResult
-from txpool.spark.table.moving import StagingMerge
+from txpool.spark.table.merge import StagingMerge
 from txpool.spark.table.target import Target
 from txpool.spark.types.columns import Layout
 

@@ -14,7 +14,7 @@ import pytest
 import txpool
 from txpool.errors import AlreadyDone, ProgrammingError, TransactionRolledBack
 from txpool.spark import PartitionsReport, foreach_partition
-from txpool.spark.table.named import JobId, claimed
+from txpool.spark.table.idempotent_job import JobId, claimed
 from txpool.tm.manager import begin, commit, current
 from txpool.tm.scope import transaction
 

@@ -15,7 +15,7 @@ from txpool.datasource import DataSource, connect, register
 from txpool.errors import OperationalError
 from txpool.spark import foreach_partition, write_table
 from txpool.spark import register as register_format
-from txpool.spark.commit import selfwait
+from txpool.spark.commit import self_deadlock
 from txpool.tm.manager import begin, commit
 from txpool.tm.scope import transaction
 from txpool.xid import TaskName, make_xid
@@ -34,7 +34,7 @@ _WAITING = "select count(*) from pg_locks where not granted and locktype in ('tr
 
 @pytest.fixture(autouse=True)
 def landed(databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selfwait, "PERIOD", _PERIOD)
+    monkeypatch.setattr(self_deadlock, "PERIOD", _PERIOD)
     databases.execute("one", "create table landed (id bigint primary key, who text)")
     databases.execute("one", "insert into landed values (-1, 'old')")
 

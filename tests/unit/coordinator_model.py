@@ -9,8 +9,8 @@ from typing import Any
 from txpool.log.base import IncarnationState
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, Refused, Resolution, Vote
+from txpool.tm.commit_request import CommitRequest, Outcome, Result
 from txpool.tm.coordinator import Coordinator, Phase
-from txpool.tm.unit import CommitRequest, Outcome, Result
 from txpool.xid import TaskName, Xid, make_gtrid, make_xid
 
 

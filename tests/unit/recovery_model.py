@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from recovery import RecoveryManager, ScanReport
-from recovery.scan.evidence import Snapshot, take_snapshot
+from recovery.scan.datasources import RecoveryDatasources
 from recovery.scan.modules import DecidedModule, MarkedModule, OrphanModule
 from recovery.scan.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
+from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import RepeatFilter, ScanRecorder
-from recovery.scan.sites import RecoveryDatasources
-from recovery.scan.work import RecoveryPass
+from recovery.scan.snapshot import Snapshot, take_snapshot
 from txpool.errors import OperationalError
 from txpool.log.base import IncarnationState
 from txpool.log.memory import MemoryDisk, MemoryLog

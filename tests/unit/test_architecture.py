@@ -21,7 +21,7 @@ FLOORS = (
     ("txpool.spark.table",),
     ("txpool.spark.commit", "txpool.spark.types"),
     ("txpool", "txpool.engine", "txpool.web"),
-    ("txpool.once",),
+    ("txpool.idempotency",),
     ("txpool.datasource",),
     ("txpool.resources.postgresql", "txpool.resources.sqlite"),
     ("txpool.dbapi",),
@@ -44,8 +44,8 @@ UP = {
     ("txpool.resources", "txpool.resources.postgresql"): "databases are chosen by the name of their driver",
     ("txpool.resources", "txpool.resources.sqlite"): "databases are chosen by the name of their driver",
     ("txpool.resources", "txpool.dbapi"): "a handle is chosen by the name of its driver",
-    ("txpool.tm", "txpool.once"): "a block with a transaction_id records it",
-    ("txpool.once", "recovery"): "an earlier run that is in doubt is settled first",
+    ("txpool.tm", "txpool.idempotency"): "a block with a transaction_id records it",
+    ("txpool.idempotency", "recovery"): "an earlier run that is in doubt is settled first",
     ("txpool.tracing", "txpool.tm"): "spans are named by the phases of the commit",
 }
 

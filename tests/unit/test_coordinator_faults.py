@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.coordinator_model import Lost, World
 from txpool.resources.base import Vote
-from txpool.tm.unit import Outcome
+from txpool.tm.commit_request import Outcome
 
 KINDS = [(when, error) for when in ("before", "after") for error in (Lost, KeyboardInterrupt)]
 SHAPES = [

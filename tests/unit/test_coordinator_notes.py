@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.coordinator_model import Lost, World
-from txpool.tm.unit import Outcome
+from txpool.tm.commit_request import Outcome
 
 
 @pytest.mark.parametrize("marked", [False, True])

@@ -12,9 +12,9 @@ import pytest
 from tests.unit.coordinator_model import Lost, World
 from txpool.resources.base import Vote
 from txpool.tm import coordinator, readers
+from txpool.tm.commit_request import Outcome
 from txpool.tm.coordinator import Phase
-from txpool.tm.settler import Resolver
-from txpool.tm.unit import Outcome
+from txpool.tm.resolver import Resolver
 
 
 def test_the_decision_is_written_after_the_last_vote_and_before_the_first_commit() -> None:

@@ -14,8 +14,8 @@ from pyspark import TaskContext
 import txpool
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
-from txpool.jobs import asking
-from txpool.jobs.announcing import AMBIENT, NO_JOB
+from txpool.jobs import driver_query
+from txpool.jobs.properties import AMBIENT, NO_JOB
 
 GTRID = "txp1:driver:abcdefghijkl:1"
 
@@ -38,13 +38,13 @@ def source(tmp_path: Path) -> Iterator[DataSource]:
 
 
 @pytest.fixture
-def driver() -> Iterator[Callable[[asking.Responder], str]]:
+def driver() -> Iterator[Callable[[driver_query.Responder], str]]:
     """Answers like that, at the address."""
     opened: list[socket.socket] = []
 
-    def open_one(answer: asking.Responder) -> str:
-        opened.append(asking._open("127.0.0.1", answer))
-        return f"127.0.0.1:{opened[-1].getsockname()[1]}/{asking._KEY}"
+    def open_one(answer: driver_query.Responder) -> str:
+        opened.append(driver_query._open("127.0.0.1", answer))
+        return f"127.0.0.1:{opened[-1].getsockname()[1]}/{driver_query._KEY}"
 
     yield open_one
     for line in opened:
@@ -66,7 +66,7 @@ def test_without_an_answer_it_is_refused(source: DataSource, address: str, why: 
         source.connect().close()
 
 
-def test_what_the_driver_says(source: DataSource, driver: Callable[[asking.Responder], str]) -> None:
+def test_what_the_driver_says(source: DataSource, driver: Callable[[driver_query.Responder], str]) -> None:
     asked: list[tuple[int, list[str]]] = []
     answers: list[list[str] | None] = [[GTRID], [NO_JOB], None, None, []]
 
@@ -85,7 +85,7 @@ def test_what_the_driver_says(source: DataSource, driver: Callable[[asking.Respo
     assert asked == [(7, [GTRID, f"{GTRID}2"])] * 5
 
 
-def test_nobody_else_answers(driver: Callable[[asking.Responder], str], caplog: pytest.LogCaptureFixture) -> None:
+def test_nobody_else_answers(driver: Callable[[driver_query.Responder], str], caplog: pytest.LogCaptureFixture) -> None:
     """Who has taken the port knows neither the key nor, beside it, the number; and nobody else is answered."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
         line.bind(("127.0.0.1", 0))
@@ -93,14 +93,14 @@ def test_nobody_else_answers(driver: Callable[[asking.Responder], str], caplog: 
         def serve() -> None:
             request, who = line.recvfrom(4096)
             number = request[32:].decode().split(" ")[0]
-            for said in (b"", b"0123456789abcdef", number.encode(), asking._signed("another", [number])):
+            for said in (b"", b"0123456789abcdef", number.encode(), driver_query._signed("another", [number])):
                 line.sendto(said, who)
-            line.sendto(asking._signed(asking._KEY, ["0123456789abcdef"]), who)
-            line.sendto(asking._signed(asking._KEY, [number, GTRID]), who)
+            line.sendto(driver_query._signed(driver_query._KEY, ["0123456789abcdef"]), who)
+            line.sendto(driver_query._signed(driver_query._KEY, [number, GTRID]), who)
 
         thread = threading.Thread(target=serve)
         thread.start()
-        assert asking.ask(f"127.0.0.1:{line.getsockname()[1]}/{asking._KEY}", 1, [GTRID]) == [GTRID]
+        assert driver_query.ask(f"127.0.0.1:{line.getsockname()[1]}/{driver_query._KEY}", 1, [GTRID]) == [GTRID]
         thread.join()
         asked: list[int] = []
 
@@ -110,9 +110,9 @@ def test_nobody_else_answers(driver: Callable[[asking.Responder], str], caplog: 
 
         address = driver(answer)
         host, _, port = address.partition("/")[0].partition(":")
-        nobody = asking._signed("another", ["0123456789abcdef", "7", GTRID])
-        for request in (b"", b"\xff\xff", b"a b c", nobody, asking._signed(asking._KEY, ["a"])):
+        nobody = driver_query._signed("another", ["0123456789abcdef", "7", GTRID])
+        for request in (b"", b"\xff\xff", b"a b c", nobody, driver_query._signed(driver_query._KEY, ["a"])):
             line.sendto(request, (host, int(port)))
-    assert asking.ask(address, 1, [GTRID]) == [GTRID]
+    assert driver_query.ask(address, 1, [GTRID]) == [GTRID]
     assert asked == [1]
     assert caplog.messages == []

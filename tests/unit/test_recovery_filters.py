@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from recovery import RecoveryManager
-from recovery.scan.evidence import CoordinatorState
 from recovery.scan.orphans import (
     FILTERS,
     Ballot,
@@ -21,6 +20,7 @@ from recovery.scan.orphans import (
     poll,
     voters,
 )
+from recovery.scan.snapshot import CoordinatorState
 from tests.unit.recovery_model import NODE, World, logged, marked, world_after
 from tests.unit.test_recovery_orphans import evidence_of
 from txpool.config.settings import RecoverySettings

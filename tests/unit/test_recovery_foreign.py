@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from recovery import RecoveryManager
+from recovery.scan.datasources import ListedBranch
 from recovery.scan.owners import BranchOwners
-from recovery.scan.sites import ListedBranch
 from tests.unit.recovery_model import (
     NODE,
     ModelDatabase,
@@ -22,7 +22,7 @@ from tests.unit.recovery_model import (
 from txpool.errors import OperationalError
 from txpool.log.base import IncarnationState, SideRecord
 from txpool.log.formats import FORMAT
-from txpool.log.sites import INCARNATION, LocationNote
+from txpool.log.locations import INCARNATION, LocationNote
 from txpool.resources.base import BranchOutcome, PrepareLocation
 from txpool.xid import Xid, make_gtrid, make_xid
 

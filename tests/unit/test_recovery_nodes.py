@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from recovery import RecoveryManager
-from recovery.scan import kept
+from recovery.scan import saved
 from recovery.scan.orphans import NodeFilter, OrphanVote
 from recovery.service.alarms import unconfigured
 from tests.unit.recovery_model import NODE, World, logged, marked, pointed, unaccounted
@@ -17,8 +17,8 @@ from tests.unit.test_recovery_orphans import evidence_of
 from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError, ProgrammingError
 from txpool.log.base import IncarnationState
+from txpool.log.locations import LocationNote
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.log.sites import LocationNote
 from txpool.resources.base import PrepareLocation
 from txpool.xid import make_gtrid, make_xid
 
@@ -191,9 +191,9 @@ def test_what_another_node_could_not_end_is_for_its_own_recovery_to_keep() -> No
     """Two recoverers of one log would drop, and write, each other's in turn with each scan."""
     log = MemoryLog(MemoryDisk(NODE), node=NODE)
     gids = [make_xid(make_gtrid(node, "0123456789ab", 1), 0, "a").joined for node in (NODE, OTHER)]
-    kept.keep_errors(log, dict.fromkeys(gids, "permission denied"))
-    kept.keep_errors(log, {})
-    assert kept.read(log).errors == {gids[1]: "permission denied"}
+    saved.keep_errors(log, dict.fromkeys(gids, "permission denied"))
+    saved.keep_errors(log, {})
+    assert saved.read(log).errors == {gids[1]: "permission denied"}
 
 
 def test_databases_that_two_nodes_call_the_same_are_both_told() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.scan.evidence import CoordinatorState, Snapshot
+from recovery.scan.datasources import ListedBranch, Listing
 from recovery.scan.orphans import Ballot, IncarnationFilter, NodeFilter, OrphanVote, TransactionLogFilter, poll, voters
-from recovery.scan.sites import ListedBranch, Listing
+from recovery.scan.snapshot import CoordinatorState, Snapshot
 from tests.unit.recovery_model import NODE, evidence
 from txpool.log.base import Decision, IncarnationState
 from txpool.xid import Xid, make_gtrid, make_xid

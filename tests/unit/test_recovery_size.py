@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from recovery.operator.listing import in_doubt
-from recovery.scan.evidence import Snapshot, take_snapshot
+from recovery.scan.datasources import RecoveryDatasources
 from recovery.scan.orphans import NodeFilter, poll, voters
-from recovery.scan.sites import RecoveryDatasources
+from recovery.scan.snapshot import Snapshot, take_snapshot
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.resources.base import PreparedBranch
 from txpool.xid import TaskName, Xid, make_gtrid, make_xid

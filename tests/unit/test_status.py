@@ -19,9 +19,9 @@ import pytest
 from recovery import RecoveryManager
 from recovery.operator.listing import BranchState, InDoubt
 from recovery.scan.report import Alarm, Ended, ScanReport
+from recovery.service.last_scan import DatasourceStatus, LastScan, Overview
 from recovery.service.page import age, page, verdict
 from recovery.service.status import StatusServer
-from recovery.service.watch import DatasourceStatus, LastScan, Overview
 from tests.unit.recovery_model import World, logged, world_after
 from txpool.config.address import Address
 from txpool.config.properties import Properties, Secret

@@ -26,7 +26,7 @@ from txpool.errors import TransactionRolledBack
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.metrics import instruments
 from txpool.resources.base import BranchOutcome, BranchRecord, Resolution
-from txpool.tm import tally
+from txpool.tm import statistics
 from txpool.tm.coordinator import Coordinator, Phase
 from txpool.tm.transaction import Transaction
 from txpool.tracing import opentelemetry as otel
@@ -256,11 +256,11 @@ def test_one_in_doubt_is_an_error_and_what_settles_it_is_in_its_trace(spans: InM
     whole = only(spans, "txpool.transaction")
     assert (whole.attributes["txpool.outcome"], whole.status.status_code) == ("in_doubt", StatusCode.ERROR)
     assert only(spans, "txpool.decide").status.status_code is StatusCode.ERROR
-    assert only(spans, "txpool.establish").status.status_code is StatusCode.ERROR
+    assert only(spans, "txpool.resolve").status.status_code is StatusCode.ERROR
     spans.clear()
     tx.resolved(left[0].retry())
     found = by_name(spans)
-    assert {"txpool.establish", "txpool.commit", "txpool.settled"} <= {*found}
+    assert {"txpool.resolve", "txpool.commit", "txpool.settled"} <= {*found}
     assert all(span.parent == whole.get_span_context() for span in found.values())
     assert only(spans, "txpool.settled").attributes == {"txpool.outcome": "committed"}
 
@@ -272,7 +272,7 @@ def make_record(gtrid: str) -> Any:
 def test_phases_are_measured_beside_that(spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[Phase] = []
     monkeypatch.setattr(instruments, "armed", True)
-    monkeypatch.setattr(tally.Stopwatch, "__call__", lambda _, phase: heard.append(phase))
+    monkeypatch.setattr(statistics.Stopwatch, "__call__", lambda _, phase: heard.append(phase))
     with txpool.transaction():
         pass
     assert heard == [Phase.PREPARE, Phase.ONE_PHASE, Phase.ENDED]

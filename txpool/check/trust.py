@@ -35,7 +35,7 @@ def grants(raw: Any, tables: Sequence[str], roles: Collection[str], why: str) ->
     for each in found:
         rights = ", ".join(each.privileges)
         everybody = each.role == "PUBLIC"
-        yield (error if everybody else warning)(
+        yield (failure if everybody else warning)(
             "grants",
             f"{'everybody' if everybody else each.role} may {rights} on {each.table}",
             f"{why}; a trigger runs as the role that writes",

@@ -10,8 +10,8 @@ from sys import modules
 from typing import Any
 
 from txpool.errors import ProgrammingError
-from txpool.jobs.announcing import AMBIENT, NO_JOB, UNSURE
-from txpool.jobs.asking import ask
+from txpool.jobs.driver_query import ask
+from txpool.jobs.properties import AMBIENT, NO_JOB, UNSURE
 
 #: The stage, and what its job tells of, that the driver has had nothing against; the last one.
 _passed: tuple[int, str] | None = None

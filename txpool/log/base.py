@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from txpool.resources.base import BranchRecord, DecisionStore, PrepareLocation
 
 if TYPE_CHECKING:
-    from txpool.log.sites import LocationNote
+    from txpool.log.locations import LocationNote
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from txpool import failpoints
 from txpool.errors import LogError
 from txpool.log.base import Decision, Heuristic, IncarnationState, SideRecord
 from txpool.log.formats import FORMAT
-from txpool.log.sites import INCARNATION, LocationNotes
+from txpool.log.locations import INCARNATION, LocationNotes
 from txpool.resources.base import BranchRecord, Refused, Resolution
 from txpool.xid import new_incarnation, split_gtrid
 

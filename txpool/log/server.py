@@ -17,7 +17,7 @@ from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, escaped,
 from txpool.errors import ConfigurationError, LogError
 from txpool.log.formats import FORMAT, require
 from txpool.log.holders import HELD
-from txpool.resources.postgresql.connecting import DeadlineConnection, look, moment, roll_back
+from txpool.resources.postgresql.connection import DeadlineConnection, look, moment, roll_back
 from txpool.resources.postgresql.driver import identify
 from txpool.resources.postgresql.libpq import Session, bounded
 from txpool.resources.postgresql.trust import explained, relation_faults

@@ -26,10 +26,10 @@ from txpool.log.base import Decision, Heuristic, IncarnationState
 from txpool.log.formats import FORMAT
 from txpool.log.holders import HELD
 from txpool.log.lease import Lease, key_of
-from txpool.log.memos import SqlSideRecords
+from txpool.log.locations import INCARNATION, LocationNotes
 from txpool.log.server import LogConnection, LogServer
 from txpool.log.sessions import Sessions
-from txpool.log.sites import INCARNATION, LocationNotes
+from txpool.log.side_records import SqlSideRecords
 from txpool.resources.base import BranchRecord, Refused, Resolution, decode, encode
 from txpool.xid import new_incarnation, split_gtrid
 

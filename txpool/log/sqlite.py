@@ -23,8 +23,8 @@ from txpool.log.base import Decision, Heuristic, IncarnationState, SideRecord
 from txpool.log.folder import LogFolder
 from txpool.log.formats import FORMAT
 from txpool.log.group import GroupCommit
-from txpool.log.memos import SqliteSideRecords
-from txpool.log.sites import INCARNATION, LocationNotes
+from txpool.log.locations import INCARNATION, LocationNotes
+from txpool.log.side_records import SqliteSideRecords
 from txpool.resources.base import BranchRecord, Refused, Resolution, decode, encode
 from txpool.xid import new_incarnation, split_gtrid
 

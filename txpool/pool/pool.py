@@ -15,10 +15,10 @@ from txpool.errors import ConfigurationError, PoolClosed, PoolTimeout, Programmi
 from txpool.metrics import HISTOGRAMS, instruments
 from txpool.metrics.catalogue import CREATE_SECONDS, USE_SECONDS
 from txpool.pool.budget import CheckResult, TakeBudget
-from txpool.pool.exchange import PoolState
 from txpool.pool.maintenance import Maintenance
 from txpool.pool.pooled import C, Connector, Pooled
 from txpool.pool.report import stack_of_caller, timeout_message
+from txpool.pool.state import PoolState
 from txpool.pool.statistics import Counters, PoolStatistics
 
 log = logging.getLogger("txpool.pool")

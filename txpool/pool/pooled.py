@@ -12,7 +12,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from txpool.pool.exchange import PoolState
+    from txpool.pool.state import PoolState
 
 log = logging.getLogger("txpool.pool")
 

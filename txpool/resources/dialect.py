@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from txpool.resources.base import ReadOnlyCheck, Refused
-from txpool.resources.patience import Deadlines
+from txpool.resources.deadlines import Deadlines
 from txpool.xid import PREFIX
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import Any
 
 from txpool.errors import NotSupportedError, TransactionRolledBack
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, ReadOnlyCheck, Refused, Vote
+from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
-from txpool.resources.patience import NO_DEADLINES, Deadlines
 from txpool.xid import Xid
 
 

@@ -9,9 +9,9 @@ from txpool import failpoints
 from txpool.errors import translate
 from txpool.resources.base import BranchOutcome, BranchRecord, Refused, Resolution
 from txpool.resources.cleanup import CleanupQueue
+from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
 from txpool.resources.local import LocalTransaction
-from txpool.resources.patience import NO_DEADLINES, Deadlines
 from txpool.resources.xids import NO_ROW, Xids
 
 

@@ -11,15 +11,15 @@ from pyspark import RDD
 
 from txpool.datasource import DataSource, find
 from txpool.errors import ProgrammingError
-from txpool.once import RecordIn
-from txpool.spark.commit.places import note_locations
+from txpool.idempotency import RecordIn
+from txpool.spark.commit.locations import note_locations
 from txpool.spark.commit.session import context_of, warn_of_risks
 from txpool.spark.commit.slots import reserve
 from txpool.spark.commit.status import TaggedJob
 from txpool.spark.commit.task import PartitionTask, unpickled
-from txpool.spark.commit.travel import TaskDatasources, datasources_for
+from txpool.spark.commit.task_datasources import TaskDatasources, datasources_for
 from txpool.spark.commit.write import SparkWrite, next_number
-from txpool.spark.table.named import JobId, claimed
+from txpool.spark.table.idempotent_job import JobId, claimed
 from txpool.tm.manager import current
 
 

@@ -38,9 +38,9 @@ from txpool.resources.base import (
     Resolution,
     Vote,
 )
+from txpool.tm.annotations import NOTE, with_annotations
+from txpool.tm.commit_request import CommitRequest, Outcome, Result
 from txpool.tm.readers import Readers
-from txpool.tm.remarks import NOTE, with_annotations
-from txpool.tm.unit import CommitRequest, Outcome, Result
 from txpool.xid import make_pointer, make_xid, split_gtrid
 
 logger = logging.getLogger("txpool")

@@ -23,17 +23,17 @@ from txpool import tracing
 from txpool.config.settings import CoordinatorSettings
 from txpool.errors import ConfigurationError, ProgrammingError
 from txpool.finishing import LIMIT, PendingWork, finish, ready
-from txpool.jobs.announcing import publish
+from txpool.jobs.properties import publish
 from txpool.log import open_log
 from txpool.log.base import DecisionLog
 from txpool.metrics import Sample, add_source
 from txpool.metrics.catalogue import UNSETTLED
 from txpool.resources import cleanup
-from txpool.resources.patience import Deadlines
+from txpool.resources.deadlines import Deadlines
 from txpool.tm import dropped
 from txpool.tm.coordinator import Coordinator
 from txpool.tm.required import refuse_beginning_in_task, suspended
-from txpool.tm.settler import Resolver
+from txpool.tm.resolver import Resolver
 from txpool.tm.timers import Timers
 from txpool.tm.transaction import Status, Transaction
 from txpool.xid import make_gtrid, new_incarnation

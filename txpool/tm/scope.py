@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_ar
 
 from txpool.errors import ProgrammingError, TransactionTimeout
 from txpool.tm import dropped
+from txpool.tm.annotations import checked_note
 from txpool.tm.functions import is_coroutine_function, require_function
 from txpool.tm.manager import current, get_manager, make_ambient, renew_ambient, restore_ambient
-from txpool.tm.remarks import checked_note
 from txpool.tm.required import outside, refuse_beginning_in_task
 from txpool.tm.retry import RetryPolicy
 from txpool.tm.transaction import Transaction
 
 if TYPE_CHECKING:
-    from txpool.once import IdempotentTransaction, RecordIn
+    from txpool.idempotency import IdempotentTransaction, RecordIn
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -297,7 +297,7 @@ def _check(propagation: object, attempts: object) -> None:
 
 
 def _check_id(propagation: str, transaction_id: Any, record_in: Any) -> None:
-    from txpool.once import checked_id, require_both
+    from txpool.idempotency import checked_id, require_both
 
     require_both(transaction_id, record_in)
     if not callable(transaction_id):
@@ -310,7 +310,7 @@ def _check_id(propagation: str, transaction_id: Any, record_in: Any) -> None:
 
 
 def _once(transaction_id: Any, record_in: Any, function: Any = None) -> IdempotentTransaction:
-    from txpool.once import IdempotentTransaction  # which needs datasources, and those this
+    from txpool.idempotency import IdempotentTransaction  # which needs datasources, and those this
 
     return IdempotentTransaction.of(transaction_id, record_in, function)
 

@@ -11,7 +11,7 @@ from typing import cast
 
 from txpool.errors import ProgrammingError
 from txpool.resources.base import BranchRecord, LocationKey, OpenBranch, PrepareLocation, Vote
-from txpool.tm import dropped, tally
+from txpool.tm import dropped, statistics
 from txpool.tm.coordinator import Coordinator, Phase
 from txpool.tm.participants import Enlistable
 from txpool.tm.readers import Readers
@@ -87,7 +87,7 @@ class Subordinate(Transaction):
         finally:
             self.status = Status.PREPARED
             readers.roll_back()
-            tally.prepared()
+            statistics.prepared()
             for enlistment in self._enlistments():
                 # To close a connection rolls back what was not sent a PREPARE, and cannot touch what was.
                 certain = enlistment.branch not in working or enlistment.branch in voted

@@ -18,14 +18,14 @@ from txpool.errors import ProgrammingError, TransactionRolledBack, TransactionTi
 from txpool.log.base import DecisionLog
 from txpool.metrics import instruments
 from txpool.resources.base import Branch, BranchOutcome, MarkedBranch, OpenBranch
-from txpool.resources.patience import NO_DEADLINES, Deadlines
-from txpool.tm import dropped, tally
-from txpool.tm.admission import require_adoptable, require_atomic, require_same
+from txpool.resources.deadlines import NO_DEADLINES, Deadlines
+from txpool.tm import dropped, statistics
+from txpool.tm.annotations import checked_note, decision_annotations
+from txpool.tm.commit_request import CommitRequest, Outcome, Result
 from txpool.tm.coordinator import Coordinator
+from txpool.tm.enlistment_rules import require_adoptable, require_atomic, require_same
 from txpool.tm.outcome import raise_outcome, rolled_back
 from txpool.tm.participants import Enlistable, Enlistment, Slot
-from txpool.tm.remarks import checked_note, decision_annotations
-from txpool.tm.unit import CommitRequest, Outcome, Result
 
 if TYPE_CHECKING:
     from txpool.tracing import Trace
@@ -94,7 +94,7 @@ class Transaction:
         self._interposed: list[Callable[[], object]] = []
         self._after: list[Callable[[Status], object]] = []
         self._cancels: list[Callable[[], object]] = []
-        tally.begun()
+        statistics.begun()
 
     def __del__(self) -> None:
         if self.status in _OPEN:
@@ -313,7 +313,7 @@ class Transaction:
 
     def resolved(self, result: Result) -> None:
         """Hear how it ended after all, having been in doubt."""
-        tally.resolved(result.outcome, self.trace)
+        statistics.resolved(result.outcome, self.trace)
         self.status = _STATUS.get(result.outcome, Status.HEURISTIC)
 
     @property
@@ -346,10 +346,10 @@ class Transaction:
                 self._end(committing=False)
             raise
         trace = self.trace
-        watch = None if trace is None and not instruments.armed else tally.watch(trace)
+        watch = None if trace is None and not instruments.armed else statistics.watch(trace)
         coordinator = Coordinator(unit, self._log, watch)
         result = coordinator.commit() if committing else coordinator.rollback()
-        tally.ended(result.outcome)
+        statistics.ended(result.outcome)
         self.status = _STATUS.get(result.outcome, Status.HEURISTIC)
         self.unanswered = result.pending
         if trace is not None:

@@ -14,9 +14,9 @@ from txpool.tracing.logs import GtridFilter, attach_filter
 
 if TYPE_CHECKING:
     from txpool.resources.base import BranchOutcome, BranchRecord
+    from txpool.tm.commit_request import Outcome, Result
     from txpool.tm.coordinator import Phase
     from txpool.tm.participants import Enlistable
-    from txpool.tm.unit import Outcome, Result
 
 __all__ = ["GtridFilter", "Trace", "Tracer"]
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from txpool import tracing
 from txpool.errors import ConfigurationError
+from txpool.tm.commit_request import Outcome
 from txpool.tm.coordinator import Phase
-from txpool.tm.unit import Outcome
 from txpool.xid import split_gtrid
 
 try:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
     from txpool.resources.base import BranchOutcome, BranchRecord
+    from txpool.tm.commit_request import Result
     from txpool.tm.participants import Enlistable
-    from txpool.tm.unit import Result
 
 logger = logging.getLogger("txpool")
 

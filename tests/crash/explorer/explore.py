@@ -26,7 +26,7 @@ from tests.crash.explorer.scenarios import Scenario
 from tests.crash.explorer.world import INCARNATION, LEDGER, Command, Lost, Machine, Reply, World
 from txpool.log.base import IncarnationState
 from txpool.resources.base import Refused
-from txpool.tm.unit import Outcome
+from txpool.tm.commit_request import Outcome
 
 #: Fates other than "ok" that a command may have, by its verb; what is not here is only ever executed and answered.
 _UNKNOWN = ("reply-lost", "lost", "late")

@@ -9,7 +9,7 @@ from tests.crash.explorer.scenarios import Scenario
 from tests.crash.explorer.words import answer_of, describe
 from tests.crash.explorer.world import GTRID, INCARNATION, LEDGER, Command, Machine, Reply, World, named
 from txpool.log.base import IncarnationState
-from txpool.tm.unit import Outcome
+from txpool.tm.commit_request import Outcome
 
 _READS = {"list", "rows", "reach", "sites", "incarnations", "expired", "finished", "pointers", "decisions", "aborted"}
 _READS |= {"heuristics"}

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from tests.crash.explorer.world import GTRID, INCARNATION, LEDGER, NODE, OURS, RIGHT, No, Rec, freeze, site_of, thaw
 from txpool.log.base import Decision, Heuristic, IncarnationState, SideRecord
-from txpool.log.sites import LocationNote
+from txpool.log.locations import LocationNote
 from txpool.resources.base import (
     BranchOutcome,
     BranchRecord,

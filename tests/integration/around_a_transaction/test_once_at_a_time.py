@@ -14,7 +14,7 @@ import pytest
 from tests.integration.around_a_transaction.named import ID, hold, insert, records, run, waits
 from tests.integration.around_a_transaction.reports import until
 from tests.integration.around_a_transaction.world import World
-from txpool import AlreadyDone, OperationalError, Status, TransactionRolledBack, TransactionTimeout, once
+from txpool import AlreadyDone, OperationalError, Status, TransactionRolledBack, TransactionTimeout, idempotency
 from txpool.resources.postgresql.trust import relation_faults
 from txpool.tm.scope import transaction
 
@@ -113,7 +113,7 @@ def test_an_older_snapshot_lets_nobody_through(world: World, databases: Database
 
 @on_postgresql
 def test_who_waits_is_told_and_may_go_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(once, "_PATIENCE", (50, 100))
+    monkeypatch.setattr(idempotency, "_PATIENCE", (50, 100))
     with closing(world.bare()) as other, transaction() as tx:
         run(world, 1, "another")
         hold(other)
@@ -132,7 +132,7 @@ def test_who_waits_is_told_and_may_go_on(world: World, monkeypatch: pytest.Monke
 
 @on_postgresql
 def test_no_run_is_blamed_where_somebody_has_locked_the_records(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(once, "_PATIENCE", (50, 100))
+    monkeypatch.setattr(idempotency, "_PATIENCE", (50, 100))
     run(world, 1, "another")
     with closing(world.bare()) as other:
         other.execute("begin")
@@ -177,7 +177,7 @@ def test_an_interrupt_once_the_name_is_taken_dooms_it_too(world: World, monkeypa
     def strike(*_: object, **__: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(once.IdempotentWork, "_resolved", strike)
+    monkeypatch.setattr(idempotency.IdempotentWork, "_resolved", strike)
     with pytest.raises(TransactionRolledBack), transaction() as tx:
         with pytest.raises(KeyboardInterrupt):
             run(world, 1)

@@ -12,8 +12,8 @@ import pytest
 from tests.integration.postgresql_branch.world import World, new_xid
 from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import BranchOutcome, BranchRecord
+from txpool.resources.deadlines import Deadlines
 from txpool.resources.drivers import make_driver
-from txpool.resources.patience import Deadlines
 from txpool.resources.postgresql.adopted import AdoptedBranch, PhaseTwoConnection
 from txpool.resources.postgresql.branch import PostgreSQLRecovery
 from txpool.resources.postgresql.driver import PsycopgDriver, RawConnection

@@ -11,10 +11,10 @@ from collections import deque
 from time import monotonic
 
 from txpool.resources.base import BranchOutcome, BranchRecord
+from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
-from txpool.resources.patience import NO_DEADLINES, Deadlines
-from txpool.resources.postgresql.ending import PhaseTwoCommand, PhaseTwoVerb
 from txpool.resources.postgresql.libpq import IDLE, Session
+from txpool.resources.postgresql.phase_two import PhaseTwoCommand, PhaseTwoVerb
 
 logger = logging.getLogger("txpool")
 

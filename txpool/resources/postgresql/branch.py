@@ -14,11 +14,11 @@ import psycopg
 from txpool import failpoints
 from txpool.errors import TransactionRolledBack, translate
 from txpool.resources.base import BranchOutcome, BranchRecord, PreparedBranch, PreparedSlots, PrepareLocation, Vote
+from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
 from txpool.resources.local import LocalTransaction
-from txpool.resources.patience import NO_DEADLINES, Deadlines
-from txpool.resources.postgresql.ending import NOTHING, PhaseTwoCommand, PhaseTwoVerb
 from txpool.resources.postgresql.libpq import ACTIVE, IDLE, INTRANS, Session, ends_session, failure, value, why_not_open
+from txpool.resources.postgresql.phase_two import NOTHING, PhaseTwoCommand, PhaseTwoVerb
 from txpool.xid import Xid, parse
 
 logger = logging.getLogger("txpool")

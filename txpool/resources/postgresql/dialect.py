@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from txpool.resources.base import ReadOnlyCheck, Refused
+from txpool.resources.deadlines import Deadlines
 from txpool.resources.dialect import IDENTITY, AbortRecorded, WrongTable
-from txpool.resources.patience import Deadlines
 from txpool.resources.postgresql import trust
 from txpool.resources.postgresql.libpq import (
     ACTIVE,
@@ -23,7 +23,7 @@ from txpool.resources.postgresql.libpq import (
     value,
     why_not_open,
 )
-from txpool.resources.postgresql.reading import PostgreSQLReadOnlyCheck
+from txpool.resources.postgresql.read_only import PostgreSQLReadOnlyCheck
 
 if TYPE_CHECKING:
     from txpool.resources.driver import Driver

@@ -14,7 +14,7 @@ from psycopg.rows import tuple_row
 from txpool.config.secrets import without_secrets
 from txpool.errors import ConfigurationError, OperationalError, translated
 from txpool.resources.dialect import Dialect
-from txpool.resources.postgresql.connecting import DeadlineConnection, look, moment, roll_back
+from txpool.resources.postgresql.connection import DeadlineConnection, look, moment, roll_back
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.libpq import COMMAND_OK, IDLE, INERROR, INTRANS, Session, failure, value
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from txpool.errors import ProgrammingError, translate
 from txpool.resources.base import Refused
+from txpool.resources.deadlines import Deadlines
 from txpool.resources.dialect import IDENTITY, AbortRecorded, WrongTable
-from txpool.resources.patience import Deadlines
 
 if TYPE_CHECKING:
     from txpool.resources.driver import Driver

@@ -15,7 +15,7 @@ from pyspark import InheritableThread
 
 from txpool.datasource import DataSource
 from txpool.spark.commit.attempts import Candidates
-from txpool.spark.commit.beside import BackgroundThread
+from txpool.spark.commit.background import BackgroundThread
 from txpool.spark.commit.listing import list_attempts, roll_back
 from txpool.spark.commit.status import TaggedJob
 from txpool.tm.transaction import Transaction

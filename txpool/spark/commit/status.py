@@ -11,7 +11,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 
-from txpool.jobs.announcing import publish
+from txpool.jobs.properties import publish
 from txpool.tm.manager import current
 
 _ALL = 2**31 - 1

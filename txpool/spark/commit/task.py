@@ -15,8 +15,8 @@ from txpool.resources.base import BranchRecord, LocationKey
 from txpool.spark.commit.attempts import PartitionResult, earlier_attempt
 from txpool.spark.commit.listing import list_attempts
 from txpool.spark.commit.slots import explain_slots
+from txpool.spark.commit.task_datasources import TaskDatasources
 from txpool.spark.commit.tracing import TaskTrace, ambient_trace, traced
-from txpool.spark.commit.travel import TaskDatasources
 from txpool.tm.manager import _ambient
 from txpool.tm.subordinate import Subordinate
 from txpool.tracing import Trace

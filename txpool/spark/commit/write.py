@@ -13,7 +13,7 @@ from txpool.errors import ConfigurationError, OperationalError
 from txpool.spark.commit.attempts import Candidates, PartitionResult, require_all
 from txpool.spark.commit.listing import PreparedAttempts, list_attempts, require_same_server, roll_back
 from txpool.spark.commit.monitor import AttemptMonitor
-from txpool.spark.commit.selfwait import SelfDeadlockDetector
+from txpool.spark.commit.self_deadlock import SelfDeadlockDetector
 from txpool.spark.commit.status import TaggedJob
 from txpool.tm.outcome import rolled_back
 from txpool.tm.transaction import Transaction

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark import TaskContext
 
 from txpool.errors import ProgrammingError
-from txpool.jobs.announcing import AMBIENT, UNSURE, find_transaction
+from txpool.jobs.properties import AMBIENT, UNSURE, find_transaction
 from txpool.tm.transaction import Transaction
 
 

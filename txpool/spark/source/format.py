@@ -24,13 +24,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from txpool.errors import NotSupportedError
-from txpool.jobs.announcing import open_transactions, publish
+from txpool.jobs.properties import open_transactions, publish
 from txpool.spark.commit.session import require_classic, warn_of_risks
-from txpool.spark.source.deposit import PartitionCommitMessage, write_partition
-from txpool.spark.source.desk import DriverServer, ask
+from txpool.spark.source.committer import WriteCommitter
+from txpool.spark.source.driver_server import DriverServer, ask
+from txpool.spark.source.partition_writer import PartitionCommitMessage, write_partition
 from txpool.spark.source.plan import WritePlan, plan_write
 from txpool.spark.source.reading import Reader, ReadPlan, plan_reading
-from txpool.spark.source.teller import WriteCommitter
 from txpool.tm.manager import current
 
 

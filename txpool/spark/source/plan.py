@@ -23,11 +23,11 @@ from txpool.datasource import DataSource, find
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.resources.base import LocationKey
 from txpool.resources.postgresql.staging import StagingTable
-from txpool.spark.commit.places import note_locations
+from txpool.spark.commit.locations import note_locations
+from txpool.spark.commit.task_datasources import TaskDatasources
 from txpool.spark.commit.tracing import NOT_TRACED, TaskTrace, planned_trace
-from txpool.spark.commit.travel import TaskDatasources
 from txpool.spark.table.copying import PartitionCopy, copy_into, copy_staged
-from txpool.spark.table.moving import StagingMerge
+from txpool.spark.table.merge import StagingMerge
 from txpool.spark.table.privileges import require_privileges
 from txpool.spark.table.target import Target, read_target, require_unique, why_staged
 from txpool.spark.types.columns import Column, Layout, definitions, pair

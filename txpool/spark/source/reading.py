@@ -23,7 +23,7 @@ from pyspark.sql.types import StructField, StructType
 from txpool.config.properties import nearest
 from txpool.datasource import DataSource, find
 from txpool.errors import ConfigurationError, NotSupportedError
-from txpool.spark.commit.travel import TaskDatasources
+from txpool.spark.commit.task_datasources import TaskDatasources
 from txpool.spark.source.ranges import Ranges, option_error
 from txpool.spark.table.target import quoted
 from txpool.spark.types.decoding import FORMAT, SETTINGS, ReadColumn, decode

@@ -21,8 +21,8 @@ from pyspark.sql.utils import is_remote
 from txpool.datasource import DataSource, find
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.spark.commit.session import context_of
-from txpool.spark.commit.travel import datasources_for
-from txpool.spark.table.replay import IdempotentWrite
+from txpool.spark.commit.task_datasources import datasources_for
+from txpool.spark.table.idempotent_write import IdempotentWrite
 from txpool.tm.manager import current
 from txpool.tm.scope import transactional
 

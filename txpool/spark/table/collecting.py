@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 
 from txpool.spark.commit.status import TaggedJob
 from txpool.spark.commit.worker import prepare_worker
-from txpool.spark.table.moving import StagingMerge
+from txpool.spark.table.merge import StagingMerge
 from txpool.spark.table.report import Progress, WriteReport, reporting
 from txpool.spark.table.sqlite import converted
 from txpool.spark.table.target import create_statement, listed

@@ -20,8 +20,8 @@ from pyspark import Accumulator, TaskContext
 
 from txpool.datasource import connect
 from txpool.spark.commit.attempts import PartitionResult
+from txpool.spark.commit.task_datasources import TaskDatasources
 from txpool.spark.commit.tracing import TaskTrace, ambient_trace, traced
-from txpool.spark.commit.travel import TaskDatasources
 from txpool.spark.commit.worker import prepare_worker
 from txpool.spark.table.target import listed, quoted
 from txpool.spark.types.columns import Layout

@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame
 from txpool.datasource import DataSource
 from txpool.resources.postgresql.staging import Staging, StagingTable
 from txpool.spark.commit.attempts import PartitionResult, require_all
-from txpool.spark.commit.places import note_locations
-from txpool.spark.commit.selfwait import SelfDeadlockDetector
+from txpool.spark.commit.locations import note_locations
+from txpool.spark.commit.self_deadlock import SelfDeadlockDetector
 from txpool.spark.commit.slots import NO_SLOT, SlotReservation, reserve
 from txpool.spark.commit.status import TaggedJob
 from txpool.spark.commit.task import PartitionTask
-from txpool.spark.commit.travel import TaskDatasources
+from txpool.spark.commit.task_datasources import TaskDatasources
 from txpool.spark.commit.write import SparkWrite, WriteUndone
 from txpool.spark.table.copying import (
     DIRECT,
@@ -33,7 +33,7 @@ from txpool.spark.table.copying import (
     measure,
     staged_columns,
 )
-from txpool.spark.table.moving import StagingMerge, drop_staged
+from txpool.spark.table.merge import StagingMerge, drop_staged
 from txpool.spark.table.report import CopyProgress, FinishedPartitions, Progress, WriteReport, reporting
 from txpool.tm.transaction import Transaction
 

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark import Accumulator, AccumulatorParam
 
 from txpool.datasource import DataSource
-from txpool.spark.commit.beside import BackgroundThread
+from txpool.spark.commit.background import BackgroundThread
 
 logger = logging.getLogger("txpool")
 

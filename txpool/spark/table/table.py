@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame
 from txpool.datasource import DataSource, find
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.spark.commit.session import context_of, most_partitions, warn_of_risks
-from txpool.spark.table.each import write_partitions
-from txpool.spark.table.order import DriverWrite, TaskWrite
+from txpool.spark.table.partition_transactions import write_partitions
 from txpool.spark.table.report import Progress, WriteReport
+from txpool.spark.table.table_write import DriverWrite, TaskWrite
 from txpool.spark.table.target import read_target
 from txpool.spark.types.columns import definitions
 from txpool.tm.scope import transaction

@@ -24,10 +24,10 @@ from txpool.resources.postgresql.trust import require_locked
 from txpool.resources.records import create_table
 from txpool.spark.commit.attempts import PartitionResult
 from txpool.spark.commit.status import TaggedJob
-from txpool.spark.commit.travel import TaskDatasources
+from txpool.spark.commit.task_datasources import TaskDatasources
 from txpool.spark.table.copying import RESULT, STRATEGY, ArrowTask, PartitionCopy, copy_into
+from txpool.spark.table.idempotent_write import IdempotentWrite, fingerprint
 from txpool.spark.table.privileges import require_privileges
-from txpool.spark.table.replay import IdempotentWrite, fingerprint
 from txpool.spark.table.report import CopyProgress, FinishedPartitions, Progress, WriteReport, reporting
 from txpool.spark.table.target import Target
 from txpool.spark.types.columns import match

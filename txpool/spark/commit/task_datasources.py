@@ -14,7 +14,7 @@ from typing import Any
 
 from txpool.datasource import DataSource, arrive, find, install, known
 from txpool.errors import ConfigurationError
-from txpool.spark.commit.mentioned import references_in
+from txpool.spark.commit.references import references_in
 from txpool.tm.manager import get_manager
 
 

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from recovery.scan import kept
-from recovery.scan.evidence import OTHER_DATABASE, Snapshot
+from recovery.scan import saved
+from recovery.scan.datasources import ListedBranch, RecoveryDatasources
 from recovery.scan.report import Ended, LeftAlone, ScanRecorder
-from recovery.scan.sites import ListedBranch, RecoveryDatasources
+from recovery.scan.snapshot import OTHER_DATABASE, Snapshot
 from txpool import failpoints, tracing
 from txpool.log.base import DecisionLog, Heuristic, SideRecord
 from txpool.resources.base import BranchOutcome, BranchRecord, ResourceManager
-from txpool.tm.remarks import NOTE, TRACEPARENT
+from txpool.tm.annotations import NOTE, TRACEPARENT
 
 _WORDS = "or refused it; it is asked again"
 
@@ -83,7 +83,7 @@ class RecoveryPass:
         answers = [self.commit(record, why) for record in named]
         ends = self._outcomes.pop(gtrid, {})
         if gtrid in self._noted:
-            kept.keep_ends(self.log, gtrid, ends)
+            saved.keep_ends(self.log, gtrid, ends)
         names = {record.xid for record in named}
         for branch in self.snapshot.listed_branches(gtrid):
             if branch.xid not in names:
@@ -127,8 +127,8 @@ class RecoveryPass:
         if there:
             self._leave(
                 record,
-                f"{name} {OTHER_DATABASE}: it was {record.identity}, and this is {there} (a server's system identifier, and "
-                "the oid of a database there). Correct its url, or this user's rights; the decision to commit is kept",
+                f"{name} {OTHER_DATABASE}: it was {record.identity}, and this is {there} (a server's system identifier, "
+                "and the oid of a database there). Correct its url, or this user's rights; the decision to commit is kept",
             )
             return None
         return self.datasources.managers[name]

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
+from recovery.scan.datasources import ListedBranch, Listing, RecoveryDatasources
 from recovery.scan.owners import BranchOwners
 from recovery.scan.report import describe_error
-from recovery.scan.sites import ListedBranch, Listing, RecoveryDatasources
 from txpool import failpoints
 from txpool.errors import LogError
 from txpool.log.base import Decision, DecisionLog, Heuristic, IncarnationState
-from txpool.log.sites import LocationNote
+from txpool.log.locations import LocationNote
 from txpool.resources.base import BranchRecord, MarkedRow
 from txpool.resources.postgresql.staging import StagingTable
-from txpool.tm.remarks import NOTE, annotations_in, printable
+from txpool.tm.annotations import NOTE, annotations_in, printable
 from txpool.xid import Xid, split_gtrid, split_pointer
 
 #: What is wrong with a datasource whose url was changed, in words.

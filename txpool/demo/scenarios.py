@@ -20,8 +20,8 @@ from rich.table import Table
 
 import txpool
 from txpool.demo.flights import ROWS
+from txpool.demo.folder import Counts, DemoFolder
 from txpool.demo.job import Flights, HalfWayFailure, prepare_spark, source, write_flights
-from txpool.demo.stage import Counts, DemoFolder
 from txpool.errors import ConfigurationError
 
 

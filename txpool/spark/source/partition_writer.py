@@ -19,7 +19,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from txpool.datasource import find
 from txpool.errors import DataError, OperationalError, ProgrammingError
-from txpool.jobs.announcing import TRACEPARENT
+from txpool.jobs.properties import TRACEPARENT
 from txpool.resources.postgresql.staging import Staging, StagingTable
 from txpool.resources.postgresql.trust import require_locked
 from txpool.spark.commit.slots import NO_SLOT, SlotReservation

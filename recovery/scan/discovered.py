@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from recovery.scan.sites import RecoverableDatasource
+from recovery.scan.datasources import RecoverableDatasource
 from txpool.config.ownership import why_not_trusted
 from txpool.config.settings import DataSourceSettings
 from txpool.datasource import DataSource, opened
 from txpool.errors import ConfigurationError
-from txpool.log.sites import LocationNote
+from txpool.log.locations import LocationNote
 from txpool.xid import tag_of
 
 

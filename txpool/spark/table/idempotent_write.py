@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from txpool.errors import OperationalError, ProgrammingError
-from txpool.once import IdempotentWork
+from txpool.idempotency import IdempotentWork
 from txpool.resources.records import EarlierRun
 
 # What differs from run to run in the text of one and the same plan: ids of expressions and of RDDs, and addresses.

@@ -124,8 +124,8 @@ class IdempotentWork:
         if differ or any(now != then and UNKNOWN_FUNCTION not in (now, then) for now, then in pairs):
             raise ProgrammingError(
                 f"transaction_id={self.transaction_id!r} stands for other work already, which {earlier.gtrid} has "
-                f"done: that was {_describe(earlier.mode, earlier.plan)}, and this is {_describe(self.mode, self.plan)} "
-                f"({self._records.table} of {self.source.name}). Give this work an id of its own. Nothing was done"
+                f"done: that was {_describe(earlier.mode, earlier.plan)}, and this is "
+                f"{_describe(self.mode, self.plan)} ({self._records.table} of {self.source.name}). Give this work an id of its own. Nothing was done"
             )
 
     def _in_progress(self) -> OperationalError:

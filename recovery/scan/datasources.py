@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from recovery.scan.report import describe_error
 from txpool.errors import ConfigurationError
-from txpool.log.sites import LocationNote
+from txpool.log.locations import LocationNote
 from txpool.resources.base import BranchRecord, MarkedRow, PreparedBranch, ResourceManager, XidsTable
 from txpool.resources.postgresql.staging import Staging, StagingTable
 from txpool.xid import Xid, tag_of

@@ -20,7 +20,7 @@ from txpool.datasource import DataSource
 from txpool.dbapi.enlistment import Enlistment
 from txpool.errors import OperationalError
 from txpool.resources.postgresql.libpq import Session, value
-from txpool.spark.commit.beside import BackgroundThread
+from txpool.spark.commit.background import BackgroundThread
 from txpool.spark.commit.status import TaggedJob
 from txpool.tm.transaction import Transaction
 from txpool.xid import TaskName, parse

@@ -13,7 +13,7 @@ import psycopg
 
 from txpool import failpoints
 from txpool.resources.base import BranchOutcome, BranchRecord
-from txpool.resources.patience import NO_DEADLINES, Deadlines
+from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.postgresql.libpq import ReplyTimeout, Session, ends_session, failure, value
 
 logger = logging.getLogger("txpool")

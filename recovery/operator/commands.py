@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from recovery.scan import expiry, kept
-from recovery.scan.evidence import CoordinatorState, Snapshot, take_snapshot
+from recovery.scan import expiry, saved
+from recovery.scan.datasources import RecoveryDatasources
 from recovery.scan.modules import ResolvedMark, delete_finished, finish_branches, tombstone
+from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import ScanRecorder
-from recovery.scan.sites import RecoveryDatasources
-from recovery.scan.work import RecoveryPass
+from recovery.scan.snapshot import CoordinatorState, Snapshot, take_snapshot
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.log.base import DecisionLog
 from txpool.resources.base import MarkedRow, Resolution
-from txpool.tm.remarks import NOTE
+from txpool.tm.annotations import NOTE
 from txpool.xid import split_gtrid
 
 Act = Callable[[DecisionLog, RecoveryDatasources, ScanRecorder, str], None]
@@ -98,7 +98,7 @@ def forget(log: DecisionLog, sites: RecoveryDatasources, gtrid: str) -> int:
     if count:
         log.dismiss_heuristics(gtrid)
     count += expiry.dismiss(log, gtrid)
-    kept.forget_ends(log, gtrid)
+    saved.forget_ends(log, gtrid)
     if gtrid in evidence.notes:
         log.delete_records(NOTE, [gtrid])
     if not count:

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from recovery.operator.listing import OVER, InDoubt, in_doubt
-from recovery.scan.evidence import Snapshot
-from recovery.scan.kept import SavedForPeople
+from recovery.scan.datasources import RecoverableDatasource, RecoveryDatasources
 from recovery.scan.report import AlarmKind, ScanReport, describe_error
-from recovery.scan.sites import RecoverableDatasource, RecoveryDatasources
+from recovery.scan.saved import SavedForPeople
 from recovery.scan.slots import slots
+from recovery.scan.snapshot import Snapshot
 from recovery.service.alarms import Alarms
 from txpool.config.settings import RecoverySettings
 from txpool.metrics import HISTOGRAMS, Sample, catalogue

@@ -13,15 +13,15 @@ from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
 from txpool.resources.postgresql.staging import StagingTable
 from txpool.resources.records import EarlierRun
-from txpool.spark.commit.unseen import note_direct_write, require_visible
+from txpool.spark.commit.direct_writes import note_direct_write, require_visible
 from txpool.spark.commit.write import next_number
 from txpool.spark.table import sqlite
 from txpool.spark.table.collecting import STAGING, collected
 from txpool.spark.table.copying import DIRECT
+from txpool.spark.table.idempotent_write import IdempotentWrite, fingerprint
 from txpool.spark.table.job import TableJob
-from txpool.spark.table.moving import StagingMerge
+from txpool.spark.table.merge import StagingMerge
 from txpool.spark.table.privileges import require_privileges
-from txpool.spark.table.replay import IdempotentWrite, fingerprint
 from txpool.spark.table.report import Progress, WriteReport
 from txpool.spark.table.target import Target, is_written_by, read_target, require_unique, why_staged
 from txpool.spark.types.columns import definitions, match

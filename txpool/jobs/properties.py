@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, ref
 
-from txpool.jobs.asking import serve
+from txpool.jobs.driver_query import serve
 
 if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction

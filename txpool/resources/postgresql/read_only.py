@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 
 from txpool.errors import TransactionRolledBack, translate
+from txpool.resources.deadlines import Deadlines
 from txpool.resources.driver import Driver
-from txpool.resources.patience import Deadlines
 from txpool.resources.postgresql.libpq import INTRANS, Session, failure, value, why_not_open
 
 # Without an id it has written nothing here, but a function may have written elsewhere, through a foreign server. What

@@ -19,20 +19,20 @@ from pyspark.sql import SparkSession
 
 from txpool.datasource import DataSource, find
 from txpool.errors import OperationalError, ProgrammingError
-from txpool.jobs.announcing import find_transaction
+from txpool.jobs.properties import find_transaction
 from txpool.spark.commit.attempts import Candidates, PartitionResult, require_all
+from txpool.spark.commit.direct_writes import note_direct_write, require_visible
 from txpool.spark.commit.listing import list_attempts, roll_back
-from txpool.spark.commit.selfwait import SelfDeadlockDetector
+from txpool.spark.commit.self_deadlock import SelfDeadlockDetector
 from txpool.spark.commit.status import attempts_of_stage
-from txpool.spark.commit.unseen import note_direct_write, require_visible
 from txpool.spark.commit.write import take_over
 from txpool.spark.source.ambient import find as find_ambient
-from txpool.spark.source.deposit import PartitionCommitMessage, StreamBatch
+from txpool.spark.source.partition_writer import PartitionCommitMessage, StreamBatch
 from txpool.spark.source.plan import WritePlan
 from txpool.spark.source.streaming import offsets
 from txpool.spark.table.copying import DIRECT, STAGED
-from txpool.spark.table.moving import drop_staged
-from txpool.spark.table.replay import IdempotentWrite
+from txpool.spark.table.idempotent_write import IdempotentWrite
+from txpool.spark.table.merge import drop_staged
 from txpool.spark.table.report import WriteReport
 from txpool.tm.manager import _ambient, get_manager
 from txpool.tm.outcome import rolled_back

@@ -10,9 +10,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from txpool.datasource import find
-from txpool.once import UNKNOWN_FUNCTION, IdempotentWork, RecordIn, checked_id, name_of, require_both
+from txpool.idempotency import UNKNOWN_FUNCTION, IdempotentWork, RecordIn, checked_id, name_of, require_both
 from txpool.resources.records import EarlierRun
-from txpool.spark.table.replay import fingerprint
+from txpool.spark.table.idempotent_write import fingerprint
 from txpool.tm.transaction import Transaction
 
 # What the records of jobs are for, where those of write_table() have a table, which has a dot in its name.

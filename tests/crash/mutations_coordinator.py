@@ -149,7 +149,7 @@ MUTATIONS = (
         "21",
         "the row names the votes so far",
         (
-            Edit(_C + "_mark", "(*self._branches, *self._request.adopted)", "self._voted"),
+            Edit(_C + "_mark", "(*self._branches, *self._request.adopted)", "self._prepared"),
             Edit(_C + "_decide", "[b.record for b in voted]", "[b.record for b in voted[:1]]"),
         ),
         scenario=replace(MARKED_TWO, fates=0),

@@ -80,7 +80,7 @@ def test_a_stranger_prepares_under_every_name_and_at_the_end_too() -> None:
 def test_a_note_meets_every_fate() -> None:
     explorer = Explorer(UNNOTED)
     fates = {choice for choice, _ in explorer.steps(explorer.first)}
-    assert explorer.processes[0].command(0) == ("note_site", "log", "orders")
+    assert explorer.processes[0].command(0) == ("note_location", "log", "orders")
     assert {"C.ok", "C.lost", "C.reply-lost", "C.late", "crash", "lease"} <= fates
 
 

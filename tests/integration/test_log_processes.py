@@ -18,7 +18,7 @@ PROLOGUE = """
 import os, resource, signal, sys, threading
 from pathlib import Path
 from txpool.errors import LogError, LogUnknown
-from txpool.log import Life, Refused, Settled, SqliteLog
+from txpool.log import IncarnationState, Refused, Resolution, SqliteLog
 from txpool.xid import make_gtrid
 folder = Path(sys.argv[1])
 log = SqliteLog(folder, node="etl-1", create=True)

@@ -62,8 +62,8 @@ def test_many_ask_at_once() -> None:
 
 def test_nobody_else_can_enter_and_nothing_is_left() -> None:
     source = (
-        "import sys; from txpool.spark.source.driver_server import Desk\n"
-        "print(Desk(print).address, flush=True); sys.stdin.read()"
+        "import sys; from txpool.spark.source.driver_server import DriverServer\n"
+        "print(DriverServer(print).address, flush=True); sys.stdin.read()"
     )
     driver = subprocess.Popen([sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert driver.stdout is not None
@@ -78,9 +78,9 @@ def test_nobody_else_can_enter_and_nothing_is_left() -> None:
 def test_a_forked_child_leaves_it_to_its_parent() -> None:
     source = """
 import os
-from txpool.spark.source.driver_server import Desk, ask
+from txpool.spark.source.driver_server import DriverServer, ask
 
-desk = Desk(lambda request: os.getpid())
+desk = DriverServer(lambda request: os.getpid())
 child = os.fork()
 if child:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

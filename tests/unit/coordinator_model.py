@@ -220,7 +220,7 @@ class FaultyLog:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._log, name)
-        if name not in {"record", "abort", "point", "finish", "is_fenced", "note_site"}:
+        if name not in {"record", "abort", "point", "finish", "is_fenced", "note_location"}:
             return found
         return lambda *arguments: self._faults.around(f"log.{name}", lambda: found(*arguments))
 

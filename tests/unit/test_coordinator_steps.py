@@ -123,7 +123,7 @@ def test_loose_ends_have_their_mark_however_it_was_committed(branches: int, when
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
-@pytest.mark.parametrize("at", ["PREPARE", "DECIDE", "COMMIT", "COMPLETE", "LET_GO", "ENDED"])
+@pytest.mark.parametrize("at", ["PREPARE", "DECIDE", "COMMIT", "COMPLETE", "FORGET", "ENDED"])
 def test_what_watches_the_phases_changes_nothing_of_them(at: str, error: type[BaseException]) -> None:
     def watch(phase: Phase) -> None:
         if phase is Phase[at]:
@@ -137,7 +137,7 @@ def test_what_watches_the_phases_changes_nothing_of_them(at: str, error: type[Ba
     assert isinstance(world.result.interrupt, KeyboardInterrupt) == (error is KeyboardInterrupt)
 
 
-@pytest.mark.parametrize("step", ["_prepare", "_decide", "_commit", "_roll_back", "_complete", "_let_go"])
+@pytest.mark.parametrize("step", ["_prepare", "_decide", "_commit", "_roll_back", "_complete", "_forget"])
 def test_an_interrupt_before_the_first_line_of_a_phase(step: str) -> None:
     """Where Python looks for signals: at the start of each function."""
     struck: list[str] = []
@@ -189,7 +189,7 @@ def test_an_interrupt_before_or_after_the_only_commit_leaves_no_doubt(reads: tup
         calls_of_ours(number + 1, world)
         result, wrote = world.result, {branch.state for branch in world.new if branch not in world.readers}
         assert isinstance(result.interrupt, KeyboardInterrupt)
-        if calls[number] == "_end_undecided" and wrote:
+        if calls[number] == "_finish_undecided" and wrote:
             assert (result.outcome, result.resolvable) == (Outcome.IN_DOUBT, False)
         elif wrote:
             states = {Outcome.COMMITTED: "committed", Outcome.ROLLED_BACK: "rolled back"}

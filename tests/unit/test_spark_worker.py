@@ -7,7 +7,7 @@ import sys
 
 _WORKER = """
 import fcntl, gc, os, socket, struct, termios
-from txpool.spark.commit.worker import quicken
+from txpool.spark.commit.worker import prepare_worker
 
 with socket.create_server(("127.0.0.1", 0)) as listener:
     spark = socket.create_connection(listener.getsockname())
@@ -20,14 +20,14 @@ for _ in range(50):  # an exchange, in which the kernel learns that an answer co
 spark.sendall(b"task")
 worker.recv(4)
 open_before = os.listdir("/proc/self/fd")
-quicken()
+prepare_worker()
 unacknowledged = struct.unpack("i", fcntl.ioctl(spark, termios.TIOCOUTQ, bytes(4)))
 print(unacknowledged[0], len(os.listdir("/proc/self/fd")) - len(open_before), gc.get_freeze_count() > 10_000)
 spark.sendall(b"rows")
 print(worker.recv(4))
 frozen = gc.get_freeze_count()
 kept = [[] for _ in range(1000)]
-quicken()
+prepare_worker()
 print(gc.get_freeze_count() == frozen)
 """
 

@@ -32,7 +32,7 @@ from txpool.tm.commit_request import Outcome
 _UNKNOWN = ("reply-lost", "lost", "late")
 _COORDINATORS = {
     **dict.fromkeys(("prepare", "commit", "rollback", "alone", "mark", "seal", "both", "abort"), _UNKNOWN),
-    **dict.fromkeys(("record", "insert", "finish", "point", "note_site"), _UNKNOWN),
+    **dict.fromkeys(("record", "insert", "finish", "point", "note_location"), _UNKNOWN),
     **dict.fromkeys(("is_fenced", "decisions", "ask"), ("lost",)),
     "delete": ("late",),
 }

@@ -293,7 +293,7 @@ class ModelLog:
 
     def note_location(self, site: PrepareLocation) -> None:
         if self._noted is None:
-            self._call("note_site", "log", site.datasource)
+            self._call("note_location", "log", site.datasource)
 
     def locations(self) -> list[LocationNote]:
         if self._noted is not None:

@@ -35,7 +35,7 @@ _SAID = {
     "incarnations": "ask the log who is alive",
     "point": "write a pointer to the log",
     "note": "write a heuristic outcome to the log",
-    "note_site": "note in the log that it prepares in {detail}",
+    "note_location": "note in the log that it prepares in {detail}",
     "sites": "read in the log where its nodes prepare",
     "reach": "reach {place} by its note",
 }

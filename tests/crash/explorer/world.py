@@ -105,7 +105,7 @@ def thaw(recs: Iterable[Rec]) -> tuple[BranchRecord, ...]:
     )
 
 
-_DURABLE = frozenset({"record", "abort", "fence", "finish", "point", "purge", "note", "expire", "note_site"})
+_DURABLE = frozenset({"record", "abort", "fence", "finish", "point", "purge", "note", "expire", "note_location"})
 
 
 def site_of(name: str) -> PrepareLocation:
@@ -348,7 +348,7 @@ def _told(log: LogState, command: Command) -> tuple[LogState, Reply]:
         arguments[1] = thaw(arguments[1])
     elif verb == "note":
         arguments = [Heuristic(GTRID, arguments[0], "", *arguments[1:])]
-    elif verb == "note_site":
+    elif verb == "note_location":
         arguments = [site_of(*arguments)]
     try:
         answer = getattr(store, verb)(*arguments)

@@ -37,7 +37,7 @@ _SEEN_KIND = "expiry"
 _EXPIRED_KIND = "expired"
 
 
-class ExpiryKind(Enum):
+class Kind(Enum):
     """What can expire."""
 
     INCARNATION = "incarnation"
@@ -46,10 +46,10 @@ class ExpiryKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ExpiryEntry:
+class Entry:
     """Something that may expire: `name` is an incarnation's, or a gtrid."""
 
-    kind: ExpiryKind
+    kind: Kind
     name: str
 
     def __str__(self) -> str:
@@ -69,22 +69,22 @@ class Expired:
 class ExpiryScanner(Protocol):
     """Chooses what expires. It must not do any I/O."""
 
-    def expires(self, entry: ExpiryEntry, age: float, interval: float) -> bool:
+    def expires(self, entry: Entry, age: float, interval: float) -> bool:
         """Whether to move it. `age` is for how long scans have seen it of no use, in seconds as the interval is."""
 
 
 class KindScanner:
     """Chooses all of one kind, after one interval."""
 
-    def __init__(self, kind: ExpiryKind) -> None:
+    def __init__(self, kind: Kind) -> None:
         self._kind = kind
 
-    def expires(self, entry: ExpiryEntry, age: float, interval: float) -> bool:
+    def expires(self, entry: Entry, age: float, interval: float) -> bool:
         return entry.kind is self._kind and age >= interval
 
 
 #: By their names in a configuration.
-SCANNERS: Mapping[str, Callable[[], ExpiryScanner]] = {kind.value: partial(KindScanner, kind) for kind in ExpiryKind}
+SCANNERS: Mapping[str, Callable[[], ExpiryScanner]] = {kind.value: partial(KindScanner, kind) for kind in Kind}
 
 
 class Expiry:
@@ -116,26 +116,26 @@ class Expiry:
             work.recorder.expire([str(entry) for entry in chosen])
 
 
-def expirable(evidence: Snapshot) -> list[ExpiryEntry]:
+def expirable(evidence: Snapshot) -> list[Entry]:
     """All that may expire, as far as the datasources have answered."""
     kept = {*evidence.decisions, *evidence.pointers, *evidence.finished}.union(*evidence.rows.values())
     kept.update(filter(evidence.listed, evidence.gtrids))
     named = {split_gtrid(gtrid).incarnation for gtrid in evidence.gtrids}
     found = [
-        ExpiryEntry(ExpiryKind.INCARNATION, name)
+        Entry(Kind.INCARNATION, name)
         for name, life in evidence.incarnations.items()
         if life is IncarnationState.FENCED and name not in named
     ]
     noted = dict.fromkeys(heuristic.gtrid for heuristic in evidence.heuristics)
     found += [
-        ExpiryEntry(ExpiryKind.HEURISTIC, gtrid)
+        Entry(Kind.HEURISTIC, gtrid)
         for gtrid in noted
         if gtrid not in kept
         and gtrid not in evidence.aborted
         and evidence.coordinator_state(gtrid) is not CoordinatorState.OTHER_NODE
     ]
     found += [
-        ExpiryEntry(ExpiryKind.ASSUMED_COMPLETE, gtrid)
+        Entry(Kind.ASSUMED_COMPLETE, gtrid)
         for gtrid in sorted(evidence.aborted - kept)
         if evidence.coordinator_state(gtrid) is CoordinatorState.UNKNOWN
     ]
@@ -150,7 +150,7 @@ def expired(log: DecisionLog) -> list[Expired]:
         before = found.get(gtrid)
         noted = (*(before.heuristics if before else ()), *(Heuristic(*fields) for fields in rest))
         found[gtrid] = Expired(kind, gtrid, memo.recorded_at, noted)
-    return [*found.values(), *(Expired(ExpiryKind.INCARNATION.value, name) for name in sorted(log.expired()))]
+    return [*found.values(), *(Expired(Kind.INCARNATION.value, name) for name in sorted(log.expired()))]
 
 
 def dismiss(log: DecisionLog, gtrid: str) -> int:
@@ -162,14 +162,14 @@ def dismiss(log: DecisionLog, gtrid: str) -> int:
     return count
 
 
-def _unregistered(log: DecisionLog, entries: list[ExpiryEntry]) -> list[ExpiryEntry]:
+def _unregistered(log: DecisionLog, entries: list[Entry]) -> list[Entry]:
     """Without the abort records of processes that have registered since the pass looked who lives. LogError."""
-    records = {entry for entry in entries if entry.kind is ExpiryKind.ASSUMED_COMPLETE}
+    records = {entry for entry in entries if entry.kind is Kind.ASSUMED_COMPLETE}
     known = log.incarnations() if records else {}
     return [entry for entry in entries if entry not in records or split_gtrid(entry.name).incarnation not in known]
 
 
-def _since(log: DecisionLog, entries: Iterable[ExpiryEntry], now: float) -> dict[ExpiryEntry, float]:
+def _since(log: DecisionLog, entries: Iterable[Entry], now: float) -> dict[Entry, float]:
     """Since when each has been seen of no use, scan after scan, by this node's recovery; kept for its next scan."""
     memo = next((memo for memo in log.side_records(_SEEN_KIND) if memo.name == log.node), None)
     before: dict[str, float] = unpack(memo) if memo else {}
@@ -180,24 +180,24 @@ def _since(log: DecisionLog, entries: Iterable[ExpiryEntry], now: float) -> dict
     return since
 
 
-def _move(work: RecoveryPass, chosen: Iterable[ExpiryEntry], now: float) -> None:
+def _move(work: RecoveryPass, chosen: Iterable[Entry], now: float) -> None:
     """Kept there before it goes from here: a crash in between leaves it in both places until the next scan."""
     log = work.log
-    names: dict[ExpiryKind, list[str]] = {kind: [] for kind in ExpiryKind}
+    names: dict[Kind, list[str]] = {kind: [] for kind in Kind}
     for entry in chosen:
         names[entry.kind].append(entry.name)
-    if names[ExpiryKind.INCARNATION]:
-        log.expire(names[ExpiryKind.INCARNATION])
-    for gtrid in names[ExpiryKind.ASSUMED_COMPLETE]:
-        log.put_record(SideRecord(_EXPIRED_KIND, gtrid, json.dumps([ExpiryKind.ASSUMED_COMPLETE.value, gtrid]), now))
-    if names[ExpiryKind.ASSUMED_COMPLETE]:
-        log.purge(names[ExpiryKind.ASSUMED_COMPLETE])
+    if names[Kind.INCARNATION]:
+        log.expire(names[Kind.INCARNATION])
+    for gtrid in names[Kind.ASSUMED_COMPLETE]:
+        log.put_record(SideRecord(_EXPIRED_KIND, gtrid, json.dumps([Kind.ASSUMED_COMPLETE.value, gtrid]), now))
+    if names[Kind.ASSUMED_COMPLETE]:
+        log.purge(names[Kind.ASSUMED_COMPLETE])
     for noted in work.snapshot.heuristics:
-        if noted.gtrid in names[ExpiryKind.HEURISTIC]:
-            text = json.dumps([ExpiryKind.HEURISTIC.value, noted.gtrid, astuple(noted)])
+        if noted.gtrid in names[Kind.HEURISTIC]:
+            text = json.dumps([Kind.HEURISTIC.value, noted.gtrid, astuple(noted)])
             log.put_record(SideRecord(_EXPIRED_KIND, f"{noted.gtrid} {noted.bqual}", text, now))
             log.dismiss_heuristics(noted.gtrid, noted.bqual)
-    for gtrid in names[ExpiryKind.HEURISTIC]:
+    for gtrid in names[Kind.HEURISTIC]:
         logger.warning(
             "the heuristic outcome of %s was not resolved in time, and has expired. It is kept: see `txpool-recovery "
             "list --expired`, repair by hand, then `txpool-recovery forget`",

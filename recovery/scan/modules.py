@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from recovery.scan.datasources import ListedBranch
-from recovery.scan.orphans import OrphanFilter, OrphanVote, poll
+from recovery.scan.orphans import OrphanFilter, Vote, poll
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import describe_error
 from recovery.scan.snapshot import CoordinatorState, Snapshot, same_identity
@@ -188,9 +188,9 @@ class OrphanModule:
     def _decide(self, work: RecoveryPass, gtrid: str, before: set[Xid]) -> None:
         for branch in work.snapshot.listed_branches(gtrid):
             ballot = poll(self._filters, work.snapshot, branch.xid)
-            if ballot.vote is OrphanVote.ROLLBACK and branch.xid in before:
+            if ballot.vote is Vote.ROLLBACK and branch.xid in before:
                 work.roll_back(branch, ballot.reason)
-            elif ballot.vote is OrphanVote.ROLLBACK:
+            elif ballot.vote is Vote.ROLLBACK:
                 self._candidates.add(branch.xid)
                 work.leave(branch, "the next pass rolls it back", alarm=False)
             elif not work.snapshot.ended(gtrid) or not _is_decided_elsewhere(work.snapshot, gtrid):

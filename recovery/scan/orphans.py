@@ -16,7 +16,7 @@ from recovery.scan.snapshot import CoordinatorState, Snapshot
 from txpool.xid import Xid
 
 
-class OrphanVote(Enum):
+class Vote(Enum):
     """What a filter wants to become of a branch."""
 
     ROLLBACK = "rollback"
@@ -27,7 +27,7 @@ class OrphanVote(Enum):
 class Ballot:
     """A vote and its reason."""
 
-    vote: OrphanVote
+    vote: Vote
     reason: str
     #: True where a branch that is left alone will not end by itself.
     alarm: bool = False
@@ -46,7 +46,7 @@ class TransactionLogFilter:
         disputed = evidence.disputed(xid.gtrid)
         if disputed:
             return Ballot(
-                OrphanVote.LEAVE_ALONE,
+                Vote.LEAVE_ALONE,
                 f"its branches name different deciders ({disputed}), and the log says neither: nothing of it is ended. "
                 "Somebody has prepared under a name of ours with a role that counts as ours: see who, by the owners "
                 "that `txpool-recovery show` tells, and end by hand what is theirs",
@@ -54,9 +54,9 @@ class TransactionLogFilter:
             )
         marked = evidence.marked_by(xid.gtrid)
         if marked is not None:
-            return Ballot(OrphanVote.LEAVE_ALONE, f"{marked} decides it")
+            return Ballot(Vote.LEAVE_ALONE, f"{marked} decides it")
         if xid.gtrid in evidence.decisions:
-            return Ballot(OrphanVote.LEAVE_ALONE, "it is decided to commit")
+            return Ballot(Vote.LEAVE_ALONE, "it is decided to commit")
         return None
 
 
@@ -64,17 +64,17 @@ class NodeFilter:
     """Rolls back what belongs to a node that is ours to recover."""
 
     def vote(self, evidence: Snapshot, xid: Xid) -> Ballot | None:
-        return Ballot(OrphanVote.ROLLBACK, f"node {xid.node} is ours") if xid.node in evidence.nodes else None
+        return Ballot(Vote.ROLLBACK, f"node {xid.node} is ours") if xid.node in evidence.nodes else None
 
 
 _BY_STATE = {
-    CoordinatorState.FENCED: Ballot(OrphanVote.ROLLBACK, "its process is dead and was never to decide it"),
-    CoordinatorState.FINISHED: Ballot(OrphanVote.ROLLBACK, "its process has let go of it undecided"),
-    CoordinatorState.ALIVE: Ballot(OrphanVote.LEAVE_ALONE, "its process lives, and ends it"),
-    CoordinatorState.OTHER_NODE: Ballot(OrphanVote.LEAVE_ALONE, "its node is not ours"),
-    CoordinatorState.DEAD: Ballot(OrphanVote.LEAVE_ALONE, "its process is dead, and could not be fenced", alarm=True),
+    CoordinatorState.FENCED: Ballot(Vote.ROLLBACK, "its process is dead and was never to decide it"),
+    CoordinatorState.FINISHED: Ballot(Vote.ROLLBACK, "its process has let go of it undecided"),
+    CoordinatorState.ALIVE: Ballot(Vote.LEAVE_ALONE, "its process lives, and ends it"),
+    CoordinatorState.OTHER_NODE: Ballot(Vote.LEAVE_ALONE, "its node is not ours"),
+    CoordinatorState.DEAD: Ballot(Vote.LEAVE_ALONE, "its process is dead, and could not be fenced", alarm=True),
     CoordinatorState.UNKNOWN: Ballot(
-        OrphanVote.LEAVE_ALONE,
+        Vote.LEAVE_ALONE,
         "its incarnation is unknown to this log, which presumes nothing of it: recover it with the log that it was "
         "begun with. Only where that is lost, end it by hand: `txpool-recovery commit` where `show` has its decision; "
         "otherwise look first at the other databases of this gtrid, one of which may have committed, and only where "
@@ -92,9 +92,7 @@ class SubordinateFilter:
         if task is None or evidence.coordinator_state(xid.gtrid) is not CoordinatorState.ALIVE:
             return None
         work = f"partition {task.partition}, attempt {task.attempt}"
-        return Ballot(
-            OrphanVote.LEAVE_ALONE, f"it is the work of a Spark task ({work}), and its driver lives and decides it"
-        )
+        return Ballot(Vote.LEAVE_ALONE, f"it is the work of a Spark task ({work}), and its driver lives and decides it")
 
 
 class IncarnationFilter:
@@ -122,12 +120,8 @@ def voters(further: Iterable[OrphanFilter]) -> tuple[OrphanFilter, ...]:
 def poll(filters: Iterable[OrphanFilter], evidence: Snapshot, xid: Xid) -> Ballot:
     """The outcome of the vote on a branch."""
     ballots = [ballot for voter in filters if (ballot := voter.vote(evidence, xid)) is not None]
-    left = [ballot for ballot in ballots if ballot.vote is OrphanVote.LEAVE_ALONE]
+    left = [ballot for ballot in ballots if ballot.vote is Vote.LEAVE_ALONE]
     if left:
         return next((ballot for ballot in left if ballot.alarm), left[0])
     reasons = ", ".join(ballot.reason for ballot in ballots)
-    return (
-        Ballot(OrphanVote.ROLLBACK, reasons)
-        if ballots
-        else Ballot(OrphanVote.LEAVE_ALONE, f"node {xid.node} is not ours")
-    )
+    return Ballot(Vote.ROLLBACK, reasons) if ballots else Ballot(Vote.LEAVE_ALONE, f"node {xid.node} is not ours")

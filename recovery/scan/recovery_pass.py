@@ -127,8 +127,9 @@ class RecoveryPass:
         if there:
             self._leave(
                 record,
-                f"{name} {OTHER_DATABASE}: it was {record.identity}, and this is {there} (a server's system identifier, "
-                "and the oid of a database there). Correct its url, or this user's rights; the decision to commit is kept",
+                f"{name} {OTHER_DATABASE}: it was {record.identity}, and this is {there} (a server's system "
+                "identifier, and the oid of a database there). Correct its url, or this user's rights; the decision to "
+                "commit is kept",
             )
             return None
         return self.datasources.managers[name]

@@ -286,7 +286,7 @@ MUTATIONS = (
             Edit(
                 "txpool.resources.postgresql.branch:PostgreSQLBranch.await_prepare",
                 'raise self._refuse("the database answered PREPARE TRANSACTION by ROLLBACK")',
-                "return Vote.COMMIT",
+                "return PrepareVote.COMMIT",
             ),
         ),
     ),

@@ -113,7 +113,7 @@ class Turning(StatusServer):
         self.turn: Callable[[Turning], object] | None = turn
         super().__init__(*arguments)
 
-    def answer(self, request: BaseHTTPRequestHandler) -> Response:
+    def respond(self, request: BaseHTTPRequestHandler) -> Response:
         if request.path == "/" and (turn := self.turn) is not None:
             first, self.turn = super().respond(request), None
             turn(self)
@@ -154,7 +154,7 @@ def test_an_open_page_refreshes_itself(site: Site, turning: Any, browse: Browse)
 
 def test_an_open_page_says_that_the_daemon_is_gone(turning: Any, browse: Browse) -> None:
     def refuse(server: Turning) -> None:
-        server.answer = lambda _: Response("", status=503)  # type: ignore[method-assign,assignment,arg-type]
+        server.respond = lambda _: Response("", status=503)  # type: ignore[method-assign,assignment,arg-type]
 
     text = browse(turning(refuse).url, "--virtual-time-budget=8000")
     assert 'class="silent"' in text

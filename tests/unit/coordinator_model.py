@@ -8,7 +8,7 @@ from typing import Any
 
 from txpool.log.base import IncarnationState
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, Refused, Resolution, Vote
+from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, PrepareVote, Refused, Resolution
 from txpool.tm.commit_request import CommitRequest, Outcome, Result
 from txpool.tm.coordinator import Coordinator, Phase
 from txpool.xid import TaskName, Xid, make_gtrid, make_xid
@@ -80,7 +80,7 @@ class ModelBranch:
 
     idle = False
 
-    def __init__(self, faults: Faults, datasource: str, vote: Vote | None = Vote.COMMIT) -> None:
+    def __init__(self, faults: Faults, datasource: str, vote: PrepareVote | None = PrepareVote.COMMIT) -> None:
         self.faults = faults
         self.datasource = datasource
         self.vote = vote
@@ -113,12 +113,12 @@ class ModelBranch:
         assert not self.reads, "a reader is prepared"
         self._call("start_prepare", lambda: None)
 
-    def await_prepare(self) -> Vote:
-        def effect() -> Vote:
+    def await_prepare(self) -> PrepareVote:
+        def effect() -> PrepareVote:
             if self.vote is None:
                 self.state = "rolled back"
                 raise Lost("a vote to roll back")
-            if self.vote is Vote.COMMIT:
+            if self.vote is PrepareVote.COMMIT:
                 self.state = "prepared"
             return self.vote
 
@@ -233,7 +233,7 @@ class World:
     marked: bool = False
     adopted: int = 0
     late_branches: bool = False
-    votes: dict[int, Vote | None] = field(default_factory=dict)
+    votes: dict[int, PrepareVote | None] = field(default_factory=dict)
     #: Which are asked whether they have only read, and which have; -1 is the marked one.
     asked: tuple[int, ...] = ()
     reads: tuple[int, ...] = ()
@@ -249,7 +249,7 @@ class World:
         self.disk = MemoryDisk("node")
         log = MemoryLog(self.disk, node="node")
         self.gtrid = make_gtrid("node", log.incarnation, 1)
-        votes = [self.votes.get(number, Vote.COMMIT) for number in range(self.branches)]
+        votes = [self.votes.get(number, PrepareVote.COMMIT) for number in range(self.branches)]
         self.new = [ModelBranch(self.faults, f"db{number}", vote) for number, vote in enumerate(votes)]
         self.old = [ModelBranch(self.faults, f"task{number}") for number in range(self.adopted)]
         for number, branch in enumerate(self.old):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.coordinator_model import Lost, World
-from txpool.resources.base import Vote
+from txpool.resources.base import PrepareVote
 from txpool.tm.commit_request import Outcome
 
 KINDS = [(when, error) for when in ("before", "after") for error in (Lost, KeyboardInterrupt)]
@@ -28,8 +28,8 @@ SHAPES = [
     pytest.param(World(0, adopted=2), id="two tasks"),
     pytest.param(World(1, adopted=2), id="one and two tasks"),
     pytest.param(World(1, marked=True, adopted=1), id="one, a task and marked"),
-    pytest.param(World(2, votes={0: Vote.READ_ONLY}), id="one of two read-only"),
-    pytest.param(World(2, votes={0: Vote.READ_ONLY, 1: Vote.READ_ONLY}), id="both read-only"),
+    pytest.param(World(2, votes={0: PrepareVote.READ_ONLY}), id="one of two read-only"),
+    pytest.param(World(2, votes={0: PrepareVote.READ_ONLY, 1: PrepareVote.READ_ONLY}), id="both read-only"),
     pytest.param(World(2, votes={1: None}), id="the second votes to roll back"),
     pytest.param(World(2, asked=(0, 1)), id="two that are asked"),
     pytest.param(World(2, reads=(0,)), id="one, and one that reads"),
@@ -89,7 +89,7 @@ def test_what_is_in_doubt_is_settled_later_and_rightly(world: World) -> None:
             assert settled.outcome is (Outcome.COMMITTED if decided else Outcome.ROLLED_BACK)
             wanted = "committed" if decided else "rolled back"
             everyone = [branch for branch in (*world.new, *world.old) if branch not in world.readers]
-            voted = [branch for branch in everyone if branch.vote is not Vote.READ_ONLY]
+            voted = [branch for branch in everyone if branch.vote is not PrepareVote.READ_ONLY]
             assert {branch.state for branch in voted} == {wanted}
 
 

@@ -10,7 +10,7 @@ from types import FrameType
 import pytest
 
 from tests.unit.coordinator_model import Lost, World
-from txpool.resources.base import Vote
+from txpool.resources.base import PrepareVote
 from txpool.tm import coordinator, readers
 from txpool.tm.commit_request import Outcome
 from txpool.tm.coordinator import Phase
@@ -57,7 +57,7 @@ def test_one_branch_commits_in_one_phase_without_the_log() -> None:
 
 
 def test_a_single_prepared_branch_gets_a_decision() -> None:
-    for world in (World(0, adopted=1), World(2, votes={0: Vote.READ_ONLY})):
+    for world in (World(0, adopted=1), World(2, votes={0: PrepareVote.READ_ONLY})):
         world.run({})
         assert "log.record" in world.faults.calls
 

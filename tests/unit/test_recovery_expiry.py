@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from recovery import RecoveryManager
-from recovery.scan.expiry import Expiry, ExpiryEntry, ExpiryKind, KindScanner
+from recovery.scan.expiry import Entry, Expiry, Kind, KindScanner
 from tests.unit.recovery_model import (
     NODE,
     WatchedLog,
@@ -33,7 +33,7 @@ SCENARIOS = [logged, unaccounted, marked, pointed]
 class Greedy:
     """Takes everything at once."""
 
-    def expires(self, entry: ExpiryEntry, age: float, interval: float) -> bool:
+    def expires(self, entry: Entry, age: float, interval: float) -> bool:
         return True
 
 
@@ -315,12 +315,12 @@ def test_scanners_choose_by_kind() -> None:
     world = World()
     world.die()
     world.log.record_heuristic(Heuristic(make_gtrid(NODE, "strange00000", 1), "0:a:L", "a", "commit", "rolled back"))
-    expiry = Expiry(1e-9, [KindScanner(ExpiryKind.HEURISTIC)])
+    expiry = Expiry(1e-9, [KindScanner(Kind.HEURISTIC)])
     manager = manager_with(world)
     manager._expiry = expiry
     manager.scan()
-    assert [ExpiryEntry(ExpiryKind.HEURISTIC, make_gtrid(NODE, "strange00000", 1))] == [
-        ExpiryEntry(ExpiryKind(each.kind), each.name) for _ in [manager.scan()] for each in manager.expired()
+    assert [Entry(Kind.HEURISTIC, make_gtrid(NODE, "strange00000", 1))] == [
+        Entry(Kind(each.kind), each.name) for _ in [manager.scan()] for each in manager.expired()
     ]
 
 

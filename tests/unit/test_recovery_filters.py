@@ -14,9 +14,9 @@ from recovery.scan.orphans import (
     FILTERS,
     Ballot,
     IncarnationFilter,
-    OrphanVote,
     SubordinateFilter,
     TransactionLogFilter,
+    Vote,
     poll,
     voters,
 )
@@ -94,10 +94,10 @@ def test_no_configuration_leaves_out_what_keeps_a_decision_and_a_living_process_
 def test_a_reckless_vote_loses_against_the_incarnations(life: IncarnationState | None) -> None:
     class Reckless:
         def vote(self, evidence: object, xid: Xid) -> Ballot:
-            return Ballot(OrphanVote.ROLLBACK, "away with it")
+            return Ballot(Vote.ROLLBACK, "away with it")
 
     xid = spark_xid()
-    assert poll(voters([Reckless()]), evidence_of(xid, life), xid).vote is OrphanVote.LEAVE_ALONE
+    assert poll(voters([Reckless()]), evidence_of(xid, life), xid).vote is Vote.LEAVE_ALONE
 
 
 def test_the_two_vote_once_whether_they_are_named_or_not() -> None:
@@ -112,7 +112,7 @@ def test_the_two_vote_once_whether_they_are_named_or_not() -> None:
 def test_one_that_extends_one_of_the_two_has_its_say_besides(kind: type) -> None:
     class Careful(kind):  # type: ignore[misc]
         def vote(self, evidence: object, xid: Xid) -> Ballot:
-            return Ballot(OrphanVote.LEAVE_ALONE, "not at night")
+            return Ballot(Vote.LEAVE_ALONE, "not at night")
 
     xid = spark_xid()
     assert poll(voters([Careful()]), evidence_of(xid, IncarnationState.FENCED), xid).reason == "not at night"
@@ -124,7 +124,7 @@ def test_one_that_extends_one_of_the_two_has_its_say_besides(kind: type) -> None
 def test_a_spark_tasks_work_is_left_alone_while_its_driver_lives() -> None:
     xid = spark_xid()
     ballot = poll(voters([SubordinateFilter()]), evidence_of(xid, IncarnationState.ALIVE), xid)
-    assert (ballot.vote, ballot.alarm) == (OrphanVote.LEAVE_ALONE, False)
+    assert (ballot.vote, ballot.alarm) == (Vote.LEAVE_ALONE, False)
     assert "Spark task (partition 3, attempt 7)" in ballot.reason
     plain = make_xid(xid.gtrid, 0, "a")
     assert SubordinateFilter().vote(evidence_of(plain, IncarnationState.ALIVE), plain) is None
@@ -135,7 +135,7 @@ def test_it_is_swept_once_its_driver_is_fenced_or_has_let_go_of_it(life: Incarna
     xid = spark_xid()
     evidence = evidence_of(xid, life, finished=frozenset([xid.gtrid] if finished else []))
     assert evidence.coordinator_state(xid.gtrid) in (CoordinatorState.FENCED, CoordinatorState.FINISHED)
-    assert poll(voters([SubordinateFilter()]), evidence, xid).vote is OrphanVote.ROLLBACK
+    assert poll(voters([SubordinateFilter()]), evidence, xid).vote is Vote.ROLLBACK
 
 
 # -- a user's own -------------------------------------------------------------------------------------------------

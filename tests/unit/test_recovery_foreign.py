@@ -209,7 +209,7 @@ class ByItsNote:
         self.world = world
         self.fails = False
 
-    def reach(self, note: LocationNote) -> tuple[ModelDatabase, str]:
+    def find(self, note: LocationNote) -> tuple[ModelDatabase, str]:
         if self.fails:
             raise OperationalError("its file is gone")
         assert note.location.identity == self.world.b.server

@@ -10,7 +10,7 @@ import pytest
 
 from recovery import RecoveryManager
 from recovery.scan import saved
-from recovery.scan.orphans import NodeFilter, OrphanVote
+from recovery.scan.orphans import NodeFilter, Vote
 from recovery.service.alarms import unconfigured
 from tests.unit.recovery_model import NODE, World, logged, marked, pointed, unaccounted
 from tests.unit.test_recovery_orphans import evidence_of
@@ -93,7 +93,7 @@ def test_the_filter_of_nodes_knows_those_of_the_pass() -> None:
     assert NodeFilter().vote(evidence_of(xid, IncarnationState.FENCED), xid) is None
     ballot = NodeFilter().vote(evidence_of(xid, IncarnationState.FENCED, nodes=frozenset({NODE, OTHER})), xid)
     assert ballot is not None
-    assert ballot.vote is OrphanVote.ROLLBACK
+    assert ballot.vote is Vote.ROLLBACK
 
 
 @pytest.mark.parametrize("suspended", [NODE, OTHER])
@@ -200,7 +200,7 @@ def test_databases_that_two_nodes_call_the_same_are_both_told() -> None:
     notes = {LocationNote(node, PrepareLocation("a", f"{node}/1", "7")): f"no file of {node}" for node in (NODE, OTHER)}
     notes |= {LocationNote(NODE, PrepareLocation("a", f"{NODE}/1", "8")): f"no file of {NODE}"}
     elsewhere = [SimpleNamespace(identity="third/1", database="a")]
-    evidence: Any = SimpleNamespace(strangers={}, unreached=notes, elsewhere=elsewhere)
+    evidence: Any = SimpleNamespace(unconfigured={}, unreached=notes, elsewhere=elsewhere)
     (alarm,) = unconfigured(evidence)
     assert alarm.subject == "a"
     assert alarm.text.count(f"no file of {NODE}") == 1, "though it prepares there as two roles"

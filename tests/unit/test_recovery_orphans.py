@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recovery.scan.datasources import ListedBranch, Listing
-from recovery.scan.orphans import Ballot, IncarnationFilter, NodeFilter, OrphanVote, TransactionLogFilter, poll, voters
+from recovery.scan.orphans import Ballot, IncarnationFilter, NodeFilter, TransactionLogFilter, Vote, poll, voters
 from recovery.scan.snapshot import CoordinatorState, Snapshot
 from tests.unit.recovery_model import NODE, evidence
 from txpool.log.base import Decision, IncarnationState
@@ -15,7 +15,7 @@ from txpool.xid import Xid, make_gtrid, make_xid
 def evidence_of(xid: Xid, life: IncarnationState | None, **known: object) -> Snapshot:
     found: dict[str, object] = {
         "listings": {"a": Listing("", (ListedBranch(xid, "a", ""),))},
-        "lives": {xid.incarnation: life} if life else {},
+        "incarnations": {xid.incarnation: life} if life else {},
         "fenced": frozenset({xid.incarnation} if life is IncarnationState.FENCED else ()),
     }
     return evidence(**(found | known))
@@ -24,16 +24,16 @@ def evidence_of(xid: Xid, life: IncarnationState | None, **known: object) -> Sna
 @pytest.mark.parametrize(
     ("life", "known", "outcome"),
     [
-        (IncarnationState.FENCED, {}, OrphanVote.ROLLBACK),
-        (IncarnationState.ALIVE, {}, OrphanVote.LEAVE_ALONE),
-        (IncarnationState.DEAD, {}, OrphanVote.LEAVE_ALONE),
-        (None, {}, OrphanVote.LEAVE_ALONE),
-        (IncarnationState.ALIVE, {"finished": "gtrid"}, OrphanVote.ROLLBACK),
-        (IncarnationState.FENCED, {"decisions": "gtrid"}, OrphanVote.LEAVE_ALONE),
-        (IncarnationState.FENCED, {"pointers": "gtrid"}, OrphanVote.LEAVE_ALONE),
+        (IncarnationState.FENCED, {}, Vote.ROLLBACK),
+        (IncarnationState.ALIVE, {}, Vote.LEAVE_ALONE),
+        (IncarnationState.DEAD, {}, Vote.LEAVE_ALONE),
+        (None, {}, Vote.LEAVE_ALONE),
+        (IncarnationState.ALIVE, {"finished": "gtrid"}, Vote.ROLLBACK),
+        (IncarnationState.FENCED, {"decisions": "gtrid"}, Vote.LEAVE_ALONE),
+        (IncarnationState.FENCED, {"pointers": "gtrid"}, Vote.LEAVE_ALONE),
     ],
 )
-def test_one_leave_alone_wins(life: IncarnationState | None, known: dict[str, str], outcome: OrphanVote) -> None:
+def test_one_leave_alone_wins(life: IncarnationState | None, known: dict[str, str], outcome: Vote) -> None:
     xid = make_xid(make_gtrid(NODE, "incarnation0", 1), 0, "a")
     values: dict[str, object] = {
         "finished": frozenset([xid.gtrid]),
@@ -51,13 +51,12 @@ def test_no_vote_leaves_and_a_filter_of_ones_own_has_a_say() -> None:
 
     class Hold:
         def vote(self, evidence: Snapshot, xid: Xid) -> Ballot | None:
-            return Ballot(OrphanVote.LEAVE_ALONE, "not on a Friday")
+            return Ballot(Vote.LEAVE_ALONE, "not on a Friday")
 
-    assert poll((), evidence, xid).vote is OrphanVote.LEAVE_ALONE
-    assert poll((NodeFilter(),), evidence, xid).vote is OrphanVote.ROLLBACK
+    assert poll((), evidence, xid).vote is Vote.LEAVE_ALONE
+    assert poll((NodeFilter(),), evidence, xid).vote is Vote.ROLLBACK
     assert (
-        poll((NodeFilter(),), evidence_of(xid, IncarnationState.FENCED, nodes={"other"}), xid).vote
-        is OrphanVote.LEAVE_ALONE
+        poll((NodeFilter(),), evidence_of(xid, IncarnationState.FENCED, nodes={"other"}), xid).vote is Vote.LEAVE_ALONE
     )
     assert poll((NodeFilter(), Hold()), evidence, xid).reason == "not on a Friday"
 
@@ -72,6 +71,6 @@ def test_a_filter_of_ones_own_cannot_have_another_nodes_branch_rolled_back() -> 
 
     class Greedy:
         def vote(self, evidence: Snapshot, xid: Xid) -> Ballot | None:
-            return Ballot(OrphanVote.ROLLBACK, "it has been there for an hour")
+            return Ballot(Vote.ROLLBACK, "it has been there for an hour")
 
-    assert poll(voters([Greedy()]), evidence_of(xid, IncarnationState.DEAD), xid).vote is OrphanVote.LEAVE_ALONE
+    assert poll(voters([Greedy()]), evidence_of(xid, IncarnationState.DEAD), xid).vote is Vote.LEAVE_ALONE

@@ -15,7 +15,7 @@ from typing import Protocol
 from txpool.xid import Xid
 
 
-class Vote(Enum):
+class PrepareVote(Enum):
     """A branch's answer to PREPARE; an exception is the vote to roll back."""
 
     COMMIT = "commit"
@@ -172,7 +172,7 @@ class OpenBranch(Participant, Branch, Protocol):
 
     def start_prepare(self) -> None: ...
 
-    def await_prepare(self) -> Vote: ...
+    def await_prepare(self) -> PrepareVote: ...
 
 
 class Resolution(Enum):

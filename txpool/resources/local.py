@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from txpool.errors import NotSupportedError, TransactionRolledBack
-from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, ReadOnlyCheck, Refused, Vote
+from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, PrepareVote, ReadOnlyCheck, Refused
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
 from txpool.xid import Xid
@@ -105,7 +105,7 @@ class LocalBranch(LocalTransaction):
     def start_prepare(self) -> None:
         raise self._refuse_prepare()
 
-    def await_prepare(self) -> Vote:
+    def await_prepare(self) -> PrepareVote:
         raise self._refuse_prepare()
 
     def start_commit(self) -> None:

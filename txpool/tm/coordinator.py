@@ -34,9 +34,9 @@ from txpool.resources.base import (
     MarkedBranch,
     OpenBranch,
     Participant,
+    PrepareVote,
     Refused,
     Resolution,
-    Vote,
 )
 from txpool.tm.annotations import NOTE, with_annotations
 from txpool.tm.commit_request import CommitRequest, Outcome, Result
@@ -159,7 +159,7 @@ class Coordinator:
         if failpoints.armed:
             failpoints.hit("coordinator.preparing")
         for branch in self._branches:
-            if branch.await_prepare() is Vote.COMMIT:
+            if branch.await_prepare() is PrepareVote.COMMIT:
                 self._prepared.append(branch)
         if failpoints.armed:
             failpoints.hit("coordinator.prepared")

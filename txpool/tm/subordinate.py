@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import cast
 
 from txpool.errors import ProgrammingError
-from txpool.resources.base import BranchRecord, LocationKey, OpenBranch, PrepareLocation, Vote
+from txpool.resources.base import BranchRecord, LocationKey, OpenBranch, PrepareLocation, PrepareVote
 from txpool.tm import dropped, statistics
 from txpool.tm.coordinator import Coordinator, Phase
 from txpool.tm.participants import Enlistable
@@ -81,7 +81,7 @@ class Subordinate(Transaction):
             for branch in working:
                 branch.start_prepare()
             for branch in working:
-                if branch.await_prepare() is Vote.COMMIT:
+                if branch.await_prepare() is PrepareVote.COMMIT:
                     voted.append(branch)
             return [branch.record for branch in voted]
         finally:

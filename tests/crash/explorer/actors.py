@@ -12,11 +12,11 @@ from contextlib import suppress
 from typing import Any
 
 from recovery.manager import RecoveryManager
-from recovery.scan.expiry import Expiry, ExpiryEntry, ExpiryKind
+from recovery.scan.expiry import Entry, Expiry, Kind
 from recovery.scan.modules import DecidedModule, MarkedModule, OrphanModule
 from recovery.scan.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
 from recovery.scan.report import RepeatFilter, ScanRecorder
-from tests.crash.explorer.parts import ModelBranch, ModelDataSource, ModelFurther, ModelLog, ModelMarked
+from tests.crash.explorer.parts import ModelBranch, ModelDataSource, ModelLog, ModelMarked, ModelOtherDatasources
 from tests.crash.explorer.scenarios import Scenario
 from tests.crash.explorer.world import GTRID, LEDGER, RIGHT, Command, LogState, Reply, World
 from txpool.config.settings import RecoverySettings
@@ -203,7 +203,7 @@ def manager_of(scenario: Scenario, port: Any) -> RecoveryManager:
         backoff=0,
         scanners=[Eager()] if scenario.expires else [],
     )
-    manager._discovered = ModelFurther(port, places)  # type: ignore[assignment]
+    manager._discovered = ModelOtherDatasources(port, places)  # type: ignore[assignment]
     return manager
 
 
@@ -214,8 +214,8 @@ def _log(scenario: Scenario, port: Any) -> ModelLog:
 class Eager:
     """Expires an incarnation as soon as that is possible."""
 
-    def expires(self, entry: ExpiryEntry, age: float, interval: float) -> bool:
-        return entry.kind is ExpiryKind.INCARNATION
+    def expires(self, entry: Entry, age: float, interval: float) -> bool:
+        return entry.kind is Kind.INCARNATION
 
 
 def recovery_program(scenario: Scenario) -> Callable[[Any], None]:

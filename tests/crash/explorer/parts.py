@@ -14,9 +14,9 @@ from txpool.resources.base import (
     MarkedRow,
     PreparedBranch,
     PrepareLocation,
+    PrepareVote,
     Refused,
     Resolution,
-    Vote,
 )
 from txpool.xid import Xid
 
@@ -115,14 +115,14 @@ class ModelBranch:
         self._stage = "lost"
         self._send("prepare", self.datasource, self._xid.bqual)
 
-    def await_prepare(self) -> Vote:
+    def await_prepare(self) -> PrepareVote:
         if self._stage == "prepared":
-            return Vote.COMMIT
+            return PrepareVote.COMMIT
         if isinstance(self._reply, No):
             self._stage = "refused"
         vote = self._receive()
         self._stage, self._evidence = "prepared", self._known
-        return Vote(vote)
+        return PrepareVote(vote)
 
     def start_commit(self) -> None:
         self._send("commit", self.datasource, self._xid.bqual, self._evidence, True)
@@ -379,14 +379,14 @@ class ModelDataSource:
         return _ANSWERS[answer]
 
 
-class ModelFurther:
+class ModelOtherDatasources:
     """What recovery reaches by a note alone."""
 
     def __init__(self, port: Port, places: Iterable[ModelDataSource]) -> None:
         self._port = port
         self._places = {place.name: place for place in places}
 
-    def reach(self, note: LocationNote) -> tuple[ModelDataSource, str]:
+    def find(self, note: LocationNote) -> tuple[ModelDataSource, str]:
         self._port.call("reach", note.location.datasource)
         return self._places[note.location.datasource], ""
 

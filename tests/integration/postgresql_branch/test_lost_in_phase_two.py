@@ -9,7 +9,7 @@ import pytest
 from psycopg import sql
 
 from tests.integration.postgresql_branch.world import World, new_xid
-from txpool.resources.base import BranchOutcome, Vote
+from txpool.resources.base import BranchOutcome, PrepareVote
 from txpool.resources.postgresql.branch import PostgreSQLBranch, PostgreSQLRecovery
 
 
@@ -54,7 +54,7 @@ def test_cancels_that_come_late_do_not_stop_phase_two(world: World) -> None:
         branch = PostgreSQLBranch("one", world.driver, raw)
         branch.name(new_xid())
         branch.start_prepare()
-        assert branch.await_prepare() is Vote.COMMIT
+        assert branch.await_prepare() is PrepareVote.COMMIT
         branches.append(branch)
     storm = "do $$ begin loop perform pg_cancel_backend({}); end loop; end $$"
     with psycopg.connect(world.databases.dsn("one"), autocommit=True) as caller, ThreadPoolExecutor(1) as pool:

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.postgresql_branch.world import World, new_xid
 from txpool import failpoints
 from txpool.errors import IntegrityError, TransactionRolledBack
-from txpool.resources.base import BranchOutcome, BranchRecord, Vote
+from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote
 from txpool.resources.postgresql.branch import PostgreSQLRecovery
 
 
@@ -115,7 +115,7 @@ def test_no_slot_left_is_a_no_and_the_manager_frees_the_slots(world: World) -> N
         world.raw.execute("insert into work values (%s)", [number])
         holder.name(new_xid())
         holder.start_prepare()
-        assert holder.await_prepare() is Vote.COMMIT
+        assert holder.await_prepare() is PrepareVote.COMMIT
     branch = world.branch("insert into work values (-1)")
     branch.start_prepare()
     with pytest.raises(psycopg.errors.OutOfMemory):
@@ -139,7 +139,7 @@ def test_both_databases_work_before_any_answer_is_read(world: World) -> None:
         branch.start_prepare()
     names = sorted(branch.record.xid.joined for branch in branches)
     world.until(lambda: world.databases.prepared() == names)
-    assert [branch.await_prepare() for branch in branches] == [Vote.COMMIT, Vote.COMMIT]
+    assert [branch.await_prepare() for branch in branches] == [PrepareVote.COMMIT, PrepareVote.COMMIT]
     for branch in branches:
         branch.start_commit()
     world.until(lambda: world.databases.prepared() == [])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
-from txpool.resources.base import Vote
+from txpool.resources.base import PrepareVote
 from txpool.resources.drivers import Driver, make_driver
 from txpool.resources.postgresql.branch import PostgreSQLBranch
 from txpool.xid import Xid, make_gtrid, make_xid, new_incarnation
@@ -59,7 +59,7 @@ class World:
     def prepared_branch(self, statement: str = "insert into work values (1)") -> PostgreSQLBranch:
         branch = self.branch(statement)
         branch.start_prepare()
-        assert branch.await_prepare() is Vote.COMMIT
+        assert branch.await_prepare() is PrepareVote.COMMIT
         assert branch.record.xid.joined in self.databases.prepared()
         return branch
 

@@ -13,7 +13,14 @@ import psycopg
 
 from txpool import failpoints
 from txpool.errors import TransactionRolledBack, translate
-from txpool.resources.base import BranchOutcome, BranchRecord, PreparedBranch, PreparedSlots, PrepareLocation, Vote
+from txpool.resources.base import (
+    BranchOutcome,
+    BranchRecord,
+    PreparedBranch,
+    PreparedSlots,
+    PrepareLocation,
+    PrepareVote,
+)
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
 from txpool.resources.local import LocalTransaction
@@ -115,7 +122,7 @@ class PostgreSQLBranch(LocalTransaction):
         if failpoints.armed:
             failpoints.hit("branch.prepare-sent")
 
-    def await_prepare(self) -> Vote:
+    def await_prepare(self) -> PrepareVote:
         """Read both answers; only the tag of PREPARE TRANSACTION is a yes."""
         try:
             results = self._session.receive(self._deadlines.before_decision())
@@ -136,7 +143,7 @@ class PostgreSQLBranch(LocalTransaction):
         tag = results[-1].command_status if results else None
         if tag == b"PREPARE TRANSACTION":
             self._stage = _Prepare.PREPARED
-            return Vote.COMMIT
+            return PrepareVote.COMMIT
         if tag == b"ROLLBACK":
             self._stage = _Prepare.REFUSED
             raise self._refuse("the database answered PREPARE TRANSACTION by ROLLBACK")

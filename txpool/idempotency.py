@@ -125,8 +125,8 @@ class IdempotentWork:
             raise ProgrammingError(
                 f"transaction_id={self.transaction_id!r} stands for other work already, which {earlier.gtrid} has "
                 f"done: that was {_describe(earlier.mode, earlier.plan)}, and this is "
-                f"{_describe(self.mode, self.plan)} ({self._records.table} of {self.source.name}). Give this work an id "
-                "of its own. Nothing was done"
+                f"{_describe(self.mode, self.plan)} ({self._records.table} of {self.source.name}). Give this work an "
+                "id of its own. Nothing was done"
             )
 
     def _in_progress(self) -> OperationalError:

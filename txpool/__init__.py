@@ -37,10 +37,12 @@ from txpool.errors import (
     Warning,  # noqa: A004 - the name is PEP 249's
 )
 from txpool.tm import manager as _manager
+from txpool.tm.ambient import current
+from txpool.tm.demarcation import begin, commit, resume, rollback, status, suspend
 from txpool.tm.lifetime import TransactionScoped, observe
-from txpool.tm.manager import begin, commit, current, resume, rollback, status, suspend
 from txpool.tm.scope import transaction, transactional
-from txpool.tm.transaction import Status, Transaction
+from txpool.tm.status import Status
+from txpool.tm.transaction import Transaction
 
 __version__ = "0.1.0"
 

@@ -40,7 +40,7 @@ from txpool.resources.postgresql.branch import PostgreSQLBranch, PostgreSQLRecov
 from txpool.resources.postgresql.driver import configured_user
 from txpool.resources.postgresql.staging import Staging
 from txpool.resources.xids import Xids
-from txpool.tm.manager import ambient
+from txpool.tm.ambient import ambient
 from txpool.tm.required import Required
 
 if TYPE_CHECKING:

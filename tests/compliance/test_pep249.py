@@ -11,7 +11,8 @@ import pytest
 
 import txpool.errors
 from txpool.datasource import DataSource
-from txpool.tm.manager import begin, configure, rollback
+from txpool.tm.demarcation import begin, rollback
+from txpool.tm.manager import configure
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -32,8 +32,8 @@ MUTATIONS = (
         (
             Edit(
                 "txpool.tm.coordinator:Coordinator._forget",
-                "log, wanted =",
-                "self._result.unreported = False\n    log, wanted =",
+                "log, decided =",
+                "self._result.unreported = False\n    log, decided =",
             ),
         ),
         scenario=replace(TWO, fates=2, leases=0),
@@ -45,7 +45,7 @@ MUTATIONS = (
         (
             Edit(
                 _C + "_forget",
-                "if self._request.late_branches or set(self._outcomes.values()) - {wanted}:",
+                "if self._request.late_branches or set(self._outcomes.values()) - {decided}:",
                 "if False:",
             ),
         ),
@@ -85,9 +85,9 @@ MUTATIONS = (
         (
             Edit(
                 _C + "_resolve",
-                "settled = self._decision_store.abort(self._request.gtrid)",
-                "decided = self._request.gtrid in self._log.decisions()\n"
-                "    settled = Resolution.COMMITTED if decided else Resolution.ABORTED",
+                "resolution = self._decision_store.abort(self._request.gtrid)",
+                "logged = self._request.gtrid in self._log.decisions()\n"
+                "    resolution = Resolution.COMMITTED if logged else Resolution.ABORTED",
             ),
         ),
         scenario=TWO,
@@ -98,8 +98,8 @@ MUTATIONS = (
         (
             Edit(
                 _C + "_resolve",
-                "    settled = self._decision_store",
-                "    self._log.finish(self._request.gtrid)\n    settled = self._decision_store",
+                "    resolution = self._decision_store",
+                "    self._log.finish(self._request.gtrid)\n    resolution = self._decision_store",
             ),
         ),
         scenario=replace(TWO, fates=2),
@@ -117,8 +117,8 @@ MUTATIONS = (
         (
             Edit(
                 _C + "_resolve",
-                "    settled = self._decision_store",
-                "    fenced = self._fenced()\n    settled = self._decision_store",
+                "    resolution = self._decision_store",
+                "    fenced = self._fenced()\n    resolution = self._decision_store",
             ),
             Edit(_C + "_resolve", "elif self._fenced():", "elif fenced:"),
         ),
@@ -228,7 +228,7 @@ MUTATIONS = (
     Mutation(
         "30",
         "a lost reply to a one-phase COMMIT is a rollback",
-        (Edit(_C + "_one_phase", "if answer in (BranchOutcome.UNKNOWN, BranchOutcome.LOST):", "if False:"),),
+        (Edit(_C + "_one_phase", "if outcome in (BranchOutcome.UNKNOWN, BranchOutcome.LOST):", "if False:"),),
         scenario=ONE,
         found="FALSE: rollback",
     ),
@@ -296,8 +296,8 @@ MUTATIONS = (
         (
             Edit(
                 _C + "_set_readers_apart",
-                "self._readers.find(parts)",
-                "self._readers.find(parts); self._readers.commit()",
+                "self._readers.find(participants)",
+                "self._readers.find(participants); self._readers.commit()",
             ),
         ),
         scenario=READER,

@@ -20,7 +20,8 @@ from tests.crash.world import ALREADY, EVERYONE, told
 from txpool import failpoints
 from txpool.datasource import connect, find
 from txpool.errors import AlreadyDone
-from txpool.tm.manager import configure, current
+from txpool.tm.ambient import current
+from txpool.tm.manager import configure
 from txpool.tm.scope import transaction
 
 _ROOT = Path(__file__).parents[2]

@@ -15,7 +15,8 @@ from txpool.config.settings import CoordinatorSettings
 from txpool.datasource import DataSource
 from txpool.errors import TransactionRolledBack
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.tm.manager import TransactionManager, resume, suspend
+from txpool.tm.demarcation import resume, suspend
+from txpool.tm.manager import TransactionManager
 from txpool.xid import make_xid
 
 _ROLES = ("app", "team", "weak")

@@ -13,7 +13,8 @@ import pytest
 
 import txpool
 from txpool import failpoints
-from txpool.tm.manager import configure, make_ambient
+from txpool.tm.ambient import make_ambient
+from txpool.tm.manager import configure
 from txpool.tm.subordinate import Subordinate
 from txpool.xid import parse
 

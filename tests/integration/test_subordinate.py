@@ -15,9 +15,9 @@ import pytest
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError, TransactionRolledBack
 from txpool.resources.base import LocationKey
-from txpool.tm import manager
+from txpool.tm import ambient, demarcation
+from txpool.tm.status import Status
 from txpool.tm.subordinate import Subordinate
-from txpool.tm.transaction import Status
 from txpool.xid import TaskName, parse
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ def pair(databases: Databases) -> Iterator[tuple[DataSource, DataSource]]:
 
 @contextmanager
 def task(places: Collection[LocationKey] | None = None) -> Iterator[Subordinate]:
-    subordinate = Subordinate(GTRID, write=2, partition=3, attempt=17, places=places)
-    manager.resume(subordinate)
+    subordinate = Subordinate(GTRID, write=2, partition=3, attempt=17, locations=places)
+    demarcation.resume(subordinate)
     try:
         yield subordinate
     finally:
-        manager.suspend()
+        demarcation.suspend()
 
 
 def insert(datasource: DataSource, *rows: int) -> None:
@@ -157,10 +157,10 @@ def test_a_branch_that_cannot_be_sent_a_prepare_is_rolled_back(
 def test_only_its_coordinator_decides(databases: Databases, pair: tuple[DataSource, DataSource]) -> None:
     with task() as subordinate:
         insert(pair[0], 1)
-        for end in (manager.commit, manager.rollback, subordinate.commit):
+        for end in (demarcation.commit, demarcation.rollback, subordinate.commit):
             with pytest.raises(ProgrammingError):
                 end()
-            assert manager.current() is subordinate
+            assert ambient.current() is subordinate
         subordinate.prepare()
     assert len(databases.prepared()) == 1
 

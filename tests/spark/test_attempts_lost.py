@@ -25,7 +25,7 @@ _SCRIPT = """
 
     from tests.spark.losing import first_time, kill_executor
     from txpool import failpoints
-    from txpool.tm import manager
+    from txpool.tm import ambient, manager
     from txpool.datasource import connect
     from txpool.tm.scope import transaction
     from txpool.spark import foreach_partition
@@ -53,7 +53,7 @@ _SCRIPT = """
     def dies_prepared(rows):
         insert(rows)
         if first_time(Path(folder, "dies_prepared")):
-            manager.current().after_completion(lambda status: kill_executor())
+            ambient.current().after_completion(lambda status: kill_executor())
 
 
     def dies_between_two_prepares(rows):

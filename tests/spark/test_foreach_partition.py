@@ -22,7 +22,8 @@ from txpool.errors import (
     TransactionTimeout,
 )
 from txpool.spark import foreach_partition
-from txpool.tm.manager import begin, commit, configure, get_manager, rollback
+from txpool.tm.demarcation import begin, commit, rollback
+from txpool.tm.manager import configure, get_manager
 from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ _SCRIPT = """
     from pyspark import TaskContext
     from pyspark.sql import SparkSession
 
-    from txpool.tm import manager
+    from txpool.tm import ambient, manager
     from txpool.datasource import connect
     from txpool.tm.scope import transaction
     from txpool.spark import foreach_partition
@@ -33,7 +33,7 @@ _SCRIPT = """
     def write(rows):
         task = TaskContext.get()
         if task.partitionId() == 0 and task.attemptNumber() == 0:
-            name = f"{manager.current().gtrid}:0:one:L:0.0.{task.taskAttemptId()}.1"
+            name = f"{ambient.current().gtrid}:0:one:L:0.0.{task.taskAttemptId()}.1"
             with psycopg.connect(dsn) as connection:
                 connection.execute(f"prepare transaction '{name}'")
             raise OSError("once")

@@ -17,7 +17,7 @@ from txpool.datasource import DataSource, connect
 from txpool.errors import TransactionRolledBack, TransactionTimeout
 from txpool.spark import register, write_table
 from txpool.spark.commit.slots import SlotReservation
-from txpool.tm.manager import begin, commit, resume, rollback, suspend
+from txpool.tm.demarcation import begin, commit, resume, rollback, suspend
 from txpool.tm.scope import transaction, transactional
 
 if TYPE_CHECKING:

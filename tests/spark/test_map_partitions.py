@@ -137,7 +137,7 @@ _SCRIPT = """
     import txpool
     from tests.spark.losing import first_time, kill_executor
     from tests.spark.test_map_partitions import insert
-    from txpool.tm import manager
+    from txpool.tm import ambient, manager
     from txpool.tm.scope import transaction
     from txpool.spark import map_partitions
     from txpool.spark.commit import monitor
@@ -151,13 +151,13 @@ _SCRIPT = """
     def worker_dies_prepared(rows):
         yield from insert(rows)
         if first_time(Path(folder, "worker_dies_prepared")):
-            manager.current().after_completion(lambda status: os._exit(1))
+            ambient.current().after_completion(lambda status: os._exit(1))
 
 
     def executor_dies_prepared(rows):
         yield from insert(rows)
         if first_time(Path(folder, "executor_dies_prepared")):
-            manager.current().after_completion(lambda status: kill_executor())
+            ambient.current().after_completion(lambda status: kill_executor())
 
 
     def past_it(rows):

@@ -15,7 +15,8 @@ import txpool
 from txpool.errors import AlreadyDone, ProgrammingError, TransactionRolledBack
 from txpool.spark import PartitionsReport, foreach_partition
 from txpool.spark.table.idempotent_job import JobId, claimed
-from txpool.tm.manager import begin, commit, current
+from txpool.tm.ambient import current
+from txpool.tm.demarcation import begin, commit
 from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ _SCRIPT = """
     from pyspark import TaskContext
     from pyspark.sql import SparkSession
 
-    from txpool.tm import manager
+    from txpool.tm import ambient, manager
     from txpool.datasource import connect, find
     from txpool.tm.scope import transaction
     from txpool.spark import foreach_partition, map_partitions
@@ -61,7 +61,7 @@ _SCRIPT = """
                 prepared[number].touch()
                 wait_for(prepared[1 - number])
 
-            manager.current().after_completion(meet)
+            ambient.current().after_completion(meet)
             copied.touch() if number else wait_for(copied)
         return yields
 

@@ -24,7 +24,7 @@ _SCRIPT = """
     from pyspark import TaskContext
     from pyspark.sql import SparkSession
 
-    from txpool.tm import manager
+    from txpool.tm import ambient, manager
     from txpool.datasource import connect, find
     from txpool.tm.scope import transaction
     from txpool.spark import foreach_partition, map_partitions
@@ -74,7 +74,7 @@ _SCRIPT = """
             again.with_suffix(".first").touch()
             if first:
                 # Prepared, and not heard of by Spark: not before its partition is being written again.
-                manager.current().after_completion(lambda status: wait_for(again.exists))
+                ambient.current().after_completion(lambda status: wait_for(again.exists))
             else:
                 wait_for(prepared)
                 again.touch()

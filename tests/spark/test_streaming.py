@@ -18,7 +18,7 @@ from txpool.datasource import DataSource, connect
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.spark import foreach_partition, once_per_batch, write_table
 from txpool.spark.source.streaming import offsets
-from txpool.tm.manager import current
+from txpool.tm.ambient import current
 from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from txpool.demo.server import EmbeddedPostgres
 from txpool.errors import DataError, NotSupportedError, OperationalError, ProgrammingError, TransactionRolledBack
 from txpool.spark import Progress, write_table
 from txpool.spark.commit.slots import SlotReservation
-from txpool.tm.manager import begin, commit, configure, get_manager, rollback
+from txpool.tm.demarcation import begin, commit, rollback
+from txpool.tm.manager import configure, get_manager
 from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:

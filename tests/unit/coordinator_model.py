@@ -10,7 +10,8 @@ from txpool.log.base import IncarnationState
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, PrepareVote, Refused, Resolution
 from txpool.tm.commit_request import CommitRequest, Outcome, Result
-from txpool.tm.coordinator import Coordinator, Phase
+from txpool.tm.coordinator import Coordinator
+from txpool.tm.phase import Phase
 from txpool.xid import TaskName, Xid, make_gtrid, make_xid
 
 

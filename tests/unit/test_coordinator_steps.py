@@ -13,7 +13,7 @@ from tests.unit.coordinator_model import Lost, World
 from txpool.resources.base import PrepareVote
 from txpool.tm import coordinator, readers
 from txpool.tm.commit_request import Outcome
-from txpool.tm.coordinator import Phase
+from txpool.tm.phase import Phase
 from txpool.tm.resolver import Resolver
 
 

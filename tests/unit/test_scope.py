@@ -305,7 +305,7 @@ def test_an_interrupted_begin_leaves_nothing_ambient(monkeypatch: pytest.MonkeyP
             raise KeyboardInterrupt
 
     assert "pyspark" in sys.modules
-    monkeypatch.setattr("txpool.tm.manager.publish", strike)
+    monkeypatch.setattr("txpool.tm.ambient.publish", strike)
     for start in (txpool.begin, txpool.transaction().__enter__):
         with pytest.raises(KeyboardInterrupt):
             start()
@@ -320,7 +320,7 @@ def test_it_does_not_commit_while_another_thread_makes_something_a_part_of_it() 
             growing.set()
             ended.wait(30)
 
-    so = "another thread was making something a part of it"
+    so = "another thread was still adding work to it"
     with pytest.raises(txpool.TransactionRolledBack, match=so), txpool.transaction() as tx:
         thread = threading.Thread(target=grow, args=[tx])
         thread.start()

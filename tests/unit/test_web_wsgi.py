@@ -14,7 +14,7 @@ import pytest
 
 import txpool
 from tests.unit.wsgi_server import OK, PLAIN, Server
-from txpool.tm.manager import current, make_ambient, restore_ambient
+from txpool.tm.ambient import current, make_ambient, restore_ambient
 from txpool.web.wsgi import TransactionMiddleware
 
 

@@ -11,7 +11,7 @@ from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
 
 import txpool
-from txpool.tm.manager import current
+from txpool.tm.ambient import current
 from txpool.web.wsgi import TransactionMiddleware
 
 OK = "200 OK"

@@ -24,7 +24,7 @@ from txpool.dbapi.enlistment import refuse_end
 from txpool.dbapi.overrides import HandleState, SessionOverrides
 from txpool.errors import InterfaceError, NotSupportedError, ProgrammingError, translate, translated
 from txpool.pool import Pooled
-from txpool.tm.manager import ambient as ambient_transaction
+from txpool.tm.ambient import ambient as ambient_transaction
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource

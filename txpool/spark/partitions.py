@@ -20,7 +20,7 @@ from txpool.spark.commit.task import PartitionTask, unpickled
 from txpool.spark.commit.task_datasources import TaskDatasources, datasources_for
 from txpool.spark.commit.write import SparkWrite, next_number
 from txpool.spark.table.idempotent_job import JobId, claimed
-from txpool.tm.manager import current
+from txpool.tm.ambient import current
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,32 +1,31 @@
 """The two-phase commit protocol: no clock, no thread, and no I/O of its own.
 
-A `Coordinator` drives one transaction through the phases below. Each phase is one method; what follows when a phase
-raises is one table. So an error, a KeyboardInterrupt or an async cancellation is handled in one place: before the
-decision it leads to rollback, after it never does, and during it the truth is established first.
+A `Coordinator` drives one transaction through the phases below. Each phase is one method; which phase follows when one
+raises is one table. So an error, a KeyboardInterrupt or an async cancellation is handled in one place. Before the
+decision it leads to rollback; after the decision it never does. While the decision is being written it leads to
+RESOLVE, which finds out by an abort record whether the decision was made.
 
 ::
 
-    PREPARE ──> DECIDE ──> COMMIT ──> COMPLETE ──> LET GO ──> ENDED
+    PREPARE ──> DECIDE ──> COMMIT ──> COMPLETE ──> FORGET ──> ENDED
        │  │       │ ?        ▲           ▲
        │  │       ▼          │           │
-       │  │    ESTABLISH ────┤           │
+       │  │    RESOLVE ──────┤           │
        │  │       │  └──> IN DOUBT       │
        │  └───────┴──> ROLLBACK ─────────┘
        └──> ONE PHASE (a single branch that is not prepared)
 
-PREPARE first sets those apart that have only read (`readers.py`): they end beside all that.
+PREPARE first finds the branches that have only read (`readers.py`): they take no part in the protocol, and end after
+the others.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from enum import Enum
-from time import time
 
 from txpool import failpoints
-from txpool.log.base import ENDS, DecisionLog, Heuristic, SideRecord
-from txpool.log.formats import pack
+from txpool.log.base import DecisionLog
 from txpool.resources.base import (
     Branch,
     BranchOutcome,
@@ -38,39 +37,27 @@ from txpool.resources.base import (
     Refused,
     Resolution,
 )
-from txpool.tm.annotations import NOTE, with_annotations
+from txpool.tm.annotations import with_annotations
 from txpool.tm.commit_request import CommitRequest, Outcome, Result
+from txpool.tm.heuristics import outcome_of, record_heuristics
+from txpool.tm.phase import Phase
 from txpool.tm.readers import Readers
 from txpool.xid import make_pointer, make_xid, split_gtrid
 
 logger = logging.getLogger("txpool")
 
 
-class Phase(Enum):
-    """Where in the protocol a transaction stands."""
-
-    PREPARE = "prepare"
-    ONE_PHASE = "one-phase commit"
-    DECIDE = "decide"
-    RESOLVE = "establish"
-    COMMIT = "commit"
-    ROLLBACK = "rollback"
-    COMPLETE = "complete"
-    FORGET = "let go"
-    IN_DOUBT = "in doubt"
-    ENDED = "ended"
-
-    __hash__ = object.__hash__  # an Enum's own is a call of Python, and this is looked up at each step
-
-
 class Coordinator:
-    """One transaction's run through the protocol. Used by one thread at a time; `watch` hears each phase begin."""
+    """One transaction's run through the protocol. Used by one thread at a time.
+
+    `phase_listener` is called with each phase as it begins, and with the one in which the run ends.
+    """
 
     def __init__(
-        self, request: CommitRequest, log: DecisionLog | None, watch: Callable[[Phase], object] | None = None
+        self, request: CommitRequest, log: DecisionLog | None, phase_listener: Callable[[Phase], object] | None = None
     ) -> None:
         self.phase = Phase.PREPARE
-        self._watch = watch
+        self._phase_listener = phase_listener
         self._request = request
         self._log = log
         self._branches: list[OpenBranch] = [b for b in request.branches if not b.idle]
@@ -78,12 +65,13 @@ class Coordinator:
         self._last = request.last if request.last is not None and not request.last.idle else None
         self._last_outcome: BranchOutcome | None = None
         self._readers = Readers()
-        #: What was decided, as every branch should end.
-        self._wanted = BranchOutcome.COMMITTED
-        self._prepared: list[Branch] = []  #: Those that take part in phase two.
+        #: The decision, as the outcome that every branch should have: COMMITTED or ROLLED_BACK.
+        self._decided = BranchOutcome.COMMITTED
+        self._prepared: list[Branch] = []  #: The branches that have voted to commit.
         #: How each branch of phase two ended; UNKNOWN until it has answered.
         self._outcomes: dict[Branch | MarkedBranch, BranchOutcome] = {}
-        self._phase_two_begun = False  #: Phase two has: outcome and `_ended` are its own.
+        #: Phase two has begun: `_outcomes` has its branches, and the result its outcome.
+        self._phase_two_begun = False
         self._result = Result(Outcome.COMMITTED, request.gtrid)
 
     @property
@@ -99,33 +87,33 @@ class Coordinator:
         return self._run(Phase.ROLLBACK)
 
     def retry(self) -> Result:
-        """Try again what failed: to establish the truth of a transaction in doubt, or to tell the log of its end."""
+        """Try again what failed: to resolve a transaction that is in doubt, or to tell the log that it has ended."""
         return self._run(Phase.FORGET if self._result.unreported else Phase.RESOLVE)
 
     def _run(self, phase: Phase) -> Result:
         self.phase = phase
         while self.phase not in (Phase.IN_DOUBT, Phase.ENDED):
             try:
-                self._observe()
+                self._notify_listener()
                 _STEPS[self.phase](self)
             except BaseException as error:
                 self._keep_error(error)
                 if self.phase in (Phase.COMMIT, Phase.ROLLBACK) and not self._phase_two_begun:
-                    continue  # an interrupt came before all that: nobody was told, and nobody is forgotten
+                    continue  # an interrupt came before phase two sent anything: begin the phase again
                 unsent = self.phase is Phase.ONE_PHASE and self._result.resolvable
                 self.phase = Phase.ROLLBACK if unsent else _AFTER_FAILURE[self.phase]
         if self.phase is Phase.IN_DOUBT:
             self._result.outcome = Outcome.IN_DOUBT
-        self._readers.roll_back()  # where they have not ended yet
+        self._readers.roll_back()  # those that have not committed
         self._result.interrupt = self._readers.interrupt or self._result.interrupt
-        self._observe()
+        self._notify_listener()
         return self._result
 
-    def _observe(self) -> None:
-        """Tell `watch` of the phase: whatever comes out of that changes nothing of the protocol."""
+    def _notify_listener(self) -> None:
+        """Call the phase listener. An exception from it changes nothing of the protocol."""
         try:
-            if self._watch is not None:
-                self._watch(self.phase)
+            if self._phase_listener is not None:
+                self._phase_listener(self.phase)
         except BaseException as error:
             self._log_failure(error)
 
@@ -140,10 +128,10 @@ class Coordinator:
     def _prepare(self) -> None:
         if failpoints.armed:
             failpoints.hit("coordinator.begin")
-        alone = self._unprepared
-        if self._request.adopted or len(alone) > 1:
-            alone = self._set_readers_apart(alone)
-        if not self._request.adopted and len(alone) < 2:
+        participants = self._unprepared
+        if self._request.adopted or len(participants) > 1:
+            participants = self._set_readers_apart(participants)
+        if not self._request.adopted and len(participants) < 2:
             self._require_not_rollback_only()
             self.phase = Phase.ONE_PHASE
             return
@@ -169,12 +157,12 @@ class Coordinator:
 
     @property
     def _unprepared(self) -> list[Participant]:
-        """What has worked here, and has not prepared."""
+        """The participants that have executed something and are not prepared."""
         return [*self._branches, *filter(None, (self._marked, self._last))]
 
-    def _set_readers_apart(self, parts: list[Participant]) -> list[Participant]:
-        """From here on the others are all there is; returns them."""
-        self._readers.find(parts)
+    def _set_readers_apart(self, participants: list[Participant]) -> list[Participant]:
+        """Leave those that have only read to `Readers`; returns the others."""
+        self._readers.find(participants)
         self._branches = [branch for branch in self._branches if branch not in self._readers]
         if self._marked is not None and self._marked in self._readers:
             self._marked = None
@@ -185,15 +173,15 @@ class Coordinator:
         return self._unprepared
 
     def _require_not_rollback_only(self) -> None:
-        """The last moment for it to be doomed."""
-        doom = self._request.rollback_cause()
-        if doom is not None:
-            raise doom
+        """Raise the rollback cause, if there is one: this is the last moment at which it counts."""
+        cause = self._request.rollback_cause()
+        if cause is not None:
+            raise cause
 
     def _mark(self, marked: MarkedBranch) -> None:
-        """The row lists every branch, and is answered before any PREPARE is sent."""
+        """Write the marked row. It names every branch, and its INSERT is answered before any PREPARE is sent."""
         if self._request.adopted:
-            # They were named, and prepared, when the log was to decide: only a pointer tells recovery otherwise.
+            # The names of the adopted branches say that the log decides: only a pointer tells recovery otherwise.
             self._required_log.point(self._request.gtrid, make_pointer(marked.datasource, marked.identity()))
         marked.mark(self._request.gtrid, [b.record for b in (*self._branches, *self._request.adopted)])
         if self._request.adopted and self._fenced():
@@ -202,19 +190,20 @@ class Coordinator:
             failpoints.hit("coordinator.marked")
 
     def _one_phase(self) -> None:
-        alone = next(iter(self._unprepared), None)
-        if alone is not None:
-            # An exception out of it is unknown, like a lost reply: the COMMIT may have been executed.
+        participant = next(iter(self._unprepared), None)
+        if participant is not None:
+            # After an exception the outcome is unknown, as after a lost reply: the COMMIT may have been executed.
             self._result.resolvable = False
-            answer = alone.commit_one_phase()
-            self._result.branch_outcomes[alone.datasource] = answer
-            self._result.cause = getattr(alone, "failure", None)
-            if answer is not BranchOutcome.COMMITTED:
+            outcome = participant.commit_one_phase()
+            self._result.branch_outcomes[participant.datasource] = outcome
+            self._result.cause = getattr(participant, "failure", None)
+            if outcome is not BranchOutcome.COMMITTED:
                 self._result.outcome = Outcome.ROLLED_BACK
-            if answer in (BranchOutcome.UNKNOWN, BranchOutcome.LOST):
+            if outcome in (BranchOutcome.UNKNOWN, BranchOutcome.LOST):
                 self.phase = Phase.IN_DOUBT
                 return
-        self._finish_undecided()  # before anything else may be interrupted: nobody asks the log, which knows nothing
+        # First of all what follows, since an interrupt before it leaves an outcome that the log cannot resolve.
+        self._finish_undecided()
         self._result.resolvable = True
         if self._result.outcome is Outcome.COMMITTED:
             self._readers.commit()
@@ -239,25 +228,30 @@ class Coordinator:
         self.phase = Phase.COMMIT
 
     def _finish_undecided(self) -> None:
-        """The log has no word of it, and yet what may appear late is nobody's before it has the finished mark."""
+        """No decision was logged. Late branches may still appear: then write a finished mark, and recovery may roll
+        them back.
+        """
         self._result.unreported = self._request.late_branches
         self.phase = Phase.FORGET if self._result.unreported else Phase.ENDED
 
     def _commit_last(self, last: OpenBranch) -> bool:
-        """Whether the last resource has committed. Where nobody can say, the others roll back and it is a hazard."""
+        """Whether the last resource has committed. If that is unknown, the others roll back: a heuristic hazard."""
         self._last_outcome = BranchOutcome.LOST
-        answer = last.commit_one_phase()
-        self._last_outcome = BranchOutcome.LOST if answer is BranchOutcome.UNKNOWN else answer
+        outcome = last.commit_one_phase()
+        self._last_outcome = BranchOutcome.LOST if outcome is BranchOutcome.UNKNOWN else outcome
         self._result.cause = getattr(last, "failure", None)
-        return answer is BranchOutcome.COMMITTED
+        return outcome is BranchOutcome.COMMITTED
 
     def _resolve(self) -> None:
-        """Looking cannot tell, since the write may still land: an abort record meets it, or takes its place."""
-        settled = self._decision_store.abort(self._request.gtrid)
-        if settled is Resolution.COMMITTED:
+        """Write an abort record. It meets the decision, or takes its place for ever.
+
+        Reading would not tell: a decision that is still on its way may land after the read.
+        """
+        resolution = self._decision_store.abort(self._request.gtrid)
+        if resolution is Resolution.COMMITTED:
             self.phase = Phase.COMMIT
         elif self._fenced():
-            # Recovery may have met the decision, completed it and forgotten it before our abort record came.
+            # Recovery may have found the decision, completed it and forgotten it before our abort record was written.
             self.phase = Phase.IN_DOUBT
         else:
             self.phase = Phase.ROLLBACK
@@ -282,7 +276,7 @@ class Coordinator:
             self._outcomes[self._last] = BranchOutcome.COMMITTED
         if failpoints.armed:
             failpoints.hit("coordinator.committed")
-        self._readers.commit()  # not before: a NOTIFY tells of what can be seen
+        self._readers.commit()  # after the others, since a NOTIFY announces data that must be visible by then
         self.phase = Phase.COMPLETE
 
     def _roll_back(self) -> None:
@@ -306,50 +300,39 @@ class Coordinator:
 
     def _complete(self) -> None:
         committed = self._result.outcome is Outcome.COMMITTED
-        wanted, against = (BranchOutcome.COMMITTED, BranchOutcome.ROLLED_BACK)[:: 1 if committed else -1]
-        self._wanted = wanted
-        for branch, answer in self._outcomes.items():
-            known = self._result.branch_outcomes.get(branch.datasource, wanted)
-            self._result.branch_outcomes[branch.datasource] = answer if known is wanted else known
-        ends = self._outcomes.values()
-        if BranchOutcome.LOST in ends:
-            self._result.outcome = Outcome.HEURISTIC_HAZARD
-        elif against in ends and wanted in ends:
-            self._result.outcome = Outcome.HEURISTIC_MIXED
-        elif against in ends:
-            self._result.outcome = Outcome.HEURISTIC_ROLLBACK if committed else Outcome.HEURISTIC_COMMIT
+        self._decided = decided = BranchOutcome.COMMITTED if committed else BranchOutcome.ROLLED_BACK
+        for branch, outcome in self._outcomes.items():
+            earlier = self._result.branch_outcomes.get(branch.datasource, decided)  # of another branch there
+            self._result.branch_outcomes[branch.datasource] = outcome if earlier is decided else earlier
+        self._result.outcome = outcome_of(decided, self._outcomes.values())
         self._result.unreported = self._log is not None
         self.phase = Phase.FORGET if self._result.unreported else Phase.ENDED
 
     def _forget(self) -> None:
-        """Forget what every branch has answered; leave a finished mark where something is unaccounted for.
+        """Forget the decision where every branch has ended as decided; else write a finished mark.
 
-        Until the log has it, nobody ends what is unaccounted for while this process lives: a failure is tried again.
+        While this process lives, recovery leaves a gtrid alone that has no finished mark: so writing it is tried again
+        after a failure.
         """
-        log, wanted = self._required_log, self._wanted
-        decided = "commit" if wanted is BranchOutcome.COMMITTED else "rollback"
-        otherwise = [
-            (each, answer) for each, answer in self._outcomes.items() if answer not in (wanted, BranchOutcome.UNKNOWN)
-        ]
-        note = (self._request.annotations or {}).get(NOTE)
-        if otherwise and note:
-            log.put_record(SideRecord(NOTE, self._request.gtrid, note, time()))
-        for branch, answer in otherwise:
-            log.record_heuristic(self._heuristic(branch, answer, decided))
-        if otherwise:
-            ends = {name: answer.value for name, answer in self._result.branch_outcomes.items()}
-            log.put_record(SideRecord(ENDS, self._request.gtrid, pack(ends=ends), time()))
-        if self._request.late_branches or set(self._outcomes.values()) - {wanted}:
+        log, decided = self._required_log, self._decided
+        heuristics = {
+            branch: outcome
+            for branch, outcome in self._outcomes.items()
+            if outcome not in (decided, BranchOutcome.UNKNOWN)
+        }
+        if heuristics:
+            record_heuristics(log, self._request, self._result, decided, heuristics, prepared=self._prepared)
+        if self._request.late_branches or set(self._outcomes.values()) - {decided}:
             log.finish(self._request.gtrid)
-        elif wanted is BranchOutcome.COMMITTED:
+        elif decided is BranchOutcome.COMMITTED:
             self._decision_store.forget(self._request.gtrid)
         self._result.unreported = False
         self.phase = Phase.ENDED
 
-    # -- their parts --------------------------------------------------------------------------------------------
+    # -- steps of the phases ------------------------------------------------------------------------------------
 
     def _start(self, step: Callable[[], None]) -> bool:
-        """Start one branch's phase two: what cannot be reached now stays for recovery, and stops nobody else."""
+        """Start one branch's phase two; whether that succeeded. A branch where it fails is left to recovery."""
         try:
             step()
         except BaseException as error:
@@ -358,6 +341,7 @@ class Coordinator:
         return True
 
     def _await(self, step: Callable[[], BranchOutcome]) -> BranchOutcome:
+        """How one branch's phase two ended; UNKNOWN where awaiting it fails."""
         try:
             return step()
         except BaseException as error:
@@ -369,12 +353,6 @@ class Coordinator:
             self._result.interrupt = error
         gtrid = self._request.gtrid
         logger.warning("%s: %s: %s", gtrid, self.phase.value, error, extra={"gtrid": gtrid})
-
-    def _heuristic(self, branch: Branch | MarkedBranch, answer: BranchOutcome, decided: str) -> Heuristic:
-        # A marked branch has no name, and one that the user's own SQL ended early was never given one.
-        named = branch in self._prepared or branch in self._request.adopted
-        bqual = branch.record.xid.bqual if named else ""  # type: ignore[union-attr]
-        return Heuristic(self._request.gtrid, bqual, branch.datasource, decided, answer.value)
 
     def _fenced(self) -> bool:
         return self._required_log.is_fenced(split_gtrid(self._request.gtrid).incarnation)
@@ -401,7 +379,7 @@ _STEPS: dict[Phase, Callable[[Coordinator], None]] = {
     Phase.FORGET: Coordinator._forget,
 }
 
-#: What follows when a phase raises. Nothing that happens after the decision leads to rollback.
+#: Which phase follows when one raises. After the decision none leads to rollback.
 _AFTER_FAILURE = {
     Phase.PREPARE: Phase.ROLLBACK,
     Phase.ONE_PHASE: Phase.IN_DOUBT,

@@ -78,7 +78,7 @@ def _roll_back(transaction: Transaction, done: _thread.LockType) -> None:
             )
         if transaction.trace is not None:
             transaction.trace.failed(rolled_back(transaction.gtrid, "it was dropped without its end"))
-        transaction.rollback(leaving=True)
+        transaction.end_rollback()
     except BaseException:
         logger.exception("%s was dropped without its end, and its rollback has not ended well", transaction.gtrid)
     finally:

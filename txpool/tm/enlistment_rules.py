@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from txpool.errors import ProgrammingError
-from txpool.tm.participants import Enlistable
+
+if TYPE_CHECKING:
+    from txpool.datasource import DataSource
 
 WRITE_A_LOG = (
     "Write these two lines into conf/txpool.properties (or pass them to txpool.configure):\n"
@@ -15,7 +18,7 @@ WRITE_A_LOG = (
 
 
 def require_atomic(
-    gtrid: str, others: Sequence[Enlistable], datasource: Enlistable, *, adopted: bool, logged: bool
+    gtrid: str, others: Sequence[DataSource], datasource: DataSource, *, adopted: bool, logged: bool
 ) -> None:
     """ProgrammingError where a datasource cannot join the others, or prepared branches that were `adopted`."""
     everyone = [*others, datasource]
@@ -38,7 +41,7 @@ def require_atomic(
         )
 
 
-def require_adoptable(gtrid: str, others: Sequence[Enlistable], *, logged: bool) -> None:
+def require_adoptable(gtrid: str, others: Sequence[DataSource], *, logged: bool) -> None:
     """ProgrammingError where branches that were prepared elsewhere cannot be decided with these."""
     if not logged:
         raise ProgrammingError(f"{gtrid} cannot take over prepared branches: that needs a decision log. {WRITE_A_LOG}")
@@ -50,7 +53,7 @@ def require_adoptable(gtrid: str, others: Sequence[Enlistable], *, logged: bool)
         )
 
 
-def require_same(gtrid: str, here: Enlistable, other: Enlistable) -> None:
+def require_same(gtrid: str, here: DataSource, other: DataSource) -> None:
     """Two datasources of one name may be one file that was read twice, and no more. ProgrammingError."""
     if here.url != other.url:
         raise ProgrammingError(

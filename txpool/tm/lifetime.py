@@ -7,8 +7,10 @@ from typing import Any, Generic, Literal, TypeVar
 from weakref import ref
 
 from txpool.errors import ProgrammingError
-from txpool.tm.manager import current, observers
-from txpool.tm.transaction import Status, Transaction
+from txpool.tm.ambient import current
+from txpool.tm.manager import observers
+from txpool.tm.status import Status
+from txpool.tm.transaction import Transaction
 
 T = TypeVar("T")
 

@@ -55,7 +55,7 @@ def outside() -> Iterator[None]:
             _declared.reset(token)
 
 
-def suspended(transaction: Transaction | None) -> None:
+def note_suspended(transaction: Transaction | None) -> None:
     """This one was suspended here; None where one was resumed."""
     _suspended.set(None if transaction is None else ref(transaction))
 

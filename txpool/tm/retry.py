@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from txpool.errors import HeuristicError, TransactionInDoubt, TransactionRolledBack, TransactionTimeout
-from txpool.tm.transaction import Status, Transaction
+from txpool.tm.status import Status
+from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_ar
 
 from txpool.errors import ProgrammingError, TransactionTimeout
 from txpool.tm import dropped
+from txpool.tm.ambient import current, make_ambient, renew_ambient, restore_ambient
 from txpool.tm.annotations import checked_note
 from txpool.tm.functions import is_coroutine_function, require_function
-from txpool.tm.manager import current, get_manager, make_ambient, renew_ambient, restore_ambient
+from txpool.tm.manager import get_manager
 from txpool.tm.required import outside, refuse_beginning_in_task
 from txpool.tm.retry import RetryPolicy
 from txpool.tm.transaction import Transaction
@@ -145,7 +146,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             if given_up:
                 dropped.roll_back_abandoned(self._transaction)
                 return False
-            self._transaction.rollback(leaving=True)
+            self._transaction.end_rollback()
             raise ProgrammingError(
                 f"the block of {self._transaction.gtrid} is left in another thread or context than it was entered in "
                 "(by a generator that has gone on elsewhere, as FastAPI's synchronous dependencies do?): what was done "
@@ -166,11 +167,11 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
 
     def _end(self, error: BaseException | None) -> None:
         if error is None:
-            self._transaction.commit(leaving=True)
+            self._transaction.end_commit()
             return
         if self._transaction.trace is not None:
             self._transaction.trace.failed(error)
-        self._transaction.rollback(leaving=True)
+        self._transaction.end_rollback()
         timeout = self._transaction.rollback_cause
         if isinstance(timeout, TransactionTimeout) and isinstance(error, Exception) and error is not timeout:
             raise timeout from error  # the error is what being cancelled looked like from inside

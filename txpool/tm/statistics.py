@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from txpool.metrics import HISTOGRAMS, Counter, Sample, add_source, instruments
 from txpool.metrics.catalogue import BEGUN, ENDED, PHASE_SECONDS, SETTLED
 from txpool.tm.commit_request import Outcome
-from txpool.tm.coordinator import Phase
+from txpool.tm.phase import Phase
 
 if TYPE_CHECKING:
     from txpool.tracing import Trace
@@ -61,7 +61,7 @@ class Stopwatch:
         self._since = now
 
 
-def watch(trace: Trace | None) -> Callable[[Phase], object] | None:
+def phase_listener(trace: Trace | None) -> Callable[[Phase], object] | None:
     """Who hears the phases of one transaction's end: its trace, and a stopwatch where durations are measured."""
     hearers = ([Stopwatch()] if instruments.armed else []) + ([trace.phase] if trace is not None else [])
     if len(hearers) < 2:

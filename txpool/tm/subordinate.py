@@ -1,63 +1,71 @@
-"""A subordinate transaction: a part of a global one that runs in another process, and ends prepared.
+"""A subordinate transaction: the part of a global one that runs in another process (a Spark task), and ends prepared.
 
-It has the gtrid of the coordinator's transaction, and names its branches after the task that it is. Once it has sent a
-PREPARE it never rolls back: from then on only the coordinator and recovery may.
+It has the gtrid of the coordinator's transaction, and its branches are named after the task. Once it has sent a PREPARE
+it never rolls back: from then on only the coordinator and recovery may.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from txpool.errors import ProgrammingError
 from txpool.resources.base import BranchRecord, LocationKey, OpenBranch, PrepareLocation, PrepareVote
 from txpool.tm import dropped, statistics
-from txpool.tm.coordinator import Coordinator, Phase
-from txpool.tm.participants import Enlistable
+from txpool.tm.coordinator import Coordinator
+from txpool.tm.phase import Phase
 from txpool.tm.readers import Readers
-from txpool.tm.transaction import Status, Transaction, _quietly
+from txpool.tm.status import Status
+from txpool.tm.synchronizations import call_logging_errors
+from txpool.tm.transaction import Transaction
 from txpool.xid import TaskName, make_xid
+
+if TYPE_CHECKING:
+    from txpool.datasource import DataSource
 
 
 class Subordinate(Transaction):
-    """One task attempt's part of a global transaction. Whoever made it ends it: by prepare(), or by rollback()."""
+    """One task attempt's part of a global transaction. The task ends it, by prepare() or rollback()."""
 
     def __init__(
-        self, gtrid: str, *, write: int, partition: int, attempt: int, places: Collection[LocationKey] | None = None
+        self, gtrid: str, *, write: int, partition: int, attempt: int, locations: Collection[LocationKey] | None = None
     ) -> None:
-        """`places` are those that the log has notes of; None where whoever coordinates sees to them."""
+        """`locations` are those that the log has notes of; None where the coordinator writes the notes itself."""
         super().__init__(gtrid, None, _never_in_doubt)
-        # As in a block: commit() and rollback() of the ambient transaction are not for the code that works in it.
+        # As in a block, the code that works in it cannot end it by txpool.commit() or txpool.rollback().
         self.scoped = True
         self.label = f"{gtrid}/{write}/{partition}"
         self._write = write
         self._partition = partition
         self._attempt = attempt
-        self._locations = places
+        self._locations = locations
 
-    def _require_atomic(self, datasource: Enlistable) -> None:
+    def _require_atomic(self, datasource: DataSource) -> None:
         if datasource.mode != "xa":
             raise ProgrammingError(
                 f"datasource {datasource.name} (mode={datasource.mode}) cannot be used inside a task of {self.gtrid}: "
                 "only a database that prepares can (mode=xa). Write to it on the driver, in the same transaction."
             )
 
-    def commit(self, *, leaving: bool = False) -> None:
+    def commit(self) -> None:
         raise ProgrammingError(f"{self.gtrid} is decided by its coordinator: a task can only prepare")
 
-    def rollback(self, *, leaving: bool = True) -> None:
-        super().rollback(leaving=leaving)
+    end_commit = commit
+
+    def rollback(self) -> None:
+        """Roll back everywhere. Errors: HeuristicError where a branch had committed by itself."""
+        self.end_rollback()
 
     def prepare(self) -> list[BranchRecord]:
         """Prepare every branch that wrote something, and return their records; nothing stays open in this process.
 
-        What has only read keeps its locks until then, and ends by a rollback.
+        A branch that has only read keeps its locks until the others are prepared, and ends by a rollback.
 
-        An exception leaves to the coordinator whatever PREPARE was sent to: it may be prepared, now or later. As long
-        as it is not `ended`, nothing was sent, and rollback() is due.
+        After an exception, the branches that were sent a PREPARE are left to the coordinator: they may be prepared, now
+        or later. Where the transaction is not `ended` then, no PREPARE was sent, and the caller must call rollback().
         """
         self._require_open()
-        self._call_before()
+        self._call_before_completion()
         if self.rollback_cause is not None:
             raise self.rollback_cause
         self.status = Status.COMMITTING
@@ -89,31 +97,31 @@ class Subordinate(Transaction):
             readers.roll_back()
             statistics.prepared()
             for enlistment in self._enlistments():
-                # To close a connection rolls back what was not sent a PREPARE, and cannot touch what was.
-                certain = enlistment.branch not in working or enlistment.branch in voted
-                _quietly(enlistment.release, self.status.value, reusable=certain)
+                # Closing its connection rolls a branch back that was not sent a PREPARE, and no other.
+                known = enlistment.branch not in working or enlistment.branch in voted
+                call_logging_errors(enlistment.release, self.status.value, reusable=known)
             dropped.release(self)
-            self._call_after()
+            self._synchronizations.call_after(self.status)
             if readers.interrupt is not None:
                 raise readers.interrupt
 
-    def _require_noted(self, site: PrepareLocation) -> None:
-        """Nothing is prepared where recovery would not look for it after a crash."""
-        if self._locations is None or site.key in self._locations:
+    def _require_noted(self, location: PrepareLocation) -> None:
+        """ProgrammingError where the log has no note of the location: recovery would not look there after a crash."""
+        if self._locations is None or location.key in self._locations:
             return
-        if any(identity == site.identity for identity, _ in self._locations):
+        if any(identity == location.identity for identity, _ in self._locations):
             why = (
-                f"this task logs in as another role (oid {site.role}) than the driver does: give both the same user, "
-                "whose secret the executors find by spark.executorEnv.…"
+                f"this task logs in as another role (oid {location.role}) than the driver does: give both the same "
+                "user, whose secret the executors find by spark.executorEnv.…"
             )
         else:
             why = (
                 "the driver did not know, before the job, that its tasks work there: pass "
-                f"datasources=[…] with {site.datasource} among them, or open it on the driver"
+                f"datasources=[…] with {location.datasource} among them, or open it on the driver"
             )
         raise ProgrammingError(
-            f"datasource {site.datasource}: nothing was prepared there for {self.gtrid}, since after a crash nobody "
-            f"would find it: {why}. The task's work is rolled back"
+            f"datasource {location.datasource}: nothing was prepared there for {self.gtrid}, since after a crash "
+            f"nobody would find it: {why}. The task's work is rolled back"
         )
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from txpool.tracing.logs import GtridFilter, attach_filter
 
 if TYPE_CHECKING:
+    from txpool.datasource import DataSource
     from txpool.resources.base import BranchOutcome, BranchRecord
     from txpool.tm.commit_request import Outcome, Result
-    from txpool.tm.coordinator import Phase
-    from txpool.tm.participants import Enlistable
+    from txpool.tm.phase import Phase
 
 __all__ = ["GtridFilter", "Trace", "Tracer"]
 
@@ -33,7 +33,7 @@ class Trace(Protocol):
 
     def leave(self, token: object) -> None: ...
 
-    def enlisting(self, datasource: Enlistable) -> None:
+    def enlisting(self, datasource: DataSource) -> None:
         """A datasource begins to take part, until the transaction's end."""
 
     def phase(self, phase: Phase) -> None:

@@ -17,7 +17,7 @@ class GtridFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         if not hasattr(record, "gtrid"):
-            from txpool.tm.manager import current  # which is made of what logs
+            from txpool.tm.ambient import current  # which is made of what logs
 
             transaction = current()
             record.gtrid = "" if transaction is None else transaction.gtrid

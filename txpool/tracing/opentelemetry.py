@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from txpool import tracing
 from txpool.errors import ConfigurationError
 from txpool.tm.commit_request import Outcome
-from txpool.tm.coordinator import Phase
+from txpool.tm.phase import Phase
 from txpool.xid import split_gtrid
 
 try:
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, TracerProvider
 
+    from txpool.datasource import DataSource
     from txpool.resources.base import BranchOutcome, BranchRecord
     from txpool.tm.commit_request import Result
-    from txpool.tm.participants import Enlistable
 
 logger = logging.getLogger("txpool")
 
@@ -159,7 +159,7 @@ class _Spans:
             contexts.detach(token)
 
     @_harmless
-    def enlisting(self, datasource: Enlistable) -> None:
+    def enlisting(self, datasource: DataSource) -> None:
         if datasource.name not in self._datasources:
             attributes = {
                 "txpool.datasource": datasource.name,

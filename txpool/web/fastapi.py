@@ -20,7 +20,8 @@ from contextvars import copy_context
 from typing import Any
 
 from txpool.errors import ConfigurationError, ProgrammingError
-from txpool.tm.manager import current, get_manager
+from txpool.tm.ambient import current
+from txpool.tm.manager import get_manager
 from txpool.tm.scope import origin_of, transaction
 from txpool.tm.transaction import Transaction
 

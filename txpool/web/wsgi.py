@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from txpool.errors import ProgrammingError, TransactionError, TransactionRolledBack, TransactionTimeout
-from txpool.tm.manager import current, make_ambient, restore_ambient
+from txpool.tm.ambient import current, make_ambient, restore_ambient
 from txpool.tm.scope import transaction
 from txpool.web.received import received
 

@@ -15,7 +15,9 @@ from tests.integration.around_a_transaction.reports import Reports
 from tests.integration.around_a_transaction.world import World
 from txpool.datasource import DataSource
 from txpool.resources.xids import Xids
-from txpool.tm.manager import configure, current, rollback
+from txpool.tm.ambient import current
+from txpool.tm.demarcation import rollback
+from txpool.tm.manager import configure
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.around_a_transaction.world import World
 from txpool import Status, TransactionRolledBack, failpoints
-from txpool.tm.manager import current
+from txpool.tm.ambient import current
 from txpool.tm.scope import transactional
 from txpool.tm.transaction import Transaction
 

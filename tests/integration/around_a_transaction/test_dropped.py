@@ -19,11 +19,14 @@ import pytest
 from tests.integration.around_a_transaction.reports import Reports, in_a_thread, rolled_back, until
 from tests.integration.around_a_transaction.world import World
 from txpool.errors import Error, InterfaceError, ProgrammingError
+from txpool.tm.ambient import make_ambient
+from txpool.tm.demarcation import begin, commit, suspend
 from txpool.tm.lifetime import TransactionScoped
-from txpool.tm.manager import begin, commit, configure, get_manager, make_ambient, suspend
+from txpool.tm.manager import configure, get_manager
 from txpool.tm.scope import transaction
+from txpool.tm.status import Status
 from txpool.tm.subordinate import Subordinate
-from txpool.tm.transaction import Status, Transaction
+from txpool.tm.transaction import Transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.around_a_transaction.reports import Reports, in_a_thread, rolled_back
 from tests.integration.around_a_transaction.world import World
-from txpool.tm.manager import current, make_ambient
+from txpool.tm.ambient import current, make_ambient
 from txpool.tm.scope import transaction, transactional
 
 

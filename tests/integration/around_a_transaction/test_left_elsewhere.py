@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.around_a_transaction.world import World
 from txpool.errors import ProgrammingError
-from txpool.tm.manager import current
+from txpool.tm.ambient import current
 from txpool.tm.scope import transaction
 
 _ELSEWHERE = "is left in another thread or context than it was entered in .*: what was done within it was rolled back"

@@ -16,7 +16,8 @@ from tests.integration.around_a_transaction.named import ID, insert, records, ru
 from tests.integration.around_a_transaction.world import World
 from txpool import AlreadyDone, ProgrammingError, Status, TransactionRolledBack
 from txpool.resources.xids import Xids
-from txpool.tm.manager import current, observers
+from txpool.tm.ambient import current
+from txpool.tm.manager import observers
 from txpool.tm.scope import transaction, transactional
 
 if TYPE_CHECKING:

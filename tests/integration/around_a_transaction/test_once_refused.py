@@ -12,7 +12,7 @@ from tests.integration.around_a_transaction.named import ID, run
 from tests.integration.around_a_transaction.world import World
 from txpool import AlreadyDone, OperationalError, ProgrammingError
 from txpool.datasource import DataSource
-from txpool.tm.manager import current
+from txpool.tm.ambient import current
 from txpool.tm.scope import transaction, transactional
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from tests.integration.around_a_transaction.outside import plain, refused
 from tests.integration.around_a_transaction.world import World
 from txpool.datasource import DataSource
 from txpool.errors import OutsideTransactionWarning, ProgrammingError
-from txpool.tm.manager import begin, commit, resume, rollback, suspend
+from txpool.tm.demarcation import begin, commit, resume, rollback, suspend
 from txpool.tm.scope import transaction, transactional
 
 on_postgresql = pytest.mark.parametrize("world", ["psycopg"], indirect=True)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.around_a_transaction.world import World
 from txpool.errors import InterfaceError, ProgrammingError
-from txpool.tm.manager import begin, commit, resume, suspend
+from txpool.tm.demarcation import begin, commit, resume, suspend
 from txpool.tm.scope import transaction
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, cast
+from typing import Any
 
 from txpool.datasource import DataSource
 from txpool.dbapi.enlistment import Enlistment
@@ -190,8 +190,7 @@ class SelfDeadlockDetector(BackgroundThread):
             logger.warning("%s: what waits for ever is not stopped yet", self._transaction.gtrid, exc_info=True)
 
     def _enlistment(self, source: DataSource) -> Enlistment | None:
-        slot = self._transaction._slots.get(source.name)
-        return None if slot is None else cast("Enlistment | None", slot.enlistment)
+        return self._transaction.enlistment_in(source.name)
 
 
 def _ask(source: DataSource, gtrid: str, write: int, driver: int) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 
 from txpool.jobs.properties import publish
-from txpool.tm.manager import current
+from txpool.tm.ambient import current
 
 _ALL = 2**31 - 1
 #: Milliseconds for Spark's own events to reach its status store, once the job has ended.

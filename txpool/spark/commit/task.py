@@ -17,7 +17,7 @@ from txpool.spark.commit.listing import list_attempts
 from txpool.spark.commit.slots import explain_slots
 from txpool.spark.commit.task_datasources import TaskDatasources
 from txpool.spark.commit.tracing import TaskTrace, ambient_trace, traced
-from txpool.tm.manager import _ambient
+from txpool.tm.ambient import ambient_variable
 from txpool.tm.subordinate import Subordinate
 from txpool.tracing import Trace
 
@@ -80,10 +80,10 @@ class PartitionTask:
         self, partition: int, attempt: int, rows: Iterator[Any], here: dict[str, DataSource], trace: Trace | None
     ) -> PartitionResult:
         subordinate = Subordinate(
-            self.gtrid, write=self.write, partition=partition, attempt=attempt, places=self.locations
+            self.gtrid, write=self.write, partition=partition, attempt=attempt, locations=self.locations
         )
         subordinate.trace = trace
-        ambient = _ambient.set(subordinate)
+        ambient = ambient_variable.set(subordinate)
         try:
             produced = self.function(rows)
             yields = None
@@ -92,7 +92,7 @@ class PartitionTask:
             elif isinstance(produced, Iterator):  # a generator works only while somebody asks it for more
                 deque(produced, maxlen=0)
             # The driver must be able to load what it does not know: better found out before anything is prepared.
-            used = cast("list[DataSource]", subordinate.datasources)
+            used = subordinate.datasources
             settings = {it.name: it.settings.travel() for it in used if it is not here.get(it.name)}
             records = self._prepared(subordinate)
         except BaseException:
@@ -100,7 +100,7 @@ class PartitionTask:
                 subordinate.rollback()
             raise
         finally:
-            _ambient.reset(ambient)
+            ambient_variable.reset(ambient)
         size = cast("tuple[int, int]", produced) if self.measure is not None else (0, 0)
         return PartitionResult(partition, attempt, tuple(records), settings, size, yields)
 

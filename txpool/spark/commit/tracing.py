@@ -12,7 +12,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 from txpool import tracing
-from txpool.tm.manager import current
+from txpool.tm.ambient import current
 
 logger = logging.getLogger("txpool")
 

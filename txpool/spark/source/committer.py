@@ -34,9 +34,11 @@ from txpool.spark.table.copying import DIRECT, STAGED
 from txpool.spark.table.idempotent_write import IdempotentWrite
 from txpool.spark.table.merge import drop_staged
 from txpool.spark.table.report import WriteReport
-from txpool.tm.manager import _ambient, get_manager
+from txpool.tm.ambient import ambient_variable
+from txpool.tm.manager import get_manager
 from txpool.tm.outcome import rolled_back
-from txpool.tm.transaction import Status, Transaction
+from txpool.tm.status import Status
+from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")
 
@@ -190,7 +192,7 @@ class _WriteCommit:
     all_succeeded: bool
 
     def run(self, *, own: bool) -> WriteReport:
-        _ambient.set(self.transaction)
+        ambient_variable.set(self.transaction)
         try:
             with self.transaction.defer_commit():
                 try:

@@ -31,7 +31,7 @@ from txpool.spark.source.driver_server import DriverServer, ask
 from txpool.spark.source.partition_writer import PartitionCommitMessage, write_partition
 from txpool.spark.source.plan import WritePlan, plan_write
 from txpool.spark.source.reading import Reader, ReadPlan, plan_reading
-from txpool.tm.manager import current
+from txpool.tm.ambient import current
 
 
 @dataclass(frozen=True, slots=True)

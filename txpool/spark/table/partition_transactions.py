@@ -31,7 +31,7 @@ from txpool.spark.table.privileges import require_privileges
 from txpool.spark.table.report import CopyProgress, FinishedPartitions, Progress, WriteReport, reporting
 from txpool.spark.table.target import Target
 from txpool.spark.types.columns import match
-from txpool.tm.manager import current
+from txpool.tm.ambient import current
 
 PER_PARTITION = "each"
 #: What a server keeps of an application_name.

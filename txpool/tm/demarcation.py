@@ -1,0 +1,88 @@
+"""begin(), commit(), rollback(), suspend(), resume(), status(): the ambient transaction's bounds, set by calls.
+
+A `with transaction()` block (`txpool.tm.scope`) sets them by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from txpool.errors import ProgrammingError
+from txpool.tm import dropped
+from txpool.tm.ambient import current, leave_ambient, make_ambient
+from txpool.tm.manager import get_manager
+from txpool.tm.required import note_suspended, refuse_beginning_in_task
+from txpool.tm.status import Status
+from txpool.tm.transaction import Transaction
+
+
+def begin(timeout: float | None = None) -> Transaction:
+    """Begin a transaction and make it the ambient one. Errors: ProgrammingError where there is one already."""
+    active = current()
+    if active is not None and not active.ended:
+        raise ProgrammingError(
+            f"{active.gtrid} is active here: end it first, suspend() it, or nest by `with transaction()`"
+        )
+    dropped.require_not_abandoned(active)
+    refuse_beginning_in_task()
+    frame = sys._getframe(1)
+    origin = frame.f_code, frame.f_lasti
+    transaction = get_manager().new_transaction(timeout)
+    make_ambient(transaction)
+    transaction.origin = origin
+    return transaction
+
+
+def commit() -> None:
+    """Commit the ambient transaction. Errors: as Transaction.commit; ProgrammingError where a block will end it."""
+    transaction = _require_ambient("commit")
+    try:
+        transaction.commit()
+    finally:
+        leave_ambient()
+
+
+def rollback() -> None:
+    """Roll the ambient transaction back. Errors: as Transaction.rollback."""
+    transaction = _require_ambient("roll back")
+    try:
+        transaction.rollback()
+    finally:
+        leave_ambient()
+
+
+def suspend() -> Transaction | None:
+    """Leave the ambient transaction, which stays active. Returns it, for resume(); None where there is none."""
+    transaction = current()
+    make_ambient(None)
+    if transaction is not None:
+        note_suspended(transaction)
+    return transaction
+
+
+def resume(transaction: Transaction | None) -> None:
+    """Make a suspended transaction the ambient one again; `None`, as suspend() may return it, leaves none ambient.
+
+    Errors: ProgrammingError where another is active here, or the transaction has ended.
+    """
+    active = current()
+    if active is not None and not active.ended and active is not transaction:
+        raise ProgrammingError(f"{active.gtrid} is active here: end or suspend it before another is resumed")
+    if transaction is not None and transaction.ended:
+        transaction.require_active()
+    make_ambient(transaction)
+    note_suspended(None)
+
+
+def status() -> Status | None:
+    """The ambient transaction's status, or None without one."""
+    transaction = current()
+    return None if transaction is None else transaction.status
+
+
+def _require_ambient(verb: str) -> Transaction:
+    transaction = current()
+    if transaction is None:
+        raise ProgrammingError(f"there is no transaction to {verb}: begin() one first")
+    transaction.require_unscoped()
+    return transaction

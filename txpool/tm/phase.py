@@ -1,0 +1,22 @@
+"""The phases of a commit."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Phase(Enum):
+    """Where in the protocol a transaction stands."""
+
+    PREPARE = "prepare"
+    ONE_PHASE = "one-phase commit"
+    DECIDE = "decide"
+    RESOLVE = "resolve"
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    COMPLETE = "complete"
+    FORGET = "forget"
+    IN_DOUBT = "in doubt"
+    ENDED = "ended"
+
+    __hash__ = object.__hash__  # an Enum's own is a call of Python, and a phase is looked up at each step

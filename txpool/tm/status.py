@@ -1,0 +1,38 @@
+"""The statuses of a transaction, and which status follows from which outcome."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from txpool.tm.commit_request import Outcome
+
+
+class Status(Enum):
+    """JTA's statuses of a transaction."""
+
+    ACTIVE = "active"
+    MARKED_ROLLBACK = "marked rollback-only"
+    COMMITTING = "committing"  #: from the call of commit() on: preparing, deciding, committing
+    COMMITTED = "committed"
+    ROLLING_BACK = "rolling back"
+    ROLLED_BACK = "rolled back"
+    PREPARED = "prepared"  #: the end of a subordinate transaction: its coordinator decides
+    IN_DOUBT = "in doubt"
+    HEURISTIC = "heuristic"  #: some of it committed and some not, or nobody can say
+
+
+#: Those in which it has not ended.
+OPEN = (Status.ACTIVE, Status.MARKED_ROLLBACK)
+
+_STATUS = {
+    Outcome.COMMITTED: Status.COMMITTED,
+    Outcome.ROLLED_BACK: Status.ROLLED_BACK,
+    Outcome.IN_DOUBT: Status.IN_DOUBT,
+    Outcome.HEURISTIC_ROLLBACK: Status.ROLLED_BACK,
+    Outcome.HEURISTIC_COMMIT: Status.COMMITTED,
+}
+
+
+def status_of(outcome: Outcome) -> Status:
+    """The status of a transaction that has ended so."""
+    return _STATUS.get(outcome, Status.HEURISTIC)

@@ -1,4 +1,4 @@
-"""The DB-API cursor that users hold: the driver's own cursor, on the connection that its handle works on now."""
+"""The DB-API cursor that users hold: it wraps the driver's own cursor, on the connection that its handle has now."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from txpool.dbapi.overrides import CursorAttribute
 from txpool.errors import InterfaceError, ProgrammingError, translate
-from txpool.tm.required import require_transaction
 
 if TYPE_CHECKING:
     from txpool.dbapi.connection import Connection
@@ -16,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Cursor:
-    """A PEP 249 cursor. It keeps its connection alive; what PEP 249 does not know is the driver's own."""
+    """A PEP 249 cursor. It keeps its connection alive; attributes beyond PEP 249 are the driver's own."""
 
-    __slots__ = ("__weakref__", "_arguments", "_connection", "_raw", "_works_on")
+    __slots__ = ("__weakref__", "_arguments", "_connection", "_holder", "raw")
 
     arraysize = CursorAttribute()
     row_factory = CursorAttribute()
@@ -26,57 +25,58 @@ class Cursor:
     def __init__(self, connection: Connection, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._connection = connection
         self._arguments = (args, kwargs)
-        self._open(connection._working())
+        self._open(connection.current_enlistment())
 
     def _open(self, enlistment: Enlistment | None) -> None:
-        """Make the driver's cursor, where the connection works now."""
+        """Make the driver's cursor, on the physical connection that the handle has now."""
         connection = self._connection
-        home: Any = connection._pooled if enlistment is None else enlistment
+        holder: Any = connection.pooled if enlistment is None else enlistment
         if enlistment is not None:
             enlistment.enter(connection)
         try:
-            self._raw = self._make(home.raw, connection if enlistment is None else enlistment)
+            #: The driver's cursor.
+            self.raw = self._make_raw(holder.raw, connection if enlistment is None else enlistment)
         except Exception as error:
             translate(error)
             raise
         finally:
             if enlistment is not None:
                 enlistment.leave()
-        self._works_on = home
+        self._holder = holder
 
-    def _make(self, raw: Any, owner: Any) -> Any:
+    def _make_raw(self, raw: Any, holder: Any) -> Any:
         args, kwargs = self._arguments
         return raw.cursor(*args, **kwargs)
 
-    def _move(self, enlistment: Enlistment | None) -> None:
-        """The connection has joined a transaction, or left one: go on there, as the cursor was."""
-        former = self._raw
+    def _reopen(self, enlistment: Enlistment | None) -> None:
+        """The connection has joined a transaction, or left one: make the driver's cursor again, set as it was."""
+        former = self.raw
         self._open(enlistment)
-        self._raw.arraysize = former.arraysize
-        self._raw.row_factory = former.row_factory
+        self.raw.arraysize = former.arraysize
+        self.raw.row_factory = former.row_factory
 
     # -- statements ---------------------------------------------------------------------------------------------
 
     def execute(self, operation: Any, *args: Any, **kwargs: Any) -> Self:
         """Execute a statement; returns the cursor."""
         connection = self._connection
-        enlistment = connection._working()
+        enlistment = connection.current_enlistment()
         if enlistment is None:
-            if self._works_on is not connection._pooled:
-                self._move(None)
-            require_transaction(connection._datasource)
+            if self._holder is not connection.pooled:
+                self._reopen(None)
+            connection.require_transaction()
             try:
-                self._raw.execute(operation, *args, **kwargs)
+                self.raw.execute(operation, *args, **kwargs)
             except Exception as error:
                 translate(error)
                 raise
             finally:
                 self._executed()
             return self
-        if self._works_on is not enlistment:
-            self._move(enlistment)
+        if self._holder is not enlistment:
+            self._reopen(enlistment)
         enlistment.start(connection)
-        raw = self._raw
+        raw = self.raw
         try:
             raw.execute(operation, *args, **kwargs)
         except BaseException as error:
@@ -96,14 +96,14 @@ class Cursor:
 
     def _execute(self, method: str, *args: Any, **kwargs: Any) -> Any:
         connection = self._connection
-        enlistment = connection._working()
-        if self._works_on is not (enlistment or connection._pooled):
-            self._move(enlistment)
-        raw = self._raw
+        enlistment = connection.current_enlistment()
+        if self._holder is not (enlistment or connection.pooled):
+            self._reopen(enlistment)
+        raw = self.raw
         if enlistment is not None:
             enlistment.start(connection)
         else:
-            require_transaction(connection._datasource)
+            connection.require_transaction()
         try:
             result = getattr(raw, method)(*args, **kwargs)
         except BaseException as error:
@@ -120,50 +120,50 @@ class Cursor:
         return self if result is raw else result
 
     def _executed(self) -> None:
-        """After a statement on a plain connection, for a driver that wants to know."""
+        """Called after each statement on a plain connection, also after one that failed."""
 
     # -- results ------------------------------------------------------------------------------------------------
 
     def fetchone(self) -> Any:
         """The next row, or None."""
-        return self._fetch(self._raw.fetchone)
+        return self._fetch(self.raw.fetchone)
 
     def fetchmany(self, size: int | None = None) -> list[Any]:
         """The next `size` rows (default `arraysize`)."""
-        rows: list[Any] = self._fetch(self._raw.fetchmany, self._raw.arraysize if size is None else size)
+        rows: list[Any] = self._fetch(self.raw.fetchmany, self.raw.arraysize if size is None else size)
         return rows
 
     def fetchall(self) -> list[Any]:
         """All rows that are left."""
-        rows: list[Any] = self._fetch(self._raw.fetchall)
+        rows: list[Any] = self._fetch(self.raw.fetchall)
         return rows
 
     def nextset(self) -> bool | None:
         """Go to the next result; None where there is none."""
-        advance = getattr(self._raw, "nextset", None)
+        advance = getattr(self.raw, "nextset", None)
         return None if advance is None else self._fetch(advance)
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        return self._fetch(self._raw.__next__)
+        return self._fetch(self.raw.__next__)
 
     def _fetch(self, method: Callable[..., Any], *args: Any) -> Any:
         connection = self._connection
-        if connection._enlistment is None:
-            if self._works_on is not connection._pooled or self._works_on is None:
-                raise self._gone()
-            if self._works_on.pool_state is None:
-                raise connection._refuse_after_fork()
+        if connection.enlistment is None:
+            if self._holder is not connection.pooled or self._holder is None:
+                raise self._result_gone()
+            if self._holder.pool_state is None:
+                raise connection.after_fork_error()
             try:
                 return method(*args)
             except Exception as error:
                 translate(error)
                 raise
-        enlistment = connection._working()
-        if enlistment is None or self._works_on is not enlistment:
-            raise self._gone()
+        enlistment = connection.current_enlistment()
+        if enlistment is None or self._holder is not enlistment:
+            raise self._result_gone()
         enlistment.enter(connection)
         try:
             return method(*args)
@@ -173,8 +173,8 @@ class Cursor:
         finally:
             enlistment.leave()
 
-    def _gone(self) -> Exception:
-        self._connection._require_open()
+    def _result_gone(self) -> Exception:
+        self._connection.require_open()
         return InterfaceError(
             "the result is gone: its connection has joined a transaction, or left one, since; execute again"
         )
@@ -182,21 +182,21 @@ class Cursor:
     @property
     def description(self) -> Any:
         """The columns of the result, or None."""
-        return self._raw.description
+        return self.raw.description
 
     @property
     def rowcount(self) -> int:
         """How many rows the statement produced or changed; -1 where that is not known."""
-        return int(self._raw.rowcount)
+        return int(self.raw.rowcount)
 
     @property
     def lastrowid(self) -> Any:
         """The rowid of the row inserted last, where the driver tells; else None."""
-        return getattr(self._raw, "lastrowid", None)
+        return getattr(self.raw, "lastrowid", None)
 
     @property
     def connection(self) -> Connection:
-        """The very handle that made it."""
+        """The connection that made it."""
         return self._connection
 
     def setinputsizes(self, sizes: Any) -> None:
@@ -210,19 +210,19 @@ class Cursor:
     def close(self) -> None:
         """Close the cursor; what it held open on the connection is released."""
         connection = self._connection
-        enlistment = connection._enlistment
-        if self._works_on is not connection._works_on() or (enlistment is not None and enlistment.ended):
-            return  # the connection was given back, and it with it
-        if self._works_on is not None and self._works_on.pool_state is None:
-            return  # the parent's, after a fork
+        enlistment = connection.enlistment
+        if self._holder is not connection.holder() or (enlistment is not None and enlistment.ended):
+            return  # the physical connection was given back, and the driver's cursor was closed with it
+        if self._holder is not None and self._holder.pool_state is None:
+            return  # after a fork it is the parent's
         if enlistment is None or not self._closing_executes():
-            self._raw.close()
+            self.raw.close()
         else:
             with enlistment.lock:
-                self._raw.close()
+                self.raw.close()
 
     def _closing_executes(self) -> bool:
-        """Whether close() uses the connection. Finalisers call it: what needs no lock takes none."""
+        """Whether close() sends something. Only then it takes a lock, since finalisers call it."""
         return False
 
     def __enter__(self) -> Self:
@@ -235,8 +235,8 @@ class Cursor:
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        # Libraries ask by isinstance() which driver they have before them.
-        return type(self._raw)
+        # Libraries ask by isinstance() which driver a cursor is of.
+        return type(self.raw)
 
     def __repr__(self) -> str:
         return f"<txpool cursor on {self._connection!r}>"
@@ -244,14 +244,14 @@ class Cursor:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in Cursor.__slots__:
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
-        value = getattr(self._raw, name)
+        value = getattr(self.raw, name)
         if not callable(value) or name.startswith("_"):
             return value
         return lambda *args, **kwargs: self._execute(name, *args, **kwargs)
 
 
 def refuse_script() -> ProgrammingError:
-    """What executescript() inside a transaction hears."""
+    """The error of executescript() inside a transaction."""
     return ProgrammingError(
         "executescript() commits before it begins, so it cannot run inside a transaction: execute() its statements "
         "one by one. Nothing was done."

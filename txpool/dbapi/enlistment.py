@@ -9,7 +9,7 @@ from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
-from txpool.dbapi.overrides import NOTHING, SessionOverrides
+from txpool.dbapi.overrides import NO_ATTRIBUTES, SessionOverrides
 from txpool.dbapi.savepoints import NotInnermost, Savepoints
 from txpool.errors import Error, InterfaceError, ProgrammingError, translate, translated
 from txpool.pool import Pooled
@@ -24,10 +24,11 @@ logger = logging.getLogger("txpool")
 
 
 class Enlistment:
-    """Thread-safe: whatever reaches the physical connection holds `lock`.
+    """One datasource's part in one transaction. Thread-safe: every use of the physical connection holds `lock`.
 
-    Whoever works in it is in its transaction: the transaction is ambient, or the caller is another thread that has
-    none. A thread where another transaction is ambient, or that has suspended this one, is refused.
+    A thread may use it where its transaction is ambient, and a thread other than the one that opened it also where no
+    transaction is ambient. So a thread where another transaction is ambient is refused, and the one that opened it
+    once it has suspended the transaction.
     """
 
     __slots__ = (
@@ -54,17 +55,17 @@ class Enlistment:
     def __init__(
         self, datasource: DataSource, transaction: Transaction, pooled: Pooled[Any], branch: OpenBranch | MarkedBranch
     ) -> None:
-        #: Its transaction, which refers to it: None where that was dropped.
+        #: A weak reference to its transaction, which refers to it: returns None once that was dropped.
         self.owner = ref(transaction)
         self.gtrid = transaction.gtrid
-        #: For people, once it has ended.
+        #: The transaction's status once it has ended, for messages.
         self.how_it_ended = ""
         self.mode = datasource.mode
         self.raw = pooled.raw
         self.lock = RLock()
         self.ended = False
         self._unreusable = False
-        #: Within a pipeline the connection's state is not known before its end.
+        #: In a pipeline, where the connection's state is not known before the pipeline's end.
         self.in_pipeline = False
         self.overrides = SessionOverrides(pooled.raw)
         self.savepoints = Savepoints(pooled.raw) if datasource.settings.managed_commit == "join" else None
@@ -75,27 +76,28 @@ class Enlistment:
         self._pooled = pooled
         self._branch = branch
         self._thread = get_ident()
-        #: Nothing had been executed before the statement that executes now.
+        #: No local transaction was open before the statement that executes now.
         self._fresh = True
 
     # -- for the transaction ------------------------------------------------------------------------------------
 
     @property
     def branch(self) -> OpenBranch | MarkedBranch:
-        # The coordinator asks once no new statement can start: the lock waits for the one that is executing.
+        """Its branch; waits for the statement that another thread executes on it."""
+        # The coordinator asks when no new statement can start any more.
         with self.lock:
             return self._branch
 
     def mark_unreusable(self) -> None:
-        """A cancel is on its way, and may come late: its connection is for nobody else. Before `release`, no I/O."""
+        """Destroy the connection at `release`: a cancel is on its way, and may reach it late. No I/O."""
         self._unreusable = True
 
     def cancel(self) -> None:
-        """Stop what is executing on it; from any thread, never raises, and may take seconds."""
+        """Cancel what executes on it. From any thread; never raises; may take seconds."""
         self._driver.cancel(self.raw)
 
     def release(self, how: str, *, reusable: bool) -> None:
-        """The transaction has ended, and so: back to the pool, or destroyed where its state is not certain."""
+        """The transaction has ended with this status: give the connection back, or destroy it if not `reusable`."""
         reusable = reusable and not self._unreusable and self._driver.is_open(self.raw)
         with self.lock:
             self.ended = True
@@ -114,13 +116,13 @@ class Enlistment:
 
     @property
     def pool_state(self) -> object:
-        """As that of its physical connection: None where it is the parent's, after a fork."""
+        """The physical connection's: None where this is a forked child, and it is the parent's."""
         return self._pooled.pool_state
 
     # -- for its handles ----------------------------------------------------------------------------------------
 
     def require_here(self, ambient: Transaction | None) -> None:
-        """Raise where the caller, whose ambient transaction is another or none, is not in this one."""
+        """Raise where this thread, in which `ambient` is another transaction or None, may not use it."""
         if self.pool_state is None:
             raise InterfaceError(
                 f"this connection of {self._datasource.name} is enlisted in {self.gtrid}, which is the "
@@ -148,11 +150,11 @@ class Enlistment:
         return transaction
 
     def enter(self, handle: Connection) -> None:
-        """Take the connection for what executes nothing; `leave` follows, unless this raises."""
+        """Lock the connection for use without a statement; the caller must `leave`, unless this raises."""
         self.lock.acquire()
         try:
             self._active()
-            self.overrides.apply(NOTHING if handle._state is None else handle._state.attributes)
+            self.overrides.apply(NO_ATTRIBUTES if handle.handle_state is None else handle.handle_state.attributes)
         except BaseException:
             self.lock.release()
             raise
@@ -161,22 +163,22 @@ class Enlistment:
         self.lock.release()
 
     def start(self, handle: Connection) -> None:
-        """Take the connection for a statement; `finish` or `failed` follows, unless this raises."""
+        """Lock the connection for a statement; the caller must `finish` or `failed` it, unless this raises."""
         self.lock.acquire()
         try:
             transaction = self._active()
-            self.overrides.apply(NOTHING if handle._state is None else handle._state.attributes)
+            self.overrides.apply(NO_ATTRIBUTES if handle.handle_state is None else handle.handle_state.attributes)
             self._driver.begin(self.raw, transaction.label)
-            self._fresh = not handle._has_work(self.raw)
+            self._fresh = not handle.has_work(self.raw)
             if self.savepoints is not None:
-                self.savepoints.work(handle)
+                self.savepoints.open(handle)
         except BaseException as error:
             self.lock.release()
             translate(error)
             raise
 
     def finish(self, raw_cursor: Any) -> None:
-        """After a statement: whose own SQL ended the transaction hears it at once."""
+        """After a statement: raise where it was the user's own COMMIT or ROLLBACK, and unlock."""
         try:
             if not self.in_pipeline:
                 command = self._driver.ended_by(self.raw, raw_cursor)
@@ -186,10 +188,10 @@ class Enlistment:
             self.lock.release()
 
     def failed(self, raw_cursor: Any, error: BaseException) -> None:
-        """After a statement that failed; it may have come behind the user's own COMMIT in one message."""
+        """After a statement that failed, and may have followed the user's own COMMIT in one message: unlock."""
         translate(error)
         if self._fresh and getattr(error, "sqlstate", None) is None:
-            self.lock.release()  # the database never saw it
+            self.lock.release()  # the database has not received it
         else:
             self.finish(raw_cursor)
 
@@ -205,9 +207,10 @@ class Enlistment:
 
     @contextmanager
     def started(self, handle: Connection, *, reads: bool = False) -> Iterator[None]:
-        """Around a block that executes without a cursor of ours: the connection's state before and after it tells.
+        """Lock around a block that executes without a cursor of ours.
 
-        What it executes may be anything, unless it `reads` only.
+        Whether the user's own SQL has ended the transaction is seen by the connection's state before and after it. With
+        `reads` true, the block executes nothing that writes.
         """
         self.start(handle)
         try:
@@ -217,7 +220,7 @@ class Enlistment:
                 with translated():
                     yield
             finally:
-                if not fresh and not self.in_pipeline and not handle._has_work(self.raw):
+                if not fresh and not self.in_pipeline and not handle.has_work(self.raw):
                     raise self.ended_by_sql("commit")
         finally:
             self.leave()
@@ -236,7 +239,7 @@ class Enlistment:
 
     def _set_rollback_only(self, reason: BaseException) -> None:
         transaction = self.owner()
-        if transaction is not None:  # one that was dropped rolls back as it is
+        if transaction is not None:  # one that was dropped rolls back anyway
             transaction.set_rollback_only(reason)
 
     def commit(self, handle: Connection) -> None:
@@ -250,7 +253,7 @@ class Enlistment:
         savepoints = self._own_savepoints("rollback")
         with self.lock:
             transaction = self.owner()
-            if transaction is None or not transaction.active:  # it rolls back as a whole, or has
+            if transaction is None or not transaction.active:  # it rolls back as a whole, or has ended
                 return
             try:
                 with translated():
@@ -265,7 +268,7 @@ class Enlistment:
                 raise error from None
 
     def close(self, handle: Connection) -> None:
-        """A handle is closed: what it did stays in the transaction. No lock: finalisers call it, inside any other."""
+        """A handle is closed: its work stays in the transaction. Takes no lock, since finalisers call it."""
         if self.savepoints is not None and not self.ended:
             self.savepoints.close(handle)
 
@@ -278,9 +281,9 @@ class Enlistment:
 
 
 def refuse_end(command: str, datasource: DataSource, gtrid: str) -> ProgrammingError:
-    """What a handle's commit() or rollback() inside a transaction hears, where it is not to join it."""
+    """The error of a handle's commit() or rollback() inside a transaction, without managed.commit = join."""
     return ProgrammingError(
-        f"{command}() on a connection of {datasource.name} inside {gtrid}, which owns its work: that ends "
-        f"with the transaction (`txpool.{command}()`, or the end of the block), and is as it was. Libraries that must "
-        "call it, as SQLAlchemy and pandas do, need managed.commit = join."
+        f"{command}() on a connection of {datasource.name} inside {gtrid}: its work ends with the transaction "
+        f"(by `txpool.{command}()`, or at the end of the block), which is as it was. Libraries that call "
+        f"{command}(), as SQLAlchemy and pandas do, need managed.commit = join."
     )

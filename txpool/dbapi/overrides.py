@@ -1,6 +1,7 @@
-"""Attributes of the driver's connection, as a handle sets them: its own while it works, and taken back afterwards.
+"""Session overrides: attributes of the driver's connection that a handle sets, in force while that handle uses it.
 
-Handles that share a physical connection do not see each other's: whoever works on it wears its own.
+Handles that share a physical connection do not see each other's. Each one's are set before it uses the connection, and
+what was there before is restored when another handle uses it, or when it is given back.
 """
 
 from __future__ import annotations
@@ -9,23 +10,23 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
 
 
 class SessionOverrides:
-    """What is worn on one raw connection, and what was there before. Used under the connection's own order."""
+    """The attributes that are overridden on one raw connection, and their values before. Not thread-safe."""
 
     __slots__ = ("_applied", "_before", "_raw", "at_the_end")
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
         self._before: dict[str, Any] = {}
-        self._applied = NOTHING
-        #: Values to be set once it is given back, whoever wore what.
+        self._applied = NO_ATTRIBUTES
+        #: Values to set when the connection is given back, whatever the handles have overridden.
         self.at_the_end: dict[str, Any] = {}
 
     def apply(self, attributes: Mapping[str, Any]) -> None:
-        """Take off what another handle wore, and put this on."""
+        """Set these attributes, and restore those that another handle has overridden."""
         if attributes is self._applied:
             return
         for name in self._applied.keys() - attributes.keys():
@@ -36,28 +37,28 @@ class SessionOverrides:
         self._applied = attributes
 
     def restore(self) -> None:
-        """Leave the raw connection as it was found."""
-        self.apply(NOTHING)
+        """Restore all attributes, and set `at_the_end`."""
+        self.apply(NO_ATTRIBUTES)
         for name, value in self.at_the_end.items():
             setattr(self._raw, name, value)
 
 
 class HandleState:
-    """What a handle has beyond its connection, once it has anything: most never do, and are cheaper for it."""
+    """What was set on a handle. Made when something is set, or it joins a transaction: most handles never need one."""
 
     __slots__ = ("attributes", "joined", "modes", "overrides")
 
     def __init__(self) -> None:
-        self.attributes = NOTHING
-        #: How its local transactions begin.
-        self.modes = NOTHING
-        #: Of a plain handle.
+        self.attributes = NO_ATTRIBUTES
+        #: The attributes that say how its local transactions begin.
+        self.modes = NO_ATTRIBUTES
+        #: What is overridden on the physical connection of a plain handle.
         self.overrides: SessionOverrides | None = None
         #: It was taken outside a transaction, and joined one.
         self.joined = False
 
     def restore(self) -> None:
-        """The physical connection is given back."""
+        """Before the physical connection of a plain handle is given back: restore its attributes."""
         if self.overrides is not None:
             self.overrides.restore()
             self.overrides = None

@@ -1,9 +1,9 @@
 """managed.commit=join: what commit() and rollback() of a handle do inside a transaction.
 
 Each handle's work since its last commit() or rollback() has a savepoint, opened by its first statement. Savepoints
-are a stack: only the top one can be released, and going back to one undoes all that was done above it, whoever did
-it. So a commit() below the top is remembered and released later, and a rollback() that would undo another handle's
-work is no longer possible: the transaction as a whole rolls back instead.
+are a stack: only the innermost can be released, and a rollback to one undoes all later work, of every handle. So a
+commit() of an outer savepoint is remembered, and the savepoint released later. A rollback() that would undo another
+handle's work is refused, and the transaction as a whole rolls back instead.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Any
 
 
 class NotInnermost(Exception):
-    """A rollback() is not possible: other work has been done above the savepoint."""
+    """A rollback() is not possible: another handle has worked since the savepoint was opened."""
 
 
 class Savepoint:
-    """One handle's work since its last commit() or rollback(); or, without an owner, a block of the driver's own."""
+    """One handle's savepoint; without an owner, that of a block of the driver's own (psycopg's transaction())."""
 
     __slots__ = ("gone", "kept", "name", "not_innermost", "owner")
 
     def __init__(self, owner: object, name: str) -> None:
         self.owner = owner
         self.name = name
-        #: commit() was called: to be released as soon as it is on top.
+        #: commit() was called: it is released as soon as it is the innermost.
         self.kept = False
-        #: Somebody else has worked above it.
+        #: Another handle has worked since it was opened.
         self.not_innermost = False
-        #: A block below it was released, and took it along.
+        #: It was released together with a block around it.
         self.gone = False
 
 
@@ -40,13 +40,13 @@ class Savepoints:
         self._stack: list[Savepoint] = []
         self._numbers = count(1)
 
-    def work(self, owner: object) -> None:
+    def open(self, owner: object) -> None:
         """Before a statement: open the owner's savepoint, if this is its first since the last commit or rollback."""
         stack = self._stack
         if stack and stack[-1].owner is owner and not stack[-1].kept:
             return
         below = [savepoint for savepoint in stack if savepoint.owner is not owner and not savepoint.not_innermost]
-        # First of all: a finaliser may call rollback() of another owner while the connection executes.
+        # Before anything executes, since a finaliser may call another owner's rollback() meanwhile.
         for savepoint in below:
             savepoint.not_innermost = True
         if self._find(owner) is None:
@@ -60,10 +60,10 @@ class Savepoints:
             stack.append(Savepoint(owner, name))
 
     def commit(self, owner: object) -> None:
-        """Keep what the owner did; where the database refuses, since a statement has failed, undo it and raise.
+        """Keep the owner's work. Where the database refuses, since a statement has failed, undo it and raise.
 
-        What is raised is the error that is on its way, where there is one: libraries that commit in a `finally`, as
-        pandas does, would hide what had failed behind the consequence.
+        An exception that is being handled is raised in place of the database's: libraries that commit in a `finally`,
+        as pandas does, would else hide the first failure behind this one.
         """
         savepoint = self._find(owner)
         if savepoint is None:
@@ -73,7 +73,7 @@ class Savepoints:
         try:
             self._release()
         except Exception as error:
-            # PostgreSQL's COMMIT would answer ROLLBACK, without an error: a yes that is none.
+            # Without this, PostgreSQL would answer ROLLBACK to the later COMMIT, without an error.
             self._raw.execute(f"rollback to {self._stack[-1].name}")
             self._release()
             failure = error.__context__ or error
@@ -82,7 +82,7 @@ class Savepoints:
             raise failure
 
     def rollback(self, owner: object) -> None:
-        """Undo what the owner did. Errors: Overlaid."""
+        """Undo the owner's work. Errors: NotInnermost."""
         savepoint = self._find(owner)
         if savepoint is None:
             return
@@ -94,7 +94,7 @@ class Savepoints:
         self._release()
 
     def close(self, owner: object) -> None:
-        """The owner's handle is closed: what it did stays in the transaction. No I/O, and no lock is needed."""
+        """The owner's handle is closed: its work stays in the transaction. No I/O; needs no lock."""
         savepoint = self._find(owner)
         if savepoint is not None:
             savepoint.kept = True
@@ -106,7 +106,7 @@ class Savepoints:
         return block
 
     def leave_block(self, block: Savepoint, *, undone: bool) -> None:
-        """The driver has released its savepoint, or gone back to it: those above are gone with it."""
+        """The driver has released its savepoint, or rolled back to it: the savepoints within it are gone, too."""
         position = self._stack.index(block)
         above = self._stack[position + 1 :]
         del self._stack[position:]

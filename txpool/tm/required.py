@@ -20,7 +20,6 @@ from txpool.errors import OutsideTransactionWarning, ProgrammingError
 from txpool.jobs.bypass import in_task, refuse_in_task
 
 if TYPE_CHECKING:
-    from txpool.datasource import DataSource
     from txpool.tm.transaction import Transaction
 
 #: The modules through which a statement comes, whoever executes it.
@@ -58,12 +57,6 @@ def outside() -> Iterator[None]:
 def note_suspended(transaction: Transaction | None) -> None:
     """This one was suspended here; None where one was resumed."""
     _suspended.set(None if transaction is None else ref(transaction))
-
-
-def require_transaction(datasource: DataSource | None) -> None:
-    """Before a statement on a plain connection: what its datasource demands."""
-    if datasource is not None and datasource.required is not None:
-        datasource.required.check()
 
 
 def refuse_beginning_in_task() -> None:

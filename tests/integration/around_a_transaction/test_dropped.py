@@ -128,7 +128,7 @@ def test_a_finaliser_does_not_wait(world: World, reports: Reports) -> None:
             busy.set()
             go_on.wait(30)
 
-    enlistment = connection._enlistment
+    enlistment = connection.enlistment
     thread = threading.Thread(target=work)
     thread.start()
     busy.wait(30)
@@ -141,7 +141,7 @@ def test_a_finaliser_does_not_wait(world: World, reports: Reports) -> None:
         sys.setprofile(None)
         go_on.set()
         thread.join()
-    assert {"__del__", "leave"} <= set(called)
+    assert {"__del__", "roll_back_abandoned"} <= set(called)
     assert not {"_end", "rollback", "give_back", "warning", "release"} & set(called)
     rolled_back(world)
     reports.one("here")

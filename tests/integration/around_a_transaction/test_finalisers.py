@@ -122,7 +122,7 @@ def test_a_handle_that_is_enlisted_is_closed_while_another_thread_works(world: W
         connection, other = datasource.connect(), datasource.connect()
         world.insert(connection, 1)
         cursor = other.cursor()
-        with connection._enlistment.lock:  # type: ignore[union-attr]
+        with connection.enlistment.lock:  # type: ignore[union-attr]
 
             def work() -> None:
                 cursor.close()

@@ -115,7 +115,7 @@ def test_the_pool_is_closed_meanwhile(world: World) -> None:
     idle = world.datasource.connect()
     with transaction():
         connection = world.datasource.connect()
-        idle.close() if idle._pooled is not None else None
+        idle.close() if idle.pooled is not None else None
         world.insert(connection, 1)
         world.datasource.close()
         assert world.datasource.statistics().idle == 0
@@ -146,7 +146,7 @@ def test_it_is_broken_at_prepare(databases: Databases, tmp_path: Path, broken: s
                 pid = connections["orders"].info.backend_pid
                 databases.rows("two", "select pg_terminate_backend(%s, 5000)", (pid,))
             else:
-                connections["ledger"]._works_on().raw.close()  # type: ignore[union-attr]
+                connections["ledger"].holder().raw.close()  # type: ignore[union-attr]
         assert databases.rows("one", "select n from t") == bare.execute("select n from t").fetchall() == []
         assert bare.execute("select * from xids where xid <> 'txp1:identity'").fetchall() == []
         assert databases.prepared() == []

@@ -17,11 +17,11 @@ def test_a_handle_closed_before_commit(world: World) -> None:
     with transaction():
         first = world.datasource.connect()
         world.insert(first, 1)
-        physical = first._works_on().raw  # type: ignore[union-attr]
+        physical = first.holder().raw  # type: ignore[union-attr]
         first.close()
         assert world.datasource.statistics().taken == 1
         second = world.datasource.connect()
-        assert second._works_on().raw is physical  # type: ignore[union-attr]
+        assert second.holder().raw is physical  # type: ignore[union-attr]
         assert second.cursor().execute("select n from t").fetchall() == [(1,)]
         assert world.read() == []
     assert world.read() == [1]
@@ -107,7 +107,7 @@ def test_taken_before_it_joins_on_its_next_use(world: World) -> None:
             raise ZeroDivisionError
         with transaction():
             cursor.execute(f"insert into t values ({10 * number})")
-            assert datasource.connect()._works_on() is connection._works_on()
+            assert datasource.connect().holder() is connection.holder()
             assert cursor.arraysize == 7
             assert cursor.connection is connection
     assert world.read() == [10, 20]

@@ -16,7 +16,6 @@ from txpool.dbapi.connection import Connection
 from txpool.dbapi.cursor import Cursor
 from txpool.dbapi.overrides import Attribute, CursorAttribute
 from txpool.errors import InterfaceError, ProgrammingError, translated
-from txpool.tm.required import require_transaction
 
 logger = logging.getLogger("txpool")
 
@@ -33,35 +32,35 @@ class PsycopgCursor(Cursor):
 
     def _executed(self) -> None:
         # The driver notes what has changed the session, so that the pool restores it.
-        self._connection._datasource.driver_adapter.ended_by(self._works_on.raw, self._raw)  # type: ignore[union-attr]
+        self._connection.datasource.driver_adapter.ended_by(self._holder.raw, self.raw)
 
     def _closing_executes(self) -> bool:
-        return isinstance(self._raw, psycopg.ServerCursor)
+        return isinstance(self.raw, psycopg.ServerCursor)
 
     @contextmanager
     def copy(self, statement: Any, *args: Any, **kwargs: Any) -> Iterator[Copy]:
         """COPY, as psycopg's; inside a transaction nobody else can use the connection until its block ends."""
-        with self._block(), self._raw.copy(statement, *args, **kwargs) as copy:
+        with self._block(), self.raw.copy(statement, *args, **kwargs) as copy:
             yield Copy(copy, self)
 
     def stream(self, query: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """Rows as they arrive, as psycopg's; inside a transaction nobody else can use the connection meanwhile."""
         with self._block():
-            yield from self._raw.stream(query, *args, **kwargs)
+            yield from self.raw.stream(query, *args, **kwargs)
 
     def results(self) -> Iterator[Self]:
         """The cursor at each of its results."""
-        for _ in self._raw.results():
+        for _ in self.raw.results():
             yield self
 
     @contextmanager
     def _block(self) -> Iterator[None]:
         connection = self._connection
-        enlistment = connection._working()
-        if self._works_on is not (enlistment or connection._pooled):
-            self._move(enlistment)
+        enlistment = connection.current_enlistment()
+        if self._holder is not (enlistment or connection.pooled):
+            self._reopen(enlistment)
         if enlistment is None:
-            require_transaction(connection._datasource)
+            connection.require_transaction()
             with translated():
                 yield
         else:
@@ -96,10 +95,10 @@ class Block(psycopg.Transaction):
 
     def __init__(self, handle: PsycopgConnection, savepoint_name: str | None, force_rollback: bool) -> None:
         self._handle = handle
-        self._enlistment = handle._working()
-        self._home = handle._works_on()
+        self._enlistment = handle.current_enlistment()
+        self._home = handle.holder()
         self._mark: Any = None
-        super().__init__(handle._raw(), savepoint_name, force_rollback)
+        super().__init__(handle.raw_connection(), savepoint_name, force_rollback)
 
     @property
     def connection(self) -> Any:
@@ -107,7 +106,7 @@ class Block(psycopg.Transaction):
 
     def __enter__(self) -> Self:
         enlistment = self._enlistment
-        wardrobe = self._handle._apply_overrides() if enlistment is None else enlistment.overrides
+        wardrobe = self._handle.own_overrides() if enlistment is None else enlistment.overrides
         # A block may outlive what it stands on.
         wardrobe.at_the_end["_num_transactions"] = 0
         if enlistment is None:
@@ -126,7 +125,7 @@ class Block(psycopg.Transaction):
     ) -> bool:
         enlistment = self._enlistment
         home: Any = self._home
-        if home.home is None or (enlistment.ended if enlistment is not None else self._handle._pooled is not home):
+        if home.pool_state is None or (enlistment.ended if enlistment is not None else self._handle.pooled is not home):
             self.status = self.Status.FAILED
             if error is None:
                 raise InterfaceError(
@@ -154,7 +153,7 @@ class PsycopgConnection(Connection):
     _cursor_class = PsycopgCursor
     _driver_class = psycopg.Connection
     _MODES = frozenset({"autocommit", "isolation_level", "read_only", "deferrable"})
-    _FREE = frozenset({"cancel", "cancel_safe", "fileno", "xid"})
+    _CONCURRENT = frozenset({"cancel", "cancel_safe", "fileno", "xid"})
     _EXECUTING = frozenset({"wait"})
 
     autocommit = Attribute()
@@ -175,7 +174,7 @@ class PsycopgConnection(Connection):
     def transaction(self, savepoint_name: str | None = None, force_rollback: bool = False) -> Iterator[Block]:
         """A block as psycopg's; inside a transaction it is a savepoint."""
         block = Block(self, savepoint_name, force_rollback)
-        if self._raw().pgconn.pipeline_status:
+        if self.raw_connection().pgconn.pipeline_status:
             # The block's end is answered where it stands, as psycopg has it.
             with self.pipeline(), block, self.pipeline():
                 yield block
@@ -186,9 +185,9 @@ class PsycopgConnection(Connection):
     @contextmanager
     def pipeline(self) -> Iterator[psycopg.Pipeline]:
         """Pipeline mode, as psycopg's; inside a transaction nobody else can use the connection until its block ends."""
-        enlistment = self._working()
+        enlistment = self.current_enlistment()
         if enlistment is None:
-            with translated(), self._raw().pipeline() as pipeline:
+            with translated(), self.raw_connection().pipeline() as pipeline:
                 yield pipeline
             return
         with enlistment.started(self):
@@ -203,7 +202,7 @@ class PsycopgConnection(Connection):
     def adapters(self) -> AdaptersMap:
         """The handle's own: what is registered here is gone when it is given back."""
         if "_adapters" not in self._own_state().attributes:
-            self._set("_adapters", AdaptersMap(self._raw().adapters))
+            self.set_attribute("_adapters", AdaptersMap(self.raw_connection().adapters))
         adapters: AdaptersMap = self._own_state().attributes["_adapters"]
         return adapters
 
@@ -214,22 +213,22 @@ class PsycopgConnection(Connection):
     @property
     def broken(self) -> bool:
         """True where the physical connection was lost."""
-        home: Any = self._works_on()
+        home: Any = self.holder()
         return home is not None and self._datasource is not None and bool(home.raw.broken)
 
     def add_notice_handler(self, callback: Callable[[Any], None]) -> None:
         """As psycopg's, for as long as this handle works."""
-        self._set("_notice_handlers", [*self._get("_notice_handlers"), callback])
+        self.set_attribute("_notice_handlers", [*self.get_attribute("_notice_handlers"), callback])
 
     def remove_notice_handler(self, callback: Callable[[Any], None]) -> None:
-        self._set("_notice_handlers", _without(self._get("_notice_handlers"), callback))
+        self.set_attribute("_notice_handlers", _without(self.get_attribute("_notice_handlers"), callback))
 
     def add_notify_handler(self, callback: Callable[[Any], None]) -> None:
         """As psycopg's, for as long as this handle works."""
-        self._set("_notify_handlers", [*self._get("_notify_handlers"), callback])
+        self.set_attribute("_notify_handlers", [*self.get_attribute("_notify_handlers"), callback])
 
     def remove_notify_handler(self, callback: Callable[[Any], None]) -> None:
-        self._set("_notify_handlers", _without(self._get("_notify_handlers"), callback))
+        self.set_attribute("_notify_handlers", _without(self.get_attribute("_notify_handlers"), callback))
 
     def set_autocommit(self, value: bool) -> None:
         self.autocommit = value
@@ -243,7 +242,7 @@ class PsycopgConnection(Connection):
     def set_deferrable(self, value: bool | None) -> None:
         self.deferrable = value
 
-    def _bring(self, raw: Any, modes: Mapping[str, Any]) -> None:
+    def _carry_modes(self, raw: Any, modes: Mapping[str, Any]) -> None:
         for name, value in modes.items():
             if name != "autocommit" and value != getattr(raw, name):
                 setattr(raw, name, value)
@@ -258,7 +257,7 @@ class PsycopgConnection(Connection):
                 "it needs a connection outside, see txpool.suspend(). Nothing was done."
             )
 
-    def _has_work(self, raw: Any) -> bool:
+    def has_work(self, raw: Any) -> bool:
         return raw.pgconn.transaction_status not in _NO_WORK
 
     def _leave_block(self, *, failed: bool) -> None:

@@ -10,7 +10,6 @@ from txpool.dbapi.connection import Connection
 from txpool.dbapi.cursor import Cursor, refuse_script
 from txpool.dbapi.overrides import Attribute
 from txpool.pool import Pooled
-from txpool.tm.required import require_transaction
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
@@ -22,17 +21,17 @@ class SQLiteCursor(Cursor):
 
     __slots__ = ()
 
-    def _make(self, raw: Any, owner: Any) -> Any:
-        cursor = super()._make(raw, owner)
-        # One that has not been read to its end keeps a read transaction open, which must end with its owner's part.
-        if owner.cursors is None:
-            owner.cursors = WeakSet()
-        owner.cursors.add(cursor)
+    def _make_raw(self, raw: Any, holder: Any) -> Any:
+        cursor = super()._make_raw(raw, holder)
+        # One that has not been read to its end keeps a read transaction open, which must end with its holder's part.
+        if holder.cursors is None:
+            holder.cursors = WeakSet()
+        holder.cursors.add(cursor)
         return cursor
 
     def executescript(self, script: str) -> SQLiteCursor:
         """As sqlite3's, which commits first: ProgrammingError inside a transaction."""
-        if self._connection._working() is not None:
+        if self._connection.current_enlistment() is not None:
             raise refuse_script()
         self._execute("executescript", script)
         return self
@@ -46,7 +45,7 @@ class SQLiteConnection(Connection):
     _cursor_class = SQLiteCursor
     _driver_class = sqlite3.Connection
     _MODES = frozenset({"isolation_level", "autocommit"})
-    _FREE = frozenset({"interrupt"})
+    _CONCURRENT = frozenset({"interrupt"})
     _EXECUTING = frozenset({"blobopen"})
 
     isolation_level = Attribute()
@@ -77,12 +76,12 @@ class SQLiteConnection(Connection):
 
     def blobopen(self, *args: Any, **kwargs: Any) -> Any:
         """As sqlite3's: what is written into the blob is a statement's work."""
-        if self._working() is None:
-            require_transaction(self._datasource)
+        if self.current_enlistment() is None:
+            self.require_transaction()
         return self._call("blobopen", args, kwargs)
 
     def close(self) -> None:
-        if self._pooled is None or self._pooled.pool_state is not None:
+        if self.pooled is None or self.pooled.pool_state is not None:
             self._end_cursors()
         super().close()
 

@@ -44,8 +44,8 @@ def strike_inside(lock: Any, *ends: Callable[[], object]) -> None:
 
 
 def strike_inside_the_lock(pool: Pool[Raw], *ends: Callable[[], object]) -> None:
-    strike_inside(pool.exchange.lock, *ends)
-    pool.exchange.run_deferred()
+    strike_inside(pool.state.lock, *ends)
+    pool.state.run_deferred()
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_it_gives_back_what_is_not_clean(database: Database) -> None:
         ping = database.reset
 
         def reset(raw: Raw, timeout: float | None = None) -> None:
-            within.append(pool.exchange.lock._is_owned())  # type: ignore[attr-defined]
+            within.append(pool.state.lock._is_owned())  # type: ignore[attr-defined]
             ping(raw)
 
         database.reset = reset  # type: ignore[method-assign]

@@ -116,7 +116,7 @@ def test_child_leaves_the_parents_alone(server: EchoServer, end: str) -> None:
     with closing(Pool(server, name="orders", min_size=2, max_size=2)) as pool:
         pool.wait_ready(20)
         held = [pool.take()]
-        idle = pool.exchange.idle[0].raw
+        idle = pool.state.idle[0].raw
 
         def child() -> None:
             if end == "give_back":
@@ -153,7 +153,7 @@ def test_child_of_a_busy_parent(server: EchoServer) -> None:
             pool.wait_ready(5)
             assert any(thread.name == "txpool-pool-orders" for thread in threading.enumerate())
 
-        with pool.exchange.lock:
+        with pool.state.lock:
             in_child(child)
         pool.give_back(held)
         pool.give_back(waiting.result(20))

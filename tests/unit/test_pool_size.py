@@ -37,8 +37,8 @@ def test_refill_on_check(database: Database) -> None:
         pool.check()
         pool.wait_ready(20)
         assert pool.statistics().check_failures == 1
-        assert alive in pool.exchange.idle
-        assert dead not in pool.exchange.idle
+        assert alive in pool.state.idle
+        assert dead not in pool.state.idle
 
 
 def test_broken_is_replaced_in_the_background(database: Database) -> None:

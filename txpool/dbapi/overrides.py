@@ -74,17 +74,17 @@ class Attribute:
         self._name = name
 
     def __get__(self, handle: Any, owner: type) -> Any:
-        return self if handle is None else handle._get(self._name)
+        return self if handle is None else handle.get_attribute(self._name)
 
     def __set__(self, handle: Any, value: Any) -> None:
-        handle._set(self._name, value)
+        handle.set_attribute(self._name, value)
 
 
 class CursorAttribute(Attribute):
     """An attribute of the driver's cursor, as a property of ours."""
 
     def __get__(self, cursor: Any, owner: type) -> Any:
-        return self if cursor is None else getattr(cursor._raw, self._name)
+        return self if cursor is None else getattr(cursor.raw, self._name)
 
     def __set__(self, cursor: Any, value: Any) -> None:
-        setattr(cursor._raw, self._name, value)
+        setattr(cursor.raw, self._name, value)

@@ -1,8 +1,8 @@
-"""The pool of physical connections: see `Pool`, and `Connector` for what it needs of a driver."""
+"""The pool of physical connections: `Pool`, and the protocol `Connector` that a driver implements for it."""
 
 from __future__ import annotations
 
-from txpool.pool import samples  # noqa: F401 - has the pools among the sources of metrics
+from txpool.pool import samples  # noqa: F401 - registers the pools as a source of metrics
 from txpool.pool.pool import Pool
 from txpool.pool.pooled import Connector, Pooled
 from txpool.pool.statistics import PoolStatistics

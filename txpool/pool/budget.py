@@ -1,4 +1,4 @@
-"""One borrower's time: what is left, and how much of it a look at an idle connection, or a connect, may take."""
+"""The time that one take() has, and how much of it the check of an idle connection, or a connect, may use."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from enum import Enum, auto
 from time import monotonic
 from typing import Final
 
-#: Seconds that a look has, however few are left: that somebody has no patience proves no connection dead.
+#: Seconds that a check has at least, so that a short `timeout` of take() does not make a live connection look dead.
 LEAST_CHECK: Final = 0.25
-#: The same for a connect, unless the time was lost to connections that hang.
+#: Seconds that a connect has at least, unless the time was spent on connections that hang.
 LEAST_CONNECT: Final = 2.0
 
 
 class CheckResult(Enum):
-    """What became of a look at an idle connection."""
+    """The result of checking an idle connection; SILENT where it has not answered in time."""
 
     ALIVE = auto()
     DEAD = auto()
@@ -21,8 +21,10 @@ class CheckResult(Enum):
 
 
 class TakeBudget:
-    """`wait` seconds from now on. Looks share the first half of what is left when they begin, so that those which hang
-    leave time for a connect; one takes half of that at most, so that there is a second.
+    """The `wait` seconds of one take(), from now on.
+
+    Checks share the first half of the time that is left when the first begins, so that connections that hang leave time
+    for a connect. One check uses at most half of their time, so that there is a second one.
     """
 
     __slots__ = ("_checks_until", "_until", "silent", "wait")
@@ -35,17 +37,18 @@ class TakeBudget:
         self.silent = 0
 
     def left(self) -> float:
+        """Seconds that are left; negative once time is up."""
         return self._until - monotonic()
 
     def check(self, timeout: float) -> float:
-        """Seconds for a look, at most `timeout`."""
+        """Seconds for a check, at most `timeout`."""
         now = monotonic()
         if self._checks_until is None:
             self._checks_until = now + (self._until - now) / 2
         return min(timeout, max((self._checks_until - now) / 2, LEAST_CHECK))
 
     def has_checks(self) -> bool:
-        """Whether there is time for another look."""
+        """Whether there is time for another check."""
         return self._checks_until is None or monotonic() < self._checks_until
 
     def connect(self) -> float:

@@ -1,8 +1,8 @@
-"""The thread behind a pool: it keeps the stock, retires the old and the idle, and reports leaks.
+"""The maintenance thread of a pool: it keeps `min_size` connections open, closes expired and idle ones, reports leaks.
 
-It sleeps until the next thing is due or its tray rings, holds its pool by a weak reference only, and ends when
-the pool is closed or collected. A process in which it cannot start (the interpreter is ending, no thread is to
-be had) has a pool all the same: what has expired is then noticed when it is taken or given back.
+It sleeps until something is due or its queue has an entry, holds its pool by a weak reference only, and ends when the
+pool is closed or collected. Where it cannot be started (the interpreter is ending, or there are too many threads), the
+pool works without it: expired connections are then closed when they are taken or given back.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ log = logging.getLogger("txpool.pool")
 
 #: Seconds between attempts to refill while connecting fails: the first, and what doubling it ends at.
 FIRST_BACKOFF, LAST_BACKOFF = 0.1, 30.0
-#: Seconds that a connect has at least: nobody waits for it, but one that hangs would keep its place.
+#: Seconds that a connect has at least. No caller waits for it, but one that hangs would keep its slot.
 LEAST_CONNECT = 30.0
 
 
 class Maintenance(Generic[C]):
-    """What one pool's thread does, and when."""
+    """One pool's maintenance. `wake`, `join` and `wait_for_minimum` are for any thread."""
 
     def __init__(self, pool: Pool[C]) -> None:
-        tray = pool.exchange.dropped
-        self._dropped = tray
-        self._lock = pool.exchange.lock
-        self._pool = weakref.ref(pool, lambda _: tray.put(None))
+        queue = pool.state.maintenance_queue
+        self._queue = queue
+        self._lock = pool.state.lock
+        self._pool = weakref.ref(pool, lambda _: queue.put(None))
         self._name = pool.name
         self._thread: Thread | None = None
         self._backoff = 0.0
@@ -47,16 +47,16 @@ class Maintenance(Generic[C]):
         self._has_minimum = Event()
 
     def wake(self) -> None:
-        """Have the thread look at what has changed; start it the first time."""
+        """Have the thread look for work, since something has changed; start it the first time."""
         with self._lock:
             if self._thread is not None:
-                self._dropped.put(None)
+                self._queue.put(None)
                 return
             # An empty context: the thread must not inherit the transaction in which it happened to start.
             run = contextvars.Context().run
             self._thread = Thread(target=run, args=(self._run,), name=f"txpool-pool-{self._name}", daemon=True)
         if (pool := self._pool()) is not None:
-            pool.exchange.run_deferred()
+            pool.state.run_deferred()
         try:
             self._thread.start()
         except RuntimeError as error:
@@ -70,7 +70,7 @@ class Maintenance(Generic[C]):
     def wait_for_minimum(self, pool: Pool[C], timeout: float) -> bool:
         """Wait until `min_size` connections are open, or the pool is closed; False when time is up."""
         deadline = monotonic() + timeout
-        while not pool.exchange.closed and not pool.exchange.has_minimum():
+        while not pool.state.closed and not pool.state.has_minimum():
             self._has_minimum.clear()
             self.wake()
             if not self._has_minimum.wait(min(max(deadline - monotonic(), 0), TIMEOUT_MAX)):
@@ -78,7 +78,7 @@ class Maintenance(Generic[C]):
         return True
 
     def _run(self) -> None:
-        while (pool := self._pool()) is not None and not pool.exchange.closed:
+        while (pool := self._pool()) is not None and not pool.state.closed:
             pause = self._maintain(pool)
             del pool
             self._sleep(pause)
@@ -86,35 +86,35 @@ class Maintenance(Generic[C]):
         self._sleep(0)
 
     def _sleep(self, pause: float | None) -> None:
-        """Sleep until something is due (None: until the tray rings), and bury what was dropped meanwhile."""
+        """Sleep for `pause` seconds or until the queue has an entry (None: only that); close what was dropped."""
         with suppress(Empty):
-            dropped = self._dropped.get(timeout=pause)
+            dropped = self._queue.get(timeout=pause)
             while True:
                 if dropped is not None:
                     self._close_dropped(dropped)
-                dropped = self._dropped.get_nowait()
+                dropped = self._queue.get_nowait()
 
     def _close_dropped(self, pooled: Pooled[C]) -> None:
         if (text := held_by(pooled, monotonic())) is not None:
             log.warning(
-                "pool %r: a connection was dropped without being closed; its place is free again. It was held by %s",
+                "pool %r: a connection was dropped without being closed; its slot is free again. It was held by %s",
                 self._name,
                 text,
             )
-        exchange = pooled.pool_state() if pooled.pool_state is not None else None
-        if exchange is None:
+        state = pooled.pool_state() if pooled.pool_state is not None else None
+        if state is None:
             pooled.close()
         else:
-            exchange.destroy(pooled)
-            exchange.count("lost")
+            state.destroy(pooled)
+            state.count("lost")
 
     def _maintain(self, pool: Pool[C]) -> float | None:
         now = monotonic()
-        for pooled in pool.exchange.withdraw_idle(pool.idle_timeout, now):
-            pool.exchange.destroy(pooled)
+        for pooled in pool.state.withdraw_idle(pool.idle_timeout, now):
+            pool.state.destroy(pooled)
         self._report_leaks(pool, now)
         self._refill(pool)
-        if pool.exchange.has_minimum():
+        if pool.state.has_minimum():
             self._has_minimum.set()
         due = self._next_due(pool, now)
         return None if due == math.inf else min(max(due - monotonic(), 0), TIMEOUT_MAX)
@@ -122,23 +122,23 @@ class Maintenance(Generic[C]):
     def _report_leaks(self, pool: Pool[C], now: float) -> None:
         if pool.leak_threshold is None:
             return
-        for pooled in pool.exchange.all():
+        for pooled in pool.state.all():
             if pooled.leak_reported or now - pooled.taken_at < pool.leak_threshold:
                 continue
             if (text := held_by(pooled, now)) is not None:
                 pooled.leak_reported = True
-                pool.exchange.count("leaks")
+                pool.state.count("leaks")
                 log.warning("pool %r: a connection has not come back yet; held by %s", self._name, text)
 
     def _refill(self, pool: Pool[C]) -> None:
-        """Open what is missing to `min_size`, one by one; each goes to a waiter if there is one."""
-        # Where a user's connect has succeeded since, there is no reason to back off any longer.
-        while (pool.failure is None or monotonic() >= self._retry_at) and not pool.exchange.closed:
-            slot = pool.exchange.reserve_below_min()
+        """Open connections one by one until there are `min_size`; each goes to a waiter, if there is one."""
+        # Without `pool.failure`, a connect of another thread has succeeded since: no reason to back off any longer.
+        while (pool.failure is None or monotonic() >= self._retry_at) and not pool.state.closed:
+            slot = pool.state.reserve_below_min()
             if slot is None:
                 return
             try:
-                pool.exchange.put(pool.open(slot, max(pool.max_wait, LEAST_CONNECT)))
+                pool.state.put(pool.open(slot, max(pool.max_wait, LEAST_CONNECT)))
             except PoolClosed:
                 return
             except Exception as error:
@@ -155,9 +155,9 @@ class Maintenance(Generic[C]):
                 self._backoff = 0.0
 
     def _next_due(self, pool: Pool[C], now: float) -> float:
-        """When something will be due that was not at `now`; what changes before that rings."""
+        """When something will be due that was not at `now`; a change before that puts an entry into the queue."""
         times = [self._retry_at]
-        for pooled in pool.exchange.all():
+        for pooled in pool.state.all():
             held = bool(pooled.holder)
             times += [now + pool.idle_timeout] if held else [pooled.expires, pooled.returned_at + pool.idle_timeout]
             if pool.leak_threshold is not None:

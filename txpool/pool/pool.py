@@ -29,19 +29,18 @@ JOIN_TIMEOUT = 5.0
 
 
 class Pool(Generic[C]):
-    """Physical connections, at most `max_size` of them, each in one hand at a time. All methods are thread-safe.
+    """At most `max_size` physical connections, each held by one user at a time. All methods are thread-safe.
 
     Idle connections go last in first out, so that a quiet pool shrinks; waiting threads first in first out, and
-    a connection is handed straight to the first. All times are seconds. `max_wait` bounds a take as a whole: the
-    waiting for a place, the look at what was idle, and the connecting. Beyond `min_size` a connection is closed
-    after `idle_timeout`, and any is after `max_lifetime`; 0 switches either off. One that was used within
+    a connection is handed straight to the first. All times are seconds. `max_wait` bounds a take as a whole: waiting
+    for a slot, checking idle connections, and connecting. Beyond `min_size` a connection is closed after
+    `idle_timeout`, and any is after `max_lifetime`; 0 switches either off. A connection that was used within
     `check_bypass` is handed out without asking the server whether it is alive. One that does not answer within
-    `check_timeout`, when it is asked or reset, is closed: a late answer must find nobody. What is held longer than
-    `leak_threshold` is reported once, with the stack that took it, on the logger `txpool.pool`.
+    `check_timeout` when it is checked or reset is closed, since its late answer would be read as that of the next
+    statement. One that is held longer than `leak_threshold` is reported once, with the stack that took it, on the
+    logger `txpool.pool`. One that is given back is reset where it is not clean, or always with `reset_always`.
 
-    What is given back is reset where it is not clean, or always.
-
-    A forked child finds the pool empty, and never touches the connections of its parent.
+    A forked child finds the pool empty, and never uses the connections of its parent.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class Pool(Generic[C]):
         self._connector = connector
         self._is_clean = connector.is_clean
         self._max_lifetime = max_lifetime or math.inf
-        self._bypass = check_bypass
+        self._check_bypass = check_bypass
         self._check_timeout = check_timeout
         self._reset_always = reset_always
         self._begin(min_size, max_size)
@@ -78,11 +77,11 @@ class Pool(Generic[C]):
             self._maintenance.wake()
 
     def _begin(self, min_size: int, max_size: int) -> None:
-        """Begin in this process, with nothing."""
-        self.exchange = PoolState(self._connector, self.name, min_size, max_size, self._max_lifetime)
-        self._idle = self.exchange.idle
-        self._waiters = self.exchange.waiters
-        self._state = self.exchange.reference
+        """Begin in this process, with no connection."""
+        self.state = PoolState(self._connector, self.name, min_size, max_size, self._max_lifetime)
+        self._idle = self.state.idle
+        self._waiters = self.state.waiters
+        self._reference = self.state.reference
         self._maintenance = Maintenance(self)
 
     def _check_sizes(self, min_size: int, max_size: int) -> None:
@@ -104,7 +103,7 @@ class Pool(Generic[C]):
             budget = TakeBudget(self.max_wait if timeout is None else timeout)
             pooled = self._wait(budget)
         now = monotonic()
-        if now - pooled.returned_at >= self._bypass or now >= pooled.expires:
+        if now - pooled.returned_at >= self._check_bypass or now >= pooled.expires:
             pooled = self._refresh(pooled, budget or TakeBudget(self.max_wait if timeout is None else timeout))
             now = monotonic()
         pooled.taken_at = now
@@ -116,12 +115,12 @@ class Pool(Generic[C]):
         return pooled
 
     def give_back(self, pooled: Pooled[C]) -> None:
-        """Give a connection back. One that is not clean is rolled back and reset here, in the giver's thread;
-        one that cannot be cleaned is closed, and a waiter gets its place.
+        """Give a connection back. One that is not clean is rolled back and reset here, in the caller's thread;
+        one that cannot be reset is closed, and a waiter gets its slot.
 
         Raises ProgrammingError when it was given back already, or is another pool's.
         """
-        if pooled.pool_state is not self._state:
+        if pooled.pool_state is not self._reference:
             self._require_from_this_pool(pooled)
             return
         try:
@@ -135,15 +134,15 @@ class Pool(Generic[C]):
         if pooled.dirty or now >= pooled.expires or not self._is_clean(pooled.raw):
             self._make_clean(pooled)
         elif self._waiters:
-            self.exchange.put(pooled)
+            self.state.put(pooled)
         else:
             self._idle.append(pooled)
-            if self._waiters or self.exchange.attention:
-                self.exchange.serve_waiters()
+            if self._waiters or self.state.check_surplus:
+                self.state.serve_waiters()
 
     def discard(self, pooled: Pooled[C]) -> None:
-        """Close a connection that is broken or half-ended instead of giving it back; a waiter gets its place."""
-        if pooled.pool_state is not self._state:
+        """Close a connection that is broken or half-ended instead of giving it back; a waiter gets its slot."""
+        if pooled.pool_state is not self._reference:
             self._require_from_this_pool(pooled)
             return
         try:
@@ -154,59 +153,59 @@ class Pool(Generic[C]):
         pooled.use_seconds += seconds
         if instruments.armed:
             _held(seconds, self.name)
-        self.exchange.destroy(pooled)
+        self.state.destroy(pooled)
 
     def check(self) -> None:
         """Ask every idle connection whether it is alive, and close those that are not."""
         for pooled in self._idle.copy():
-            if self.exchange.take_idle(pooled):
+            if self.state.take_idle(pooled):
                 if self._check(pooled, self._check_timeout) is CheckResult.ALIVE:
-                    self.exchange.put(pooled)
+                    self.state.put(pooled)
                 else:
-                    self.exchange.destroy(pooled)
+                    self.state.destroy(pooled)
 
     def drain(self) -> None:
-        """Let no connection that exists now be handed out again (after a failover, or a change of password)."""
-        self.exchange.expire()
-        for pooled in self.exchange.withdraw_idle(math.inf, monotonic()):
-            self.exchange.destroy(pooled)
+        """Close every connection that exists now, before it is used again (after a failover, a change of password)."""
+        self.state.expire()
+        for pooled in self.state.withdraw_idle(math.inf, monotonic()):
+            self.state.destroy(pooled)
 
     def resize(self, min_size: int, max_size: int) -> None:
-        """Change the sizes. What is above the new maximum is closed: now if it is idle, else when it comes back."""
+        """Change the sizes. Connections above the new maximum are closed: idle ones now, others when they come back."""
         self._check_sizes(min_size, max_size)
-        self.exchange.resize(min_size, max_size)
+        self.state.resize(min_size, max_size)
         if min_size:
             self._maintenance.wake()
 
     def wait_ready(self, timeout: float = 30.0) -> None:
         """Wait until `min_size` connections are open; PoolTimeout says why they are not."""
         ready = self._maintenance.wait_for_minimum(self, timeout)
-        if self.exchange.closed:
+        if self.state.closed:
             raise self._closed()
         if not ready:
             raise PoolTimeout(
-                f"pool {self.name!r}: {self.exchange.min_size} connections were not open within {timeout:g} s"
+                f"pool {self.name!r}: {self.state.min_size} connections were not open within {timeout:g} s"
                 + (f"; the last attempt to connect failed with {self.failure}" if self.failure else "")
             )
 
     def close(self) -> None:
-        """Close what is idle now, and what is taken when it comes back; whoever waits gets PoolClosed."""
-        self.exchange.close()
+        """Close idle connections now, and taken ones when they come back; waiting threads get PoolClosed."""
+        self.state.close()
         self._maintenance.join(JOIN_TIMEOUT)
 
     def statistics(self) -> PoolStatistics:
         """The numbers of this moment, and the totals."""
-        exchange = self.exchange
-        with exchange.lock:
-            members = exchange.all()
-            totals: dict[str, Any] = {field.name: getattr(exchange.counters, field.name) for field in fields(Counters)}
-        exchange.run_deferred()
+        state = self.state
+        with state.lock:
+            members = state.all()
+            totals: dict[str, Any] = {field.name: getattr(state.counters, field.name) for field in fields(Counters)}
+        state.run_deferred()
         totals["takes"] += sum(pooled.uses for pooled in members)
         totals["use_seconds"] += sum(pooled.use_seconds for pooled in members)
         return PoolStatistics(
             name=self.name,
-            min_size=exchange.min_size,
-            max_size=exchange.max_size,
+            min_size=state.min_size,
+            max_size=state.max_size,
             size=len(members),
             idle=len(self._idle),
             taken=sum(bool(pooled.holder) for pooled in members),
@@ -214,72 +213,72 @@ class Pool(Generic[C]):
             **totals,
         )
 
-    def open(self, place: Pooled[C], timeout: float) -> Pooled[C]:
-        """Connect, in a place that is reserved for it; a connect that fails gives the place to the next."""
-        self.exchange.refuse_finaliser()
+    def open(self, slot: Pooled[C], timeout: float) -> Pooled[C]:
+        """Open a connection in a reserved slot. Where that fails, the slot goes to the next waiter."""
+        self.state.refuse_finaliser()
         started = monotonic()
         try:
-            if not self.exchange.closed:
-                place.open(timeout)
+            if not self.state.closed:
+                slot.open(timeout)
         except BaseException as error:
             if isinstance(error, Exception):
                 self.failure = f"{type(error).__name__}: {error}"
-                self.exchange.count("connect_failures")
-            self.exchange.destroy(place)
+                self.state.count("connect_failures")
+            self.state.destroy(slot)
             raise
-        if self.exchange.closed:
-            self.exchange.destroy(place)
+        if self.state.closed:
+            self.state.destroy(slot)
             raise self._closed()
         self.failure = None
-        place.dirty = self._reset_always
+        slot.dirty = self._reset_always
         seconds = monotonic() - started
-        self.exchange.count("created")
-        self.exchange.count("create_seconds", seconds)
+        self.state.count("created")
+        self.state.count("create_seconds", seconds)
         if instruments.armed:
             _opened(seconds, self.name)
         self._maintenance.wake()
-        return place
+        return slot
 
     def _wait(self, budget: TakeBudget) -> Pooled[C]:
-        pooled = self.exchange.wait(budget.left())
+        pooled = self.state.wait(budget.left())
         if pooled is not None:
             return pooled
-        if self.exchange.closed:
+        if self.state.closed:
             raise self._closed()
         raise self._timed_out(budget, hanging=False)
 
     def _timed_out(self, budget: TakeBudget, *, hanging: bool) -> PoolTimeout:
-        self.exchange.count("timeouts")
-        members, most = self.exchange.all(), self.exchange.max_size
+        self.state.count("timeouts")
+        members, most = self.state.all(), self.state.max_size
         return PoolTimeout(timeout_message(self.name, budget, members, most, self.failure, hanging=hanging))
 
     def _refresh(self, pooled: Pooled[C], budget: TakeBudget) -> Pooled[C]:
-        """This one, or in place of one that does not answer another idle one, or else a fresh one."""
+        """This connection if it is alive; else close it, and return another idle one or a new one."""
         while pooled.is_open:
-            look = CheckResult.DEAD
+            result = CheckResult.DEAD
             if monotonic() < pooled.expires:
-                look = self._check(pooled, budget.check(self._check_timeout))
-            if look is CheckResult.ALIVE:
+                result = self._check(pooled, budget.check(self._check_timeout))
+            if result is CheckResult.ALIVE:
                 return pooled
-            pooled = self.exchange.replace(pooled)
-            if look is CheckResult.SILENT:
+            pooled = self.state.replace(pooled)
+            if result is CheckResult.SILENT:
                 budget.silent += 1
                 if budget.left() <= 0:
-                    self.exchange.destroy(pooled)
+                    self.state.destroy(pooled)
                     raise self._timed_out(budget, hanging=True)
                 if budget.has_checks():
-                    pooled = self.exchange.idle_instead_of(pooled)
+                    pooled = self.state.idle_instead_of(pooled)
         return self._open_within(pooled, budget)
 
-    def _open_within(self, place: Pooled[C], budget: TakeBudget) -> Pooled[C]:
-        granted, started = budget.connect(), monotonic()
+    def _open_within(self, slot: Pooled[C], budget: TakeBudget) -> Pooled[C]:
+        seconds, started = budget.connect(), monotonic()
         try:
-            return self.open(place, granted)
+            return self.open(slot, seconds)
         except PoolClosed:
             raise
         except Exception as error:
-            # An error that has come sooner is the driver's own word, and tells more.
-            if monotonic() - started < granted:
+            # Before the time was up it is the driver's own error, which tells more than a timeout.
+            if monotonic() - started < seconds:
                 raise
             raise self._timed_out(budget, hanging=True) from error
 
@@ -287,25 +286,26 @@ class Pool(Generic[C]):
         try:
             self._connector.ping(pooled.raw, timeout)
         except TimeoutError:
-            self.exchange.count("check_failures")
+            self.state.count("check_failures")
             log.warning("pool %r: a connection was closed, it did not answer within %.1f s", self.name, timeout)
             return CheckResult.SILENT
         except Exception as error:
-            self.exchange.count("check_failures")
+            self.state.count("check_failures")
             log.info("pool %r: a connection was found dead: %s: %s", self.name, type(error).__name__, error)
             return CheckResult.DEAD
         except BaseException:
-            self.exchange.destroy(pooled)
+            self.state.destroy(pooled)
             raise
         return CheckResult.ALIVE
 
     def _make_clean(self, pooled: Pooled[C]) -> None:
-        if pooled.dropped or self.exchange.deferred_in_finaliser(self._make_clean, pooled):
+        """Reset a connection that was given back, and hand it on; close it where it has expired or cannot be reset."""
+        if pooled.dropped or self.state.deferred_in_finaliser(self._make_clean, pooled):
             return
         if pooled.returned_at < pooled.expires and self._reset(pooled):
-            self.exchange.put(pooled)
+            self.state.put(pooled)
         else:
-            self.exchange.destroy(pooled)
+            self.state.destroy(pooled)
 
     def _reset(self, pooled: Pooled[C]) -> bool:
         try:
@@ -314,17 +314,17 @@ class Pool(Generic[C]):
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
         except BaseException:
-            self.exchange.destroy(pooled)
+            self.state.destroy(pooled)
             raise
         if reason:
-            self.exchange.count("reset_failures")
+            self.state.count("reset_failures")
             log.warning("pool %r: a connection was closed, it could not be reset: %s", self.name, reason)
             return False
         pooled.dirty = self._reset_always
         return True
 
     def _require_from_this_pool(self, pooled: Pooled[C]) -> None:
-        if pooled.pool_state is not None:  # None: it is the parent's, which a forked child leaves alone
+        if pooled.pool_state is not None:  # else it is the parent's, which a forked child leaves alone
             raise ProgrammingError(f"pool {self.name!r}: this connection is not from this pool")
 
     def _given_back_already(self) -> ProgrammingError:
@@ -333,8 +333,9 @@ class Pool(Generic[C]):
     def _closed(self) -> PoolClosed:
         return PoolClosed(f"pool {self.name!r} is closed")
 
-    def _begin_in_child(self) -> None:
-        parents = self.exchange
+    def begin_in_child(self) -> None:
+        """After a fork, in the child: begin with no connection, and leave the parent's alone."""
+        parents = self.state
         for pooled in parents.all():
             pooled.pool_state = None
             _inherited.append(pooled)
@@ -342,11 +343,11 @@ class Pool(Generic[C]):
         self.failure = None
         self._begin(parents.min_size, parents.max_size)
         if parents.closed:
-            self.exchange.close()
+            self.state.close()
 
     def __repr__(self) -> str:
         now = self.statistics()
-        state = "closed, " if self.exchange.closed else ""
+        state = "closed, " if self.state.closed else ""
         return (
             f"<{type(self).__name__} {self.name!r} {state}{now.idle} idle, {now.taken} taken of at most "
             f"{now.max_size}, {now.waiting} waiting>"
@@ -362,13 +363,13 @@ def all_statistics() -> list[PoolStatistics]:
     return [numbers for numbers in found if numbers.size or numbers.created or numbers.connect_failures]
 
 
-#: What a forked child must never close, and so never collect.
+#: Kept for ever by a forked child: were they collected, the parent's connections would be closed.
 _inherited: list[object] = []
 
 
 def _after_fork_in_child() -> None:
     for pool in list(_pools):
-        pool._begin_in_child()
+        pool.begin_in_child()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,4 +1,4 @@
-"""A physical connection with what the pool knows of it, and what the pool needs of its driver."""
+"""`Pooled`, a physical connection as the pool keeps it, and `Connector`, the protocol of drivers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("txpool.pool")
 
 C = TypeVar("C")
 
-#: A pool that opened its connections together must not lose them together.
+#: The lifetime of each connection is shortened by up to this share, so that those opened together do not end together.
 JITTER = 0.025
 
 
@@ -42,12 +42,12 @@ class Connector(Protocol[C]):
 
 
 class Pooled(Generic[C]):
-    """One place below a pool's `max_size`, and the connection in it.
+    """A slot of a pool's `max_size`, and the connection in it.
 
-    It exists before its connection is open, so the cap counts what is being opened too. Who takes one sets
-    `dirty` once session attributes were changed, so that it is reset when it is given back. One that is
-    dropped instead (an interrupt struck between two steps, a program forgot it) comes back to its pool to be
-    closed: a finaliser of its user has nothing to do, and must not call the pool.
+    It exists before its connection is open, so that `max_size` counts connections that are being opened, too. Its
+    user sets `dirty` after changing session attributes, so that it is reset when it is given back. Where it is dropped
+    without that (an interrupt came between two steps, or a program forgot it), its own finaliser has the pool close it:
+    the finaliser of its user need not call the pool, and must not.
     """
 
     __slots__ = (
@@ -75,13 +75,13 @@ class Pooled(Generic[C]):
         self.pool_state: weakref.ref[PoolState[C]] | None = pool_state
         self.is_open = False
         self.dirty = False
-        #: The collector has called its finaliser: it is closed, even where another finaliser gives it back.
+        #: Its finaliser was called: it will be closed, even if another finaliser gives it back.
         self.dropped = False
-        # Jitter is no secret. Zero is how a pool says "not again": at take and at give_back it has expired.
+        #: By the monotonic clock; 0 where the pool must not hand it out again.
         self.expires = monotonic() + max_lifetime * (1 - JITTER * random.random())  # noqa: S311
         self.returned_at = -math.inf
         self.taken_at = 0.0
-        # Holds one thread while taken. Its append and pop are atomic, so only one give_back can win.
+        #: The thread that has taken it, if any. Append and pop are atomic, so that only one give_back succeeds.
         self.holder: list[Thread] = []
         self.stack: list[tuple[CodeType, int]] = []
         self.leak_reported = False
@@ -90,12 +90,13 @@ class Pooled(Generic[C]):
         self.use_seconds = 0.0
 
     def open(self, timeout: float) -> None:
+        """Connect; the driver's own error where it cannot."""
         self.raw = self._connector.connect(timeout=timeout)
         self.is_open = True
         self.returned_at = monotonic()
 
     def close(self) -> None:
-        """Close the connection; an error of that is of no interest any more, the connection is gone."""
+        """Close the connection; errors of closing are only logged."""
         if self.is_open:
             self.is_open = False
             try:
@@ -106,16 +107,16 @@ class Pooled(Generic[C]):
     def __del__(self) -> None:
         if self.pool_state is None:  # the parent's, after a fork
             return
-        exchange = self.pool_state()
-        if exchange is None or exchange.closed:
+        state = self.pool_state()
+        if state is None or state.closed:
             self.close()
-        elif id(self) in exchange.members:
-            # The collector calls the finalisers of a cycle in any order: its user's may have given it back already,
-            # or does so next, and then it must not be handed out.
+        elif id(self) in state.members:
+            # The collector calls the finalisers of a cycle in any order: that of its user may give it back before or
+            # after this one. It must not be handed out in either case.
             self.dropped = self.dirty = True
-            exchange.take_idle(self)
-            # A finaliser may run inside any lock: the maintenance thread does the rest.
-            exchange.dropped.put(self)
+            state.take_idle(self)
+            # A finaliser may run while its thread holds any lock: the maintenance thread does the rest.
+            state.maintenance_queue.put(self)
 
     def __repr__(self) -> str:
         state = "opening" if not self.is_open else "taken" if self.holder else "idle"

@@ -1,4 +1,4 @@
-"""What a pool tells people: who holds its connections, and since when."""
+"""Messages of a pool: which threads hold its connections, since when, and why a take has timed out."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from types import CodeType
 from txpool.pool.budget import TakeBudget
 from txpool.pool.pooled import C, Pooled
 
-#: Innermost frames are the ones that tell where a connection was taken.
+#: How many of the innermost frames are kept of the stack that took a connection.
 DEPTH = 16
 
 
 def stack_of_caller() -> list[tuple[CodeType, int]]:
-    """The stack above our caller, cheap to take: it is formatted only if somebody asks."""
+    """The stack above our caller, as code and line: it is formatted only when it is reported."""
     frames = traceback.walk_stack(sys._getframe(2))
     return [(frame.f_code, line) for frame, line in islice(frames, DEPTH)]
 
@@ -29,32 +29,32 @@ def format_stack(stack: Iterable[tuple[CodeType, int]]) -> str:
 
 
 def held_by(pooled: Pooled[C], now: float) -> str | None:
-    """Who holds it, for how long, and where it was taken if that is known; None when nobody does."""
+    """The thread that holds it, for how long, and where it was taken if that is known; None where it is not taken."""
     holder = next(iter(pooled.holder), None)
     if holder is None:
         return None
-    who = f"thread {holder.name!r}"
+    thread = f"thread {holder.name!r}"
     if holder is current_thread():
-        who += " (this one)"
+        thread += " (this one)"
     elif not holder.is_alive():
-        who += " (which has ended)"
-    text = f"{who} for {now - pooled.taken_at:.1f} s"
+        thread += " (which has ended)"
+    text = f"{thread} for {now - pooled.taken_at:.1f} s"
     return f"{text}, taken at\n{format_stack(pooled.stack).rstrip()}" if pooled.stack else text
 
 
 def timeout_message(
     name: str, budget: TakeBudget, members: list[Pooled[C]], max_size: int, failure: str | None, *, hanging: bool
 ) -> str:
-    """Why nobody could get a connection, and what to do; `hanging` where it was the server that took the time."""
+    """Why a take has timed out, and what to do; `hanging` where the server did not answer in time."""
     now = monotonic()
     holders = [text for pooled in members if (text := held_by(pooled, now)) is not None]
     opening = sum(not pooled.is_open for pooled in members)
-    what = "no connection that works was found" if hanging else "no connection came free"
-    lines = [f"pool {name!r}: {what} within {budget.wait:g} s ({len(holders)} of {max_size} are in use)"]
+    failed = "no connection that works was found" if hanging else "no connection came free"
+    lines = [f"pool {name!r}: {failed} within {budget.wait:g} s ({len(holders)} of {max_size} are in use)"]
     lines += [f"held by {text}" for text in holders]
     if budget.silent:
-        some = "1 idle connection" if budget.silent == 1 else f"{budget.silent} idle connections"
-        lines.append(f"{some} did not answer in time: dropped")
+        silent = "1 idle connection" if budget.silent == 1 else f"{budget.silent} idle connections"
+        lines.append(f"{silent} did not answer in time: dropped")
     if opening:
         lines.append(f"{opening} being opened")
     if failure is not None:

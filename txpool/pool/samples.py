@@ -1,4 +1,4 @@
-"""The numbers of this process's pools, for those who read metrics; pools of one name are added up."""
+"""The metrics of this process's pools; the numbers of pools with the same name are added."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from txpool.metrics import Sample, add_source, catalogue
 from txpool.pool.pool import all_statistics
 
-#: A family, the values of its labels after the pool's name, and where the number stands in PoolStatistics.
+#: A metric family, the values of its labels after the pool's name, and the field of PoolStatistics.
 _NUMBERS = (
     (catalogue.CONNECTIONS, ("idle",), "idle"),
     (catalogue.CONNECTIONS, ("used",), "taken"),

@@ -1,18 +1,18 @@
-"""Where connections and those who want one meet: the idle, the waiting, and the cap.
+"""The state of a pool: its idle connections, its waiting threads, and the count of its slots.
 
-Taking an idle connection, and giving one back while nobody waits, is a pop and an append of a deque: atomic
-under the GIL, without a lock. What keeps a wake-up from being lost is the order on the two sides:
+Taking an idle connection, and giving one back while no thread waits, is a pop and an append of a deque: atomic
+under the GIL, without a lock. No wake-up is lost because of the order on the two sides:
 
-* who wants one queues first, and then tries again;
-* who gives one back appends first, and then looks for waiters.
+* a thread that takes queues first as a waiter, and then tries again;
+* a thread that gives back appends first, and then looks for waiters.
 
-So either the giver sees the waiter, or the waiter sees the connection. All else happens under `lock`, which is
-never held over I/O. A waiter gets a connection, or a free place in which it opens one itself: a connect that
-fails passes its place on to the next waiter, who then learns the reason too.
+So either the one that gives back sees the waiter, or the waiter sees the connection. Everything else happens under
+`lock`, which is never held during I/O. A waiter gets a connection, or a free slot in which it opens one itself. Where
+that fails, the slot goes to the next waiter, which then tries, and gets the reason too if it fails as well.
 
-A finaliser may run anywhere: inside the lock, too, in the very thread that holds it. So that of a `Pooled` takes no
-lock, and `tray` brings it to maintenance. What users' finalisers do is to give back and to discard: whoever strikes
-inside the lock puts that off, and the thread does it as soon as it has let go.
+A finaliser may run anywhere, also in a thread that holds the lock. So the finaliser of a `Pooled` takes no lock, and
+passes it to maintenance by `maintenance_queue`. Finalisers of users may give back and discard: where one runs in a
+thread that holds the lock, that step is deferred until the thread has released it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _waited = HISTOGRAMS[WAIT_SECONDS].observe
 
 
 class Waiter(Generic[C]):
-    """Somebody who waits. A raw lock is the cheapest one-shot event."""
+    """A waiting thread. A raw lock is the cheapest one-shot event."""
 
     __slots__ = ("pooled", "woken")
 
@@ -51,7 +51,9 @@ class Waiter(Generic[C]):
 
 
 class PoolState(Generic[C]):
-    """The state of a pool in one process. All methods are safe from any thread; `puts_off` says how from finalisers."""
+    """The state of a pool in one process. All methods are thread-safe; in finalisers `put`, `serve_waiters` and
+    `destroy` are, too.
+    """
 
     def __init__(self, connector: Connector[C], name: str, min_size: int, max_size: int, max_lifetime: float) -> None:
         self._connector = connector
@@ -60,33 +62,33 @@ class PoolState(Generic[C]):
         self.min_size = min_size
         self.max_size = max_size
         self.closed = False
-        #: True while giving back is more than an append: closed, or over the cap after a shrink.
-        self.attention = False
-        #: Never taken twice: it is a reentrant one because that knows whose it is.
+        #: True while `give_back` must look for surplus connections: closed, or above `max_size` after a resize.
+        self.check_surplus = False
+        #: Never acquired twice by a thread. It is reentrant because an RLock knows its owner.
         self.lock = RLock()
-        #: What finalisers have put off that struck inside the lock.
+        #: The steps of finalisers that ran in a thread that held the lock.
         self._deferred: deque[Callable[[], None]] = deque()
         self.idle: deque[Pooled[C]] = deque()
         self.waiters: deque[Waiter[C]] = deque()
-        #: What the cap counts, by id. The references are weak so that a dropped one can be noticed.
+        #: The slots in use, by id: what `max_size` counts. Weak references, so that dropped ones can be noticed.
         self.members: dict[int, weakref.ref[Pooled[C]]] = {}
         self.counters = Counters()
-        #: What maintenance wakes for: a dropped connection, or None to look around.
-        self.dropped: SimpleQueue[Pooled[C] | None] = SimpleQueue()
-        #: The same object in every Pooled from here, so that a stranger is known by identity.
+        #: What wakes the maintenance thread: a dropped connection, or None to look for work.
+        self.maintenance_queue: SimpleQueue[Pooled[C] | None] = SimpleQueue()
+        #: The `pool_state` of every Pooled of this pool: by its identity another pool's is recognised.
         self.reference = weakref.ref(self)
 
     # -- finalisers ---------------------------------------------------------------------------------------------
 
     def deferred_in_finaliser(self, step: Callable[..., None], *args: Pooled[C]) -> bool:
-        """In a finaliser that struck inside the lock, leave a step for later; False elsewhere, and it is to be done."""
-        if not self._within():
+        """Defer the step, and return True, in a finaliser whose thread holds the lock; else False: do it now."""
+        if not self._owns_lock():
             return False
         self._deferred.append(partial(step, *args))
         return True
 
     def run_deferred(self) -> None:
-        """After each letting go of the lock: do what finalisers have put off that struck inside it."""
+        """Run the deferred steps; called after each release of the lock."""
         while self._deferred:
             try:
                 step = self._deferred.popleft()
@@ -95,29 +97,30 @@ class PoolState(Generic[C]):
             step()
 
     def refuse_finaliser(self) -> None:
-        """InterfaceError in one that struck inside the lock, and would wait there."""
-        if self._within():
+        """InterfaceError in a finaliser whose thread holds the lock: it would wait for itself."""
+        if self._owns_lock():
             raise InterfaceError(
                 f"pool {self._name!r}: a finaliser may give a connection back, but it cannot take one while its thread "
                 "is busy in the pool"
             )
 
-    def _within(self) -> bool:
+    def _owns_lock(self) -> bool:
         return bool(self.lock._is_owned())  # type: ignore[attr-defined]
 
-    # -- the exchange -------------------------------------------------------------------------------------------
+    # -- taking and giving back ---------------------------------------------------------------------------------
 
     def count(self, counter: str, amount: float = 1) -> None:
+        """Add to one of `Counters`, by its name."""
         with self.lock:
             setattr(self.counters, counter, getattr(self.counters, counter) + amount)
         self.run_deferred()
 
     def all(self) -> list[Pooled[C]]:
-        """All that exist; list() of a dict's values is one step."""
+        """All connections and slots; no lock is needed, since list() of a dict's values is atomic."""
         return [pooled for ref in list(self.members.values()) if (pooled := ref()) is not None]
 
     def wait(self, timeout: float) -> Pooled[C] | None:
-        """Get a connection, or a place to open one in, in the order of asking; None: closed, or time is up."""
+        """Get a connection, or a slot to open one in, first come first served; None where closed, or time is up."""
         self.refuse_finaliser()
         waiter: Waiter[C] = Waiter()
         try:
@@ -137,30 +140,30 @@ class PoolState(Generic[C]):
                 if instruments.armed:
                     _waited(seconds, self._name)
             if waiter.pooled is None:
-                self._withdraw(waiter)
+                self._leave_queue(waiter)
         except BaseException:
-            self._withdraw(waiter)
+            self._leave_queue(waiter)
             if waiter.pooled is not None:
                 self.put(waiter.pooled)
             raise
         return waiter.pooled
 
-    def _withdraw(self, waiter: Waiter[C]) -> None:
-        """Leave the queue; after that nobody hands anything over, and what was handed over is in `pooled`."""
+    def _leave_queue(self, waiter: Waiter[C]) -> None:
+        """Leave the queue. What was handed over before is in `waiter.pooled`; nothing is after it."""
         with self.lock:
             if waiter in self.waiters:
                 self.waiters.remove(waiter)
         self.run_deferred()
 
     def put(self, pooled: Pooled[C]) -> None:
-        """Hand it straight to the first waiter, so that nobody can overtake; lay it down if there is none."""
+        """Hand it straight to the first waiter, so that no other thread can overtake; without one, it is idle."""
         if not pooled.is_open:
             self.destroy(pooled)
             return
         if self.deferred_in_finaliser(self.put, pooled):
             return
         with self.lock:
-            handed_over = bool(self.waiters) and not self.attention
+            handed_over = bool(self.waiters) and not self.check_surplus
             if handed_over:
                 self.waiters.popleft().wake(pooled)
             else:
@@ -170,12 +173,12 @@ class PoolState(Generic[C]):
             self.serve_waiters()
 
     def serve_waiters(self) -> None:
-        """Close what is too many, then serve the waiters as far as connections and free places go."""
+        """Close surplus connections, then serve waiters for as long as there are idle connections or free slots."""
         if self.deferred_in_finaliser(self.serve_waiters):
             return
         with self.lock:
-            surplus = self._surplus()
-            while self.waiters and (pooled := self._next()) is not None:
+            surplus = self._take_surplus()
+            while self.waiters and (pooled := self._take_idle_or_reserve()) is not None:
                 self.waiters.popleft().wake(pooled)
             while self.closed and self.waiters:
                 self.waiters.popleft().wake(None)
@@ -183,7 +186,7 @@ class PoolState(Generic[C]):
         for pooled in surplus:
             self.destroy(pooled)
 
-    def _next(self) -> Pooled[C] | None:
+    def _take_idle_or_reserve(self) -> Pooled[C] | None:
         try:
             return self.idle.pop()
         except IndexError:
@@ -196,7 +199,7 @@ class PoolState(Generic[C]):
         self.members[id(pooled)] = weakref.ref(pooled)
         return pooled
 
-    def _surplus(self) -> list[Pooled[C]]:
+    def _take_surplus(self) -> list[Pooled[C]]:
         surplus: list[Pooled[C]] = []
         while self.closed or len(self.members) > self.max_size:
             try:
@@ -204,44 +207,44 @@ class PoolState(Generic[C]):
             except IndexError:
                 break
             surplus.append(pooled)
-            self._forget(pooled)
-        self.attention = self.closed or len(self.members) > self.max_size
+            self._remove_member(pooled)
+        self.check_surplus = self.closed or len(self.members) > self.max_size
         return surplus
 
-    def _forget(self, pooled: Pooled[C]) -> None:
+    def _remove_member(self, pooled: Pooled[C]) -> None:
         if self.members.pop(id(pooled), None) is not None:
             self.counters.takes += pooled.uses
             self.counters.use_seconds += pooled.use_seconds
 
     def reserve_below_min(self) -> Pooled[C] | None:
-        """A place to open a connection in for the stock; None when the stock is complete."""
+        """A slot to open a connection in, while there are fewer than `min_size`; else None."""
         with self.lock:
-            place = self._reserve(self.min_size)
+            slot = self._reserve(self.min_size)
         self.run_deferred()
-        return place
+        return slot
 
     def replace(self, pooled: Pooled[C]) -> Pooled[C]:
-        """Close it and keep its place, which nobody can snatch away meanwhile."""
+        """Close it, and return a new slot in place of its own, which no other thread can take meanwhile."""
         pooled.close()
-        fresh = Pooled(self._connector, self.reference, self._max_lifetime)
+        slot = Pooled(self._connector, self.reference, self._max_lifetime)
         with self.lock:
-            self._forget(pooled)
+            self._remove_member(pooled)
             self.counters.destroyed += 1
-            self.members[id(fresh)] = weakref.ref(fresh)
+            self.members[id(slot)] = weakref.ref(slot)
         self.run_deferred()
-        return fresh
+        return slot
 
-    def idle_instead_of(self, place: Pooled[C]) -> Pooled[C]:
-        """An idle connection, and the next may have the place that is empty; the place itself where none is idle."""
+    def idle_instead_of(self, slot: Pooled[C]) -> Pooled[C]:
+        """An idle connection, in place of the empty slot, which is freed; the slot itself where none is idle."""
         try:
             pooled = self.idle.pop()
         except IndexError:
-            return place
-        self.destroy(place)
+            return slot
+        self.destroy(slot)
         return pooled
 
     def destroy(self, pooled: Pooled[C]) -> None:
-        """Close it, and only then free its place: there are never more than the cap."""
+        """Close it, and only then free its slot, so that there are never more than `max_size`."""
         if self.deferred_in_finaliser(self.destroy, pooled):
             return
         opened = pooled.is_open
@@ -249,26 +252,26 @@ class PoolState(Generic[C]):
             pooled.close()
         finally:
             with self.lock:
-                self._forget(pooled)
+                self._remove_member(pooled)
                 self.counters.destroyed += opened
             if len(self.members) < self.min_size:
-                self.dropped.put(None)
+                self.maintenance_queue.put(None)
             self.serve_waiters()
 
     def withdraw_idle(self, idle_timeout: float, now: float) -> list[Pooled[C]]:
-        """Take out, to be destroyed: what has expired, and beyond `min_size` what was idle for too long."""
-        chosen: list[Pooled[C]] = []
+        """Take idle connections out, to be destroyed: expired ones, and beyond `min_size` those idle for too long."""
+        withdrawn: list[Pooled[C]] = []
         with self.lock:
             spare = len(self.members) - self.min_size
             for pooled in self.idle.copy():
-                too_long = pooled.returned_at + idle_timeout <= now and spare > len(chosen)
+                too_long = pooled.returned_at + idle_timeout <= now and spare > len(withdrawn)
                 if (too_long or pooled.expires <= now) and self.take_idle(pooled):
-                    chosen.append(pooled)
+                    withdrawn.append(pooled)
         self.run_deferred()
-        return chosen
+        return withdrawn
 
     def take_idle(self, pooled: Pooled[C]) -> bool:
-        """Take this one out of the idle; False when somebody was faster."""
+        """Take this one out of the idle connections; False where another thread has taken it."""
         try:
             self.idle.remove(pooled)
         except ValueError:
@@ -279,7 +282,7 @@ class PoolState(Generic[C]):
         return sum(pooled.is_open for pooled in self.all()) >= self.min_size
 
     def expire(self) -> None:
-        """Let nothing that exists be handed out again."""
+        """Let no connection that exists now be handed out again."""
         for pooled in self.all():
             pooled.expires = 0.0
 
@@ -290,9 +293,9 @@ class PoolState(Generic[C]):
         self.serve_waiters()
 
     def close(self) -> None:
-        """Close what is idle and send the waiters away; what is taken is closed when it comes back."""
+        """Close idle connections, and wake all waiters with none; taken ones are closed when they come back."""
         with self.lock:
-            self.closed = self.attention = True
+            self.closed = self.check_surplus = True
         self.expire()
         self.serve_waiters()
-        self.dropped.put(None)
+        self.maintenance_queue.put(None)

@@ -1,4 +1,4 @@
-"""What a pool counts."""
+"""The numbers of a pool."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counters:
-    """The totals of connections that are gone, and of what is no connection's; changed under the lock."""
+    """Totals. `takes` and `use_seconds` count only connections that are gone. Changed under the pool's lock."""
 
     takes: int = 0
     use_seconds: float = 0.0
@@ -35,27 +35,27 @@ class PoolStatistics:
     max_size: int
     """How many it opens at most."""
     size: int
-    """How many places are in use: idle, taken, and being opened or put right."""
+    """How many slots are in use: idle, taken, being opened, checked or reset."""
     idle: int
-    """How many wait for somebody to take them."""
+    """How many connections are idle."""
     taken: int
-    """How many are in somebody's hands."""
+    """How many are taken."""
     waiting: int
     """How many threads wait for one."""
     takes: int
     """Total: how often one was taken."""
     use_seconds: float
-    """Total: how long those that were given back had been held."""
+    """Total seconds: how long those that were given back had been held."""
     waits: int
     """Total: how many takes had to wait."""
     wait_seconds: float
-    """Total: how long they waited, with those that waited in vain."""
+    """Total seconds: how long takes had to wait, also those that got none."""
     timeouts: int
-    """Total: how many waited in vain."""
+    """Total: how many takes got none in time."""
     created: int
     """Total: connections opened."""
     create_seconds: float
-    """Total: how long the opening took."""
+    """Total seconds: how long the opening took."""
     destroyed: int
     """Total: connections closed, for whatever reason."""
     connect_failures: int
@@ -63,7 +63,7 @@ class PoolStatistics:
     check_failures: int
     """Total: connections that were found dead, or did not answer in time, before they were handed out."""
     reset_failures: int
-    """Total: connections that could not be cleaned when they were given back."""
+    """Total: connections that could not be reset when they were given back."""
     lost: int
     """Total: connections that were dropped without being given back."""
     leaks: int

@@ -133,7 +133,7 @@ def test_a_finaliser_does_not_wait(world: World, reports: Reports) -> None:
     thread.start()
     busy.wait(30)
     try:
-        with world.datasource.pool.exchange.lock:
+        with world.datasource.pool.state.lock:
             sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
             lost.clear()
             sys.setprofile(None)

@@ -53,7 +53,7 @@ def opened(databases: Databases, port: int) -> SqlLog:
     """The log over that port, whose idle sessions are always looked at, and which waits for two seconds."""
     url = databases.url("one").replace(f":{databases.server.port}/", f":{port}/")
     log = SqlLog(url, node=NODE, create=True, password=Secret(databases.server.password))
-    log._sessions._pool._bypass = 0.0
+    log._sessions._pool._check_bypass = 0.0
     log._sessions._pool.max_wait = 2.0
     return log
 

@@ -74,7 +74,7 @@ MUTATIONS = (
     Mutation(
         "11",
         "a decision is not refused when fenced",
-        (Edit("txpool.log.memory:MemoryLog._admit", "is IncarnationState.FENCED", "is None"),),
+        (Edit("txpool.log.memory:MemoryLog._require_undecided", "is IncarnationState.FENCED", "is None"),),
         scenario=TWO,
         test="tests/unit/test_log_store.py::test_11_a_decision_is_refused_when_its_incarnation_was_fenced_by_another[sqlite]",
         real=(Edit("txpool.log.sqlite:_RECORD", " AND fenced = 0", ""),),

@@ -11,7 +11,7 @@ import pytest
 from recovery.cli import ExitCode
 from tests.integration.recovery_site import BOTH, WRITER, Site
 from tests.strangers import Strangers
-from txpool.log.holders import HELD
+from txpool.log.holders import HELD_LEASES
 from txpool.resources.postgresql.trust import relation_faults, schema_faults, writers
 
 MALLORY = "mallory"
@@ -102,4 +102,4 @@ def test_what_is_planted_in_the_search_path_is_not_run(strangers: Strangers, tmp
         session.execute("create table kept.txpool_incarnations (lease bigint)")
         session.execute("set search_path = app, kept")
         session.execute("select pg_advisory_lock(7)")
-        assert session.execute(f"with {HELD} select * from held").fetchall() == [(7,)]
+        assert session.execute(f"with {HELD_LEASES} select * from held").fetchall() == [(7,)]

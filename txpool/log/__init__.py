@@ -1,4 +1,8 @@
-"""The decision log: the durable record of what commits, and the registry of who may decide."""
+"""The decision log: the durable record of which transactions commit, and the registry of incarnations.
+
+`base` has the protocol, `sqlite`, `sql` and `memory` its stores. `folder`, `group`, `wal`, `owner` and `registry` are
+of the sqlite store; `server`, `sessions`, `lease` and `holders` of the sql store.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +51,8 @@ def open_log(
 ) -> DecisionLog:
     """Open the log that `log.url` names: ``sqlite:///folder``, ``postgresql://host/database`` or ``memory:``.
 
-    `user` and `password` are a server's, and `nodes` those whose incarnations a shared log is to report: the own
-    alone, unless they are listed, or all by "*". LogError where it is missing (unless `create`), damaged, a copy, or
+    `user` and `password` are for a server. `nodes` are those whose incarnations a shared log reports: this node's own,
+    unless others are listed, or all by "*". LogError where the log is missing (unless `create`), damaged, a copy, or
     another node's.
     """
     if url == "memory:":
@@ -59,7 +63,7 @@ def open_log(
 
 
 def adopt_log(url: str, *, node: str, user: str | None = None, password: Secret | None = None) -> None:
-    """Accept a copied or moved log as the own, and leave all earlier branches alone, of every node that shares it."""
+    """Accept a copied or moved log as this node's own, and leave all earlier branches of its nodes alone."""
     if url.startswith(_SQL):
         LogServer(url, user=user, password=password).adopt()
     else:
@@ -70,8 +74,8 @@ def folder_of(url: str) -> Path:
     """The folder of a sqlite log's url; ConfigurationError for any other url."""
     scheme, separator, path = url.partition(":///")
     if scheme != "sqlite" or not separator or not path:
-        # Not shown: what is no url of ours may hold a password anywhere.
+        # The url is not shown, since one of an unknown form may have a password anywhere.
         raise ConfigurationError(
-            "log.url is no place for a log: expected sqlite:///folder, postgresql://host/database, or memory: in tests"
+            "log.url cannot name a log: expected sqlite:///folder, postgresql://host/database, or memory: in tests"
         )
     return Path(path)

@@ -38,19 +38,19 @@ class IncarnationState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Heuristic:
-    """A branch that ended otherwise than its transaction was decided, kept until somebody forgets it."""
+    """A branch that ended otherwise than its transaction was decided; kept until an operator forgets it."""
 
     gtrid: str
     bqual: str
     datasource: str
     decided: str  #: "commit" or "rollback"
-    ended: str  #: an Answer's value
+    ended: str  #: a BranchOutcome's value
     noted: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class SideRecord:
-    """What is kept beside the decisions, by kind and name: for people, for recovery between two runs, and its notes."""
+    """What the log keeps beside the decisions, by kind and name: for people, and for recovery between two runs."""
 
     kind: str
     name: str
@@ -58,12 +58,12 @@ class SideRecord:
     recorded_at: float = 0.0  #: wall-clock seconds
 
 
-#: The kind of memo that says how each database has ended a transaction of which one has ended otherwise than decided.
+#: The kind of side record that says how each datasource ended a transaction that has a heuristic outcome.
 ENDS = "ends"
 
 
 class DecisionLog(DecisionStore, Protocol):
-    """A durable store of decisions, fences and marks. Thread-safe. Errors: LogError (definite), LogUnknown.
+    """A durable store of decisions, fences and finished marks. Thread-safe. Errors: LogError (definite), LogUnknown.
 
     `record` raises Refused when the incarnation that named the gtrid is fenced or unknown here, or the gtrid is
     aborted; `abort` returns COMMITTED where it met the decision.
@@ -74,13 +74,13 @@ class DecisionLog(DecisionStore, Protocol):
 
     @property
     def incarnation(self) -> str:
-        """This process's own incarnation, registered on first use; a fenced one is replaced before it goes on."""
+        """This process's own incarnation, registered on first use. Once it is fenced, a new one replaces it."""
 
     def nodes(self) -> frozenset[str]:
-        """Those that are ours to recover: `incarnations`, `fence` and `sites` know theirs alone."""
+        """The nodes that we recover: `incarnations`, `fence` and `locations` know only theirs."""
 
-    def note_location(self, site: PrepareLocation) -> None:
-        """Note durably that this node prepares there; costs nothing where this process has done so before."""
+    def note_location(self, location: PrepareLocation) -> None:
+        """Note durably that this node prepares there; no I/O where this process has noted it before."""
 
     def locations(self) -> list[LocationNote]:
         """Where our nodes prepare, or have prepared."""
@@ -89,7 +89,7 @@ class DecisionLog(DecisionStore, Protocol):
         """Drop these notes durably."""
 
     def incarnations_noting(self) -> set[str]:
-        """The incarnations that note where they prepare; what others have prepared may lie where no note is."""
+        """The incarnations that note where they prepare. Branches of others may be where there is no note."""
 
     def point(self, gtrid: str, datasource: str) -> None:
         """Note durably that this marked datasource decides the gtrid; Refused when fenced, or aborted here."""
@@ -103,7 +103,7 @@ class DecisionLog(DecisionStore, Protocol):
     def is_fenced(self, incarnation: str) -> bool: ...
 
     def finish(self, gtrid: str) -> None:
-        """Note durably that its coordinator has let go of the gtrid with something unaccounted for."""
+        """Write a finished mark: its coordinator is done with the gtrid while something is unaccounted for."""
 
     def finished(self) -> set[str]: ...
 
@@ -115,10 +115,10 @@ class DecisionLog(DecisionStore, Protocol):
     def pointers(self) -> dict[str, str]: ...
 
     def incarnations(self) -> dict[str, IncarnationState]:
-        """Every incarnation that our nodes have ever registered in this log, with its life tested now."""
+        """Every incarnation that our nodes have registered in this log, with its state tested now."""
 
     def record_heuristic(self, heuristic: Heuristic) -> None:
-        """Keep a heuristic outcome until it is forgotten by a person; noting it again changes nothing."""
+        """Keep a heuristic outcome until an operator forgets it; recording it again changes nothing."""
 
     def heuristics(self) -> list[Heuristic]: ...
 
@@ -126,25 +126,25 @@ class DecisionLog(DecisionStore, Protocol):
         """Forget the heuristic outcomes of a gtrid, or that of one branch."""
 
     def purge(self, gtrids: Iterable[str]) -> None:
-        """Drop whatever is kept of these gtrids (decision, mark, pointer, abort record), durably, at once."""
+        """Delete what is kept of these gtrids (decision, finished mark, pointer, abort record), durably, at once."""
 
     def expire(self, incarnations: Iterable[str]) -> None:
-        """Move fenced incarnations out of `incarnations`, durably; what is not fenced stays.
+        """Move fenced incarnations from `incarnations` to `expired`, durably; others stay.
 
-        For `record`, `point` and `is_fenced` they are as before, and `fence` brings one back.
+        For `record`, `point` and `is_fenced` they are fenced as before. `fence` moves one back.
         """
 
     def expired(self, incarnations: Iterable[str] | None = None) -> set[str]:
-        """Which of these, or of all, have expired, of our nodes."""
+        """The expired incarnations of our nodes: those among the given names, or all."""
 
-    def put_record(self, memo: SideRecord) -> None:
-        """Keep a memo durably, in the place of one of its kind and name."""
+    def put_record(self, record: SideRecord) -> None:
+        """Keep a side record durably; it replaces one of its kind and name."""
 
     def side_records(self, kind: str) -> list[SideRecord]:
-        """Those of a kind, oldest first."""
+        """The side records of a kind, oldest first."""
 
     def delete_records(self, kind: str, names: Iterable[str]) -> None:
-        """Drop memos durably; what is not there needs no dropping."""
+        """Delete side records durably; missing ones are no error."""
 
     def close(self) -> None:
-        """Write what was lazily forgotten, and let go of the incarnation's lock."""
+        """Write what was lazily forgotten, and release the incarnation's lock."""

@@ -1,4 +1,4 @@
-"""The folder of a sqlite log: created durably, and refused when it is not the very log that it was made as."""
+"""The folder of a sqlite log: created durably, and refused where it is a copy, was moved, or is damaged."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from txpool.errors import LogError
 from txpool.log import registry
 from txpool.log.formats import FORMAT, require
-from txpool.log.owner import require_own, require_place
+from txpool.log.owner import require_own, require_safe_place
 from txpool.log.wal import damaged
 
-_BUSY = 10.0  # seconds that a writer waits for another process of its node
-_RESERVE = 256 * 1024  # bytes, released when the disk is full: room for forget and recovery
+_BUSY_TIMEOUT = 10.0  # seconds that a writer waits for another process of its node
+_RESERVE_BYTES = 256 * 1024  # the reserve's size; it is deleted when the disk is full, so that forgetting has room
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE decisions (gtrid TEXT PRIMARY KEY, branches TEXT, made REAL NOT NULL, touched INTEGER NOT NULL DEFAULT 0)
@@ -28,7 +28,7 @@ CREATE TABLE pointers (gtrid TEXT PRIMARY KEY, datasource TEXT NOT NULL, touched
 CREATE TABLE heuristics (gtrid TEXT, bqual TEXT, datasource TEXT NOT NULL, decided TEXT NOT NULL, ended TEXT NOT NULL,
     noted REAL NOT NULL, PRIMARY KEY (gtrid, bqual)) WITHOUT ROWID;
 """
-# A log that was made without them gets them when it is opened.
+# Tables that later versions added: a log without them gets them when it is opened.
 _ADDED = """
 CREATE TABLE IF NOT EXISTS expired (name TEXT PRIMARY KEY, since REAL NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS memos (kind TEXT, name TEXT, text TEXT NOT NULL, made REAL NOT NULL,
@@ -37,7 +37,7 @@ CREATE TABLE IF NOT EXISTS memos (kind TEXT, name TEXT, text TEXT NOT NULL, made
 
 
 class LogFolder:
-    """`log.db`, the incarnations' locks and the reserve, in a folder that is its owner's alone."""
+    """A folder that only its owner can use, with `log.db`, the incarnations' lock files, and the reserve."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -45,13 +45,13 @@ class LogFolder:
         self.incarnations = self.path / "incarnations"
         self._reserve = self.path / "reserve"
         self._damaged = self.path / "log.db-wal.damaged"
-        self._spent = False
-        #: Where the file is that was verified last, as in `_identity`.
+        self._reserve_spent = False
+        #: The `_identity` of the file that was verified last.
         self._verified: dict[str, str] = {}
 
     def create(self, node: str) -> None:
-        """Make a log durably, unless there is one; LogError where one was and has gone."""
-        require_place(self.path)
+        """Create a log durably, unless there is one; LogError where there was one, and its database is missing."""
+        require_safe_place(self.path)
         try:
             if not self.database.exists():
                 if self.incarnations.exists():
@@ -61,16 +61,16 @@ class LogFolder:
                     )
                 with suppress(FileExistsError):
                     self.path.mkdir(mode=0o700)
-                require_own(self.path)  # another user may have been faster, where the parent is sticky
+                require_own(self.path)  # where the parent is sticky, another user may have created it meanwhile
                 self._build(node)
-            # Also where it exists: its maker may have failed, or be about to do it.
+            # Also where it exists: the process that created it may not have synced it, or not yet.
             _sync_directory(self.path)
             _sync_directory(self.path.parent)
         except (OSError, sqlite3.Error) as error:
             raise LogError(f"the decision log {self.path} cannot be created: {error}") from error
 
     def check(self, node: str) -> None:
-        """Look for damage, and make the reserve where there is room for it."""
+        """Look for damage, and create the reserve where the disk has room for it."""
         with closing(self.connect(node)) as connection:
             self._look_for_damage(connection)
             self._add_tables(connection)
@@ -82,7 +82,7 @@ class LogFolder:
         try:
             _make_durable(connection)
             self._verify(connection, node)
-            # The write-ahead log is there now. SQLite syncs its directory, too, but passes over an error of that.
+            # The write-ahead log exists now. SQLite syncs its directory as well, but ignores an error of that.
             _sync_directory(self.path)
         except sqlite3.Error as error:
             connection.close()
@@ -98,8 +98,8 @@ class LogFolder:
     def adopt(self, node: str) -> None:
         """Accept a copied or moved log as this machine's own, under this node's name; LogError while it is in use.
 
-        Its earlier incarnations are forgotten, so that recovery leaves their branches alone; their decisions stay to
-        be looked at, and so do the notes of where its node prepares.
+        Its earlier incarnations are forgotten, so that recovery leaves their branches alone. Their decisions stay for
+        people to read, and so do the location notes.
         """
         require_own(self.path)
         names = [file.stem for file in self.incarnations.glob("*.lock")]
@@ -127,31 +127,31 @@ class LogFolder:
             registry.remove(self.incarnations, name)
 
     def is_in_place(self) -> bool:
-        """Whether the file that was verified last is still the one that its path leads to."""
+        """Whether the path still leads to the file that was verified last."""
         try:
-            found = _place(self.database)
+            found = _file_identity(self.database)
         except OSError:
             return False
         return found.items() <= self._verified.items()
 
-    def release(self) -> None:
-        """Give the reserve to a full disk."""
-        self._spent = True
+    def release_reserve(self) -> None:
+        """Delete the reserve, since the disk is full."""
+        self._reserve_spent = True
         with suppress(OSError):
             self._reserve.unlink()
 
     def has_room(self) -> bool:
-        """Whether decisions may be written: not while the reserve is spent, which is for forget and recovery."""
-        if self._spent:
-            self._spent = not self._replenish()
-        return not self._spent
+        """Whether decisions may be written. Not without the reserve, whose room is for forgetting and recovery."""
+        if self._reserve_spent:
+            self._reserve_spent = not self._replenish()
+        return not self._reserve_spent
 
     def _replenish(self) -> bool:
         if self._reserve.exists():
             return True
         draft = self._reserve.with_suffix(f".{secrets.token_hex(4)}")
         try:
-            _write_durably(draft, bytes(_RESERVE))
+            _write_durably(draft, bytes(_RESERVE_BYTES))
             draft.rename(self._reserve)
         except OSError:
             with suppress(OSError):
@@ -167,7 +167,7 @@ class LogFolder:
             connection = sqlite3.connect(
                 f"{self.database.as_uri()}?mode=rw",
                 uri=True,
-                timeout=_BUSY,
+                timeout=_BUSY_TIMEOUT,
                 isolation_level=None,
                 check_same_thread=False,
             )
@@ -194,12 +194,13 @@ class LogFolder:
                 connection.executescript(f"BEGIN; {_SCHEMA}{_ADDED} COMMIT;")
                 meta = {"format": FORMAT, "node": node, "log": secrets.token_hex(16), "full": "0"}
                 _set(connection, meta | _identity(draft))
-                # Last, since closing a write-ahead log moves what is in it to the database, and hides what fails. Until
-                # its answer is fetched, it is not committed.
+                # Last, since closing a connection in WAL mode moves the log into the database, and hides errors of it.
+                # The change of mode is committed once its answer is fetched.
                 (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-            if mode != "wal":  # SQLite answers with the mode that it has kept
+            if mode != "wal":  # SQLite answers with the mode that is in force
                 raise OSError("its file system has no room for a write-ahead log's shared memory")
-            with suppress(FileExistsError):  # another process has made it: unlike a rename, a link replaces nothing
+            # Unlike a rename, a link replaces nothing, where another process has created the log meanwhile.
+            with suppress(FileExistsError):
                 os.link(draft, self.database)
         finally:
             for left in self.path.glob(f"{draft.name}*"):
@@ -237,7 +238,7 @@ class LogFolder:
         try:
             (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             if damaged(connection, self.database):
-                # Away from SQLite, which deletes it when the last connection is closed.
+                # Renamed, since SQLite deletes it when the last connection is closed.
                 Path(f"{self.database}-wal").rename(self._damaged)
                 _sync_directory(self.path)
         except (OSError, sqlite3.Error) as error:
@@ -267,16 +268,16 @@ def _set(connection: sqlite3.Connection, meta: dict[str, str]) -> None:
 
 
 def _identity(database: Path) -> dict[str, str]:
-    return _place(database) | {"machine": _machine()}
+    return _file_identity(database) | {"machine": _machine()}
 
 
-def _place(database: Path) -> dict[str, str]:
+def _file_identity(database: Path) -> dict[str, str]:
     found = database.stat()
     return {"device": str(found.st_dev), "inode": str(found.st_ino)}
 
 
 def _machine() -> str:
-    """A digest of the machine's id, which itself is not to leave the machine; of nothing where it has none."""
+    """A digest of the machine's id, which is confidential; of an empty text where the machine has none."""
     try:
         text = Path("/etc/machine-id").read_bytes()
     except OSError:

@@ -1,7 +1,7 @@
-"""What a fork does to open logs: no thread is inside one while the process is copied, and the child starts anew.
+"""Forks of a process that has logs open: each log is idle while the process is copied, and the child begins anew.
 
-SQLite keeps its locks by process and inode: where a connection is open at the fork, every new one in the child
-believes in locks that only the parent holds. So they are closed before, and opened again on both sides when needed.
+SQLite keeps its locks by process and inode. Where a connection is open at the fork, each new connection in the child
+counts on locks that only the parent holds. So they are closed before, and opened again on both sides when needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WAIT: Final = 15.0  # seconds for a writer to end; longer than one waits for ano
 
 
 class Forkable(Protocol):
-    """A log that is told of forks."""
+    """A log that prepares for forks."""
 
     def before_fork(self) -> None: ...
 
@@ -28,13 +28,13 @@ class Forkable(Protocol):
 
 _logs: weakref.WeakSet[Forkable] = weakref.WeakSet()
 _opening = threading.Lock()
-_informed: list[Forkable] = []
+_prepared: list[Forkable] = []
 _held = False
 
 
 @contextmanager
 def opening(log: Forkable) -> Iterator[None]:
-    """While a log is being opened nobody forks; afterwards it is told of every fork."""
+    """While the log is opened within the block, the process does not fork; from then on the log is called at forks."""
     with _opening:
         yield
         _logs.add(log)
@@ -43,15 +43,15 @@ def opening(log: Forkable) -> Iterator[None]:
 def _before() -> None:
     global _held
     _held = _opening.acquire(timeout=WAIT)
-    _informed[:] = _logs
-    for log in _informed:
+    _prepared[:] = _logs
+    for log in _prepared:
         log.before_fork()
 
 
 def _after_in_parent() -> None:
-    for log in _informed:
+    for log in _prepared:
         log.after_fork_in_parent()
-    _informed.clear()
+    _prepared.clear()
     if _held:
         _opening.release()
 
@@ -59,9 +59,9 @@ def _after_in_parent() -> None:
 def _after_in_child() -> None:
     global _opening
     _opening = threading.Lock()
-    for log in _informed:
+    for log in _prepared:
         log.after_fork_in_child()
-    _informed.clear()
+    _prepared.clear()
 
 
 os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

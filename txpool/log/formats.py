@@ -1,16 +1,15 @@
-"""The numbers of all that is stored: whoever meets what a later version has written says so, and touches nothing.
+"""The format numbers of everything stored. What a later version has written is reported, and left alone.
 
-- A log as a whole has `format` in its meta table. It speaks for the columns, and for the branches of a decision: these
-  are a JSON list without a number of its own, since the version of before the notes reads no other. A later one would
-  be an object with its number.
-- What is kept beside the decisions has `format` in its own JSON: notes of sites, errors, ends, and since when something
-  is of no use. Three kinds have it from a later version at the earliest, and are of format 1 without it, since the
-  version of before the notes reads no key or element more: `audit`, `suspended`, `expired`. What an incarnation's memo
-  says is a number and nothing else.
-- A gtrid, and so every branch, marked row, pointer and staging table, begins with its number: see `txpool.xid`. Those
-  of another number are another version's, and are left alone without an error.
+- A log as a whole has `format` in its meta table. It covers the columns, and the branches of a decision. These are a
+  JSON list without a number of its own, since the first version reads nothing else; a later format would be an object
+  with a number.
+- A side record has `format` in its JSON. Those of the kinds `audit`, `suspended` and `expired` are of format 1 without
+  it, since the first version reads no further key or element there; a later format of them would have the number. The
+  side record of an incarnation consists of the number alone.
+- A gtrid begins with its number, and so does every branch, marked row, pointer and staging table: see `txpool.xid`.
+  Those of another number belong to another version, and are left alone without an error.
 - A table of marks has its number in the row of its identity: see `txpool.resources.xids`.
-- A lock of an incarnation, and the reserve, are files without content.
+- The lock files of incarnations, and the reserve, have no format.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from typing import Any, Final
 from txpool.errors import LogError
 from txpool.log.base import SideRecord
 
-#: Of the log itself, and of every kind of memo.
+#: The format of the log itself, and of every kind of side record.
 FORMAT: Final = "1"
 
 
 def require(found: object, what: str) -> None:
-    """LogError where something stored has another format than this version's."""
+    """LogError where `what` is stored in another format than this version's."""
     if found != FORMAT:
         raise LogError(
             f"{what} has format {found}; this txpool reads format {FORMAT}. A later txpool has written it: use that "
@@ -35,15 +34,15 @@ def require(found: object, what: str) -> None:
 
 
 def pack(**fields: Any) -> str:
-    """The text of a memo, with its number."""
+    """The text of a side record, with its format."""
     return json.dumps({"format": FORMAT, **fields})
 
 
-def unpack(memo: SideRecord) -> Any:
-    """What the text of a memo says, whose number may be missing. LogError where it is a later one, or damaged."""
-    what = f"what the log keeps as {memo.kind} of {memo.name}"
+def unpack(record: SideRecord) -> Any:
+    """The content of a side record, whose format may be missing. LogError where that is a later one, or damaged."""
+    what = f"what the log keeps as {record.kind} of {record.name}"
     try:
-        found = json.loads(memo.text)
+        found = json.loads(record.text)
     except ValueError as error:
         raise LogError(f"{what} is damaged: {error}. Nothing was done") from error
     if isinstance(found, dict):

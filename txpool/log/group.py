@@ -1,8 +1,8 @@
-"""Group commit: threads that write at the same time share one transaction, and its one fsync, without a thread.
+"""Group commit: threads that write at the same time share one transaction, and its one fsync. No thread of its own.
 
-Whoever has the turn writes everything that has queued up by then, opens the gates of those it wrote for, and lets the
-first of those that came too late have the next turn. A failure before COMMIT was rolled back and is definite. One at
-COMMIT is unknown, and poisons.
+The thread that has the write lock writes everything that has queued up by then, and wakes the threads that it wrote
+for. Then it wakes the first of those that queued up too late, which writes next. A failure before COMMIT was rolled
+back, and is definite. After a failure of COMMIT the outcome is unknown, and the log is poisoned.
 """
 
 from __future__ import annotations
@@ -20,44 +20,45 @@ from txpool.log import forks
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
-#: A parent's connections in a child that was forked in the middle of a write: closing one there is not safe.
+#: The parent's connections, in a child that was forked during a write: closing them there is not safe.
 _abandoned: list[sqlite3.Connection | None] = []
 
 
 class _Entry(Generic[T]):
-    """A piece of work, and what became of it."""
+    """A queued piece of work, and its result."""
 
-    __slots__ = ("cause", "failure", "gate", "settled", "value", "work")
+    __slots__ = ("cause", "done", "failure", "value", "woken", "work")
 
     def __init__(self, work: Work[T]) -> None:
         self.work = work
-        self.settled = False
+        self.done = False
         self.value: T
-        self.failure: type[LogError] | None = LogUnknown  # until the writer says better
+        #: None once it is durable.
+        self.failure: type[LogError] | None = LogUnknown
         self.cause: BaseException | None = None
-        self.gate = threading.Lock()
-        self.gate.acquire()
+        self.woken = threading.Lock()
+        self.woken.acquire()
 
     def wake(self) -> None:
-        with suppress(RuntimeError):  # it is open already
-            self.gate.release()
+        with suppress(RuntimeError):  # it was woken before
+            self.woken.release()
 
 
 class GroupCommit:
-    """A connection with a turn for writers and one for readers, open from need until the next fork. Thread-safe."""
+    """A connection for writers and one for readers, opened when needed, and closed before a fork. Thread-safe."""
 
     def __init__(self, name: str, connect: Callable[[], sqlite3.Connection], make_room: Callable[[], None]) -> None:
         self._name = name
         self._connect = connect
         self._make_room = make_room
-        self._connection: sqlite3.Connection | None = None
+        self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
-        self._turn = threading.Lock()
-        self._reading = threading.Lock()
+        self._write_lock = threading.Lock()
+        self._read_lock = threading.Lock()
         self._queue: deque[_Entry[Any]] = deque()
-        self._later: deque[Work[None]] = deque()
+        self._deferred: deque[Work[None]] = deque()
         self._closed = ""
-        #: Why nothing more may be decided, after a COMMIT whose outcome the disk did not tell; "" while all is well.
+        #: Why nothing more may be decided, after a COMMIT whose outcome is unknown; "" otherwise.
         self.poison = ""
         #: How many transactions were committed, each with one fsync.
         self.commits = 0
@@ -70,33 +71,33 @@ class GroupCommit:
         entry = _Entry(work)
         self._queue.append(entry)
         try:
-            while not entry.settled:
-                if self._turn.locked():  # so its holder will write this too, or wake the first of the queue
-                    entry.gate.acquire()
+            while not entry.done:
+                if self._write_lock.locked():  # its holder will write this entry, too, or wake the first of the queue
+                    entry.woken.acquire()
                     continue
-                with self._turn:
-                    if not entry.settled:
+                with self._write_lock:
+                    if not entry.done:
                         self._write_queue()
-                self._pass_on()
+                self._wake_next()
         except BaseException:
-            with suppress(ValueError):  # it is being written, or was
+            with suppress(ValueError):  # another thread has taken it, and writes it or has written it
                 self._queue.remove(entry)
-            self._pass_on()
+            self._wake_next()
             raise
         if entry.failure is not None:
             raise entry.failure(f"{self._name}: {entry.cause or 'the write was interrupted'}") from entry.cause
         return entry.value
 
-    def later(self, work: Work[None]) -> int:
-        """Let the next transaction carry the work, at no fsync of its own; returns how much is waiting."""
-        self._later.append(work)
-        return len(self._later)
+    def defer(self, work: Work[None]) -> int:
+        """Do the work in the next transaction, without an fsync of its own; returns how many pieces are waiting."""
+        self._deferred.append(work)
+        return len(self._deferred)
 
     def read(self, work: Work[T]) -> T:
-        """Run the work on what is committed, beside the writers; LogError where the log cannot be read."""
+        """Run the work on what is committed, at the same time as writers; LogError where the log cannot be read."""
         try:
-            with self._reading:
-                self._admit()
+            with self._read_lock:
+                self._require_open()
                 if self._reader is None:
                     self._reader = self._connect()
                 return work(self._reader)
@@ -104,74 +105,73 @@ class GroupCommit:
             raise LogError(f"{self._name}: {error}") from error
 
     def close(self) -> None:
-        """Write what waits, and close; later use is a LogError."""
+        """Do the deferred work, and close; later use is a LogError."""
         try:
-            if self._later and not self._closed:
+            if self._deferred and not self._closed:
                 self.write(lambda _: None)
         finally:
-            with self._turn, self._reading:
+            with self._write_lock, self._read_lock:
                 self._closed = self._closed or "the log was closed"
-                self._disconnect()
-                self._stop_reading()
-            self._pass_on()
+                self._close_writer()
+                self._close_reader()
+            self._wake_next()
 
     def abandon(self, reason: str) -> None:
-        """Close the connections: what they write into is not the log any more.
+        """Close the connections, since the files that they write are not the log any more.
 
-        Nothing is decided before a new incarnation could be registered in what is there then.
+        Nothing is decided until a new incarnation is registered in the log that its path leads to then.
         """
-        with self._turn, self._reading:
-            self._disconnect()
-            self._stop_reading()
+        with self._write_lock, self._read_lock:
+            self._close_writer()
+            self._close_reader()
             self.poison = reason
-        self._pass_on()
+        self._wake_next()
 
     def pause(self) -> bool:
-        """Before a fork: wait for the writer and close the connection; False where somebody keeps the turn.
+        """Before a fork: wait for writer and reader, and close the connections (see `forks`).
 
-        SQLite keeps its locks by process and inode. A connection that a child inherits makes every new one there
-        believe in locks that only the parent holds, so none may be open at the fork.
+        False where a thread does not release its lock in time.
         """
-        if not self._turn.acquire(timeout=forks.WAIT):
+        if not self._write_lock.acquire(timeout=forks.WAIT):
             return False
-        if not self._reading.acquire(timeout=forks.WAIT):
-            self._turn.release()
+        if not self._read_lock.acquire(timeout=forks.WAIT):
+            self._write_lock.release()
             return False
-        self._disconnect()
-        self._stop_reading()
+        self._close_writer()
+        self._close_reader()
         return True
 
     def resume(self) -> None:
         """After a fork, in the parent."""
-        self._reading.release()
-        self._turn.release()
-        self._pass_on()
+        self._read_lock.release()
+        self._write_lock.release()
+        self._wake_next()
 
-    def restart(self, quiet: bool) -> None:
-        """After a fork, in the child: nothing that the parent's threads have queued is ours to write."""
-        self._turn = threading.Lock()
-        self._reading = threading.Lock()
+    def restart(self, paused: bool) -> None:
+        """After a fork, in the child: begin anew, since only the parent writes what its threads have queued."""
+        self._write_lock = threading.Lock()
+        self._read_lock = threading.Lock()
         self._queue = deque()
-        self._later = deque()
+        self._deferred = deque()
         self.poison = ""
-        if not quiet:
-            _abandoned.extend((self._connection, self._reader))
-            self._connection = self._reader = None
+        if not paused:
+            _abandoned.extend((self._writer, self._reader))
+            self._writer = self._reader = None
             self._closed = "this process was forked in the middle of a write of the log, and cannot use it"
 
     def _write_queue(self) -> None:
         batch: list[_Entry[Any]] = []
-        riders: list[Work[None]] = []
+        deferred: list[Work[None]] = []
         committing = False
         try:
             connection = self._opened()
             connection.execute("BEGIN IMMEDIATE")
-            _drain(self._later, riders)
-            for work in riders:
+            _move_all(self._deferred, deferred)
+            for work in deferred:
                 work(connection)
             written = 0
-            while self._queue:  # each statement lets other threads run, and queue up
-                _drain(self._queue, batch)
+            while self._queue:  # other threads run during each statement, and may queue more
+                _move_all(self._queue, batch)
                 for entry in batch[written:]:
                     entry.value = entry.work(connection)
                 written = len(batch)
@@ -182,30 +182,30 @@ class GroupCommit:
                 entry.failure = None
         except BaseException as error:
             if not committing:
-                _drain(self._queue, batch)
-            failure = self._failed(error, committing)
-            self._later.extendleft(reversed(riders))
+                _move_all(self._queue, batch)
+            failure = self._certain_failure(error, committing)
+            self._deferred.extendleft(reversed(deferred))
             for entry in batch:
                 entry.failure, entry.cause = failure, error
             if not isinstance(error, Exception):
                 raise
         finally:
             for entry in batch:
-                entry.settled = True
+                entry.done = True
                 entry.wake()
 
-    def _pass_on(self) -> None:
-        """After a turn: wake whoever queued up during it and nobody has written for."""
+    def _wake_next(self) -> None:
+        """After the write lock is released: wake the first thread whose entry is not written yet."""
         if self._queue:
-            with suppress(IndexError):  # it has just been written for
+            with suppress(IndexError):  # another thread has just taken it
                 self._queue[0].wake()
 
-    def _failed(self, error: BaseException, committing: bool) -> type[LogError]:
-        """What is certain after a failure; closes the connection, and so rolls back what is open."""
+    def _certain_failure(self, error: BaseException, committing: bool) -> type[LogError]:
+        """LogError where nothing was written, else LogUnknown. Closes the writer: an open transaction rolls back."""
         undone = not committing
-        if self._connection is not None and not isinstance(error, sqlite3.Error):
-            undone = undone or self._connection.in_transaction
-        self._disconnect()
+        if self._writer is not None and not isinstance(error, sqlite3.Error):
+            undone = undone or self._writer.in_transaction
+        self._close_writer()
         if undone:
             return LogError
         if isinstance(error, sqlite3.Error):
@@ -215,10 +215,10 @@ class GroupCommit:
         return LogUnknown
 
     def _known_absent(self) -> bool:
-        """Whether, after a full disk, the failed transaction is known to be nowhere.
+        """Whether, after the disk was full, the failed transaction is known not to be in the log.
 
-        A later transaction overwrites the very frames of the write-ahead log that the failed one had begun, so once
-        one is durable the other can never appear.
+        A later transaction overwrites the frames of the write-ahead log that the failed one has begun: once the later
+        one is durable, the failed one can never appear.
         """
         try:
             self._make_room()
@@ -227,32 +227,32 @@ class GroupCommit:
             connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'full'")
             connection.execute("COMMIT")
         except (sqlite3.Error, LogError):
-            self._disconnect()
+            self._close_writer()
             return False
         return True
 
-    def _admit(self) -> None:
+    def _require_open(self) -> None:
         if self._closed:
             raise LogError(f"{self._name}: {self._closed}")
 
     def _opened(self) -> sqlite3.Connection:
-        self._admit()
-        if self._connection is None:
-            self._connection = self._connect()
-        return self._connection
+        self._require_open()
+        if self._writer is None:
+            self._writer = self._connect()
+        return self._writer
 
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+    def _close_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
-    def _stop_reading(self) -> None:
+    def _close_reader(self) -> None:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
 
 
-def _drain(queue: deque[T], into: list[T]) -> None:
-    """Move all of it in one call of C, so that no interrupt comes between taking an entry and keeping it."""
+def _move_all(queue: deque[T], into: list[T]) -> None:
+    """Move all entries by one C call, so that no interrupt comes between taking an entry and keeping it."""
     with suppress(IndexError):
         into.extend(iter(queue.popleft, None))

@@ -1,18 +1,19 @@
-"""Whose lock is a lease on a sql log's server: one that a session holds whose role may write the log's registry.
+"""Which advisory locks on a sql log's server are leases: those of sessions whose role may write the log's registry.
 
-Anybody who may connect can take any advisory lock, and the key of a lease is in the names of its branches. A lock
-without a session, as a prepared transaction holds it, tells of no process; a shared one is that of somebody who looked,
-in a txpool that looked by locking. Nothing is locked here: whoever looks at the same time is not in the way.
+Anybody who may connect can take any advisory lock, and the key of a lease can be read from the names of its branches. A
+lock without a session belongs to a prepared transaction, and proves no living process. A shared lock was taken by an
+earlier txpool, which tested leases by locking. This query takes no lock, so that tests at the same time do not disturb
+each other.
 """
 
 from __future__ import annotations
 
 from typing import LiteralString
 
-#: A CTE of the keys of such locks. What is read after a name was published finds the session that holds its lease:
-#: that was there before. Roles are those of the login, which a SET ROLE leaves as they are. The types of
-#: all arguments are exact: a function that fits better, in a schema of the search path, would say whose lock counts.
-HELD: LiteralString = """held(lease) AS MATERIALIZED (
+#: A CTE of the keys of such locks. A lease is taken before its incarnation's name is published: so a query that finds
+#: the name finds the lease's session, too. Roles are those of the login, which SET ROLE does not change. The types of
+#: all arguments are exact: else a function in a schema of the search path that fits better would be called instead.
+HELD_LEASES: LiteralString = """held(lease) AS MATERIALIZED (
     SELECT l.classid::bigint << 32 | l.objid::bigint FROM pg_locks l JOIN pg_stat_activity s ON s.pid = l.pid
     WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.mode = 'ExclusiveLock' AND l.granted
         AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())

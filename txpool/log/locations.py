@@ -1,7 +1,7 @@
-"""Where each node prepares, and as whom: durable in the log before the first PREPARE there.
+"""Location notes: where each node prepares, and as which login role; durable before the first PREPARE there.
 
 By these notes recovery knows which databases it must reach, also those that its own configuration does not name, and
-whose prepared branches count there. They are kept among the log's memos, one for each node, database and login role.
+by whom a branch must have been prepared to be ours. They are side records, one for each node, database and login role.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from txpool.log.base import SideRecord
 from txpool.log.formats import pack, require, unpack
 from txpool.resources.base import PrepareLocation
 
-#: The memo of an incarnation that writes notes: one without is of an earlier version, which wrote none.
+#: The kind of side record that each incarnation has which writes location notes. The first version wrote none.
 INCARNATION = "incarnation"
 
 _KIND = "datasource"
@@ -25,7 +25,7 @@ _KIND = "datasource"
 
 @dataclass(frozen=True, slots=True)
 class LocationNote:
-    """A node has prepared there, or was about to. `made` is wall-clock seconds, for people only."""
+    """A node has prepared there, or was about to. `recorded_at` is wall-clock seconds, for people only."""
 
     node: str
     location: PrepareLocation
@@ -33,17 +33,19 @@ class LocationNote:
 
     @property
     def name(self) -> str:
-        """The key in the log: a database that does not tell its identity goes by its datasource's name."""
+        """The side record's name. A database without an identity is named by its datasource."""
         return f"{self.node} {self.location.identity or f'datasource {self.location.datasource}'} {self.location.role}"
 
     def is_of(self, identity: str, datasource: str) -> bool:
-        """Whether it is about the database of this identity; by the datasource's name where either is not told."""
+        """Whether it is about the database of this identity; where either has none, of this datasource."""
         if identity and self.location.identity:
             return identity == self.location.identity
         return datasource == self.location.datasource
 
 
-class _SideRecords(Protocol):
+class _Log(Protocol):
+    """What `LocationNotes` needs of the log that it is a base of."""
+
     _noted: set[PrepareLocation]
 
     @property
@@ -51,7 +53,7 @@ class _SideRecords(Protocol):
 
     def nodes(self) -> frozenset[str]: ...
 
-    def put_record(self, memo: SideRecord) -> None: ...
+    def put_record(self, record: SideRecord) -> None: ...
 
     def side_records(self, kind: str) -> list[SideRecord]: ...
 
@@ -59,45 +61,46 @@ class _SideRecords(Protocol):
 
 
 class LocationNotes:
-    """The part of any log that this is."""
+    """The location notes of a log; a base of every store."""
 
-    #: Those that this process has noted, so that a later transaction asks a set and nothing else.
+    #: The locations that this process has noted, so that later transactions only look here.
     _noted: set[PrepareLocation]
 
-    def note_location(self: _SideRecords, site: PrepareLocation) -> None:
-        """Note durably that this node prepares there; at once where this process has done so before. LogError."""
-        if site in self._noted:
+    def note_location(self: _Log, location: PrepareLocation) -> None:
+        """Note durably that this node prepares there; no I/O where this process has noted it before. LogError."""
+        if location in self._noted:
             return
         if failpoints.armed:
             failpoints.hit("log.note")
-        note = LocationNote(self.node, site, time())
+        note = LocationNote(self.node, location, time())
         try:
-            self.put_record(SideRecord(_KIND, note.name, pack(node=note.node, **asdict(site)), note.recorded_at))
+            self.put_record(SideRecord(_KIND, note.name, pack(node=note.node, **asdict(location)), note.recorded_at))
         except LogError as error:
-            error.add_note(f"that {self.node} prepares in datasource {site.datasource} could not be noted in the log")
+            where = f"{self.node} prepares in datasource {location.datasource}"
+            error.add_note(f"that {where} could not be noted in the log")
             raise
-        self._noted.add(site)
+        self._noted.add(location)
 
-    def locations(self: _SideRecords) -> list[LocationNote]:
-        """The notes of our nodes. LogError where one is of a later format."""
+    def locations(self: _Log) -> list[LocationNote]:
+        """The notes of our nodes. LogError where one has a later format."""
         nodes = self.nodes()
-        return [_parsed(memo) for memo in self.side_records(_KIND) if memo.name.partition(" ")[0] in nodes]
+        return [_parsed(record) for record in self.side_records(_KIND) if record.name.partition(" ")[0] in nodes]
 
-    def retire_locations(self: _SideRecords, notes: Iterable[LocationNote]) -> None:
-        """Drop these notes durably: nothing of their node is prepared there any more."""
+    def retire_locations(self: _Log, notes: Iterable[LocationNote]) -> None:
+        """Delete these notes durably: nothing of their node is prepared there any more."""
         self.delete_records(_KIND, [note.name for note in notes])
 
-    def incarnations_noting(self: _SideRecords) -> set[str]:
-        """The incarnations that note where they prepare, as all do since this version."""
-        found = self.side_records(INCARNATION)
-        for memo in found:
-            require(memo.text, f"incarnation {memo.name}")
-        return {memo.name for memo in found}
+    def incarnations_noting(self: _Log) -> set[str]:
+        """The incarnations that note where they prepare: all but those of the first version."""
+        records = self.side_records(INCARNATION)
+        for record in records:
+            require(record.text, f"incarnation {record.name}")
+        return {record.name for record in records}
 
 
-def _parsed(memo: SideRecord) -> LocationNote:
-    found = unpack(memo)
+def _parsed(record: SideRecord) -> LocationNote:
+    found = unpack(record)
     try:
-        return LocationNote(found.pop("node"), PrepareLocation(**found), memo.recorded_at)
+        return LocationNote(found.pop("node"), PrepareLocation(**found), record.recorded_at)
     except (TypeError, KeyError, AttributeError) as error:
-        raise LogError(f"the log's note of {memo.name} is damaged: {error}. Nothing was done") from error
+        raise LogError(f"the log's note of {record.name} is damaged: {error}. Nothing was done") from error

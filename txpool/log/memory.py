@@ -19,7 +19,7 @@ from txpool.xid import new_incarnation, split_gtrid
 
 @dataclass
 class MemoryDisk:
-    """What the processes of a node share; a test may set an incarnation's life."""
+    """What the processes of a node share; a test may set an incarnation's state."""
 
     node: str
     outcomes: dict[str, Decision | None] = field(default_factory=dict)  #: None is an abort record
@@ -39,7 +39,7 @@ class MemoryLog(LocationNotes):
         if node != disk.node:
             raise LogError(f"the decision log belongs to node {disk.node!r}, and node.name is {node!r}")
         self._disk = disk
-        self._own = ""
+        self._incarnation = ""
         self._noted = set()
         self._pid = os.getpid()
 
@@ -51,14 +51,14 @@ class MemoryLog(LocationNotes):
     def incarnation(self) -> str:
         with self._disk.lock:
             forked = self._pid != os.getpid()
-            if forked or self._disk.states.get(self._own, IncarnationState.FENCED) is IncarnationState.FENCED:
-                self._own, self._pid = new_incarnation(), os.getpid()
-                self._disk.states[self._own] = IncarnationState.ALIVE
-                self._disk.side_records[INCARNATION, self._own] = SideRecord(
-                    INCARNATION, self._own, FORMAT, time.time()
+            if forked or self._disk.states.get(self._incarnation, IncarnationState.FENCED) is IncarnationState.FENCED:
+                self._incarnation, self._pid = new_incarnation(), os.getpid()
+                self._disk.states[self._incarnation] = IncarnationState.ALIVE
+                self._disk.side_records[INCARNATION, self._incarnation] = SideRecord(
+                    INCARNATION, self._incarnation, FORMAT, time.time()
                 )
                 self._noted = set()
-            return self._own
+            return self._incarnation
 
     def nodes(self) -> frozenset[str]:
         return frozenset({self.node})
@@ -69,7 +69,7 @@ class MemoryLog(LocationNotes):
         with self._disk.lock:
             if self._disk.outcomes.get(gtrid) is not None:
                 raise LogError(f"{gtrid} is decided already, and commits")
-            self._admit(gtrid)
+            self._require_undecided(gtrid)
             self._disk.outcomes[gtrid] = Decision(gtrid, tuple(branches), time.time())
         if failpoints.armed:
             failpoints.hit("log.recorded")
@@ -88,11 +88,11 @@ class MemoryLog(LocationNotes):
             self._disk.pointers.pop(gtrid, None)
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """Does nothing: forgetting is not lazy here."""
 
     def point(self, gtrid: str, datasource: str) -> None:
         with self._disk.lock:
-            self._admit(gtrid)
+            self._require_undecided(gtrid)
             if self._disk.pointers.setdefault(gtrid, datasource) != datasource:
                 raise Refused(f"{gtrid} cannot be decided by {datasource}: {self._disk.pointers[gtrid]} decides it")
 
@@ -165,14 +165,14 @@ class MemoryLog(LocationNotes):
         with self._disk.lock:
             return self._disk.expired.intersection(self._disk.expired if incarnations is None else incarnations)
 
-    def put_record(self, memo: SideRecord) -> None:
+    def put_record(self, record: SideRecord) -> None:
         with self._disk.lock:
-            self._disk.side_records[memo.kind, memo.name] = memo
+            self._disk.side_records[record.kind, record.name] = record
 
     def side_records(self, kind: str) -> list[SideRecord]:
         with self._disk.lock:
-            found = [memo for memo in self._disk.side_records.values() if memo.kind == kind]
-        return sorted(found, key=lambda memo: (memo.recorded_at, memo.name))
+            found = [record for record in self._disk.side_records.values() if record.kind == kind]
+        return sorted(found, key=lambda record: (record.recorded_at, record.name))
 
     def delete_records(self, kind: str, names: Iterable[str]) -> None:
         with self._disk.lock:
@@ -180,14 +180,14 @@ class MemoryLog(LocationNotes):
                 self._disk.side_records.pop((kind, name), None)
 
     def close(self) -> None:
-        """Let go of the incarnation, as a process does that ends."""
+        """Give the incarnation up, as a process does that ends."""
         with self._disk.lock:
-            if self._disk.states.get(self._own) is IncarnationState.ALIVE:
-                self._disk.states[self._own] = IncarnationState.DEAD
-            self._own = ""
+            if self._disk.states.get(self._incarnation) is IncarnationState.ALIVE:
+                self._disk.states[self._incarnation] = IncarnationState.DEAD
+            self._incarnation = ""
 
-    def _admit(self, gtrid: str) -> None:
-        """Refuse where the gtrid is settled, or its incarnation is fenced or not of this log."""
+    def _require_undecided(self, gtrid: str) -> None:
+        """Refused where the gtrid is decided or aborted, or its incarnation is fenced or not registered here."""
         if gtrid in self._disk.outcomes:
             raise Refused(f"{gtrid} was not decided, and rolls back: the log has it as settled")
         incarnation = split_gtrid(gtrid).incarnation

@@ -1,7 +1,7 @@
-"""Whose a log's folder is: it is used by the user that it belongs to, and by no other, root included.
+"""The owner of a log's folder: only that user may use the log; root may not, either.
 
-Whoever can write to it, or put another in its place, decides what commits. root would make files there that its owner
-cannot use, and follow what its owner has planted: so root, too, works with a log of its own only.
+A user who can write to the folder, or replace it, decides what commits. root would create files that the owner cannot
+use, and would follow links that the owner has placed: so root, too, uses only a log of its own.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _FOLDER = "incarnations"
 _SAFE = "nothing was done"
 
 
-def require_place(folder: Path) -> None:
-    """LogError where a log cannot be made safely: another user could swap its folder, or has made it."""
+def require_safe_place(folder: Path) -> None:
+    """LogError where a log cannot be created safely: another user could replace its folder, or has created it."""
     if os.path.lexists(folder):
         require_own(folder)
         return
@@ -29,10 +29,10 @@ def require_place(folder: Path) -> None:
 
 
 def require_own(folder: Path) -> bool:
-    """LogError unless a log's folder, and all that is the log's in it, is this user's, and nobody else can change it.
+    """LogError unless a log's folder and its parts belong to this user, and nobody else can change them.
 
-    False where there is no folder: another user may make one any moment. Once it is this user's, nothing in it changes
-    between the look and the use, but by this user and root.
+    False where there is no folder: another user may create one any moment. Once the folder is this user's, only this
+    user and root can change it between this check and the use.
     """
     try:
         found = folder.stat()
@@ -41,8 +41,8 @@ def require_own(folder: Path) -> bool:
     except OSError as error:
         raise LogError(f"the decision log {folder} cannot be looked at, and {_SAFE}: {error.strerror}") from error
     if found.st_uid != os.geteuid():
-        reason: str | None = _other(folder, found.st_uid)
-    else:  # a sticky one, too, would let others make the files that are not there yet
+        reason: str | None = _wrong_owner(folder, found.st_uid)
+    else:  # also in a sticky folder, others could create the files that do not exist yet
         reason = why_not_trusted(folder) or why_writable(folder, found)
     reachable = bool(found.st_mode & (stat.S_IXGRP | stat.S_IXOTH))
     for name in (*_FILES, _FOLDER):
@@ -52,7 +52,7 @@ def require_own(folder: Path) -> bool:
     return True
 
 
-def _other(folder: Path, owner: int) -> str:
+def _wrong_owner(folder: Path, owner: int) -> str:
     return (
         f"it belongs to {user(owner)}, and this process is {user(os.geteuid())}: run it as {user(owner)} "
         f"(sudo -u {user(owner)} …), or name a folder of your own in log.url"
@@ -60,7 +60,7 @@ def _other(folder: Path, owner: int) -> str:
 
 
 def _why_not_plain(path: Path, *, folder: bool, reachable: bool) -> str | None:
-    """What is wrong with a part of a log; `reachable` is whether others can enter the folder that it is in."""
+    """Why a part of a log is not safe, if so; `reachable` says whether others can enter the log's folder."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -69,7 +69,7 @@ def _why_not_plain(path: Path, *, folder: bool, reachable: bool) -> str | None:
         return f"{path} cannot be looked at: {error.strerror}"
     if not (stat.S_ISDIR if folder else stat.S_ISREG)(found.st_mode):
         return f"{path} is no plain {'folder' if folder else 'file'}, and so not what txpool made: look where it leads"
-    # root may have left files there before: they lead nowhere, and fail where they cannot be written.
+    # Files of root are safe: they are plain files, and a log that cannot write them fails.
     if found.st_uid not in (os.geteuid(), 0):
         return f"{path} belongs to {user(found.st_uid)}: chown {user(os.geteuid())} {path}, if you know what is in it"
     if reachable and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

@@ -1,7 +1,7 @@
-"""Who is alive: each incarnation holds an exclusive `flock` on a file of its own for as long as its process lives.
+"""The lock files of incarnations: each holds an exclusive `flock` on a file of its own while its process lives.
 
-Liveness only tells when it is polite to fence; safety rests on the fence. So every doubt here is settled in favour
-of "dead", which leads to a fence, and never of a recovery that waits for ever.
+Liveness only says when fencing disturbs nobody; safety rests on the fence. So where it is not certain that an
+incarnation is alive it counts as dead, which leads to a fence, and not to a recovery that waits for ever.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class IncarnationLock:
             raise LogError(f"no incarnation can be registered, and nothing was done: {error}") from error
 
     def release(self) -> None:
-        """Let go: whoever gets the lock may fence the incarnation."""
+        """Release the lock: from now on recovery may fence the incarnation."""
         self._file.close()
 
     def disown(self) -> None:
@@ -37,17 +37,17 @@ class IncarnationLock:
         self._file.close()
 
     def discard(self) -> None:
-        """Let go of a name that was never published."""
+        """Release the lock of a name that was never published, and remove its file."""
         with suppress(OSError):
             self._path.unlink()
         self._file.close()
 
 
 def alive(folder: Path, name: str) -> bool:
-    """Whether a process holds the incarnation's lock now; LogError where that cannot be told.
+    """Whether a process holds the incarnation's lock now; LogError where that cannot be read.
 
-    A file that is missing was removed with its fence, or lost with the power before its directory was written; both
-    mean dead. Where a person deleted it under a living process, the fence still keeps everybody safe.
+    A missing file means dead: it was removed when the incarnation was fenced, or lost with the power before its
+    directory was written. Where a person deleted the file of a living process, the fence still keeps it safe.
     """
     try:
         file = _opened(_path(folder, name), os.O_RDONLY, "rb")
@@ -57,7 +57,7 @@ def alive(folder: Path, name: str) -> bool:
         raise LogError(f"it cannot be told whether incarnation {name} is alive: {error}") from error
     with file:
         try:
-            # Shared, so that two that look at once do not take each other for the owner.
+            # Shared, so that two processes that test at the same time do not take each other for the owner.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -65,7 +65,7 @@ def alive(folder: Path, name: str) -> bool:
 
 
 def remove(folder: Path, name: str) -> None:
-    """Remove the file of a fenced incarnation; one that stays does no harm, since its name is never used again."""
+    """Remove the file of a fenced incarnation. Where that fails it does no harm, since a name is never used again."""
     with suppress(OSError):
         _path(folder, name).unlink()
 
@@ -75,5 +75,5 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def _opened(path: Path, flags: int, mode: str) -> IO[bytes]:
-    """A lock's file, which no symlink leads to and nobody else may write."""
+    """Open a lock's file, following no symlink; a new one can be written by its owner alone."""
     return os.fdopen(os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), mode)

@@ -1,7 +1,7 @@
-"""The PostgreSQL database of a sql log: its connections, its tables, and proof that it is the log that was made.
+"""The PostgreSQL database of a sql log: its connections, its tables, and the check that it is the original log.
 
-Every connection is verified when it is opened: a url that leads to another server today, or to a copy, would answer
-"no decision", and so roll back what is committed.
+Every connection is verified when it is opened. A url that leads to another server today, or to a copy, would find no
+decision, and so roll back what is committed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from psycopg import conninfo
 from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, escaped, redact, without_secrets
 from txpool.errors import ConfigurationError, LogError
 from txpool.log.formats import FORMAT, require
-from txpool.log.holders import HELD
+from txpool.log.holders import HELD_LEASES
 from txpool.resources.postgresql.connection import DeadlineConnection, look, moment, roll_back
 from txpool.resources.postgresql.driver import identify
 from txpool.resources.postgresql.libpq import Session, bounded
 from txpool.resources.postgresql.trust import explained, relation_faults
 
-#: The tables, by which the search path is asked for them.
+#: Its tables, which are found by the search path.
 TABLES: Final = (
     "txpool_meta",
     "txpool_incarnations",
@@ -33,7 +33,7 @@ TABLES: Final = (
     "txpool_expired",
     "txpool_memos",
 )
-# A row that C's collation orders is found again after an upgrade of the system's own collations.
+# In the collation "C", since an upgrade of the system's collations would leave other indexes in a wrong order.
 _SCHEMA = """
 CREATE TABLE txpool_meta (name text COLLATE "C" PRIMARY KEY, value text NOT NULL);
 CREATE TABLE txpool_incarnations (name text COLLATE "C" PRIMARY KEY, node text NOT NULL, lease bigint NOT NULL,
@@ -44,18 +44,18 @@ CREATE TABLE txpool_pointers (gtrid text COLLATE "C" PRIMARY KEY, datasource tex
 CREATE TABLE txpool_heuristics (gtrid text COLLATE "C", bqual text COLLATE "C", datasource text NOT NULL,
     decided text NOT NULL, ended text NOT NULL, noted double precision NOT NULL, PRIMARY KEY (gtrid, bqual));
 """
-# A log that was made without them gets them from `txpool-recovery init`.
+# Tables that later versions added: a log without them gets them from `txpool-recovery init`.
 _ADDED = """
 CREATE TABLE txpool_expired (name text COLLATE "C" PRIMARY KEY, node text NOT NULL, lease bigint NOT NULL,
     since double precision NOT NULL);
 CREATE TABLE txpool_memos (kind text COLLATE "C", name text COLLATE "C", text text NOT NULL,
     made double precision NOT NULL, PRIMARY KEY (kind, name));
 """
-# What CREATE meets of another's, by how far that had come.
+# The errors of CREATE where another process creates the tables at the same time.
 _CREATED_MEANWHILE = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation)
-_IN_USE: Final = f"WITH {HELD} SELECT name FROM txpool_incarnations WHERE lease IN (TABLE held)"  # noqa: S608 - a constant
-# What libpq is told where the url says nothing else. A standby cannot keep a log. Times are seconds, the last
-# milliseconds: the server's host may vanish without a word.
+_IN_USE: Final = f"WITH {HELD_LEASES} SELECT name FROM txpool_incarnations WHERE lease IN (TABLE held)"  # noqa: S608 - a constant
+# The options of libpq unless the url sets them. The server must not be a standby, which could write no log. The times
+# are seconds, the last one milliseconds; they bound the wait for a server whose host has vanished.
 _OPTIONS: Final = {
     "target_session_attrs": "read-write",
     "connect_timeout": "10",
@@ -64,8 +64,8 @@ _OPTIONS: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
-# What the session needs, whatever the role or the database has configured. A statement timeout would end a wait for
-# synchronous standbys with a success that is none; a lock timeout leaves nothing behind.
+# The settings that each session needs, whatever the role or the database has configured. A statement timeout could end
+# the wait for synchronous standbys, and report a success that they have not confirmed.
 _SESSION: Final = {
     "synchronous_commit": "on",
     "default_transaction_isolation": "read committed",
@@ -73,10 +73,9 @@ _SESSION: Final = {
     "transaction_timeout": "0",
     "idle_session_timeout": "0",
 }
-# The server's own keep-alives, by which it finds that a client's host has vanished, and frees its lease: they are the
-# client's, which the url may set.
+# The keep-alives that the server uses, too, to notice that a client's host has vanished, and to free its lease.
 _KEEPALIVES: Final = ("keepalives_idle", "keepalives_interval", "keepalives_count")
-# Not every version knows every setting, and a stronger durability is left as it is.
+# Settings that the server's version does not know are left out; remote_apply is left, since it is stronger than `on`.
 _CONFIGURE = f"""SELECT set_config(name, value, false) FROM pg_settings
     JOIN (VALUES ('lock_timeout', %s), {", ".join(f"('tcp_{name}', %s)" for name in _KEEPALIVES)},
     {", ".join(map(str, _SESSION.items()))}) AS wanted (name, value)
@@ -84,7 +83,7 @@ _CONFIGURE = f"""SELECT set_config(name, value, false) FROM pg_settings
 
 
 class LogConnection(DeadlineConnection):
-    """A connection whose own steps have an end while `until` is set."""
+    """A connection whose steps time out at `until`, by the monotonic clock, where that is set."""
 
     until: float | None = None
 
@@ -104,7 +103,7 @@ class LogServer:
         self._user = user
         self._password = password or (Secret(entry, in_url=True) if read.password is not None else None)
         self._lock_timeout = f"{lock_timeout * 1000:.0f}"  # milliseconds
-        #: What errors call it.
+        #: Its name in errors.
         self.name = f"the decision log {self._url}"
         try:
             self._given = conninfo.conninfo_to_dict(self._url)
@@ -115,7 +114,7 @@ class LogServer:
         raise ConfigurationError(f"log.url = {self._url}: {problem}")
 
     def connect(self, application: str = "txpool log", *, timeout: float | None = None) -> LogConnection:
-        """A connection to the very log that was made; LogError where it is missing or another, or psycopg.Error."""
+        """A verified connection. Errors: LogError where the log is missing or another; psycopg.Error."""
         raw = self._open(application, moment(timeout))
         try:
             self._verify(raw)
@@ -138,7 +137,7 @@ class LogServer:
         raw.close()
 
     def create(self) -> None:
-        """Make the tables unless they are there; of two that do so at once, the second waits and finds them."""
+        """Create the tables unless they exist. Of two processes that do so at once, the second waits and finds them."""
         with self._open("txpool log") as raw:
             server = _server(raw)
             try:
@@ -160,8 +159,8 @@ class LogServer:
     def adopt(self) -> None:
         """Accept a copied or moved log as this server's own; LogError while any incarnation holds its lease.
 
-        The earlier incarnations of all nodes are forgotten, so that recovery leaves their branches alone; their
-        decisions stay to be looked at, and so do the notes of where each node prepares.
+        The earlier incarnations of all nodes are forgotten, so that recovery leaves their branches alone. Their
+        decisions stay for people to read, and so do the location notes.
         """
         with self._open("txpool log") as raw:
             self._require_tables(raw)
@@ -181,7 +180,7 @@ class LogServer:
                 _set(raw, {"log": secrets.token_hex(16), "server": server})
 
     def describe(self, error: BaseException) -> str:
-        """What an error says, on one line and without a secret."""
+        """The text of an error, on one line and without a secret."""
         return " ".join(redact(str(error), [self._password]).split())
 
     def _open(self, application: str, until: float | None = None) -> LogConnection:
@@ -229,7 +228,7 @@ class LogServer:
         self._require_ours(raw)
 
     def _require_ours(self, raw: LogConnection) -> None:
-        """LogError where a table was made by somebody who is none of ours, or has something of theirs hung on it."""
+        """LogError where a table belongs to a foreign role, or a foreign role's trigger, rule or the like is on it."""
         faults = relation_faults(raw, TABLES)
         if faults:
             raise LogError(f"{self.name}: {explained(faults[0])}")

@@ -1,4 +1,4 @@
-"""Pieces of work on a sql log's server, and what is certain after each: done, not done, or unknown."""
+"""Statements on a sql log's server, and what is certain after each: written, not written, or unknown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txpool.resources.postgresql.libpq import Session, ends_session
 
 Parameters = Sequence[object] | Mapping[str, object]
 
-_CONNECTIONS = 10  # that write at the same time; the server lets them share a flush
+_CONNECTIONS = 10  # how many write at the same time; the server lets them share a flush
 
 
 class Sessions:
@@ -29,13 +29,13 @@ class Sessions:
         self._pool: Pool[LogConnection] = Pool(server, name=server.name, max_size=_CONNECTIONS)
 
     def run(self, statement: LiteralString, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
-        """One statement, durable when this returns; the rows that it answers."""
+        """Execute one statement, durable when this returns; returns its rows."""
         with self.session() as raw:
             cursor = raw.execute(statement, parameters)
             return cursor.fetchall() if cursor.description else []
 
     def read(self, query: LiteralString, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
-        """What is committed now; LogError where it cannot be read."""
+        """The rows of a query of what is committed now; LogError where it cannot be read."""
         try:
             return self.run(query, parameters)
         except LogUnknown as error:
@@ -43,7 +43,7 @@ class Sessions:
 
     @contextmanager
     def session(self) -> Iterator[LogConnection]:
-        """A connection for one piece of work, and none that is already known to be lost."""
+        """A connection for the block; never one that is already known to be lost."""
         with self.connecting():
             while not Session((pooled := self._pool.take()).raw).is_alive():
                 self._pool.discard(pooled)
@@ -53,26 +53,26 @@ class Sessions:
             self._pool.discard(pooled)
             if not isinstance(error, psycopg.Error):
                 raise
-            raise self._failed(error) from error
+            raise self._certain_error(error) from error
         self._pool.give_back(pooled)
 
     @contextmanager
     def connecting(self) -> Iterator[None]:
-        """Within the block nothing is written."""
+        """Around a block that writes nothing: its errors become a LogError that says so."""
         try:
             yield
         except (psycopg.Error, PoolTimeout, PoolClosed) as error:
-            told = self._server.describe(error)
-            raise LogError(f"{self._server.name} cannot be used, and nothing was written: {told}") from error
+            reason = self._server.describe(error)
+            raise LogError(f"{self._server.name} cannot be used, and nothing was written: {reason}") from error
 
     def close(self) -> None:
         """Close the connections; later use is a LogError."""
         self._pool.close()
 
-    def _failed(self, error: psycopg.Error) -> LogError:
-        """What is certain after a failure: the server's own word, as long as the session outlives it."""
-        name, told = self._server.name, self._server.describe(error)
+    def _certain_error(self, error: psycopg.Error) -> LogError:
+        """LogError where the server has answered with an error; LogUnknown where the session was lost."""
+        name, reason = self._server.name, self._server.describe(error)
         if not ends_session(error):
-            return LogError(f"{name}: nothing was written: {told}")
-        self._pool.drain()  # what has cut this connection may have cut them all
-        return LogUnknown(f"{name}: what was on its way may or may not be written, now or later: {told}")
+            return LogError(f"{name}: nothing was written: {reason}")
+        self._pool.drain()  # the other connections may be cut as well
+        return LogUnknown(f"{name}: what was on its way may or may not be written, now or later: {reason}")

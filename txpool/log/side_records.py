@@ -1,4 +1,4 @@
-"""What the stores keep beside the protocol's own records: memos, and incarnations that have expired."""
+"""What the stores keep beside decisions: side records, and expired incarnations. Bases of the sqlite and sql stores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txpool.log.base import SideRecord
 from txpool.log.group import GroupCommit
 from txpool.log.sessions import Sessions
 
-# The memos also of those that the version of before the notes has moved, which leaves them.
+# It also deletes the side records of incarnations that the first version expired, which leaves them.
 _EXPIRE = """WITH gone AS (DELETE FROM txpool_incarnations
         WHERE name = ANY(%(names)s) AND fenced > 0 AND (%(every)s OR node = ANY(%(nodes)s))
         RETURNING name, node, lease),
@@ -28,7 +28,7 @@ _SELECT_RECORDS = "SELECT kind, name, text, made FROM txpool_memos WHERE kind = 
 
 
 class SqliteSideRecords:
-    """The part of a sqlite log that this is."""
+    """Side records and expired incarnations in a sqlite log."""
 
     _group: GroupCommit
 
@@ -40,9 +40,9 @@ class SqliteSideRecords:
             return {name for (name,) in self._read("SELECT name FROM expired")}
         return {name for name in incarnations if self._read("SELECT 1 FROM expired WHERE name = ?", name)}
 
-    def put_record(self, memo: SideRecord) -> None:
+    def put_record(self, record: SideRecord) -> None:
         statement = "INSERT OR REPLACE INTO memos (kind, name, text, made) VALUES (?, ?, ?, ?)"
-        self._group.write(lambda db: db.execute(statement, astuple(memo)))
+        self._group.write(lambda db: db.execute(statement, astuple(record)))
 
     def side_records(self, kind: str) -> list[SideRecord]:
         query = "SELECT kind, name, text, made FROM memos WHERE kind = ? ORDER BY made, name"
@@ -60,26 +60,26 @@ def _expire(names: list[str], db: sqlite3.Connection) -> None:
     for name in names:
         if db.execute("DELETE FROM incarnations WHERE name = ? AND fenced > 0", (name,)).rowcount:
             db.execute("INSERT OR REPLACE INTO expired (name, since) VALUES (?, ?)", (name, time.time()))
-    # Also of those that the version of before the notes has moved, which leaves them.
+    # Also of incarnations that the first version expired, which leaves their side records.
     db.execute("DELETE FROM memos WHERE kind = 'incarnation' AND name IN (SELECT name FROM expired)")
 
 
 class SqlSideRecords:
-    """The part of a sql log that this is."""
+    """Side records and expired incarnations in a sql log."""
 
     _sessions: Sessions
-    _asked: dict[str, Any]
+    _node_filter: dict[str, Any]
 
     def expire(self, incarnations: Iterable[str]) -> None:
-        self._sessions.run(_EXPIRE, self._asked | {"names": [*incarnations], "now": time.time()})
+        self._sessions.run(_EXPIRE, self._node_filter | {"names": [*incarnations], "now": time.time()})
 
     def expired(self, incarnations: Iterable[str] | None = None) -> set[str]:
         names = {"all": incarnations is None, "names": [*(incarnations or ())]}
-        rows = self._sessions.read(_EXPIRED, self._asked | names)
+        rows = self._sessions.read(_EXPIRED, self._node_filter | names)
         return {name for (name,) in rows}
 
-    def put_record(self, memo: SideRecord) -> None:
-        self._sessions.run(_PUT_RECORD, astuple(memo))
+    def put_record(self, record: SideRecord) -> None:
+        self._sessions.run(_PUT_RECORD, astuple(record))
 
     def side_records(self, kind: str) -> list[SideRecord]:
         return [SideRecord(*row) for row in self._sessions.read(_SELECT_RECORDS, (kind,))]

@@ -1,9 +1,9 @@
 """The decision log in a PostgreSQL database, shared by coordinators on many hosts, each node under a name of its own.
 
 A fence and a decision of one incarnation are ordered by the lock on its row. The decision takes it FOR SHARE in the
-very statement that inserts, and the fence updates the row: whoever comes second waits for the first to be durable,
-and then looks at the row again, not at its snapshot. An abort record has the decision's key: the unique index makes
-either wait for the other. PostgreSQL shows no commit before it is on disk, and writes an update that changes nothing.
+statement that inserts, and the fence updates the row: the second one waits until the first is durable, and then reads
+the row as it is now, not as in its snapshot. An abort record has the decision's key: the unique index makes either wait
+for the other. PostgreSQL shows no commit before it is on disk, and also writes an update that changes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from txpool.finishing import plural
 from txpool.log import forks
 from txpool.log.base import Decision, Heuristic, IncarnationState
 from txpool.log.formats import FORMAT
-from txpool.log.holders import HELD
+from txpool.log.holders import HELD_LEASES
 from txpool.log.lease import Lease, key_of
 from txpool.log.locations import INCARNATION, LocationNotes
 from txpool.log.server import LogConnection, LogServer
@@ -35,16 +35,16 @@ from txpool.xid import new_incarnation, split_gtrid
 
 logger = logging.getLogger("txpool")
 
-#: As `nodes`: all that share the log.
+#: For `nodes`: all that share the log.
 EVERY_NODE: Final = "*"
 
-_FORGOTTEN = 100  # decisions that are forgotten in one round trip
+_FORGET_BATCH = 100  # how many decisions are forgotten in one round trip
 
 _RECORD = """INSERT INTO txpool_decisions (gtrid, branches, made) SELECT %s, %s, %s FROM txpool_incarnations
     WHERE name = %s AND fenced = 0 FOR SHARE ON CONFLICT DO NOTHING"""
 _ABORT = """INSERT INTO txpool_decisions AS met (gtrid, branches, made) VALUES (%s, NULL, %s)
     ON CONFLICT (gtrid) DO UPDATE SET made = met.made RETURNING branches IS NULL"""
-_KEPT = "SELECT branches IS NULL FROM txpool_decisions WHERE gtrid = %s"
+_RESOLUTION = "SELECT branches IS NULL FROM txpool_decisions WHERE gtrid = %s"
 _FORGET = """WITH pointers AS (DELETE FROM txpool_pointers WHERE gtrid = ANY(%(gtrids)s))
     DELETE FROM txpool_decisions WHERE gtrid = ANY(%(gtrids)s) AND branches IS NOT NULL"""
 _PURGE = """WITH pointers AS (DELETE FROM txpool_pointers WHERE gtrid = ANY(%(gtrids)s)),
@@ -66,10 +66,10 @@ _REVIVE = """WITH back AS (DELETE FROM txpool_expired
     RETURNING fenced"""
 _IS_FENCED = """SELECT 1 FROM txpool_incarnations WHERE name = %(name)s AND fenced > 0
     UNION ALL SELECT 1 FROM txpool_expired WHERE name = %(name)s"""
-_INCARNATIONS: Final = f"""WITH {HELD} SELECT name, fenced, fenced = 0 AND lease IN (TABLE held)
+_INCARNATIONS: Final = f"""WITH {HELD_LEASES} SELECT name, fenced, fenced = 0 AND lease IN (TABLE held)
     FROM txpool_incarnations WHERE %(every)s OR node = ANY(%(nodes)s)"""  # noqa: S608 - a constant
 _NODES = "SELECT node FROM txpool_incarnations UNION SELECT node FROM txpool_expired"
-_NOTE = """INSERT INTO txpool_heuristics (gtrid, bqual, datasource, decided, ended, noted)
+_RECORD_HEURISTIC = """INSERT INTO txpool_heuristics (gtrid, bqual, datasource, decided, ended, noted)
     VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"""
 _DISMISS = "DELETE FROM txpool_heuristics WHERE gtrid = %s AND bqual = coalesce(%s, bqual)"
 _HEURISTICS = "SELECT gtrid, bqual, datasource, decided, ended, noted FROM txpool_heuristics ORDER BY gtrid, bqual"
@@ -78,8 +78,8 @@ _HEURISTICS = "SELECT gtrid, bqual, datasource, decided, ended, noted FROM txpoo
 class SqlLog(SqlSideRecords, LocationNotes):
     """A DecisionLog in a PostgreSQL database. Thread-safe; a forked child goes on with an incarnation of its own.
 
-    `incarnations` and `fence` know those of `nodes` alone: this node's own, unless others are listed, or all by "*".
-    What waits for another's write longer than `lock_timeout` (seconds) is a LogError: not known now.
+    `incarnations` and `fence` know only those of `nodes`: this node's own, unless others are listed, or all by "*".
+    Waiting for another's write for longer than `lock_timeout` (seconds) is a LogError.
     Errors: LogError where nothing was written, LogUnknown where that is not known.
     """
 
@@ -95,23 +95,23 @@ class SqlLog(SqlSideRecords, LocationNotes):
         lock_timeout: float = 10.0,
     ) -> None:
         self._node = node
-        asked = (node,) if nodes is None else tuple(nodes)
-        self._named = frozenset(asked) - {EVERY_NODE} or frozenset({node})
-        self._asked = {"every": EVERY_NODE in asked, "nodes": list(asked)}
+        ours = (node,) if nodes is None else tuple(nodes)
+        self._listed_nodes = frozenset(ours) - {EVERY_NODE} or frozenset({node})
+        self._node_filter = {"every": EVERY_NODE in ours, "nodes": list(ours)}
         self._server = LogServer(url, user=user, password=password, lock_timeout=lock_timeout)
         self._name = self._server.name
         self._sessions = Sessions(self._server)
         self._forgotten: deque[str] = deque()
-        self._fenced = ""  # the own incarnation's name, once it was found fenced
-        self._quiet = False
+        self._fenced_name = ""  # our own incarnation's name, once a write was refused since it is fenced
+        self._paused = False
         self._noted = set()
         if create:
             with self._sessions.connecting():
                 self._server.create()
         with self._sessions.session():
-            pass  # it is there, and it is the right one
+            pass  # opening a connection verifies the log
         with forks.opening(self):
-            self._birth = threading.Lock()
+            self._registering = threading.Lock()
             self._current: Lease | None = None
 
     @property
@@ -120,17 +120,17 @@ class SqlLog(SqlSideRecords, LocationNotes):
 
     @property
     def incarnation(self) -> str:
-        own = self._current
-        if own is None or self._stale(own):
-            with self._birth:
-                own = self._current
-                if own is None or self._stale(own):
-                    own = self._register(own)
-        return own.name
+        current = self._current
+        if current is None or self._must_register(current):
+            with self._registering:
+                current = self._current
+                if current is None or self._must_register(current):
+                    current = self._register(current)
+        return current.name
 
     def nodes(self) -> frozenset[str]:
-        found = self._sessions.read(_NODES) if self._asked["every"] else []
-        return self._named.union(node for (node,) in found)
+        found = self._sessions.read(_NODES) if self._node_filter["every"] else []
+        return self._listed_nodes.union(node for (node,) in found)
 
     def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         row = gtrid, encode(branches), time.time(), split_gtrid(gtrid).incarnation
@@ -138,16 +138,16 @@ class SqlLog(SqlSideRecords, LocationNotes):
             failpoints.hit("log.record")
         try:
             with self._sessions.session() as raw:
-                made = raw.execute(_RECORD, row, prepare=True).rowcount == 1
-                kept = None if made else _kept(raw, gtrid)
+                inserted = raw.execute(_RECORD, row, prepare=True).rowcount == 1
+                resolution = None if inserted else _resolution(raw, gtrid)
         except LogUnknown:
             raise
         except LogError as failure:
             raise Refused(f"{gtrid} was not decided, and rolls back: {failure}") from failure
-        if kept is Resolution.COMMITTED:
+        if resolution is Resolution.COMMITTED:
             raise LogError(f"{gtrid} is decided already, and commits")
-        if not made:
-            raise Refused(f"{gtrid} was not decided, and rolls back: {self._refusal(kept, gtrid)}")
+        if not inserted:
+            raise Refused(f"{gtrid} was not decided, and rolls back: {self._refusal(resolution, gtrid)}")
         if failpoints.armed:
             failpoints.hit("log.recorded")
 
@@ -158,10 +158,10 @@ class SqlLog(SqlSideRecords, LocationNotes):
         return Resolution.ABORTED if aborted else Resolution.COMMITTED
 
     def forget(self, gtrid: str) -> None:
-        """Forget the decision with others, in one round trip; never an error: recovery does it again."""
+        """Forget the decision with others, in one round trip. Never an error: recovery does it again."""
         self._forgotten.append(gtrid)
-        if len(self._forgotten) >= _FORGOTTEN:
-            with suppress(LogError):  # it goes with the next batch
+        if len(self._forgotten) >= _FORGET_BATCH:
+            with suppress(LogError):  # the next batch includes it
                 self.flush()
 
     def flush(self) -> None:
@@ -177,25 +177,26 @@ class SqlLog(SqlSideRecords, LocationNotes):
                 raise
 
     def point(self, gtrid: str, datasource: str) -> None:
-        held = gtrid, None, time.time(), split_gtrid(gtrid).incarnation
+        row = gtrid, None, time.time(), split_gtrid(gtrid).incarnation
         refused = f"{gtrid} cannot be decided by {datasource}, and rolls back: "
-        decider, kept = "", None
-        # The decision's key is held meanwhile, under the decision's conditions: an abort record waits, or is met.
+        decider, resolution = "", None
+        # Meanwhile a row holds the decision's key, under the decision's conditions: so an abort record waits for this,
+        # or is found by it.
         with self._sessions.session() as raw, raw.transaction():
-            if raw.execute(_RECORD, held).rowcount == 1:
+            if raw.execute(_RECORD, row).rowcount == 1:
                 (decider,) = raw.execute(_POINT, (gtrid, datasource)).fetchone() or ("",)
                 raw.execute(_DELETE_DECISION, (gtrid,))
             else:
-                kept = _kept(raw, gtrid)
+                resolution = _resolution(raw, gtrid)
         if not decider:
-            raise Refused(refused + self._refusal(kept, gtrid))
+            raise Refused(refused + self._refusal(resolution, gtrid))
         if decider != datasource:
             raise Refused(f"{refused}{decider} decides it")
 
     def fence(self, incarnation: str) -> None:
-        asked = self._asked | {"name": incarnation}
-        # One that has expired is brought back; who comes second to that finds it where it was.
-        if not any(self._sessions.run(statement, asked) for statement in (_FENCE, _REVIVE, _FENCE)):
+        parameters = self._node_filter | {"name": incarnation}
+        # An expired incarnation is moved back; where another process has just done so, the second _FENCE finds it.
+        if not any(self._sessions.run(statement, parameters) for statement in (_FENCE, _REVIVE, _FENCE)):
             raise LogError(
                 f"incarnation {incarnation} was never registered in {self._name}, or is of a node that is not ours to "
                 f"recover: its branches are left alone"
@@ -226,12 +227,12 @@ class SqlLog(SqlSideRecords, LocationNotes):
         return dict(self._sessions.read("SELECT gtrid, datasource FROM txpool_pointers"))
 
     def incarnations(self) -> dict[str, IncarnationState]:
-        """Every incarnation that the nodes asked for have ever registered, with its life tested now."""
-        rows = self._sessions.read(_INCARNATIONS, self._asked)
+        """Every incarnation that our nodes have registered, with its state tested now."""
+        rows = self._sessions.read(_INCARNATIONS, self._node_filter)
         return {name: _state(fenced, held) for name, fenced, held in rows}
 
     def record_heuristic(self, heuristic: Heuristic) -> None:
-        self._sessions.run(_NOTE, astuple(heuristic))
+        self._sessions.run(_RECORD_HEURISTIC, astuple(heuristic))
 
     def heuristics(self) -> list[Heuristic]:
         return [Heuristic(*row) for row in self._sessions.read(_HEURISTICS)]
@@ -243,12 +244,12 @@ class SqlLog(SqlSideRecords, LocationNotes):
         self._sessions.run(_PURGE, {"gtrids": list(gtrids)})
 
     def close(self) -> None:
-        with self._birth:
+        with self._registering:
             try:
                 self.flush()
             except LogError as error:
-                left = plural(len(self._forgotten), "finished decision")
-                logger.warning("%s: deleting %s is left to recovery: %s", self._name, left, error)
+                count = plural(len(self._forgotten), "finished decision")
+                logger.warning("%s: deleting %s is left to recovery: %s", self._name, count, error)
             finally:
                 self._sessions.close()
                 if self._current is not None:
@@ -256,15 +257,15 @@ class SqlLog(SqlSideRecords, LocationNotes):
                     self._current = None
 
     def before_fork(self) -> None:
-        """Let no lease be on its way, since the child would keep a copy of its socket that nobody knows of."""
-        self._quiet = self._birth.acquire(timeout=forks.WAIT)
+        """Wait until no lease is being taken, since the child would keep a copy of its socket for ever."""
+        self._paused = self._registering.acquire(timeout=forks.WAIT)
 
     def after_fork_in_parent(self) -> None:
-        if self._quiet:
-            self._birth.release()
+        if self._paused:
+            self._registering.release()
 
     def after_fork_in_child(self) -> None:
-        self._birth = threading.Lock()
+        self._registering = threading.Lock()
         self._forgotten = deque()
         if self._current is not None:
             self._current.disown()
@@ -273,38 +274,39 @@ class SqlLog(SqlSideRecords, LocationNotes):
     def __repr__(self) -> str:
         return f"<SqlLog of node {self._node}: {self._name}>"
 
-    def _stale(self, own: Lease) -> bool:
-        return own.name == self._fenced or not own.held()
+    def _must_register(self, current: Lease) -> bool:
+        return current.name == self._fenced_name or not current.held()
 
     def _register(self, old: Lease | None) -> Lease:
-        """Take a new name: its lease first, then durably the name, together with the fence of the old one."""
+        """Become a new incarnation: take its lease, then publish its name durably, and fence the old one."""
         with self._sessions.connecting():
-            own = Lease(self._server, self._node, new_incarnation())
+            new = Lease(self._server, self._node, new_incarnation())
         try:
-            row = {"name": own.name, "node": self._node, "lease": key_of(own.name), "old": old.name if old else None}
+            row = {"name": new.name, "node": self._node, "lease": key_of(new.name), "old": old.name if old else None}
             self._sessions.run(_PUBLISH, row | {"kind": INCARNATION, "format": FORMAT, "now": time.time()})
         except BaseException:
-            own.close()  # if the name was published after all, it is dead, and may be fenced
+            new.close()  # if the name was published after all, it is dead, and may be fenced
             raise
-        # What was noted under the former name may have been retired since that was fenced.
-        self._current, self._noted = own, set()
+        # Location notes may have been retired since the old incarnation was fenced.
+        self._current, self._noted = new, set()
         if old is not None:
             old.close()
-        return own
+        return new
 
-    def _refusal(self, kept: Resolution | None, gtrid: str) -> str:
-        """Why the store has refused; takes note where the own incarnation was fenced."""
-        if kept is not None:
-            return f"the log has it as {kept.value}"
+    def _refusal(self, resolution: Resolution | None, gtrid: str) -> str:
+        """Why the store has refused. Remembers where our own incarnation is fenced."""
+        if resolution is not None:
+            return f"the log has it as {resolution.value}"
         incarnation = split_gtrid(gtrid).incarnation
-        own = self._current
-        if own is not None and own.name == incarnation:
-            self._fenced = incarnation
+        current = self._current
+        if current is not None and current.name == incarnation:
+            self._fenced_name = incarnation
         return f"incarnation {incarnation} was fenced by recovery, or is not registered in {self._name}"
 
 
-def _kept(raw: LogConnection, gtrid: str) -> Resolution | None:
-    row = raw.execute(_KEPT, (gtrid,)).fetchone()
+def _resolution(raw: LogConnection, gtrid: str) -> Resolution | None:
+    """How the gtrid stands in the log; None where it has neither a decision nor an abort record."""
+    row = raw.execute(_RESOLUTION, (gtrid,)).fetchone()
     if row is None:
         return None
     return Resolution.ABORTED if row[0] else Resolution.COMMITTED

@@ -1,8 +1,8 @@
 """The embedded decision log: SQLite in WAL mode with `synchronous=FULL`, shared by the processes of one node.
 
 A fence and a decision of one incarnation are ordered by the store: each is a conditional statement in a transaction
-that holds SQLite's one write lock. What must be durable again is changed (`touched`, `fenced`), since SQLite writes
-nothing for an update that changes nothing.
+that holds SQLite's one write lock. To make a row durable again, `touched` or `fenced` is changed in it, since SQLite
+writes nothing for an update that changes nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from txpool.log.side_records import SqliteSideRecords
 from txpool.resources.base import BranchRecord, Refused, Resolution, decode, encode
 from txpool.xid import new_incarnation, split_gtrid
 
-_FORGOTTEN = 1000  # decisions that may wait to be forgotten before they get a transaction of their own
+_FORGET_BATCH = 1000  # how many decisions wait to be forgotten before that gets a transaction of its own
 
 _RECORD = """INSERT INTO decisions (gtrid, branches, made) SELECT ?, ?, ? FROM incarnations
     WHERE name = ? AND fenced = 0 ON CONFLICT DO NOTHING"""
@@ -40,7 +40,8 @@ _POINT = """INSERT INTO pointers (gtrid, datasource) SELECT ?1, ?2 FROM incarnat
 _IS_FENCED = """SELECT 1 FROM incarnations WHERE name = ?1 AND fenced > 0
     UNION ALL SELECT 1 FROM expired WHERE name = ?1"""
 _FINISH = """INSERT INTO finished (gtrid) VALUES (?) ON CONFLICT (gtrid) DO UPDATE SET touched = touched + 1"""
-_NOTE = "INSERT OR IGNORE INTO heuristics (gtrid, bqual, datasource, decided, ended, noted) VALUES (?, ?, ?, ?, ?, ?)"
+_RECORD_HEURISTIC = """INSERT OR IGNORE INTO heuristics (gtrid, bqual, datasource, decided, ended, noted)
+    VALUES (?, ?, ?, ?, ?, ?)"""
 _DISMISS = "DELETE FROM heuristics WHERE gtrid = ?1 AND bqual = coalesce(?2, bqual)"
 _HEURISTICS = "SELECT gtrid, bqual, datasource, decided, ended, noted FROM heuristics ORDER BY gtrid, bqual"
 
@@ -55,13 +56,13 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
         self._node = node
         self._folder = LogFolder(Path(path))
         self._group = GroupCommit(
-            f"the decision log {self._folder.path}", partial(self._folder.connect, node), self._folder.release
+            f"the decision log {self._folder.path}", partial(self._folder.connect, node), self._folder.release_reserve
         )
-        self._birth = threading.Lock()
+        self._registering = threading.Lock()
         self._noted = set()
         self._current: registry.IncarnationLock | None = None
-        self._fenced = ""  # the own incarnation's name, once it was found fenced
-        self._quiet = False
+        self._fenced_name = ""  # our own incarnation's name, once a write was refused since it is fenced
+        self._paused = False
         with forks.opening(self):
             if create:
                 self._folder.create(node)
@@ -78,13 +79,13 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
 
     @property
     def incarnation(self) -> str:
-        own = self._current
-        if own is None or self._stale(own):
-            with self._birth:
-                own = self._current
-                if own is None or self._stale(own):
-                    own = self._register(own)
-        return own.name
+        current = self._current
+        if current is None or self._must_register(current):
+            with self._registering:
+                current = self._current
+                if current is None or self._must_register(current):
+                    current = self._register(current)
+        return current.name
 
     def nodes(self) -> frozenset[str]:
         return frozenset({self._node})
@@ -110,11 +111,11 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
         return self._group.write(partial(_abort, gtrid))
 
     def forget(self, gtrid: str) -> None:
-        """Forget the decision with a later write, at no fsync of its own; never an error: recovery does it again."""
-        if self._group.later(partial(_forget, gtrid)) >= _FORGOTTEN:
-            with suppress(LogError):  # what waits is carried by the next write that succeeds
+        """Forget the decision with a later write, without an fsync of its own. Never an error: recovery retries."""
+        if self._group.defer(partial(_forget, gtrid)) >= _FORGET_BATCH:
+            with suppress(LogError):  # the next write that succeeds does it
                 self.flush()
-        # Looked at here, where nobody waits for a decision: an open file takes them for as long as it is open.
+        # Checked here, where no caller waits for a decision: an open file can be written also after it was moved.
         if not self._folder.is_in_place():
             self._group.abandon("the log was moved away or replaced while it was in use")
 
@@ -165,7 +166,7 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
         return {name: self._state(name, fenced) for name, fenced in rows}
 
     def record_heuristic(self, heuristic: Heuristic) -> None:
-        self._group.write(lambda db: db.execute(_NOTE, astuple(heuristic)))
+        self._group.write(lambda db: db.execute(_RECORD_HEURISTIC, astuple(heuristic)))
 
     def heuristics(self) -> list[Heuristic]:
         return [Heuristic(*row) for row in self._read(_HEURISTICS)]
@@ -177,7 +178,7 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
         self._group.write(partial(_purge, [(gtrid,) for gtrid in gtrids]))
 
     def close(self) -> None:
-        with self._birth:
+        with self._registering:
             try:
                 self._group.close()
             finally:
@@ -186,41 +187,41 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
                     self._current = None
 
     def before_fork(self) -> None:
-        """Let no thread of ours be in SQLite, or in the middle of a birth, while the process is copied."""
-        self._quiet = self._birth.acquire(timeout=forks.WAIT)
-        if self._quiet and not self._group.pause():
-            self._birth.release()
-            self._quiet = False
+        """Wait until no thread is in SQLite or registers an incarnation, and keep it so while the process is copied."""
+        self._paused = self._registering.acquire(timeout=forks.WAIT)
+        if self._paused and not self._group.pause():
+            self._registering.release()
+            self._paused = False
 
     def after_fork_in_parent(self) -> None:
-        if self._quiet:
+        if self._paused:
             self._group.resume()
-            self._birth.release()
+            self._registering.release()
 
     def after_fork_in_child(self) -> None:
-        self._birth = threading.Lock()
-        self._group.restart(self._quiet)
+        self._registering = threading.Lock()
+        self._group.restart(self._paused)
         if self._current is not None:
             self._current.disown()
             self._current = None
 
-    def _stale(self, own: registry.IncarnationLock) -> bool:
-        return own.name == self._fenced or bool(self._group.poison)
+    def _must_register(self, current: registry.IncarnationLock) -> bool:
+        return current.name == self._fenced_name or bool(self._group.poison)
 
     def _register(self, old: registry.IncarnationLock | None) -> registry.IncarnationLock:
-        """Take a new name: its lock first, then durably the name, together with the fence of the old one."""
-        own = registry.IncarnationLock(self._folder.incarnations, new_incarnation())
+        """Become a new incarnation: take its lock, then publish its name durably, and fence the old one."""
+        new = registry.IncarnationLock(self._folder.incarnations, new_incarnation())
         try:
-            self._group.write(partial(_publish, own.name, old.name if old else None))
+            self._group.write(partial(_publish, new.name, old.name if old else None))
         except BaseException:
-            own.discard()  # if the name was published after all, it is dead, and may be fenced
+            new.discard()  # if the name was published after all, it is dead, and may be fenced
             raise
-        # What was noted under the former name may have been retired since that was fenced.
-        self._current, self._noted, self._group.poison = own, set(), ""
+        # Location notes may have been retired since the old incarnation was fenced.
+        self._current, self._noted, self._group.poison = new, set(), ""
         if old is not None:
             old.release()
             registry.remove(self._folder.incarnations, old.name)
-        return own
+        return new
 
     def _decide(self, gtrid: str, incarnation: str, branches: str, db: sqlite3.Connection) -> Exception | None:
         refused = f"{gtrid} was not decided, and rolls back: "
@@ -230,10 +231,10 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
             return Refused(f"{refused}the disk of {self._folder.path} is full")
         if db.execute(_RECORD, (gtrid, branches, time.time(), incarnation)).rowcount == 1:
             return None
-        kept = _kept(db, gtrid)
-        if kept is Resolution.COMMITTED:
+        resolution = _resolution(db, gtrid)
+        if resolution is Resolution.COMMITTED:
             return LogError(f"{gtrid} is decided already, and commits")
-        return Refused(refused + self._refusal(kept, incarnation))
+        return Refused(refused + self._refusal(resolution, incarnation))
 
     def _point(self, gtrid: str, incarnation: str, datasource: str, db: sqlite3.Connection) -> Exception | None:
         refused = f"{gtrid} cannot be decided by {datasource}, and rolls back: "
@@ -244,15 +245,15 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
         other = db.execute("SELECT datasource FROM pointers WHERE gtrid = ?", (gtrid,)).fetchone()
         if other is not None and other[0] != datasource:
             return Refused(f"{refused}{other[0]} decides it")
-        return Refused(refused + self._refusal(_kept(db, gtrid), incarnation))
+        return Refused(refused + self._refusal(_resolution(db, gtrid), incarnation))
 
-    def _refusal(self, kept: Resolution | None, incarnation: str) -> str:
-        """Why the store has refused; takes note where the own incarnation was fenced."""
-        if kept is not None:
-            return f"the log has it as {kept.value}"
-        own = self._current
-        if own is not None and own.name == incarnation:
-            self._fenced = incarnation
+    def _refusal(self, resolution: Resolution | None, incarnation: str) -> str:
+        """Why the store has refused. Remembers where our own incarnation is fenced."""
+        if resolution is not None:
+            return f"the log has it as {resolution.value}"
+        current = self._current
+        if current is not None and current.name == incarnation:
+            self._fenced_name = incarnation
         return f"incarnation {incarnation} was fenced by recovery, or is not registered in {self._folder.path}"
 
     def _state(self, name: str, fenced: int) -> IncarnationState:
@@ -263,10 +264,11 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
 
 def _abort(gtrid: str, db: sqlite3.Connection) -> Resolution:
     db.execute(_ABORT, (gtrid, time.time()))
-    return _kept(db, gtrid) or Resolution.ABORTED
+    return _resolution(db, gtrid) or Resolution.ABORTED
 
 
-def _kept(db: sqlite3.Connection, gtrid: str) -> Resolution | None:
+def _resolution(db: sqlite3.Connection, gtrid: str) -> Resolution | None:
+    """How the gtrid stands in the log; None where it has neither a decision nor an abort record."""
     row = db.execute("SELECT branches IS NULL FROM decisions WHERE gtrid = ?", (gtrid,)).fetchone()
     if row is None:
         return None
@@ -287,13 +289,13 @@ def _publish(name: str, old: str | None, db: sqlite3.Connection) -> None:
     if old is not None:
         _fence(old, db)
     db.execute("INSERT INTO incarnations (name) VALUES (?)", (name,))
-    memo = SideRecord(INCARNATION, name, FORMAT, time.time())
-    db.execute("INSERT INTO memos (kind, name, text, made) VALUES (?, ?, ?, ?)", astuple(memo))
+    record = SideRecord(INCARNATION, name, FORMAT, time.time())
+    db.execute("INSERT INTO memos (kind, name, text, made) VALUES (?, ?, ?, ?)", astuple(record))
 
 
 def _fence(name: str, db: sqlite3.Connection) -> bool:
     if db.execute("UPDATE incarnations SET fenced = fenced + 1 WHERE name = ?", (name,)).rowcount == 1:
         return True
-    # One that has expired is brought back.
+    # An expired incarnation is moved back.
     db.execute("INSERT INTO incarnations (name, fenced) SELECT name, 1 FROM expired WHERE name = ?", (name,))
     return db.execute("DELETE FROM expired WHERE name = ?", (name,)).rowcount == 1

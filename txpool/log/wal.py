@@ -1,4 +1,4 @@
-"""Damage in the middle of SQLite's write-ahead log, which SQLite itself passes over in silence.
+"""Damage in the middle of SQLite's write-ahead log, which SQLite itself ignores without an error.
 
 SQLite reads the log up to the first frame that is not whole, and drops what follows. After a crash that is right: the
 torn frames are those of the one transaction that was never synced. But each transaction is synced before the next
@@ -16,21 +16,21 @@ from pathlib import Path
 _HEADER = struct.Struct(">8I")  # magic, format, page size, checkpoint number, two salts, two checksums
 _FRAME = struct.Struct(">6I")  # page, pages after a commit or 0, two salts, two checksums
 
-#: How long to wait for another process's checkpoint, in seconds; one moves a few hundred pages.
-_PATIENCE = 10.0
+#: Seconds to wait for another process's checkpoint, which moves a few hundred pages.
+_CHECKPOINT_WAIT = 10.0
 
 
 def damaged(connection: sqlite3.Connection, database: Path) -> bool:
-    """Whether durable transactions follow the end of what SQLite recognizes of the write-ahead log.
+    """Whether durable transactions follow the frames that SQLite recognizes in the write-ahead log.
 
-    Other processes may write meanwhile: only what stays the same over two looks is taken for damage.
+    Other processes may write meanwhile: it is damage only where two inspections find the same.
     """
-    before = _look(connection, database)
-    return before[1] > 1 and before == _look(connection, database)
+    before = _inspect(connection, database)
+    return before[1] > 1 and before == _inspect(connection, database)
 
 
-def _look(connection: sqlite3.Connection, database: Path) -> tuple[int, int, bytes]:
-    """How many frames SQLite recognizes, how many commits follow in one piece, and the log's header."""
+def _inspect(connection: sqlite3.Connection, database: Path) -> tuple[int, int, bytes]:
+    """How many frames SQLite recognizes, how many consecutive commits follow them, and the log's header."""
     recognized = _recognized(connection)
     # Neither log.db nor log.db-shm may be opened here: closing them would drop this process's locks on them.
     with Path(f"{database}-wal").open("rb") as file:
@@ -44,10 +44,10 @@ def _look(connection: sqlite3.Connection, database: Path) -> tuple[int, int, byt
 
 
 def _commits(frames: Iterator[bytes], page_size: int, salts: list[int], order: str) -> int:
-    """The most commits among frames of this generation that were written one after the other.
+    """The largest number of commits among consecutive frames of this generation.
 
-    A transaction that failed, on a full disk or at its sync, may leave its end behind what has overwritten its
-    beginning. That is one commit, and no other goes on from its checksum.
+    A transaction that failed, on a full disk or at its sync, may leave its last frames behind those that have
+    overwritten its first ones. That is one commit, and the checksum of no other commit continues its own.
     """
     most = commits = 0
     before = (0, 0)
@@ -64,7 +64,7 @@ def _commits(frames: Iterator[bytes], page_size: int, salts: list[int], order: s
 
 
 def _checksum(content: bytes, before: tuple[int, int], order: str) -> tuple[int, int]:
-    """SQLite's own, which goes on from that of the frame before."""
+    """SQLite's checksum of a frame, which continues that of the frame before."""
     first, second = before
     words = iter(struct.unpack(f"{order}{len(content) // 4}I", content))
     for word, following in zip(words, words, strict=True):
@@ -74,12 +74,12 @@ def _checksum(content: bytes, before: tuple[int, int], order: str) -> tuple[int,
 
 
 def _recognized(connection: sqlite3.Connection) -> int:
-    """How many frames SQLite recognizes: it does not say while somebody else moves them into the database."""
-    deadline = time.monotonic() + _PATIENCE
+    """How many frames SQLite recognizes; waits while another process runs a checkpoint."""
+    deadline = time.monotonic() + _CHECKPOINT_WAIT
     while True:
         _, recognized, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         if recognized >= 0:
             return int(recognized)
         if time.monotonic() > deadline:
-            raise OSError(f"another process has been in a checkpoint for {_PATIENCE:g} s")
+            raise OSError(f"another process has been in a checkpoint for {_CHECKPOINT_WAIT:g} s")
         time.sleep(0.001)

@@ -313,11 +313,7 @@ MUTATIONS = (
     Mutation(
         "36c",
         "whoever is asked is taken for a reader",
-        (
-            Edit(
-                "txpool.tm.readers:Readers.find", "if not reading.await_answer():", "if reading.await_answer() is None:"
-            ),
-        ),
+        (Edit("txpool.tm.readers:Readers.find", "if not check.await_answer():", "if check.await_answer() is None:"),),
         scenario=replace(TWO, name="two, asked", asked=True),
     ),
     Mutation(

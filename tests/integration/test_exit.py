@@ -202,7 +202,7 @@ except txpool.TransactionInDoubt:
 assert get_manager().in_doubt == 1
 """,
     )
-    assert "is settled now: committed" in said
+    assert "is resolved now: committed" in said
     assert LEFT not in said
     assert_nothing_left(any_site, 1)
 
@@ -360,7 +360,7 @@ print(tx.gtrid, file=sys.stderr)
 """,
     )
     gtrid = said.split()[0]
-    assert f"{gtrid} is not at its end" in said
+    assert f"{gtrid} has not ended" in said
     assert "Traceback" not in said
     assert site.marks() == []
     assert len(site.databases.prepared()) == 2

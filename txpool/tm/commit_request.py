@@ -1,4 +1,4 @@
-"""What a coordinator is given, and what it gives back: a global transaction's parts, and its end."""
+"""The input and the result of a coordinator: a transaction's branches, and how it ended."""
 
 from __future__ import annotations
 
@@ -27,41 +27,42 @@ class CommitRequest:
 
     gtrid: str
     branches: list[OpenBranch] = field(default_factory=list)
-    #: Branches that a subordinate transaction has prepared elsewhere: they always get a decision.
+    #: Branches that subordinate transactions have prepared elsewhere: they always get a decision.
     adopted: Sequence[Branch] = ()
     marked: MarkedBranch | None = None
-    #: The last resource: committed, without a mark, once all others have prepared. Not safe over a crash just there.
+    #: The last resource: committed, without a mark, once all others have prepared. Not safe if a crash comes then.
     last: OpenBranch | None = None
-    #: Something of this gtrid may still appear (a Spark attempt that nobody has heard of).
+    #: Late branches of this gtrid may still appear prepared (of a Spark attempt that has not reported).
     late_branches: bool = False
-    #: Why it must not commit (timed out, rollback-only), asked once more just before the decision.
+    #: Returns why it must not commit (timed out, rollback-only), or None; called last just before the decision.
     rollback_cause: Callable[[], BaseException | None] = lambda: None
-    #: What is kept with the decision for people and for traces.
+    #: Kept with the decision, for people and for traces.
     annotations: Mapping[str, str] | None = None
 
 
 @dataclass(slots=True)
 class Result:
-    """The outcome, and all that an error message or an operator wants to know of it."""
+    """The outcome, and its details for error messages and operators."""
 
     outcome: Outcome
     gtrid: str
+    #: By datasource.
     branch_outcomes: dict[str, BranchOutcome] = field(default_factory=dict)
-    #: The first thing that went wrong.
+    #: The first error.
     cause: BaseException | None = None
     #: A KeyboardInterrupt or its like that arrived on the way, to be raised again once the protocol has ended.
     interrupt: BaseException | None = None
-    #: In doubt only: whether recovery, or a later attempt, can ever find the truth.
+    #: In doubt only: whether recovery, or a later attempt, can ever find out whether it has committed.
     resolvable: bool = True
-    #: The log has not been told yet what it may forget, or what is unaccounted for.
+    #: The log must still be told to forget the decision, or that something is unaccounted for.
     unreported: bool = False
 
     @property
     def complete(self) -> bool:
-        """Whether there is nothing left to do for a later attempt."""
+        """Whether no later attempt is needed."""
         return self.outcome is not Outcome.IN_DOUBT and not self.unreported
 
     @property
     def pending(self) -> list[str]:
-        """The datasources that have not answered: recovery asks them again."""
-        return [name for name, answer in self.branch_outcomes.items() if answer is BranchOutcome.UNKNOWN]
+        """The datasources whose branch outcome is unknown: recovery finishes them."""
+        return [name for name, outcome in self.branch_outcomes.items() if outcome is BranchOutcome.UNKNOWN]

@@ -1,11 +1,11 @@
-"""Transactions that nobody can end any more: each is rolled back by a thread of its own, and reported.
+"""Dropped transactions, which nobody can end any more: each is rolled back by a thread of its own, and reported.
 
 A transaction is dropped when its last reference goes: with the context of a thread that has ended, with an abandoned
-coroutine, or by who suspended it and lost it. That is heard in a finaliser, which may strike inside any lock, so it
-does no more than start the thread. An abandoned generator leaves its block in one, too.
+coroutine, or in code that suspended it and lost it. Its finaliser may run while its thread holds any lock, so it only
+starts the thread that rolls back. An abandoned generator leaves its block in a finaliser, too.
 
-Whatever refers to a transaction for as long as that lives refers to it weakly: only then its last reference goes at
-once, rather than at the garbage collector's hour.
+What a transaction refers to must refer to it weakly. Only so its last reference goes at once, and not when the garbage
+collector runs.
 """
 
 from __future__ import annotations
@@ -29,28 +29,32 @@ logger = logging.getLogger("txpool")
 #: Where a transaction was begun: the code, and the instruction in it. The line is looked up when somebody asks.
 Origin = tuple[CodeType, int]
 
-#: The parts of open transactions, by the transaction's id: no collector finds a connection while it is to roll back.
-_held: dict[int, object] = {}
-#: What a forked child must never collect.
+#: The enlistments and branches of open transactions, by the id of the transaction. The references keep them from the
+#: garbage collector until a dropped transaction has rolled back.
+_parts: dict[int, object] = {}
+#: Kept for ever by a forked child: were they collected, the parent's connections would be closed.
 _inherited: list[object] = []
-#: Those that are being rolled back; a lock is released at the end of each.
+#: A lock for each transaction that is being rolled back, released when that has ended.
 _rolling_back: list[_thread.LockType] = []
 _closed = False
 
 
 def hold(transaction: Transaction, *parts: object) -> None:
-    """It has parts now: they outlive it, until `let_go`."""
-    _held[id(transaction)] = parts
+    """Keep these parts of a transaction, also after it is dropped, until `release`."""
+    _parts[id(transaction)] = parts
 
 
 def release(transaction: Transaction) -> None:
-    """It has ended."""
-    _held.pop(id(transaction), None)
+    """The transaction has ended: its parts need not be kept."""
+    _parts.pop(id(transaction), None)
 
 
 def roll_back_abandoned(transaction: Transaction) -> None:
-    """Have it rolled back and reported; from a finaliser, too. Nothing in a forked child, or when the program ends."""
-    # The collector finds a generator and its transaction together, and calls the finalisers of both.
+    """Have the transaction rolled back and reported by a thread. May be called in a finaliser.
+
+    Does nothing in a forked child, or when the program ends.
+    """
+    # Where the collector finds a generator together with its transaction, the finalisers of both come here.
     if _closed or transaction.abandoned or transaction.of_parent_process:
         return
     transaction.abandoned = True
@@ -58,9 +62,9 @@ def roll_back_abandoned(transaction: Transaction) -> None:
     done.acquire()
     _rolling_back.append(done)
     try:
-        # No threading.Thread: to start one takes locks that this very thread may hold.
+        # No threading.Thread: starting one takes locks that this thread may hold.
         _thread.start_new_thread(_roll_back, (transaction, done))
-    except RuntimeError:  # no thread is to be had, or the program ends: the pool's own care for what is lost has it
+    except RuntimeError:  # no thread can be started: the pool closes the connections, which rolls back
         _rolling_back.remove(done)
         release(transaction)
 
@@ -88,7 +92,7 @@ def _roll_back(transaction: Transaction, done: _thread.LockType) -> None:
 
 
 def close(timeout: float) -> None:
-    """The program ends: wait for what is rolling back, and leave everything else to the end of the process."""
+    """When the program ends: wait `timeout` seconds for rollbacks that have begun; begin no others."""
     global _closed
     _closed = True
     until = monotonic() + timeout
@@ -96,24 +100,24 @@ def close(timeout: float) -> None:
         done.acquire(timeout=max(until - monotonic(), 0))
 
 
-def require_not_abandoned(former: Transaction | None) -> None:
-    """ProgrammingError where work of one that was given up goes on here, and would begin another for its rest."""
-    if former is not None and former.abandoned:
+def require_not_abandoned(ambient: Transaction | None) -> None:
+    """ProgrammingError where the ambient transaction was abandoned: its work would go on in a new transaction."""
+    if ambient is not None and ambient.abandoned:
         raise ProgrammingError(
-            f"{former.gtrid}, which is ambient here, was given up and rolls back: its work cannot go on in another "
+            f"{ambient.gtrid}, which is ambient here, was given up and rolls back: its work cannot go on in another "
             "transaction. Nothing was done"
         )
 
 
-def holding(datasources: list[str], prepared: int) -> str:
-    """What a transaction with these parts holds, for people; empty where that is nothing."""
+def describe_parts(datasources: list[str], prepared: int) -> str:
+    """The parts that a transaction holds, for people; empty where there are none."""
     connections = f"a connection of {' and of '.join(datasources)}" if datasources else ""
     branches = f"{prepared} prepared branches of tasks" if prepared else ""
     return " and ".join(filter(None, (connections, branches)))
 
 
 def line_of(origin: Origin | None) -> str:
-    """Where that is, for people."""
+    """The file and line of an origin, for people."""
     if origin is None:
         return "a place that is not known"
     code, instruction = origin
@@ -122,9 +126,9 @@ def line_of(origin: Origin | None) -> str:
 
 
 def _after_fork_in_child() -> None:
-    global _held, _rolling_back
-    _inherited.append(_held)
-    _held, _rolling_back = {}, []
+    global _parts, _rolling_back
+    _inherited.append(_parts)
+    _parts, _rolling_back = {}, []
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,4 +1,4 @@
-"""Who may take part in one transaction: what could not be kept atomic is refused, and nothing has changed then."""
+"""Which datasources may take part in one transaction together. What would not be atomic is refused; nothing changes."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ def require_atomic(
     gtrid: str, others: Sequence[DataSource], datasource: DataSource, *, adopted: bool, logged: bool
 ) -> None:
     """ProgrammingError where a datasource cannot join the others, or prepared branches that were `adopted`."""
-    everyone = [*others, datasource]
-    alone = next((each for each in everyone if each.mode == "local"), None)
-    unprepared = [each for each in everyone if each.mode in ("cmr", "last-resource")]
-    why = None
-    if alone is not None and (others or adopted):
-        why = f"{alone.name} (mode=local) can neither prepare nor be marked, so it must be alone. Give it mode=cmr"
+    datasources = [*others, datasource]
+    local = next((each for each in datasources if each.mode == "local"), None)
+    unprepared = [each for each in datasources if each.mode in ("cmr", "last-resource")]
+    reason = None
+    if local is not None and (others or adopted):
+        reason = f"{local.name} (mode=local) can neither prepare nor be marked, so it must be alone. Give it mode=cmr"
     elif len(unprepared) > 1:
         first, second = unprepared[-2:]
-        why = (
+        reason = (
             f"{first.name} (mode={first.mode}) and {second.name} (mode={second.mode}) cannot prepare, and only one "
             "such datasource can be in a transaction"
         )
     elif (others or adopted) and not logged:
-        why = f"it is the second one, and two need a decision log. {WRITE_A_LOG}"
-    if why is not None:
+        reason = f"it is the second one, and two need a decision log. {WRITE_A_LOG}"
+    if reason is not None:
         raise ProgrammingError(
-            f"datasource {datasource.name} cannot join {gtrid}: {why}. The transaction is as it was."
+            f"datasource {datasource.name} cannot join {gtrid}: {reason}. The transaction is as it was."
         )
 
 
 def require_adoptable(gtrid: str, others: Sequence[DataSource], *, logged: bool) -> None:
-    """ProgrammingError where branches that were prepared elsewhere cannot be decided with these."""
+    """ProgrammingError where branches that were prepared elsewhere cannot commit atomically with these datasources."""
     if not logged:
         raise ProgrammingError(f"{gtrid} cannot take over prepared branches: that needs a decision log. {WRITE_A_LOG}")
-    alone = next((each for each in others if each.mode == "local"), None)
-    if alone is not None:
+    local = next((each for each in others if each.mode == "local"), None)
+    if local is not None:
         raise ProgrammingError(
-            f"{gtrid} cannot take over prepared branches: {alone.name} (mode=local) is in it, which can neither "
-            "prepare nor be marked, so it must be alone. Give it mode=cmr"
+            f"{gtrid} cannot take over prepared branches: {local.name} (mode=local) takes part in it, which can "
+            "neither prepare nor be marked, so it must be alone. Give it mode=cmr"
         )
 
 
 def require_same(gtrid: str, here: DataSource, other: DataSource) -> None:
-    """Two datasources of one name may be one file that was read twice, and no more. ProgrammingError."""
+    """ProgrammingError unless two datasources of one name have the same url, as when a file was read twice."""
     if here.url != other.url:
         raise ProgrammingError(
             f"{gtrid}: two datasources are called {here.name}, {here.url} and {other.url}, and a transaction knows "

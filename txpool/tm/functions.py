@@ -1,4 +1,4 @@
-"""Which functions can be transactions."""
+"""Which functions `@transactional` can decorate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from txpool.errors import ProgrammingError
 
 
 def require_function(function: Any) -> str:
-    """What to call it. ProgrammingError for what cannot be a transaction."""
+    """The function's name. ProgrammingError where it cannot be decorated."""
     name = str(getattr(function, "__qualname__", function))
     if isinstance(function, classmethod | staticmethod | property):
         kind = type(function).__name__
@@ -30,5 +30,5 @@ def require_function(function: Any) -> str:
 
 
 def is_coroutine_function(function: Any) -> bool:
-    """An object that is called counts by what its call is."""
+    """Whether it is a coroutine function, or an object whose `__call__` is one."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)

@@ -1,4 +1,4 @@
-"""What goes with a transaction's life: values of which each has its own, and observers of its phases."""
+"""The life of a transaction for other code: transaction-scoped values, and observers of its phases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class TransactionScoped(Generic[T]):
-    """A value of which each transaction has its own: made at first use, closed and gone with the transaction's end."""
+    """A value of which each transaction has its own: made at first use, closed at the transaction's end."""
 
     def __init__(self, factory: Callable[[], T], close: Callable[[T], object] | None = None) -> None:
         self._factory = factory
@@ -32,8 +32,8 @@ class TransactionScoped(Generic[T]):
             values = ambient.values
             value = values[self] = self._factory()
             ambient.after_completion(lambda _: self._end(values, value))
-        made: T = ambient.values[self]
-        return made
+        existing: T = ambient.values[self]
+        return existing
 
     def _end(self, values: dict[Any, Any], value: T) -> None:
         del values[self]
@@ -54,16 +54,16 @@ def observe(observer: Callable[[Transaction], object], phase: Literal["begin", "
         if phase == "begin":
             observer(begun)
             return
-        known = ref(begun)
+        reference = ref(begun)
 
-        def hear() -> None:
-            if (still := known()) is not None:
-                observer(still)
+        def call() -> None:
+            if (transaction := reference()) is not None:
+                observer(transaction)
 
         if phase == "before":
-            begun.before_completion(hear)
+            begun.before_completion(call)
         else:
-            wanted = phase == "success"
-            begun.after_completion(lambda status: hear() if (status is Status.COMMITTED) == wanted else None)
+            on_success = phase == "success"
+            begun.after_completion(lambda status: call() if (status is Status.COMMITTED) == on_success else None)
 
     observers.append(attach)

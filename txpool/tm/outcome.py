@@ -1,4 +1,4 @@
-"""What people are told of a transaction's end: what happened, what stays true, and what to do next."""
+"""The errors of a transaction's end, and their messages: what happened, what stays true, and what to do next."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _HEURISTIC: dict[Outcome, type[TransactionError]] = {
 
 
 def rolled_back(gtrid: str, why: str) -> TransactionRolledBack:
-    """The error of a transaction that was rolled back for a reason of our own."""
+    """The error of a transaction that txpool itself has rolled back."""
     return TransactionRolledBack(
         f"{gtrid} was rolled back, since {why}; nothing that was done within it stays", gtrid=gtrid
     )
 
 
 def raise_outcome(result: Result, *, wanted: Outcome) -> None:
-    """Raise what the result of a transaction means to its caller; return where it is the outcome wanted."""
+    """Raise the error of a result; return where it has the outcome that the caller wanted."""
     if result.interrupt is not None:
         result.interrupt.add_note(f"{result.gtrid}: {_describe(result)}")
         raise result.interrupt
@@ -47,7 +47,7 @@ def _error(result: Result) -> TransactionError:
 
 
 def _describe(result: Result) -> str:
-    because = "" if result.cause is None else f" ({_because(result.cause)})"
+    because = "" if result.cause is None else f" ({_cause_text(result.cause)})"
     if result.outcome is Outcome.COMMITTED:
         return f"committed{_pending(result)}"
     if result.outcome is Outcome.ROLLED_BACK:
@@ -64,16 +64,16 @@ def _describe(result: Result) -> str:
             "prepared, this process goes on asking, and recovery will tell. `txpool-recovery show` has the details; "
             "do not do the work again before it is settled."
         )
-    ends = ", ".join(f"{name} {answer.value}" for name, answer in sorted(result.branch_outcomes.items()))
+    ends = ", ".join(f"{name} {outcome.value}" for name, outcome in sorted(result.branch_outcomes.items()))
     if result.outcome is Outcome.HEURISTIC_HAZARD:
-        gone = ", ".join(name for name, answer in result.branch_outcomes.items() if answer is BranchOutcome.LOST)
+        gone = ", ".join(name for name, outcome in result.branch_outcomes.items() if outcome is BranchOutcome.LOST)
         what = f"a branch is gone from {gone}, which cannot say how it ended"
         return f"{result.outcome.value}{because}: {what} ({ends}). {_WHERE_TO_LOOK}"
     return f"{result.outcome.value}{because}: somebody else ended a branch first ({ends}). {_WHERE_TO_LOOK}"
 
 
-def _because(cause: BaseException) -> str:
-    """The error, and its notes: a driver's own words do not name the datasource."""
+def _cause_text(cause: BaseException) -> str:
+    """The error and its notes, which name the datasource where the driver's message does not."""
     return "; ".join([f"{type(cause).__name__}: {str(cause).strip()}", *getattr(cause, "__notes__", ())])
 
 

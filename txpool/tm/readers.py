@@ -1,7 +1,7 @@
 """The branches of a transaction that have only read.
 
-They are neither named nor prepared, and decide nothing. Each stays open, with its locks and its snapshot, until the
-others have ended, and its own end changes no outcome.
+They are neither named nor prepared, and take no part in the decision. Each stays open, with its locks and its snapshot,
+until the other branches have ended. How it ends changes no outcome.
 """
 
 from __future__ import annotations
@@ -17,81 +17,83 @@ logger = logging.getLogger("txpool")
 
 
 class Readers:
-    """One transaction's. Used by one thread at a time."""
+    """One transaction's readers. Used by one thread at a time."""
 
     __slots__ = ("_open", "interrupt")
 
     def __init__(self) -> None:
         self._open: dict[Participant, ReadOnlyCheck] = {}
-        #: A KeyboardInterrupt, or its like, that came while one of them ended.
+        #: A KeyboardInterrupt or its like that came while one of them was ended.
         self.interrupt: BaseException | None = None
 
-    def __contains__(self, part: Participant) -> bool:
-        return part in self._open
+    def __contains__(self, participant: Participant) -> bool:
+        return participant in self._open
 
-    def find(self, parts: Iterable[Participant], *, committing: bool = True) -> None:
-        """Ask all that seem to be readers, at the same time. An error is a vote to roll back.
+    def find(self, participants: Iterable[Participant], *, committing: bool = True) -> None:
+        """Ask all participants that seem to be readers, at the same time. An error is a vote to roll back.
 
-        With `committing` false they will end by `rollback`, and what is sent at a COMMIT only must be prepared.
+        With `committing` false the readers will end by a rollback: then one that has sent a NOTIFY, which only a commit
+        delivers, is no reader.
         """
         failures: list[Exception] = []
-        asked: dict[Participant, ReadOnlyCheck] = {}
-        for part in parts:
-            reading = part.read_only_check(committing=committing)
-            if reading is not None:
-                asked[part] = reading
-        for part, reading in list(asked.items()):
+        checks: dict[Participant, ReadOnlyCheck] = {}
+        for participant in participants:
+            check = participant.read_only_check(committing=committing)
+            if check is not None:
+                checks[participant] = check
+        for participant, check in list(checks.items()):
             try:
-                reading.start_asking()
+                check.start_asking()
             except Exception as error:
                 failures.append(error)
-                del asked[part]
-        # Each answer is read, whatever the others are: a session with an answer to read is of no use.
-        for part, reading in list(asked.items()):
+                del checks[participant]
+        # Every answer is read, also after an error: a session with an unread answer cannot be used.
+        for participant, check in list(checks.items()):
             try:
-                if not reading.await_answer():
-                    del asked[part]
+                if not check.await_answer():
+                    del checks[participant]
             except Exception as error:
                 failures.append(error)
         if failures:
             raise failures[0]
-        self._open = asked
+        self._open = checks
 
     def require_alive(self) -> None:
-        """The last moment for one of them to vote: what it has read was locked until here."""
-        for reading in self._open.values():
-            reading.require_alive()
+        """Raise, just before the decision, where a reader's session is lost: its locks may be gone since."""
+        for check in self._open.values():
+            check.require_alive()
 
     def commit(self) -> None:
-        """The others have committed. Raises nothing: a failure is logged, and its connection dropped."""
+        """Commit the readers, once the others have committed. A failure is logged, and its connection closed."""
         if failpoints.armed and self._open:
-            self._quietly(partial(failpoints.hit, "readers.committing"), None)
-        started = [each for each in self._open.values() if self._quietly(each.start_commit, each)]
-        for each in started:
-            self._quietly(each.await_commit, each)
+            self._log_failure_of(partial(failpoints.hit, "readers.committing"), None)
+        started = [check for check in self._open.values() if self._log_failure_of(check.start_commit, check)]
+        for check in started:
+            self._log_failure_of(check.await_commit, check)
         self._open = {}
 
     def roll_back(self) -> None:
-        """The others roll back, or nobody knows; in a task, they are prepared. Raises nothing."""
+        """Roll the readers back. A failure is logged, and its connection closed."""
         if failpoints.armed and self._open:
-            self._quietly(partial(failpoints.hit, "readers.rolling-back"), None)
-        for part, each in self._open.items():
-            self._quietly(part.rollback, each)
+            self._log_failure_of(partial(failpoints.hit, "readers.rolling-back"), None)
+        for participant, check in self._open.items():
+            self._log_failure_of(participant.rollback, check)
         self._open = {}
 
-    def _quietly(self, step: Callable[[], object], reading: ReadOnlyCheck | None) -> bool:
+    def _log_failure_of(self, step: Callable[[], object], check: ReadOnlyCheck | None) -> bool:
+        """Do the step; whether it succeeded."""
         try:
             step()
         except BaseException as error:
             if not isinstance(error, Exception):
                 self.interrupt = error
-            if reading is not None:
+            if check is not None:
                 logger.warning(
-                    "datasource %s, which was only read in this transaction, has not ended its part well, which "
-                    "changes no outcome, but a NOTIFY in it may be lost; the connection is dropped: %s",
-                    reading.datasource,
+                    "datasource %s was only read in this transaction, and ending its part failed. That changes no "
+                    "outcome, but a NOTIFY in it may be lost; the connection is closed: %s",
+                    check.datasource,
                     error,
                 )
-                reading.drop()
+                check.drop()
             return False
         return True

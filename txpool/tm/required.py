@@ -1,8 +1,9 @@
-"""transaction.required of a datasource: what becomes of a statement outside any transaction.
+"""transaction.required of a datasource: whether a statement outside any transaction is allowed, warned of, or refused.
 
-It finds threads that left the transaction, and forgotten decorators. What is explicitly outside is allowed: a function
-whose propagation is `not_supported` or `never`, and work while a transaction is suspended; so is txpool's own. All else
-is refused, whatever the key says, in a Spark task that would go past its driver's transaction.
+The check finds work in threads that are not in the transaction, and functions that lack their decorator. Work that is
+explicitly outside is allowed: in a function whose propagation is `not_supported` or `never`, or while a transaction is
+suspended; so is txpool's own work. In a Spark task whose job belongs to a transaction of the driver, all other work
+outside is refused, whatever the key says.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from txpool.jobs.bypass import in_task, refuse_in_task
 if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction
 
-#: The modules through which a statement comes, whoever executes it.
+#: The modules whose frames are on the stack between a statement and the code that executes it.
 _HANDLES = frozenset(
     {
         __name__,
@@ -34,75 +35,78 @@ _HANDLES = frozenset(
         "txpool.resources.sqlite.handle",
     }
 )
-#: Packages that execute for somebody, whose line is of interest.
+#: Packages that execute statements for other code: a warning names the line of that code.
 _LIBRARIES = frozenset({"pandas", "sqlalchemy"})
 
-#: Within a function that is explicitly outside.
-_declared: ContextVar[bool] = ContextVar("txpool.outside", default=False)
+#: True within a function that is explicitly outside.
+_declared_outside: ContextVar[bool] = ContextVar("txpool.outside", default=False)
 #: The transaction that was suspended here, and not resumed since.
 _suspended: ContextVar[ref[Transaction] | None] = ContextVar("txpool.suspended", default=None)
 
 
 @contextmanager
 def outside() -> Iterator[None]:
-    """Within the block, work outside any transaction is meant."""
-    token = _declared.set(True)
+    """Within the block, work outside any transaction is allowed."""
+    token = _declared_outside.set(True)
     try:
         yield
     finally:
-        with suppress(ValueError):  # a coroutine that was given up is closed anywhere
-            _declared.reset(token)
+        with suppress(ValueError):  # an abandoned coroutine may be closed in another context
+            _declared_outside.reset(token)
 
 
 def note_suspended(transaction: Transaction | None) -> None:
-    """This one was suspended here; None where one was resumed."""
+    """Remember the transaction that was suspended in this context; None where one was resumed."""
     _suspended.set(None if transaction is None else ref(transaction))
 
 
 def refuse_beginning_in_task() -> None:
-    """Before a transaction begins that nobody has set apart: ProgrammingError where a Spark task's job is in one."""
-    if in_task() and not _declared.get() and not _is_suspended():
+    """ProgrammingError where a transaction would begin in a Spark task whose job belongs to one of the driver.
+
+    One whose propagation is `requires_new` may begin there: it is not checked by this.
+    """
+    if in_task() and not _declared_outside.get() and not _is_suspended():
         refuse_in_task("a transaction cannot begin here")
 
 
 class Required:
-    """What one datasource demands: that statements are part of a transaction."""
+    """The transaction.required of one datasource."""
 
     __slots__ = ("_demands", "_name")
 
     def __init__(self, datasource: str, demands: str) -> None:
-        """`demands` is transaction.required; where it is off, a Spark task's work shall not go past its driver's."""
+        """`demands` is the value of transaction.required; with `off`, only work in Spark tasks is checked."""
         self._name = datasource
         self._demands = demands
 
     def check_connecting(self) -> None:
-        """Before a plain connection is taken. ProgrammingError where it goes past a Spark driver's transaction."""
+        """Before a plain connection is taken. ProgrammingError in a task of a Spark driver's transaction."""
         if in_task() and self._users_frame() is not None:
             refuse_in_task(f"datasource {self._name}")
 
     def check(self) -> None:
         """Before a statement on a plain connection. ProgrammingError, or a warning at the caller's line."""
-        tasks = in_task()
-        if self._demands == "off" and not tasks:
+        in_spark_task = in_task()
+        if self._demands == "off" and not in_spark_task:
             return
         frame = self._users_frame()
         if frame is None:
             return
-        if tasks:
+        if in_spark_task:
             refuse_in_task(f"datasource {self._name}")
         if self._demands == "off":
             return
         if self._demands == "strict":
             raise ProgrammingError(
                 f"datasource {self._name}: a statement outside any transaction, and transaction.required = strict "
-                f"refuses that. Nothing was done. {_HOW}"
+                f"refuses that. Nothing was done. {_WHAT_TO_DO}"
             )
         while frame.f_back is not None and _package(frame) in _LIBRARIES:
             frame = frame.f_back
         names = frame.f_globals
         warnings.warn_explicit(
             f"datasource {self._name}: a statement outside any transaction, which no transaction's end will undo or "
-            f"keep (transaction.required = warn). {_HOW}",
+            f"keep (transaction.required = warn). {_WHAT_TO_DO}",
             OutsideTransactionWarning,
             frame.f_code.co_filename,
             frame.f_lineno,
@@ -111,34 +115,34 @@ class Required:
         )
 
     def _users_frame(self) -> FrameType | None:
-        """Who does it; None where it is meant to be outside, or is txpool's own."""
-        if _declared.get() or _is_suspended():
+        """The frame that executes a statement; None where it may be outside, or is txpool's own."""
+        if _declared_outside.get() or _is_suspended():
             return None
         frame = _caller(_getframe(2))
-        return None if _package(frame) == "txpool" and not _is_handles(frame) else frame
+        return None if _package(frame) == "txpool" and not _is_handle_code(frame) else frame
 
 
-_HOW = (
-    "Work within `with txpool.transaction()` or a function that is @txpool.transactional. A new thread is in none: "
-    "resume() the transaction there, or use its connection. What must be outside belongs into a function with the "
+_WHAT_TO_DO = (
+    "Work within `with txpool.transaction()` or a function that is @txpool.transactional. A new thread is in no "
+    "transaction: resume() it there, or use its connection. Put what must be outside into a function with the "
     'propagation "not_supported"'
 )
 
 
 def _is_suspended() -> bool:
-    known = _suspended.get()
-    transaction = None if known is None else known()
+    reference = _suspended.get()
+    transaction = None if reference is None else reference()
     return transaction is not None and not transaction.ended
 
 
 def _caller(frame: FrameType) -> FrameType:
-    """Who executes the statement; a handle's own where a thread does nothing else."""
-    while frame.f_back is not None and _is_handles(frame):
+    """The frame that executes the statement; a handle's own where the thread has no other."""
+    while frame.f_back is not None and _is_handle_code(frame):
         frame = frame.f_back
     return frame
 
 
-def _is_handles(frame: FrameType) -> bool:
+def _is_handle_code(frame: FrameType) -> bool:
     return frame.f_globals.get("__name__") in _HANDLES
 
 

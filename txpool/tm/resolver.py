@@ -1,4 +1,4 @@
-"""Goes on trying, in the background: to find the truth of what is in doubt, and to tell the log what has ended."""
+"""The resolver: a thread that goes on to resolve transactions in doubt, and to tell the log what has ended."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from txpool.tm.coordinator import Coordinator
 
 logger = logging.getLogger("txpool")
 
+#: Seconds between attempts: the first pause, and what doubling it ends at.
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
-_LEFT = "%s is not at its end, and this process asks no more: it is left to recovery"
+_LEFT_TO_RECOVERY = "%s has not ended, and this process does not try any longer: it is left to recovery"
 
 
 class Resolver:
@@ -28,40 +29,38 @@ class Resolver:
 
     @property
     def pending(self) -> int:
-        """How many transactions are still in doubt."""
+        """How many transactions have not ended yet."""
         return len(self._waiting)
 
     def add(self, coordinator: Coordinator, resolved: Callable[[Result], object]) -> None:
-        """Settle this one when it can be; `settled` hears the result, in the settler's thread."""
+        """Retry this transaction until it has ended, and then call `resolved` with the result, in the own thread."""
         with self._lock:
             if self._closed.is_set():
-                logger.warning(_LEFT, coordinator.gtrid)
+                logger.warning(_LEFT_TO_RECOVERY, coordinator.gtrid)
                 return
             self._waiting.append((coordinator, resolved))
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="txpool-settler", daemon=True)
+                thread = threading.Thread(target=self._run, name="txpool-resolver", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:  # the interpreter is ending: `close` says what is left
+                except RuntimeError:  # the interpreter is ending: `close` logs what is left
                     return
                 self._thread = thread
 
     def stop(self) -> None:
-        """Let its thread try each once more, now, and end. What is left in doubt is recovery's, once this process is
-        gone.
-        """
+        """Let its thread try each once more, now, and end. What is left then is for recovery."""
         self._closed.set()
 
     def close(self, until: float) -> None:
-        """The same, and wait for that until so late by the monotonic clock; the log names what is left."""
+        """`stop`, and wait for the thread until that time of the monotonic clock; logs what is left."""
         self.stop()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(max(until - monotonic(), 0))
         with self._lock:
-            left, self._waiting = self._waiting, []
-        for coordinator, _ in left:
-            logger.warning(_LEFT, coordinator.gtrid)
+            waiting, self._waiting = self._waiting, []
+        for coordinator, _ in waiting:
+            logger.warning(_LEFT_TO_RECOVERY, coordinator.gtrid)
 
     def _run(self) -> None:
         pause, last = _FIRST_PAUSE, False
@@ -72,14 +71,14 @@ class Resolver:
                 result = item[0].retry()
                 if result.complete:
                     logger.warning(
-                        "%s was not at its end and is settled now: %s",
+                        "%s had not ended, and is resolved now: %s",
                         result.gtrid,
                         result.outcome.value,
                         extra={"gtrid": result.gtrid},
                     )
                     item[1](result)
                     with self._lock:
-                        if item in self._waiting:  # else it came too late for whoever has closed
+                        if item in self._waiting:  # `close` has taken it out where it came too late
                             self._waiting.remove(item)
                     pause = _FIRST_PAUSE
             with self._lock:

@@ -1,4 +1,4 @@
-"""Which failed call of a function is worth another attempt in a transaction of its own, and after what pause."""
+"""Which failed calls of a decorated function are attempted again, each in a transaction of its own, and how soon."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")
 
-#: Seconds: the longest first pause, and what doubling it ends at.
+#: Seconds: the upper bound of the first pause, and what doubling it ends at.
 FIRST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 1.0
 
-# A conflict with other transactions, which PostgreSQL has solved by giving up this one.
+# A conflict with other transactions: PostgreSQL has rolled this one back.
 _CONFLICTS = frozenset({"40001", "40P01"})
-# Answered to PREPARE: no slot for it is free (out_of_memory is what PostgreSQL calls that). A statement that is
-# answered so wants more than the server has, and would do so again.
+# As the answer to PREPARE: no prepared slot is free (PostgreSQL's out_of_memory). As the answer to a statement it means
+# too little memory, which would happen again.
 _NO_SLOT = "53200"
-_NEVER = (TransactionInDoubt, HeuristicError, TransactionTimeout)
+_NEVER_RETRIED = (TransactionInDoubt, HeuristicError, TransactionTimeout)
 
 
 class RetryPolicy:
-    """One call of a decorated function, which may be made several times."""
+    """The attempts of one call of a decorated function."""
 
-    __slots__ = ("_made", "_most", "_name", "begun")
+    __slots__ = ("_attempts", "_max_attempts", "_name", "begun")
 
-    def __init__(self, name: str, most: int) -> None:
+    def __init__(self, name: str, attempts: int) -> None:
         self._name = name
-        self._most = most
-        self._made = 0
+        self._max_attempts = attempts
+        self._attempts = 0
         #: The transaction that this attempt has begun; None where it has joined one.
         self.begun: Transaction | None = None
 
     def pause(self, error: Exception) -> float | None:
-        """How long to wait before the next attempt, in seconds; None where there is none, and the error stands."""
+        """Seconds to wait before the next attempt; None where there is none, and the error must be raised."""
         begun, self.begun = self.begun, None
-        self._made += 1
-        again = begun is not None and _worth_it(begun, error)
-        if not again or self._made == self._most:
-            if self._made > 1:
-                error.add_note(f"{self._name}() was attempted {self._made} times, each in a transaction of its own")
+        self._attempts += 1
+        again = begun is not None and _may_succeed(begun, error)
+        if not again or self._attempts == self._max_attempts:
+            if self._attempts > 1:
+                error.add_note(f"{self._name}() was attempted {self._attempts} times, each in a transaction of its own")
             return None
-        longest = min(FIRST_PAUSE * 2 ** (self._made - 1), LONGEST_PAUSE)
+        longest = min(FIRST_PAUSE * 2 ** (self._attempts - 1), LONGEST_PAUSE)
         pause = random.uniform(longest / 2, longest)  # noqa: S311 - so that two do not meet again and again
         logger.info(
             "%s was rolled back, and attempt %d of at most %d of %s() follows in %.3f s: %s: %s",
             begun.gtrid,  # type: ignore[union-attr]
-            self._made + 1,
-            self._most,
+            self._attempts + 1,
+            self._max_attempts,
             self._name,
             pause,
             type(error).__name__,
@@ -62,22 +62,22 @@ class RetryPolicy:
         return pause
 
 
-def _worth_it(begun: Transaction, error: Exception) -> bool:
-    """Whether all of it is known to be rolled back, everywhere, for a reason that may be gone next time."""
+def _may_succeed(begun: Transaction, error: Exception) -> bool:
+    """Whether it is known to be rolled back in every database, for a reason that may be gone at the next attempt."""
     if (
         begun.status is not Status.ROLLED_BACK
         or begun.unanswered
         or isinstance(begun.rollback_cause, TransactionTimeout)
     ):
         return False
-    # What was being handled when it was raised counts as well: an inner transaction may be in doubt.
-    if any(isinstance(each, _NEVER) for each in _chain(error, contexts=True)):
+    # Also the errors that were being handled when it was raised: an inner transaction may be in doubt.
+    if any(isinstance(each, _NEVER_RETRIED) for each in _chain(error, contexts=True)):
         return False
     at_its_end = isinstance(error, TransactionRolledBack)
-    return any(_passing(each, at_its_end=at_its_end) for each in _chain(error, contexts=False))
+    return any(_is_conflict(each, at_its_end=at_its_end) for each in _chain(error, contexts=False))
 
 
-def _passing(error: BaseException, *, at_its_end: bool) -> bool:
+def _is_conflict(error: BaseException, *, at_its_end: bool) -> bool:
     if isinstance(error, sqlite3.Error):
         # The low byte of an extended code is the primary one.
         return getattr(error, "sqlite_errorcode", -1) & 0xFF == sqlite3.SQLITE_BUSY
@@ -86,7 +86,7 @@ def _passing(error: BaseException, *, at_its_end: bool) -> bool:
 
 
 def _chain(error: BaseException, *, contexts: bool) -> Iterator[BaseException]:
-    """The error, and what it was raised from; with `contexts`, also what was being handled at each."""
+    """The error and its causes; with `contexts`, also the errors that were being handled at each."""
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
     while waiting:

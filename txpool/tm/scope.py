@@ -29,35 +29,46 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-#: The globals of its frames.
+#: The globals of the frames of an ExitStack.
 _CONTEXTLIB = vars(contextlib)
 
 Exceptions = tuple[type[BaseException], ...]
 Propagation = Literal["required", "requires_new", "mandatory", "supports", "not_supported", "never"]
-#: Those that may begin a transaction, and those whose function is in one.
-_BEGINNING = ("required", "requires_new")
-_INSIDE = (*_BEGINNING, "mandatory")
+#: The propagations that may begin a transaction, and those with which the function is always in one.
+_MAY_BEGIN = ("required", "requires_new")
+_ALWAYS_INSIDE = (*_MAY_BEGIN, "mandatory")
 
 
 class transaction:  # noqa: N801 - it reads as a word of the language: `with transaction():`
     """A block that commits at its end and rolls back on an exception; within another one it joins that.
 
     `timeout` in seconds counts for the block that begins the transaction. The exception of a nested block marks the
-    whole rollback-only. `note` is one line for people, kept with the decision, so that an operator finds the business
-    behind what is in doubt; the first that a transaction is given stays. A generator or a coroutine that is given up
-    within the block, or closed, does not wait for the databases: a thread rolls back, and reports it.
+    whole rollback-only. `note` is one line for people, kept with the decision, so that an operator knows what a
+    transaction in doubt was for; the first note that a transaction gets stays. Where a generator or a coroutine is
+    abandoned or closed within the block, a thread rolls back, and reports it: closing does not wait for the databases.
 
-    A `transaction_id`, such as "invoice-42", makes the transaction happen once: a row that says so is written within
-    it into the datasource `record_in`, a file, a name or a DataSource. Where an earlier run has committed, AlreadyDone
-    is raised before the body; one that is at work is awaited for some ten seconds, and one in doubt is settled first,
-    where recovery can. Whether it was the same work cannot be told of a block. A nested block's record is a part of the
-    whole, which AlreadyDone leaves as it was. Errors, all before the body: AlreadyDone; OperationalError where the
-    other run has not ended; ProgrammingError for what is no id; the driver's own where nothing can be recorded.
+    A `transaction_id`, such as "invoice-42", makes the transaction happen once: a row with it is written within the
+    transaction into the datasource `record_in`, a file, a name or a DataSource. Where an earlier run has committed,
+    AlreadyDone is raised before the body. An earlier run that is still at work is awaited for some ten seconds, and one
+    in doubt is resolved first, where recovery can. A block cannot check whether the earlier run did the same work. A
+    nested block's row is a part of the whole transaction, which AlreadyDone leaves as it was. Errors, all before the
+    body: AlreadyDone; OperationalError where the earlier run has not ended; ProgrammingError where the id is none; the
+    driver's own where the row cannot be written.
 
     Errors at the block's end: TransactionRolledBack, TransactionTimeout, TransactionInDoubt, HeuristicError.
     """
 
-    __slots__ = ("_independent", "_note", "_once", "_span", "_timeout", "_token", "_transaction", "begun", "joined")
+    __slots__ = (
+        "_idempotent",
+        "_note",
+        "_requires_new",
+        "_span",
+        "_timeout",
+        "_token",
+        "begun",
+        "entered_transaction",
+        "joined",
+    )
 
     def __init__(
         self,
@@ -69,11 +80,13 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
     ) -> None:
         self._timeout = timeout
         self._note = note if note == "" else checked_note(note)
-        self._once = None if transaction_id is None and record_in is None else _once(transaction_id, record_in)
+        self._idempotent = None
+        if transaction_id is not None or record_in is not None:
+            self._idempotent = _idempotent_transaction(transaction_id, record_in)
         #: The transaction that this block has begun; None where it has joined one.
         self.begun: Transaction | None = None
-        #: In a Spark task it may be none of the driver's transaction.
-        self._independent = False
+        #: In a Spark task it may begin a transaction beside the driver's.
+        self._requires_new = False
 
     def __enter__(self) -> Transaction:
         ambient = current()
@@ -81,13 +94,13 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         if ambient is not None and self.joined:
             if not ambient.active:
                 ambient.require_active()
-            self._transaction = ambient
-            if self._once is not None:
-                self._once.claim(ambient)
+            self.entered_transaction = ambient
+            if self._idempotent is not None:
+                self._idempotent.claim(ambient)
             if self._note and not ambient.note:
                 ambient.note = self._note
         else:
-            if "pyspark" in modules and not self._independent:
+            if "pyspark" in modules and not self._requires_new:
                 refuse_beginning_in_task()
             frame = _getframe(1)
             while frame.f_globals is _CONTEXTLIB and frame.f_back is not None:  # an ExitStack's
@@ -95,26 +108,27 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             origin = frame.f_code, frame.f_lasti
             dropped.require_not_abandoned(ambient)
             self._begin(get_manager().new_transaction(self._timeout))
-            self._transaction.origin = origin  # no call any more: an interrupt would leave it ambient
-            self.begun = self._transaction
-            if self._once is not None:
+            # From here to the end no function is called: an interrupt in one would leave the transaction ambient.
+            self.entered_transaction.origin = origin
+            self.begun = self.entered_transaction
+            if self._idempotent is not None:
                 try:
-                    self._once.claim(self._transaction)
+                    self._idempotent.claim(self.entered_transaction)
                 except BaseException as error:
                     self.__exit__(type(error), error, error.__traceback__)
                     raise
-        return self._transaction
+        return self.entered_transaction
 
     @classmethod
     def entered(cls, begun: Transaction) -> transaction:
-        """A block that is entered already, whatever is ambient; who asked for it leaves it step by step."""
+        """A block that is entered already, for code that leaves it by `must_end`, `end` and `leave_context`."""
         block = cls()
         block.joined = False
         block._begin(begun)
         return block
 
     def _begin(self, transaction: Transaction) -> None:
-        self._transaction = transaction
+        self.entered_transaction = transaction
         transaction.scoped = True
         if self._note:
             transaction.note = self._note
@@ -125,56 +139,61 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._ends_here(error):
+        if not self.must_end(error):
             return
-        # Ended while it is still ambient: before_completion callbacks work in it.
+        # It ends while it is still ambient, since before_completion callbacks work in it.
         try:
-            self._end(error)
+            self.end(error)
         finally:
-            self._restore()
+            self.leave_context()
 
-    def _ends_here(self, error: BaseException | None) -> bool:
-        """Whether this block ends the transaction, now and here; where another does, the error is noted."""
+    def must_end(self, error: BaseException | None) -> bool:
+        """Whether this block must end the transaction now; where it has joined one, an error marks that rollback-only.
+
+        ProgrammingError, after a rollback, where the block is left in another thread or context than it was entered in.
+        """
         if self.joined:
             if error is not None:
-                self._transaction.set_rollback_only(error)
+                self.entered_transaction.set_rollback_only(error)
             return False
-        given_up = isinstance(error, GeneratorExit)  # perhaps by a finaliser, which does no I/O, and takes no lock
+        abandoned = isinstance(error, GeneratorExit)  # perhaps in a finaliser, which must do no I/O and take no lock
         try:
-            self._token = renew_ambient(self._transaction, self._token)
-        except ValueError as elsewhere:
-            if given_up:
-                dropped.roll_back_abandoned(self._transaction)
+            self._token = renew_ambient(self.entered_transaction, self._token)
+        except ValueError as wrong_context:
+            if abandoned:
+                dropped.roll_back_abandoned(self.entered_transaction)
                 return False
-            self._transaction.end_rollback()
+            self.entered_transaction.end_rollback()
             raise ProgrammingError(
-                f"the block of {self._transaction.gtrid} is left in another thread or context than it was entered in "
-                "(by a generator that has gone on elsewhere, as FastAPI's synchronous dependencies do?): what was done "
-                "within it was rolled back. Of what other code did meanwhile this says nothing: that may be outside. "
-                "Enter and leave it in one"
-            ) from error or elsewhere
-        if given_up:
+                f"the block of {self.entered_transaction.gtrid} is left in another thread or context than it was "
+                "entered in (by a generator that has gone on elsewhere, as FastAPI's synchronous dependencies do?): what was done "
+                "within it was rolled back. What other code did meanwhile may have been outside of it. Enter and leave "
+                "the block in one thread and context"
+            ) from error or wrong_context
+        if abandoned:
             try:
-                dropped.roll_back_abandoned(self._transaction)
+                dropped.roll_back_abandoned(self.entered_transaction)
             finally:
-                self._restore()
-        return not given_up
+                self.leave_context()
+        return not abandoned
 
-    def _restore(self) -> None:
+    def leave_context(self) -> None:
+        """Make the ambient transaction, and the current span, what they were before the block."""
         restore_ambient(self._token)
-        if self._transaction.trace is not None:
-            self._transaction.trace.leave(self._span)
+        if self.entered_transaction.trace is not None:
+            self.entered_transaction.trace.leave(self._span)
 
-    def _end(self, error: BaseException | None) -> None:
+    def end(self, error: BaseException | None) -> None:
+        """Commit, or roll back for an error. Errors: as `Transaction.commit` and `Transaction.rollback`."""
         if error is None:
-            self._transaction.end_commit()
+            self.entered_transaction.end_commit()
             return
-        if self._transaction.trace is not None:
-            self._transaction.trace.failed(error)
-        self._transaction.end_rollback()
-        timeout = self._transaction.rollback_cause
+        if self.entered_transaction.trace is not None:
+            self.entered_transaction.trace.failed(error)
+        self.entered_transaction.end_rollback()
+        timeout = self.entered_transaction.rollback_cause
         if isinstance(timeout, TransactionTimeout) and isinstance(error, Exception) and error is not timeout:
-            raise timeout from error  # the error is what being cancelled looked like from inside
+            raise timeout from error  # the error is that of a statement which the timeout has cancelled
 
 
 @overload
@@ -210,22 +229,22 @@ def transactional(
 
     An exception rolls back, unless it is one of `dont_rollback_on` and none of `rollback_on`; it is raised in either
     case. A coroutine function's transaction ends when it has been awaited; a generator is refused, since its body runs
-    after the call. Propagation: `required` joins or begins, `requires_new` begins one of its own, `mandatory` and
-    `never` insist, `supports` takes what there is, `not_supported` runs outside. Errors: as transaction(), and
-    ProgrammingError where the propagation does not fit.
+    after the call. Propagation: `required` joins or begins, `requires_new` begins one of its own, `mandatory` must be
+    called within a transaction and `never` outside, `supports` joins if there is one, `not_supported` runs outside.
+    Errors: as transaction(), and ProgrammingError where the propagation does not fit.
 
     With `attempts` above 1 the function is called again, after a short pause, where it began the transaction itself and
-    that was rolled back for a conflict with others: a serialization failure, a deadlock, no free slot to prepare in,
+    that was rolled back for a conflict with others: a serialization failure, a deadlock, no free prepared slot,
     or SQLite's file being busy. Never where the outcome is in doubt or heuristic, a database has not answered yet, or
-    the timeout has struck. Only what it does in the transaction is undone before.
+    the timeout has expired. Only what it does in the transaction is undone before.
 
-    With a `transaction_id`, each id's call happens once, as that of transaction(): a text, or, called with the call's
-    own arguments, what makes one (`transaction_id=lambda number: f"invoice-{number}", record_in="orders"`). A call for
-    what is done already raises AlreadyDone; where a function of another name has done it, ProgrammingError.
+    With a `transaction_id`, the call for each id happens once, as with transaction(). It is a text, or a function that
+    makes one of the call's arguments (`transaction_id=lambda number: f"invoice-{number}", record_in="orders"`). A call
+    for an id that is done already raises AlreadyDone; where a function of another name has done it, ProgrammingError.
     """
     if callable(propagation) or isinstance(propagation, classmethod | property):
         return transactional()(propagation)  # without parentheses
-    _check(propagation, attempts)
+    _check_arguments(propagation, attempts)
     note = checked_note(note)
     if transaction_id is not None or record_in is not None:
         _check_id(propagation, transaction_id, record_in)
@@ -243,23 +262,23 @@ def transactional(
             note=note,
         )
 
-        def once(args: Any, kwargs: Any) -> IdempotentTransaction | None:
+        def idempotent(args: Any, kwargs: Any) -> IdempotentTransaction | None:
             if transaction_id is None:
                 return None
-            made = transaction_id(*args, **kwargs) if callable(transaction_id) else transaction_id
-            return _once(made, record_in, function)
+            call_id = transaction_id(*args, **kwargs) if callable(transaction_id) else transaction_id
+            return _idempotent_transaction(call_id, record_in, function)
 
         if is_coroutine_function(function):
 
             @functools.wraps(function)
             async def call(*args: P.args, **kwargs: P.kwargs) -> Any:
-                made, named = RetryPolicy(name, attempts), once(args, kwargs)
+                policy, record = RetryPolicy(name, attempts), idempotent(args, kwargs)
                 while True:
                     try:
-                        with around(made, named):
+                        with around(policy, record):
                             return await cast(Any, function)(*args, **kwargs)
                     except Exception as error:
-                        pause = made.pause(error)
+                        pause = policy.pause(error)
                         if pause is None:
                             raise
                     await asyncio.sleep(pause)
@@ -268,13 +287,13 @@ def transactional(
 
             @functools.wraps(function)
             def call(*args: P.args, **kwargs: P.kwargs) -> T:
-                made, named = RetryPolicy(name, attempts), once(args, kwargs)
+                policy, record = RetryPolicy(name, attempts), idempotent(args, kwargs)
                 while True:
                     try:
-                        with around(made, named):
+                        with around(policy, record):
                             return function(*args, **kwargs)
                     except Exception as error:
-                        pause = made.pause(error)
+                        pause = policy.pause(error)
                         if pause is None:
                             raise
                     time.sleep(pause)
@@ -284,16 +303,18 @@ def transactional(
     return decorate
 
 
-def _check(propagation: object, attempts: object) -> None:
-    known = get_args(Propagation)
-    if propagation not in known:
-        raise ProgrammingError(f"transactional(): there is no propagation {propagation!r}: it is {' or '.join(known)}")
+def _check_arguments(propagation: object, attempts: object) -> None:
+    propagations = get_args(Propagation)
+    if propagation not in propagations:
+        raise ProgrammingError(
+            f"transactional(): there is no propagation {propagation!r}: it is {' or '.join(propagations)}"
+        )
     if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
         raise ProgrammingError(f"transactional(): attempts is {attempts!r}: write a whole number from 1 on")
-    if attempts > 1 and propagation not in _BEGINNING:
+    if attempts > 1 and propagation not in _MAY_BEGIN:
         raise ProgrammingError(
             f"transactional(): attempts={attempts} has no use with {propagation!r}, which begins no transaction, and "
-            f"only who began one can repeat it: leave it out, or make it {' or '.join(_BEGINNING)}"
+            f"only who began one can repeat it: leave it out, or make it {' or '.join(_MAY_BEGIN)}"
         )
 
 
@@ -303,21 +324,21 @@ def _check_id(propagation: str, transaction_id: Any, record_in: Any) -> None:
     require_both(transaction_id, record_in)
     if not callable(transaction_id):
         checked_id(transaction_id)
-    if propagation not in _INSIDE:
+    if propagation not in _ALWAYS_INSIDE:
         raise ProgrammingError(
             f"transactional(): a transaction_id has no use with {propagation!r}, which is not always in a transaction: "
-            f"leave it out, or make it {' or '.join(_INSIDE)}"
+            f"leave it out, or make it {' or '.join(_ALWAYS_INSIDE)}"
         )
 
 
-def _once(transaction_id: Any, record_in: Any, function: Any = None) -> IdempotentTransaction:
+def _idempotent_transaction(transaction_id: Any, record_in: Any, function: Any = None) -> IdempotentTransaction:
     from txpool.idempotency import IdempotentTransaction  # which needs datasources, and those this
 
     return IdempotentTransaction.of(transaction_id, record_in, function)
 
 
 def origin_of(function: Any) -> dropped.Origin | None:
-    """Where it is written."""
+    """The place of the function's code."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return None if code is None else (code, 0)
 
@@ -327,15 +348,15 @@ def _around(
     name: str,
     propagation: Propagation,
     timeout: float | None,
-    made: RetryPolicy,
-    once: IdempotentTransaction | None = None,
+    policy: RetryPolicy,
+    idempotent: IdempotentTransaction | None = None,
     *,
     origin: dropped.Origin | None,
     rollback_on: Exceptions,
     dont_rollback_on: Exceptions,
     note: str,
 ) -> Iterator[None]:
-    """What is around each call of a decorated function."""
+    """Around each attempt of a call of a decorated function."""
     ambient = current()
     inside = ambient is not None and not ambient.ended
     if propagation == "mandatory" and not inside:
@@ -350,15 +371,15 @@ def _around(
             yield
         return
     block = transaction(timeout, note=note)
-    block._once = once
-    block._independent = propagation == "requires_new"
+    block._idempotent = idempotent
+    block._requires_new = propagation == "requires_new"
     token = make_ambient(None) if propagation in ("requires_new", "not_supported") else None
     try:
         if propagation == "not_supported":
             with outside():
                 yield
             return
-        kept: BaseException | None = None
+        kept_error: BaseException | None = None
         with block as entered:
             if not block.joined:
                 entered.origin = origin
@@ -367,11 +388,11 @@ def _around(
             except dont_rollback_on as error:
                 if isinstance(error, rollback_on):
                     raise
-                kept = error
-        if kept is not None:
-            raise kept
+                kept_error = error
+        if kept_error is not None:
+            raise kept_error
     finally:
-        made.begun = block.begun
+        policy.begun = block.begun
         if token is not None:
-            with contextlib.suppress(ValueError):  # a coroutine that was given up is closed anywhere
+            with contextlib.suppress(ValueError):  # an abandoned coroutine may be closed in another context
                 restore_ambient(token)

@@ -1,4 +1,4 @@
-"""What this process's transactions count: how many began, how they ended, and how long each phase of it took."""
+"""The numbers of this process's transactions: how many began, how they ended, how long each phase took."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def ended(outcome: Outcome) -> None:
 
 
 def resolved(outcome: Outcome, trace: Trace | None = None) -> None:
-    """Count one that has come to its end after its caller had gone, and tell its trace."""
+    """Count one that has ended after its caller was told that it had not, and tell its trace."""
     _resolved[outcome].one()
     if trace is not None:
         trace.resolved(outcome)
 
 
 class Stopwatch:
-    """Measures the phases of one transaction's end: called with each phase as it begins, and where it ends."""
+    """A phase listener that measures the phases of one transaction's end."""
 
     __slots__ = ("_phase", "_since")
 
@@ -62,21 +62,21 @@ class Stopwatch:
 
 
 def phase_listener(trace: Trace | None) -> Callable[[Phase], object] | None:
-    """Who hears the phases of one transaction's end: its trace, and a stopwatch where durations are measured."""
-    hearers = ([Stopwatch()] if instruments.armed else []) + ([trace.phase] if trace is not None else [])
-    if len(hearers) < 2:
-        return hearers[0] if hearers else None
+    """The phase listener of one transaction: its trace, and a stopwatch where durations are measured."""
+    listeners = ([Stopwatch()] if instruments.armed else []) + ([trace.phase] if trace is not None else [])
+    if len(listeners) < 2:
+        return listeners[0] if listeners else None
 
     def both(phase: Phase) -> None:
-        for hear in hearers:
-            hear(phase)
+        for listener in listeners:
+            listener(phase)
 
     return both
 
 
 _phase_seconds = HISTOGRAMS[PHASE_SECONDS]
 
-#: What a phase is called in a label.
+#: The label of each phase in metrics, by its value.
 _LABELS = {each.value: each.name.lower() for each in Phase}
 
 

@@ -21,12 +21,12 @@ class Timer:
         self.callback: Callable[[], object] | None = callback
 
     def cancel(self) -> None:
-        """It is not called any more; harmless where it has been."""
+        """Do not call it. Does nothing where it has been called."""
         self.callback = None
 
 
 class Timers:
-    """Calls back after a time by the monotonic clock. Thread-safe; a callback's errors are logged."""
+    """Calls callbacks after a time by the monotonic clock. Thread-safe; a callback's errors are logged."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -35,7 +35,7 @@ class Timers:
         self._thread: threading.Thread | None = None
 
     def after(self, seconds: float, callback: Callable[[], object]) -> Timer:
-        """Call back in so many seconds, in the timers' own thread."""
+        """Call it in so many seconds, in the timers' own thread."""
         timer = Timer(callback)
         with self._changed:
             heapq.heappush(self._due, (time.monotonic() + seconds, next(self._order), timer))

@@ -155,7 +155,7 @@ class Transaction:
     @property
     def holds(self) -> str:
         """The connections and prepared branches that it holds, for people; empty where it holds none."""
-        return dropped.holding(list(self._enlisted), len(self._adopted))
+        return dropped.describe_parts(list(self._enlisted), len(self._adopted))
 
     def works_in(self, name: str) -> bool:
         """Whether the datasource of that name takes part in it."""

@@ -137,13 +137,13 @@ def _require_synchronous(endpoint: Any) -> None:
 
 async def _leave(block: transaction, error: BaseException | None) -> None:
     if isinstance(error, asyncio.CancelledError):
-        block._transaction.abandoned = True  # the endpoint's thread goes on
-    if not block._ends_here(error):
+        block.entered_transaction.abandoned = True  # the endpoint's thread goes on
+    if not block.must_end(error):
         return
     try:
         await _to_its_end(block, error)
     finally:
-        block._restore()
+        block.leave_context()
 
 
 async def _to_its_end(block: transaction, error: BaseException | None) -> None:
@@ -155,7 +155,7 @@ async def _to_its_end(block: transaction, error: BaseException | None) -> None:
 
     def end() -> None:
         try:
-            block._end(error)
+            block.end(error)
         except BaseException as failure:
             ended.set_exception(failure)
         else:

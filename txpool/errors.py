@@ -125,10 +125,12 @@ class AlreadyDone(Error):
         self.done_at = done_at
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _redone, (self.args[0], self.transaction_id, self.datasource, self.gtrid, self.done_at)
+        return _rebuild_already_done, (self.args[0], self.transaction_id, self.datasource, self.gtrid, self.done_at)
 
 
-def _redone(message: str, transaction_id: str, datasource: str, gtrid: str, done_at: datetime | None) -> AlreadyDone:
+def _rebuild_already_done(
+    message: str, transaction_id: str, datasource: str, gtrid: str, done_at: datetime | None
+) -> AlreadyDone:
     return AlreadyDone(message, transaction_id=transaction_id, datasource=datasource, gtrid=gtrid, done_at=done_at)
 
 
@@ -196,7 +198,7 @@ _PEP249: tuple[type[Exception], ...] = (
 
 
 @lru_cache(maxsize=512)
-def _both(driver_class: type[BaseException]) -> type[BaseException] | None:
+def _combined_class(driver_class: type[BaseException]) -> type[BaseException] | None:
     """A class that is the driver's own and ours; None where the exception is not a PEP 249 one."""
     names = {base.__name__ for base in driver_class.__mro__ if base.__module__ != "builtins"}
     for ours in _PEP249:
@@ -228,7 +230,7 @@ def translate(error: BaseException) -> BaseException:
     if isinstance(error, Error | Warning):
         return error
     driver_class: Any = type(error)
-    both = _both(driver_class)
+    both = _combined_class(driver_class)
     if both is not None:
         error.__class__ = both
     return error

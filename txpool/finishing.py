@@ -21,7 +21,7 @@ logger = logging.getLogger("txpool")
 #: Seconds that closing takes at most, all its pieces together.
 LIMIT: Final = 5.0
 #: How many threads wait: where none can be started, one database that hangs does not keep the rest from being done.
-_STANDBY: Final = 2
+_STANDBY_THREADS: Final = 2
 
 
 class PendingWork(NamedTuple):
@@ -35,13 +35,13 @@ class _Job:
     """A piece on its way."""
 
     def __init__(self, piece: PendingWork) -> None:
-        self.piece = piece
+        self.work = piece
         self.ended = threading.Event()
         self.error: BaseException | None = None
 
     def do(self) -> None:
         try:
-            self.piece.work()
+            self.work.work()
         except BaseException as error:  # it is told in the thread that waits
             self.error = error
         finally:
@@ -49,20 +49,20 @@ class _Job:
 
 
 _jobs: SimpleQueue[_Job] = SimpleQueue()
-_standing: list[threading.Thread] = []
+_standby: list[threading.Thread] = []
 _starting = threading.Lock()
 
 
 def ready() -> None:
     """Have threads that wait for work, in this process; where none can be had, `finish` says what it left."""
-    if _standing:
+    if _standby:
         return
     with _starting:
-        while len(_standing) < _STANDBY:
+        while len(_standby) < _STANDBY_THREADS:
             thread = _thread(_stand_by)
             if thread is None:
                 return
-            _standing.append(thread)
+            _standby.append(thread)
 
 
 def finish(pieces: Iterable[PendingWork], until: float) -> None:
@@ -74,15 +74,15 @@ def finish(pieces: Iterable[PendingWork], until: float) -> None:
     jobs = [_Job(piece) for piece in pieces]
     for job in jobs:
         if _thread(job.do) is None:
-            if not _standing:
+            if not _standby:
                 job.error = RuntimeError("no thread can be started")
                 job.ended.set()
             _jobs.put(job)
     for job in jobs:
         if not job.ended.wait(max(until - monotonic(), 0)):
-            logger.warning("%s: it was not done within %.0f s", job.piece.if_left, until - started)
+            logger.warning("%s: it was not done within %.0f s", job.work.if_left, until - started)
         elif job.error is not None:
-            logger.warning("%s: %s", job.piece.if_left, " ".join(str(job.error).split()) or type(job.error).__name__)
+            logger.warning("%s: %s", job.work.if_left, " ".join(str(job.error).split()) or type(job.error).__name__)
 
 
 def plural(count: int, noun: str) -> str:
@@ -111,7 +111,7 @@ def _after_fork_in_child() -> None:
     global _jobs, _starting
     _jobs = SimpleQueue()
     _starting = threading.Lock()
-    _standing.clear()
+    _standby.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

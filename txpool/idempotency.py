@@ -34,7 +34,7 @@ WHOLE, BLOCK, FUNCTION = "transaction", "block", "function"
 
 #: Milliseconds to wait for another run that has the name, before recovery is asked, and after that.
 _PATIENCE = (1_000, 10_000)
-_LONGEST = 200
+_MAX_LENGTH = 200
 _NOT_SERIALIZABLE = "40001"
 
 
@@ -210,9 +210,9 @@ def checked_id(transaction_id: object) -> str:
     """The id, if it is one; ProgrammingError."""
     if not isinstance(transaction_id, str):
         raise ProgrammingError(f"a transaction_id is text, and not {type(transaction_id).__name__}. Nothing was done")
-    if not 0 < len(transaction_id) <= _LONGEST or not transaction_id.isprintable() or transaction_id.isspace():
+    if not 0 < len(transaction_id) <= _MAX_LENGTH or not transaction_id.isprintable() or transaction_id.isspace():
         raise ProgrammingError(
-            f"a transaction_id is one line of 1 to {_LONGEST} printable characters, and this one has "
+            f"a transaction_id is one line of 1 to {_MAX_LENGTH} printable characters, and this one has "
             f"{len(transaction_id)}, or some that are not printable. Nothing was done"
         )
     return transaction_id

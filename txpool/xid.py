@@ -117,9 +117,9 @@ def make_xid(
     task: TaskName | None = None,
 ) -> Xid:
     """The name of a branch; `decider` is the name of the marked datasource, or None for the decision log."""
-    kept = f"M.{make_pointer(tag_of(decider), identity)}" if decider else "L"
-    behind = f":{task.write}.{task.partition}.{task.attempt}.{task.branches}" if task else ""
-    return Xid(gtrid, f"{number}:{tag_of(datasource)}:{kept}{behind}")
+    decider_part = f"M.{make_pointer(tag_of(decider), identity)}" if decider else "L"
+    task_part = f":{task.write}.{task.partition}.{task.attempt}.{task.branches}" if task else ""
+    return Xid(gtrid, f"{number}:{tag_of(datasource)}:{decider_part}{task_part}")
 
 
 @lru_cache(maxsize=1024)

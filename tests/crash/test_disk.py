@@ -175,11 +175,11 @@ MUTATIONS = {
         by_failing("EIO on a directory's fsync"),
     ),
     "a failed fsync does not poison": (
-        Edit(_GROUP + "_failed", "self.poison = f", "_ = f"),
+        Edit(_GROUP + "_certain_failure", "self.poison = f", "_ = f"),
         by_failing("EIO on fsync"),
     ),
     "a failed fsync is a definite no": (
-        Edit(_GROUP + "_failed", "return LogUnknown", "return LogError"),
+        Edit(_GROUP + "_certain_failure", "return LogUnknown", "return LogError"),
         by_failing("EIO on fsync, but synced"),
     ),
 }

@@ -325,7 +325,7 @@ def test_an_interrupted_follower_raises_the_interrupt_and_the_others_are_answere
         other = threading.Thread(target=lambda: decide(2))
         say(gtrid_of(1)); heard()
         other.start()
-        while not log._group._turn.locked(): pass
+        while not log._group._write_lock.locked(): pass
         try:
             say("leading")
             log.record(gtrid_of(1), [])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from txpool.errors import ConfigurationError
 
-_LINKS = 40  # symlinks in one path, as in Linux
+_MAX_LINKS = 40  # symlinks in one path, as in Linux
 
 
 def why_not_trusted(path: str | Path, *, owner: int | None = None, descriptor: int | None = None) -> str | None:
@@ -37,7 +37,7 @@ def why_not_trusted(path: str | Path, *, owner: int | None = None, descriptor: i
     if stat.S_ISDIR(found.st_mode):
         return _why_not_folder(place, found, trusted)
     if found.st_uid not in trusted:
-        return _another(place, found, trusted)
+        return _foreign_owner(place, found, trusted)
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return f"others can write to {place}, which belongs to {user(found.st_uid)}: chmod go-w {place}"
     return None
@@ -65,10 +65,10 @@ def _walk(path: Path, trusted: set[int]) -> Path | str:
         found = place.lstat()
         if stat.S_ISLNK(found.st_mode):
             links += 1
-            if links > _LINKS:
+            if links > _MAX_LINKS:
                 return f"{path} has too many symlinks in it"
             if found.st_uid not in trusted:
-                return _another(place, found, trusted)
+                return _foreign_owner(place, found, trusted)
             target = place.readlink()
             left += reversed(target.parts)  # joining an absolute part begins anew
             place = place.parent
@@ -86,7 +86,7 @@ def _walk(path: Path, trusted: set[int]) -> Path | str:
 def _why_not_folder(place: Path, found: os.stat_result, trusted: set[int]) -> str | None:
     """Who else could put another in the place of what a folder holds."""
     if found.st_uid not in trusted:
-        return _another(place, found, trusted)
+        return _foreign_owner(place, found, trusted)
     return why_writable(place, found) if not found.st_mode & stat.S_ISVTX else None
 
 
@@ -100,7 +100,7 @@ def why_writable(folder: Path, found: os.stat_result) -> str | None:
     )
 
 
-def _another(place: Path, found: os.stat_result, trusted: set[int]) -> str:
+def _foreign_owner(place: Path, found: os.stat_result, trusted: set[int]) -> str:
     wanted = " or ".join(user(number) for number in sorted(trusted, reverse=True))
     return f"{place} belongs to {user(found.st_uid)}, who can change it: it is to belong to {wanted}"
 

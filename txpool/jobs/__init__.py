@@ -1,4 +1,8 @@
-"""Spark's own jobs within a transaction: tasks are told of it, and nothing of theirs goes past it unseen.
+"""Spark's own jobs within a transaction: their tasks know of it, and are refused work that would commit by itself.
 
-It works in every process that has loaded Spark, and loads nothing of Spark itself.
+- `properties` tells jobs of the ambient transaction of the thread that starts them;
+- `bypass` refuses work of tasks that would go past that transaction;
+- `driver_query` lets a task ask its driver whether its job belongs to an open transaction.
+
+It works in every process that has loaded Spark, and imports nothing of Spark itself.
 """

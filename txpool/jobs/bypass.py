@@ -1,7 +1,7 @@
-"""A Spark task that would work past its driver's transaction is refused.
+"""Bypassing: a Spark task may not do work that goes past its driver's transaction.
 
-Such is a task of Spark's own methods, foreachPartition or a pandas function, whose job was started within a
-transaction: what it does over a connection of its own commits by itself, whatever becomes of that.
+It would in a task of Spark's own methods, such as foreachPartition or a pandas function, whose job was started within a
+transaction: what the task does over a connection of its own commits by itself, also when the transaction rolls back.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Any
 
 from txpool.errors import ProgrammingError
 from txpool.jobs.driver_query import ask
-from txpool.jobs.properties import AMBIENT, NO_JOB, UNSURE
+from txpool.jobs.properties import AMBIENT, NO_JOB, UNCERTAIN
 
-#: The stage, and what its job tells of, that the driver has had nothing against; the last one.
-_passed: tuple[int, str] | None = None
+#: The last stage and job property for which the driver has answered that no transaction is open.
+_cleared: tuple[int, str] | None = None
 
-_HOW = (
+_WHAT_TO_DO = (
     "Run the function by txpool.spark.foreach_partition(), or map_partitions() where it yields something, and it is "
-    "a part of the transaction, but for threads of its own; write_table() writes rows as they are. What must be "
-    'outside, a look-up for one, belongs into a function that is @txpool.transactional("not_supported")'
+    "a part of the transaction, except in threads that it starts; write_table() writes rows as they are. Put what must "
+    'be outside, such as a look-up, into a function that is @txpool.transactional("not_supported")'
 )
 
 
 def in_task() -> bool:
-    """Whether this process works at a Spark task now; in any thread of it."""
+    """Whether this thread, or another of this process, works at a Spark task now."""
     return _task() is not None
 
 
@@ -36,34 +36,34 @@ def _task() -> Any:
 def refuse_in_task(what: str) -> None:
     """ProgrammingError in a task whose job was started within a transaction; `what` would be done outside of it.
 
-    A thread that has inherited what its jobs tell goes on with it when the transaction has ended, and those are no part
-    of it any more. So the driver is asked; without its answer the transaction may be open, and is taken for that.
+    A thread that has inherited the job property keeps it also when the transaction has ended, and its later jobs do not
+    belong to that any more. So the driver is asked. Without its answer the transaction counts as open.
     """
-    global _passed
+    global _cleared
     context = _task()
     if context is None:
         return
     value, stage = context.getLocalProperty(AMBIENT) or "", context.stageId()
-    if not value or (stage, value) == _passed:
+    if not value or (stage, value) == _cleared:
         return
     names, _, address = value.rpartition("@")
-    gtrids = names.removeprefix(UNSURE).split()
-    found = ask(address, stage, gtrids)
-    if found == []:
-        _passed = stage, value
+    gtrids = names.removeprefix(UNCERTAIN).split()
+    begun_in = ask(address, stage, gtrids)
+    if begun_in == []:
+        _cleared = stage, value
         return
-    if found is None:
-        silent = f" does not answer at {address.partition('/')[0]} (UDP)" if address else " cannot be asked"
-        why = (
+    if begun_in is None:
+        no_answer = f" does not answer at {address.partition('/')[0]} (UDP)" if address else " cannot be asked"
+        reason = (
             f"tells of {' and '.join(gtrids)}, and whether that had ended before is not known, since the driver's "
-            f"process{silent}. What shall outlive a transaction, as a stream does, start outside of it"
+            f"process{no_answer}. What shall outlive a transaction, as a stream does, start outside of it"
         )
-    elif found == [NO_JOB]:
-        why = f"tells of {' and '.join(gtrids)}, and Spark is not at work at that job any more"
+    elif begun_in == [NO_JOB]:
+        reason = f"tells of {' and '.join(gtrids)}, and Spark is not at work at that job any more"
     else:
-        unsure = ", or beside it by one who shares its thread" if names.startswith(UNSURE) else ""
-        why = (
-            f"was started within {' and '.join(found)}{unsure}: this would commit by itself, whatever becomes of that "
-            "transaction"
+        uncertain = ", or beside it by one who shares its thread" if names.startswith(UNCERTAIN) else ""
+        reason = (
+            f"was started within {' and '.join(begun_in)}{uncertain}: this would commit by itself, whatever becomes of "
+            "that transaction"
         )
-    raise ProgrammingError(f"{what}: the job of this Spark task {why}. Nothing was written. {_HOW}")
+    raise ProgrammingError(f"{what}: the job of this Spark task {reason}. Nothing was written. {_WHAT_TO_DO}")

@@ -1,8 +1,8 @@
 """Whether a job was begun within a transaction: a Spark task asks, and the driver answers, in one datagram each.
 
-A task that is on the driver's machine asks over the loopback; in a cluster the driver answers where its executors reach
-it (spark.driver.host, at a port of the system's choice). What is asked are names, and what is answered is some of them.
-Both are signed with a key that jobs carry: whoever has taken the port of a driver that is gone says nothing here.
+A task on the driver's machine asks over the loopback. In a cluster the driver answers where its executors reach it
+(spark.driver.host, at a port that the system chooses). The question has gtrids, and the answer has some of them. Both
+are signed with a key that jobs carry: another process that has taken the port of an ended driver cannot answer.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ logger = logging.getLogger("txpool")
 
 _LOOPBACK = "127.0.0.1"
 #: Masters whose tasks run on this machine.
-_HERE = ("local", "local-cluster")
-#: As long as a datagram can be: what is cut off would count as ended.
-_LONGEST = 65_535
+_LOCAL_MASTERS = ("local", "local-cluster")
+#: The longest datagram: gtrids that were cut off would count as ended.
+_MAX_DATAGRAM = 65_535
 _SIGNATURE = 32
-#: Seconds to wait for an answer before it is asked for again: datagrams are lost.
-_WAITS = (0.2, 0.4, 0.8, 1.6, 3.0)
+#: Seconds to wait for each answer before asking again, since datagrams may be lost.
+_REPLY_TIMEOUTS = (0.2, 0.4, 0.8, 1.6, 3.0)
 
-#: From a stage and gtrids to some of these; None where that is not known now.
+#: Called with a stage and gtrids; returns some of these, or None where the answer is not known now.
 Responder = Callable[[int, list[str]], list[str] | None]
 
-#: What this process and its jobs sign with.
+#: The key with which this process and its jobs sign.
 _KEY = secrets.token_hex(16)
-#: What this process answers at, by host.
+#: The sockets at which this process answers, by host.
 _sockets: dict[str, socket.socket] = {}
 _opening = threading.Lock()
 
 
-def serve(context: Any, answer: Responder) -> str:
-    """Where tasks of a SparkContext may ask from now on, `host:port/key`; empty where that cannot be."""
+def serve(context: Any, responder: Responder) -> str:
+    """Answer the tasks of a SparkContext from now on. Returns where they ask, `host:port/key`; empty after an error."""
     host = bound = _LOOPBACK
-    if str(context.master).partition("[")[0] not in _HERE:
+    if str(context.master).partition("[")[0] not in _LOCAL_MASTERS:
         host = str(context._conf.get("spark.driver.host"))
         bound = str(context._conf.get("spark.driver.bindAddress") or host)
     try:
         with _opening:
             if bound not in _sockets:
-                _sockets[bound] = _open(bound, answer)
+                _sockets[bound] = _open(bound, responder)
             return f"{host}:{_sockets[bound].getsockname()[1]}/{_KEY}"
     except OSError as error:
         logger.warning("Spark's tasks cannot ask this process for its transactions: %s: %s", bound, error)
@@ -57,78 +57,78 @@ def serve(context: Any, answer: Responder) -> str:
 
 
 def ask(address: str, stage: int, gtrids: list[str]) -> list[str] | None:
-    """What the driver's process answers; None where it does not."""
-    place, _, key = address.partition("/")
-    host, _, port = place.rpartition(":")
+    """The answer of the driver's process; None without one."""
+    endpoint, _, key = address.partition("/")
+    host, _, port = endpoint.rpartition(":")
     if not host:
         return None
     number = secrets.token_hex(8)
     with suppress(OSError):
-        family, kind, protocol, _, where = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as line:
-            line.connect(where)
-            for wait in _WAITS:
-                answered = _exchange(line, key, [number, str(stage), *gtrids], wait)
-                if answered is not None:
-                    return answered
+        family, kind, protocol, _, socket_address = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as sock:
+            sock.connect(socket_address)
+            for wait in _REPLY_TIMEOUTS:
+                reply = _ask_once(sock, key, [number, str(stage), *gtrids], wait)
+                if reply is not None:
+                    return reply
     return None
 
 
-def _exchange(line: socket.socket, key: str, request: list[str], wait: float) -> list[str] | None:
+def _ask_once(sock: socket.socket, key: str, request: list[str], wait: float) -> list[str] | None:
     until = monotonic() + wait
-    with suppress(OSError):  # a timeout, or the system says that nobody is there
-        line.send(_signed(key, request))
-        while (left := until - monotonic()) > 0:
-            line.settimeout(left)
-            answered = _verified(key, line.recv(_LONGEST))
-            if answered and answered[0] == request[0]:
-                return answered[1:]
+    with suppress(OSError):  # a timeout, or no process has the port
+        sock.send(_signed(key, request))
+        while (remaining := until - monotonic()) > 0:
+            sock.settimeout(remaining)
+            reply = _verified(key, sock.recv(_MAX_DATAGRAM))
+            if reply and reply[0] == request[0]:
+                return reply[1:]
     return None
 
 
 def _signed(key: str, words: list[str]) -> bytes:
-    said = " ".join(words).encode()
-    return hmac.digest(key.encode(), said, "sha256") + said
+    payload = " ".join(words).encode()
+    return hmac.digest(key.encode(), payload, "sha256") + payload
 
 
 def _verified(key: str, datagram: bytes) -> list[str]:
-    """What was said with the key; nothing where that was somebody else."""
-    signature, said = datagram[:_SIGNATURE], datagram[_SIGNATURE:]
-    if not hmac.compare_digest(signature, hmac.digest(key.encode(), said, "sha256")):
+    """The words of a datagram that is signed with the key; none where it is not."""
+    signature, payload = datagram[:_SIGNATURE], datagram[_SIGNATURE:]
+    if not hmac.compare_digest(signature, hmac.digest(key.encode(), payload, "sha256")):
         return []
-    return said.decode().split(" ")
+    return payload.decode().split(" ")
 
 
-def _open(host: str, answer: Responder) -> socket.socket:
-    family, kind, protocol, _, where = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
-    opened = socket.socket(family, kind, protocol)
+def _open(host: str, responder: Responder) -> socket.socket:
+    family, kind, protocol, _, socket_address = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
+    sock = socket.socket(family, kind, protocol)
     try:
-        opened.bind(where)
+        sock.bind(socket_address)
     except OSError:
-        opened.close()
+        sock.close()
         raise
-    threading.Thread(target=_serve, args=[opened, answer], name="txpool-answers", daemon=True).start()
-    return opened
+    threading.Thread(target=_serve, args=[sock, responder], name="txpool-answers", daemon=True).start()
+    return sock
 
 
-def _serve(line: socket.socket, answer: Responder) -> None:
+def _serve(sock: socket.socket, responder: Responder) -> None:
     while True:
         try:
-            request, who = line.recvfrom(_LONGEST)
+            request, sender = sock.recvfrom(_MAX_DATAGRAM)
             number, stage, *gtrids = _verified(_KEY, request)
-            answered = answer(int(stage), gtrids)
-            if answered is not None:
-                line.sendto(_signed(_KEY, [number, *answered]), who)
-        except ValueError:  # no request of ours
+            reply = responder(int(stage), gtrids)
+            if reply is not None:
+                sock.sendto(_signed(_KEY, [number, *reply]), sender)
+        except ValueError:  # not a request of ours
             continue
         except Exception as error:
-            if line.fileno() < 0:
+            if sock.fileno() < 0:
                 return
             logger.warning("a Spark task cannot be answered: %s", error)
 
 
 def _close() -> None:
-    """The program ends, or this is a forked child, for whom the parent answers."""
+    """Close the sockets: the program ends, or this is a forked child, whose parent goes on to answer."""
     while _sockets:
         _sockets.popitem()[1].close()
 

@@ -1,9 +1,9 @@
 """The ambient transaction of a driver's thread, as a local property of the Spark jobs that the thread starts.
 
-Tasks work in processes of Spark's own, which see nothing of the driver's transaction but that. A property belongs to a
-thread, and the ambient transaction to a context: where the two may part, the property says so. A thread that Java, or
-an InheritableThread, starts has its parent's property for ever, as a stream's has: whether the transaction had ended
-before a job of it began, the driver answers.
+Tasks run in processes of Spark, which know nothing else of the driver's transaction. A property belongs to a thread,
+and the ambient transaction to a context: where these may differ, the property says that it is uncertain. A thread that
+Java or an InheritableThread starts, such as a stream's, keeps its parent's property for ever: so a task asks the driver
+whether the transaction had ended before its job began.
 """
 
 from __future__ import annotations
@@ -25,57 +25,58 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txpool")
 
-#: The local property: gtrids, behind an @ where the driver answers, and the key for that.
+#: The local property: gtrids, an @, and the driver's address for questions with its key.
 AMBIENT = "txpool.transaction"
-#: Before the gtrid of a transaction that another thread has begun, or an asyncio task, whose thread others share.
-UNSURE = "unsure "
-#: By this, jobs have the traceparent of the transaction.
+#: Stands before the gtrids where the job may not belong to the transaction: another thread has begun that, or asyncio
+#: tasks share the thread.
+UNCERTAIN = "unsure "
+#: The local property with the traceparent of the transaction.
 TRACEPARENT = "txpool.traceparent"
-#: By these, a transaction's `values` have the thread that it was begun in, whether that is certain to be its only one,
-#: and whether Spark is told of its timeout.
-_THREAD, _ALONE, _TAGGED = "txpool.jobs.thread", "txpool.jobs.alone", "txpool.jobs.tagged"
+#: Keys of a transaction's `values`: the thread that it was begun in, whether no asyncio task shares that, and whether
+#: its timeout cancels Spark's jobs.
+_THREAD, _OWN_THREAD, _TAGGED = "txpool.jobs.thread", "txpool.jobs.alone", "txpool.jobs.tagged"
 
-#: How many ends are remembered; a transaction that is not among them has ended before the first of them.
+#: How many ended transactions are remembered. One that is not among them has ended before them.
 _REMEMBERED = 10_000
-#: Milliseconds for Spark's own events to reach its status store.
-_PATIENCE = 1000
-#: More jobs than there ever are.
-_ALL = 2**63
-#: In the place of a gtrid: nothing is known of the job that is asked for.
+#: Milliseconds to wait for Spark's own events to reach its status store.
+_EVENTS_TIMEOUT_MS = 1000
+#: Above any number of jobs.
+_BEYOND_ALL_JOBS = 2**63
+#: An answer in place of gtrids: Spark knows no active job of the stage.
 NO_JOB = "?"
 
-#: All of which any job was told, as long as somebody has them.
-_known: WeakValueDictionary[str, Transaction] = WeakValueDictionary()
-#: The gtrids of those that have not ended; and of the others, how many jobs Spark had begun by then.
+#: The transactions that were published to jobs, while they are referred to elsewhere.
+_transactions: WeakValueDictionary[str, Transaction] = WeakValueDictionary()
+#: The gtrids of those that have not ended; and of the others, how many jobs Spark had begun when they ended.
 _open: set[str] = set()
 _ended: OrderedDict[str, int] = OrderedDict()
 _lock = threading.Lock()
 _thread = threading.local()
-#: That of the SparkContext that was active last.
+#: Of the SparkContext that was active last.
 _properties: JobProperties | None = None
-#: In a forked child: the session that its parent goes on with.
-_parents: Any = None
+#: In a forked child: the SparkContext of its parent, which only that uses.
+_parents_context: Any = None
 
 
 def publish(transaction: Transaction | None, left: Transaction | None = None) -> None:
-    """Have Spark know that this is the ambient transaction of this thread now; nothing without a SparkContext here.
+    """Set the job properties of this thread for its ambient transaction; does nothing without a SparkContext.
 
-    `left` is the one that the thread has left for it. To be called where `pyspark` is in `sys.modules`, and then at
-    every chance: a session may begin at any time.
+    `left` is the transaction that was ambient before. To be called where `pyspark` is in `sys.modules`, and there as
+    often as possible, since a session may begin at any time.
     """
     global _properties
-    context = _active()
-    announcer = _properties
+    context = _active_context()
+    properties = _properties
     if context is None:
         _properties = None
         return
-    if announcer is None or announcer.context is not context:
+    if properties is None or properties.context is not context:
         try:
-            announcer = _properties = JobProperties(context)
+            properties = _properties = JobProperties(context)
         except Exception as error:
             logger.warning("Spark cannot be told of transactions: %s", error)
             return
-    announcer.publish(transaction)
+    properties.publish(transaction)
     if left is not None and left.ended and _THREAD not in left.values:
         logger.warning(
             "%s: a SparkContext was created within it, and there was no chance to tell its jobs of the transaction: "
@@ -85,52 +86,52 @@ def publish(transaction: Transaction | None, left: Transaction | None = None) ->
         )
 
 
-def _active() -> Any:
-    """The SparkContext of this process, where it has one that is neither in the making nor stopped."""
+def _active_context() -> Any:
+    """The SparkContext of this process, if it has one that is started and not stopped."""
     kind = getattr(sys.modules.get("pyspark"), "SparkContext", None)
     context = None if kind is None else kind._active_spark_context
-    return None if context is _parents or getattr(context, "_jsc", None) is None else context
+    return None if context is _parents_context or getattr(context, "_jsc", None) is None else context
 
 
 def find_transaction(gtrid: str) -> Transaction | None:
-    """The transaction that a job has told of; None where it ended long ago."""
+    """The transaction with this gtrid, if it was published to jobs, and still exists."""
     with _lock:
-        return _known.get(gtrid)
+        return _transactions.get(gtrid)
 
 
 def open_transactions() -> list[Transaction]:
-    """The transactions that threads have been in, and that have not ended."""
+    """The transactions that were published to jobs, and have not ended."""
     with _lock:
-        return [each for each in _known.values() if not each.ended]
+        return [each for each in _transactions.values() if not each.ended]
 
 
 def begun_within(stage: int, gtrids: list[str]) -> list[str] | None:
-    """Those of them in which a task's job was begun; NO_JOB where it has ended itself, and None where it is not known.
+    """The gtrids among these within which a task's job was begun; NO_JOB where the job has ended, None where unknown.
 
-    A job that was begun within a transaction stays one of it: its last tasks may come when that has rolled back.
+    A job that was begun within a transaction belongs to it also after its end: its last tasks may ask after a rollback.
     """
     with _lock:
-        found = [gtrid for gtrid in gtrids if gtrid in _open]
-        first = next(iter(_ended.values()), _ALL)
+        open_ones = [gtrid for gtrid in gtrids if gtrid in _open]
+        first = next(iter(_ended.values()), _BEYOND_ALL_JOBS)
         ends = {gtrid: _ended.get(gtrid, first) for gtrid in gtrids}
-    announcer = _properties
-    if found or announcer is None:
-        return found or None
-    job, certain = announcer.job_of(stage)
+    properties = _properties
+    if open_ones or properties is None:
+        return open_ones or None
+    job, certain = properties.job_of(stage)
     if job is None:
         return [NO_JOB] if certain else None
     return [gtrid for gtrid in gtrids if job < ends[gtrid]]
 
 
-def _forget(gtrid: str) -> None:
-    """It has ended: no job is one of it from now on, in the session that there is by now, which may be another one."""
-    announcer, jobs = _properties, _ALL
-    if announcer is not None and announcer.context is not _active():
-        announcer = None
+def _transaction_ended(gtrid: str) -> None:
+    """The transaction has ended: jobs that begin from now on do not belong to it, in whichever session is active."""
+    properties, jobs = _properties, _BEYOND_ALL_JOBS
+    if properties is not None and properties.context is not _active_context():
+        properties = None
     try:
-        if announcer is not None:
-            jobs = announcer.begun()
-    except Exception as error:  # its jobs cannot be told from those that come after it
+        if properties is not None:
+            jobs = properties.jobs_begun()
+    except Exception as error:  # then all later jobs count as begun within it
         logger.warning("Spark cannot be asked for its jobs at the end of %s: %s", gtrid, error)
     finally:
         with _lock:
@@ -138,20 +139,20 @@ def _forget(gtrid: str) -> None:
             _ended[gtrid] = jobs
             if len(_ended) > _REMEMBERED:
                 _ended.popitem(last=False)
-    if announcer is not None:
-        announcer.forget(gtrid)
+    if properties is not None:
+        properties.withdraw(gtrid)
 
 
 class JobProperties:
-    """Tells a SparkContext what each thread's transaction is. Thread-safe."""
+    """Sets the local properties of one SparkContext, thread by thread. Thread-safe."""
 
     def __init__(self, context: Any) -> None:
         self.context = context
         self._address = serve(context, begun_within)
         self._pinned = os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "true"
-        self._here = threading.local()
-        #: Py4J's connection of this thread, which one thread of Java's serves; where they are not pinned there is none.
-        self._line = getattr(context._gateway._gateway_client, "get_thread_connection", None)
+        self._published = threading.local()
+        #: Returns Py4J's connection of this thread, which one Java thread serves; None where threads are not pinned.
+        self._thread_connection = getattr(context._gateway._gateway_client, "get_thread_connection", None)
         scala = context._jsc.sc()
         self._scheduler = scala.dagScheduler()
         self._bus = scala.listenerBus()
@@ -159,84 +160,91 @@ class JobProperties:
         self._store = scala.statusStore()
 
     def job_of(self, stage: int) -> tuple[int | None, bool]:
-        """The first of the jobs that a stage is at work for; and whether there is none for certain."""
+        """The first active job that a stage works for, or None; and whether that is certain."""
         job = self._active_job_of(stage)
         if job is not None:
             return job, True
         try:
-            self._bus.waitUntilEmpty(_PATIENCE)
-        except Exception:  # its events are late
+            self._bus.waitUntilEmpty(_EVENTS_TIMEOUT_MS)
+        except Exception:  # the events have not arrived in time
             return None, False
         return self._active_job_of(stage), True
 
     def _active_job_of(self, stage: int) -> int | None:
         for job in sorted(self._tracker.getActiveJobIds()):
-            with suppress(Exception):  # it is forgotten by now
+            with suppress(Exception):  # the status store has dropped it meanwhile
                 if self._store.job(job).stageIds().contains(stage):
                     return int(job)
         return None
 
     def publish(self, transaction: Transaction | None) -> None:
-        """The ambient transaction of this thread is another one now, or may be."""
-        told = self._named(transaction)
-        if self._lost():
-            self._here.__dict__.clear()
-        if told == getattr(self._here, "told", None):
+        """Set the properties of this thread for its ambient transaction, where they have changed."""
+        value = self._property_value(transaction)
+        if self._java_thread_replaced():
+            self._published.__dict__.clear()
+        if value == getattr(self._published, "value", None):
             return
-        self._here.told = None  # an interrupt may come before the answer
+        self._published.value = None  # an interrupt may come before Java has answered
         try:
-            self.context.setLocalProperty(AMBIENT, f"{told}@{self._address}" if told else "")
-            self._here.told = told
-            line = None if self._line is None else self._line()
-            self._here.line = None if line is None else ref(line)
-            self._trace(transaction if told else None)
-            self._tag(transaction if told else None)
+            self.context.setLocalProperty(AMBIENT, f"{value}@{self._address}" if value else "")
+            self._published.value = value
+            connection = None if self._thread_connection is None else self._thread_connection()
+            self._published.connection = None if connection is None else ref(connection)
+            self._set_traceparent(transaction if value else None)
+            self._set_job_tag(transaction if value else None)
         except Exception as error:
-            logger.warning("Spark cannot be told of the transaction %s: %s", told or "that has ended", error)
+            logger.warning("Spark cannot be told of the transaction %s: %s", value or "that has ended", error)
 
-    def _lost(self) -> bool:
-        """Whether this thread has another one of Java's by now, which has no properties: an interrupt does that."""
-        line = getattr(self._here, "line", None)
-        if line is None:
+    def _java_thread_replaced(self) -> bool:
+        """Whether another Java thread serves this one now, which has no properties: an interrupt causes that."""
+        reference = getattr(self._published, "connection", None)
+        if reference is None:
             return False
-        connection = line()
+        connection = reference()
         return connection is None or connection.socket is None
 
-    def _named(self, transaction: Transaction | None) -> str:
-        """What jobs of this thread may be a part of: its transaction, and those of others who share the thread."""
+    def _property_value(self, transaction: Transaction | None) -> str:
+        """Names the transactions that jobs of this thread may belong to: its own, and those of tasks that share it."""
         if not hasattr(_thread, "token"):
             _thread.token = object()
-        here = [] if transaction is None or transaction.ended else [transaction]
-        for each in here:
+        transactions = [] if transaction is None or transaction.ended else [transaction]
+        for each in transactions:
             if _THREAD not in each.values:
-                self._meet(each)
+                self._register(each)
         shared = asyncio._get_running_loop() is not None
         if shared:
-            here += [it for it in open_transactions() if it.values[_THREAD] is _thread.token and it not in here]
-        if not here:
+            transactions += [
+                it for it in open_transactions() if it.values[_THREAD] is _thread.token and it not in transactions
+            ]
+        if not transactions:
             return ""
-        sure = self._pinned and not shared and here[0].values[_ALONE] and here[0].values[_THREAD] is _thread.token
-        return ("" if sure else UNSURE) + " ".join(each.gtrid for each in here)
+        certain = (
+            self._pinned
+            and not shared
+            and transactions[0].values[_OWN_THREAD]
+            and transactions[0].values[_THREAD] is _thread.token
+        )
+        return ("" if certain else UNCERTAIN) + " ".join(each.gtrid for each in transactions)
 
-    def _meet(self, transaction: Transaction) -> None:
+    def _register(self, transaction: Transaction) -> None:
         transaction.values[_THREAD] = _thread.token
-        transaction.values[_ALONE] = asyncio._get_running_loop() is None
-        # Its own commit() ends it, and leaves it ambient.
+        transaction.values[_OWN_THREAD] = asyncio._get_running_loop() is None
+        # Not by `publish`, since Transaction.commit() leaves the ended transaction ambient.
         gtrid = transaction.gtrid
-        transaction.after_completion(lambda _: _forget(gtrid))
+        transaction.after_completion(lambda _: _transaction_ended(gtrid))
         with _lock:
-            _known[gtrid] = transaction
+            _transactions[gtrid] = transaction
             _open.add(gtrid)
 
-    def begun(self) -> int:
+    def jobs_begun(self) -> int:
         """How many jobs Spark has begun."""
         return int(self._scheduler.numTotalJobs())
 
-    def forget(self, gtrid: str) -> None:
-        """It has ended, and this thread, where it has told of it, tells no more of it."""
-        if gtrid not in (getattr(self._here, "told", None) or "").split():
+    def withdraw(self, gtrid: str) -> None:
+        """A transaction has ended: clear the properties of this thread, if they name it."""
+        if gtrid not in (getattr(self._published, "value", None) or "").split():
             return
-        if self._lost() and not isinstance(sys.exception(), KeyboardInterrupt):
+        if self._java_thread_replaced() and not isinstance(sys.exception(), KeyboardInterrupt):
             logger.warning(
                 "%s: Spark's connection of this thread was lost within it (an interrupt does that), and there was no "
                 "chance to tell later jobs of the transaction: what their functions have written by txpool.connect(), "
@@ -245,20 +253,20 @@ class JobProperties:
             )
         self.publish(None)
 
-    def _trace(self, transaction: Transaction | None) -> None:
-        """The jobs' tasks go on with its trace, where it has one."""
+    def _set_traceparent(self, transaction: Transaction | None) -> None:
+        """Let the tasks of this thread's jobs continue the transaction's trace."""
         traceparent = "" if transaction is None or transaction.trace is None else transaction.trace.traceparent
-        if traceparent != getattr(self._here, "traceparent", ""):
+        if traceparent != getattr(self._published, "traceparent", ""):
             self.context.setLocalProperty(TRACEPARENT, traceparent)
-            self._here.traceparent = traceparent
+            self._published.traceparent = traceparent
 
-    def _tag(self, transaction: Transaction | None) -> None:
-        """What the thread has Spark do within a transaction that has a timeout is cancelled by that."""
-        former, self._here.tag = getattr(self._here, "tag", None), None
-        if former is not None:
-            self.context.removeJobTag(former)
+    def _set_job_tag(self, transaction: Transaction | None) -> None:
+        """Let the transaction's timeout, if it has one, cancel the jobs of this thread."""
+        previous, self._published.tag = getattr(self._published, "tag", None), None
+        if previous is not None:
+            self.context.removeJobTag(previous)
         if transaction is not None and transaction.deadlines.before_decision() is not None:
-            self._here.tag = tag = transaction.gtrid
+            self._published.tag = tag = transaction.gtrid
             self.context.addJobTag(tag)
             if _TAGGED not in transaction.values:
                 transaction.values[_TAGGED] = True
@@ -266,9 +274,9 @@ class JobProperties:
 
 
 def _after_fork_in_child() -> None:
-    global _lock, _properties, _parents
+    global _lock, _properties, _parents_context
     _lock = threading.Lock()
-    _parents, _properties = _active() or _parents, None
+    _parents_context, _properties = _active_context() or _parents_context, None
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

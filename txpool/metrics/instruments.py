@@ -64,16 +64,16 @@ class Histogram:
     def __init__(self) -> None:
         # Reentrant: a finaliser that gives a connection back may strike inside it.
         self._lock = threading.RLock()
-        self._found: dict[Labels, tuple[list[int], list[float]]] = {}
+        self._distributions: dict[Labels, tuple[list[int], list[float]]] = {}
         #: Called with each observation, too (a bridge to histograms of another make is); their errors are logged.
         self.listeners: list[Listener] = []
 
     def observe(self, seconds: float, *labels: str) -> None:
         """Note that it has taken so long."""
         with self._lock:
-            found = self._found.get(labels)
+            found = self._distributions.get(labels)
             if found is None:
-                found = self._found.setdefault(labels, ([0] * (len(BOUNDS) + 1), [0.0]))
+                found = self._distributions.setdefault(labels, ([0] * (len(BOUNDS) + 1), [0.0]))
             found[0][bisect_left(BOUNDS, seconds)] += 1
             found[1][0] += seconds
         for listener in self.listeners:
@@ -85,13 +85,16 @@ class Histogram:
     def read(self) -> Iterator[tuple[Labels, Distribution]]:
         """Every distribution, by its labels."""
         with self._lock:
-            found = [(labels, Distribution(tuple(counts), total[0])) for labels, (counts, total) in self._found.items()]
+            found = [
+                (labels, Distribution(tuple(counts), total[0]))
+                for labels, (counts, total) in self._distributions.items()
+            ]
         return iter(found)
 
     def restart(self) -> None:
         """Count from nothing again, in a process of which no other thread is there."""
         self._lock = threading.RLock()
-        self._found = {}
+        self._distributions = {}
 
 
 #: True once somebody reads: what needs a clock is measured from then on.

@@ -9,5 +9,5 @@ The way of a commit:
 - `heuristics` and `outcome` say how it ended.
 
 Beside that way: `subordinate` (a Spark task's part), `resolver` (transactions in doubt), `dropped` (transactions that
-nobody can end any more), `timers`, `retry`, `required` (work outside any transaction), `closing` (the end of the process).
+nobody can end any more), `timers`, `retry`, `required` (work outside any transaction), `closing` (the process's end).
 """

@@ -166,9 +166,9 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             self.entered_transaction.end_rollback()
             raise ProgrammingError(
                 f"the block of {self.entered_transaction.gtrid} is left in another thread or context than it was "
-                "entered in (by a generator that has gone on elsewhere, as FastAPI's synchronous dependencies do?): what was done "
-                "within it was rolled back. What other code did meanwhile may have been outside of it. Enter and leave "
-                "the block in one thread and context"
+                "entered in (by a generator that goes on elsewhere, as FastAPI's synchronous dependencies do?): what "
+                "was done within it was rolled back. What other code did meanwhile may have been outside of it. Enter "
+                "and leave the block in one thread and context"
             ) from error or wrong_context
         if abandoned:
             try:

@@ -1,8 +1,8 @@
 """Traces of transactions, and the gtrid in log records.
 
-Nothing is traced until `txpool.tracing.opentelemetry.instrument()` is called, which needs the extra `metrics`. What
-stands here is all that the rest of txpool knows of it. No span has a statement's text, a value, a url or an error's
-words: an error is told by its class.
+Nothing is traced until `txpool.tracing.opentelemetry.instrument()` is called, which needs the extra `metrics`. The rest
+of txpool knows only the protocols here. No span has a statement's text, a value, a url or an error's message: of an
+error it has the class.
 """
 
 from __future__ import annotations
@@ -26,54 +26,54 @@ class Trace(Protocol):
 
     @property
     def traceparent(self) -> str:
-        """Its place in the trace, as W3C writes it, for those who go on with it elsewhere; or empty."""
+        """Its place in the trace, in W3C's form, for spans of other processes; may be empty."""
 
     def enter(self) -> object:
-        """Let what this thread or task traces from now on be a part of it; the answer is for `leave`."""
+        """Make it the parent of what this thread or task traces from now on; the result is for `leave`."""
 
     def leave(self, token: object) -> None: ...
 
     def enlisting(self, datasource: DataSource) -> None:
-        """A datasource begins to take part, until the transaction's end."""
+        """Called when a datasource begins to take part."""
 
     def phase(self, phase: Phase) -> None:
-        """Hear that a phase of its end begins."""
+        """Called when a phase of the transaction's end begins."""
 
     def failed(self, error: BaseException) -> None:
-        """It is to end for this error, or has ended by it."""
+        """Called with the error that ends the transaction."""
 
     def ended(self, result: Result, note: str, *, committing: bool, rollback_cause: BaseException | None) -> None:
-        """Hear how it ended for its caller, who has committed or rolled back, and why it could only roll back."""
+        """Called when commit (`committing`) or rollback has ended."""
 
     def resolved(self, outcome: Outcome) -> None:
-        """Hear how it ended after all, having been in doubt."""
+        """Called with the outcome of a transaction that was in doubt."""
 
     def close(self) -> None:
-        """It is over; may be called again."""
+        """End the spans; may be called again."""
 
 
 class Tracer(Protocol):
     """Makes the spans of this process. Thread-safe; no method raises an Exception of its own."""
 
-    #: What makes the provider in a Spark task's process.
+    #: Makes the provider in a Spark task's process.
     in_tasks: Callable[[], Any] | None
 
     def transaction(self, gtrid: str, traceparent: str = "") -> Trace | None:
-        """One that begins: within what is current here, or where `traceparent` says."""
+        """The trace of a transaction that begins: within `traceparent`, or else the span that is current here."""
 
     def plan(self, gtrid: str) -> str:
-        """A transaction of that name may begin later: the traceparent that it, and its tasks, have until then."""
+        """The traceparent for a transaction that may begin later with this gtrid, and for its tasks until then."""
 
     def task(self, gtrid: str, traceparent: str, numbers: Mapping[str, int]) -> Trace | None:
-        """A Spark task's part of one."""
+        """The trace of a Spark task's part of a transaction."""
 
     def recover(
         self, verb: str, record: BranchRecord, traceparent: str, act: Callable[[BranchRecord], BranchOutcome]
     ) -> BranchOutcome:
-        """Have recovery end a branch; raises what `act` raises."""
+        """Call `act`, by which recovery ends a branch, within a span; raises what `act` raises."""
 
     def flush(self) -> None:
-        """Hand over what has ended, before this process may be gone."""
+        """Export the spans that have ended, before this process may end."""
 
 
 #: None while nothing is traced.

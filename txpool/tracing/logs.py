@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 
-#: A logger's filter sees what is logged to that very logger, and nothing of its children's.
-_OURS = ("txpool", "txpool.pool", "txpool.recovery", "txpool.recovery.audit", "txpool.recovery.status")
+#: txpool's loggers. Each needs the filter, since a logger's filter does not apply to its children.
+_LOGGERS = ("txpool", "txpool.pool", "txpool.recovery", "txpool.recovery.audit", "txpool.recovery.status")
 
 
 class GtridFilter(logging.Filter):
-    """Gives each record `gtrid`: that of the ambient transaction, or "". Refuses none.
+    """Sets `gtrid` in each record: that of the ambient transaction, or "". Lets every record pass.
 
     Add it to a handler, so that `%(gtrid)s` can stand in that handler's format. txpool's own loggers have it. A record
     that has a gtrid already (logged with `extra={"gtrid": …}`) keeps it.
@@ -17,7 +17,7 @@ class GtridFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         if not hasattr(record, "gtrid"):
-            from txpool.tm.ambient import current  # which is made of what logs
+            from txpool.tm.ambient import current  # here, since that imports modules which log
 
             transaction = current()
             record.gtrid = "" if transaction is None else transaction.gtrid
@@ -26,7 +26,7 @@ class GtridFilter(logging.Filter):
 
 def attach_filter() -> None:
     """Give txpool's own loggers the filter."""
-    for name in _OURS:
+    for name in _LOGGERS:
         logging.getLogger(name).addFilter(_filter)
 
 

@@ -1,6 +1,6 @@
 """Traces by OpenTelemetry: a transaction's span, and within it those of its datasources, its phases and Spark's tasks.
 
-`instrument()` turns them on. Where they go is the tracer provider's: its sampler, its processors, its exporters.
+`instrument()` turns them on. The tracer provider's sampler, processors and exporters decide where they go.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _propagator = TraceContextTextMapPropagator()
-_FLUSH = 2_000  # milliseconds
+_FLUSH_TIMEOUT_MS = 2_000  # milliseconds
 
 
 def instrument(tracer_provider: TracerProvider | None = None, *, in_tasks: Callable[[], Any] | None = None) -> None:
     """Trace the transactions that begin from now on, and recovery's work, by this provider (None: the global one).
 
-    Spark's tasks run in other processes: `in_tasks` makes the provider there, once for each process. It travels with
-    the job as Spark's functions do. Without it, tasks have the global one of their own process.
+    Spark's tasks run in other processes: `in_tasks` makes the provider there, once for each process. It is sent with
+    the job, as Spark's functions are. Without it, tasks use the global provider of their own process.
     """
     tracing.tracer = _Tracer(tracer_provider, in_tasks)
 
 
 def uninstrument() -> None:
-    """Trace nothing that begins from now on."""
+    """Trace no transaction that begins from now on."""
     tracing.tracer = None
 
 
 class Instrumentor:
-    """What `opentelemetry-instrument` turns on and off, by the entry point `opentelemetry_instrumentor`."""
+    """For `opentelemetry-instrument`, which finds it by the entry point `opentelemetry_instrumentor`."""
 
     def instrument(self, **options: Any) -> None:
         instrument(options.get("tracer_provider"))
@@ -66,15 +66,15 @@ class Instrumentor:
         uninstrument()
 
 
-def _harmless(method: Callable[P, T]) -> Callable[P, T | None]:
-    """What a provider fails with is logged, and the transaction goes on."""
+def _logging_errors(method: Callable[P, T]) -> Callable[P, T | None]:
+    """Errors of the provider are logged, and the transaction goes on."""
 
     @functools.wraps(method)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T | None:
         try:
             return method(*args, **kwargs)
         except Exception:
-            logger.exception("a span could not be made, or ended; what it is of goes on")
+            logger.exception("a span could not be made or ended; the transaction goes on")
             return None
 
     return guarded
@@ -86,55 +86,55 @@ class _Tracer:
         self._provider = provider
         self._tracer = api.get_tracer("txpool", tracer_provider=provider)
 
-    @_harmless
+    @_logging_errors
     def transaction(self, gtrid: str, traceparent: str = "") -> _Spans:
-        return _Spans(self._tracer, "txpool.transaction", _named(gtrid), _within(traceparent))
+        return _Spans(self._tracer, "txpool.transaction", _gtrid_attributes(gtrid), _context_of(traceparent))
 
     def plan(self, gtrid: str) -> str:
         return self._plan(gtrid) or ""
 
-    @_harmless
+    @_logging_errors
     def _plan(self, gtrid: str) -> str:
-        spans = _Spans(self._tracer, "txpool.plan", _named(gtrid), None)
+        spans = _Spans(self._tracer, "txpool.plan", _gtrid_attributes(gtrid), None)
         spans.close()
         return spans.traceparent
 
-    @_harmless
+    @_logging_errors
     def task(self, gtrid: str, traceparent: str, numbers: Mapping[str, int]) -> _Spans:
-        attributes = _named(gtrid) | {f"txpool.{name}": value for name, value in numbers.items()}
-        return _TaskSpans(self._tracer, "txpool.task", attributes, _within(traceparent))
+        attributes = _gtrid_attributes(gtrid) | {f"txpool.{name}": value for name, value in numbers.items()}
+        return _TaskSpans(self._tracer, "txpool.task", attributes, _context_of(traceparent))
 
     def recover(
         self, verb: str, record: BranchRecord, traceparent: str, act: Callable[[BranchRecord], BranchOutcome]
     ) -> BranchOutcome:
         spans = self._recovering(verb, record, traceparent)
         try:
-            answer = act(record)
+            outcome = act(record)
         except BaseException as error:
             if spans is not None:
                 spans.failed(error)
                 spans.close()
             raise
         if spans is not None:
-            spans.answered(answer.value, wanted=_WANTED[verb])
+            spans.branch_ended(outcome.value, decided=_OUTCOME_OF[verb])
             spans.close()
-        return answer
+        return outcome
 
-    @_harmless
+    @_logging_errors
     def _recovering(self, verb: str, record: BranchRecord, traceparent: str) -> _Spans:
-        attributes = _named(record.xid.gtrid) | {"txpool.bqual": record.xid.bqual}
+        attributes = _gtrid_attributes(record.xid.gtrid) | {"txpool.bqual": record.xid.bqual}
         attributes |= {"txpool.datasource": record.datasource}
-        return _Spans(self._tracer, f"txpool.recovery.{verb}", attributes, _within(traceparent))
+        return _Spans(self._tracer, f"txpool.recovery.{verb}", attributes, _context_of(traceparent))
 
-    @_harmless
+    @_logging_errors
     def flush(self) -> None:
         flush = getattr(self._provider or api.get_tracer_provider(), "force_flush", None)
         if flush is not None:
-            flush(_FLUSH)
+            flush(_FLUSH_TIMEOUT_MS)
 
 
 class _Spans:
-    """A Trace: one span, and those within it. Each of these is ended at the latest when that is."""
+    """A Trace: one span, and the spans within it, which end with it at the latest."""
 
     def __init__(self, tracer: api.Tracer, name: str, attributes: Mapping[str, Any], context: Context | None) -> None:
         self._tracer = tracer
@@ -149,16 +149,16 @@ class _Spans:
         _propagator.inject(carrier, self._inside)
         return carrier.get("traceparent", "")
 
-    @_harmless
+    @_logging_errors
     def enter(self) -> object:
         return contexts.attach(api.set_span_in_context(self._span))
 
-    @_harmless
+    @_logging_errors
     def leave(self, token: Any) -> None:
         if token is not None:
             contexts.detach(token)
 
-    @_harmless
+    @_logging_errors
     def enlisting(self, datasource: DataSource) -> None:
         if datasource.name not in self._datasources:
             attributes = {
@@ -170,10 +170,10 @@ class _Spans:
                 "txpool.datasource", self._inside, api.SpanKind.CLIENT, attributes
             )
 
-    @_harmless
+    @_logging_errors
     def phase(self, phase: Phase) -> None:
         self._end_phase(phase)
-        if phase not in _SILENT:
+        if phase not in _WITHOUT_SPAN:
             self._phase = phase, self._tracer.start_span(f"txpool.{phase.name.lower()}", self._inside)
 
     def _end_phase(self, following: Phase | None) -> None:
@@ -183,41 +183,41 @@ class _Spans:
                 span.set_status(api.StatusCode.ERROR, f"{phase.value} failed")
             span.end()
 
-    @_harmless
+    @_logging_errors
     def failed(self, error: BaseException) -> None:
         if isinstance(error, Exception):
             self._span.set_attribute("error.type", type(error).__qualname__)
         self._span.set_status(api.StatusCode.ERROR, type(error).__qualname__)
 
-    @_harmless
-    def answered(self, answer: str, *, wanted: str) -> None:
-        """The one database of this span has answered."""
-        _end_branch_span(self._span, answer, wanted)
+    @_logging_errors
+    def branch_ended(self, outcome: str, *, decided: str) -> None:
+        """Called with the outcome of the branch that this span is about."""
+        _end_branch_span(self._span, outcome, decided)
 
-    @_harmless
+    @_logging_errors
     def ended(self, result: Result, note: str, *, committing: bool, rollback_cause: BaseException | None) -> None:
-        outcome, wanted = result.outcome, "committed" if result.outcome is Outcome.COMMITTED else "rolled back"
+        outcome, decided = result.outcome, "committed" if result.outcome is Outcome.COMMITTED else "rolled back"
         for name, span in list(self._datasources.items()):
             if name in result.branch_outcomes:
-                _end_branch_span(span, result.branch_outcomes[name].value, wanted)
+                _end_branch_span(span, result.branch_outcomes[name].value, decided)
         self._span.set_attribute("txpool.outcome", outcome.name.lower())
         self._span.set_attribute("txpool.datasources", sorted({*self._datasources, *result.branch_outcomes}))
         if note:
             self._span.set_attribute("txpool.note", note)
         if rollback_cause is not None or outcome is not (Outcome.COMMITTED if committing else Outcome.ROLLED_BACK):
-            why = rollback_cause or result.cause
-            if why is not None:
-                self._span.set_attribute("error.type", type(why).__qualname__)
+            cause = rollback_cause or result.cause
+            if cause is not None:
+                self._span.set_attribute("error.type", type(cause).__qualname__)
             self._span.set_status(api.StatusCode.ERROR, outcome.value)
         self.close()
 
-    @_harmless
+    @_logging_errors
     def resolved(self, outcome: Outcome) -> None:
         self._end_phase(None)
         attributes = {"txpool.outcome": outcome.name.lower()}
         self._tracer.start_span("txpool.settled", self._inside, attributes=attributes).end()
 
-    @_harmless
+    @_logging_errors
     def close(self) -> None:
         self._end_parts()
         if self._span.is_recording():
@@ -230,30 +230,30 @@ class _Spans:
 
 
 class _TaskSpans(_Spans):
-    """Those of a Spark task: its part of the transaction ends before it does."""
+    """The spans of a Spark task, which go on after the task's part of the transaction has ended."""
 
     def ended(self, result: Result, note: str, *, committing: bool, rollback_cause: BaseException | None) -> None:
-        """Its own outcome is the task's; the transaction's is the driver's."""
+        """Does nothing, since the transaction ends on the driver."""
 
 
-def _end_branch_span(span: Span, answer: str, wanted: str) -> None:
-    span.set_attribute("txpool.answer", answer)
-    if answer != wanted:
-        span.set_status(api.StatusCode.ERROR, answer)
+def _end_branch_span(span: Span, outcome: str, decided: str) -> None:
+    span.set_attribute("txpool.answer", outcome)
+    if outcome != decided:
+        span.set_status(api.StatusCode.ERROR, outcome)
 
 
-def _named(gtrid: str) -> dict[str, Any]:
+def _gtrid_attributes(gtrid: str) -> dict[str, Any]:
     return {"txpool.gtrid": gtrid, "txpool.node": split_gtrid(gtrid).node}
 
 
-def _within(traceparent: str) -> Context | None:
-    """The context of a span elsewhere; None for the one that is current here."""
+def _context_of(traceparent: str) -> Context | None:
+    """The context of a span of another process; None, which means the current one, without a traceparent."""
     return _propagator.extract({"traceparent": traceparent}, contexts.Context()) if traceparent else None
 
 
-#: Phases that have no span: nothing is asked of anybody in them.
-_SILENT = frozenset({Phase.COMPLETE, Phase.ENDED, Phase.IN_DOUBT})
-#: A phase has failed where such a one follows.
+#: Phases that have no span, since nothing is sent in them.
+_WITHOUT_SPAN = frozenset({Phase.COMPLETE, Phase.ENDED, Phase.IN_DOUBT})
+#: Pairs of a phase and the one that follows, in which the first has failed.
 _FAILURES = frozenset(
     {
         (Phase.PREPARE, Phase.ROLLBACK),
@@ -263,5 +263,5 @@ _FAILURES = frozenset(
         (Phase.ONE_PHASE, Phase.IN_DOUBT),
     }
 )
-#: How a branch ends that recovery has ended.
-_WANTED = {"commit": "committed", "rollback": "rolled back"}
+#: The branch outcome that each verb of recovery asks for.
+_OUTCOME_OF = {"commit": "committed", "rollback": "rolled back"}

@@ -18,31 +18,31 @@ class Received:
 
     def __init__(self, stream: InputStream, length: int) -> None:
         self._stream = stream
-        self._length = self._left = length
+        self._length = self._remaining = length
         self._cut = False
 
     def require_uncut(self) -> None:
         """Raise once the application has met the early end."""
         if self._cut:
             raise ConnectionAbortedError(
-                f"the client went away after {self._length - self._left:,} of {self._length:,} bytes of its request: "
-                "what was done in its transaction rolls back"
+                f"the client went away after {self._length - self._remaining:,} of {self._length:,} bytes of its "
+                "request: what was done in its transaction rolls back"
             )
 
     def read(self, size: int | None = -1, /) -> bytes:
-        parts, wanted = [], self._wanted(size)
+        parts, wanted = [], self._limit(size)
         while wanted:
-            part = self._took(self._stream.read(wanted), complete=True)
+            part = self._check_part(self._stream.read(wanted), complete=True)
             wanted -= len(part)
             parts.append(part)
         return b"".join(parts)
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        wanted = self._wanted(size)
+        wanted = self._limit(size)
         if not wanted:
             return b""
         line = self._stream.readline(wanted)
-        return self._took(line, complete=line.endswith(b"\n") or len(line) == wanted)
+        return self._check_part(line, complete=line.endswith(b"\n") or len(line) == wanted)
 
     def readlines(self, hint: int | None = -1, /) -> list[bytes]:
         lines: list[bytes] = []
@@ -58,12 +58,12 @@ class Received:
         while line := self.readline():
             yield line
 
-    def _wanted(self, size: int | None) -> int:
+    def _limit(self, size: int | None) -> int:
         self.require_uncut()
-        return self._left if size is None or size < 0 else min(size, self._left)
+        return self._remaining if size is None or size < 0 else min(size, self._remaining)
 
-    def _took(self, part: bytes, *, complete: bool) -> bytes:
-        self._left -= len(part)
+    def _check_part(self, part: bytes, *, complete: bool) -> bytes:
+        self._remaining -= len(part)
         self._cut = not part or not complete
         self.require_uncut()
         return part

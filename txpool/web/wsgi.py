@@ -83,28 +83,30 @@ class TransactionMiddleware:
         self._max_body = max_body
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        here = current()
-        if here is not None and environ.get(TRANSACTION) is here:  # another middleware's, which will decide
+        ambient = current()
+        if ambient is not None and environ.get(TRANSACTION) is ambient:  # another middleware's, which will decide
             return self._app(environ, start_response)
         if self._exclude is not None and self._exclude(environ):
             return self._app(environ, start_response)
         # What an earlier request has left open in this thread is none of this one's.
         token = make_ambient(None)
         try:
-            answer = _Response(environ, self._max_body)
-            failure = self._run(environ, answer)
+            response = _Response(environ, self._max_body)
+            failure = self._run(environ, response)
         finally:
             environ.pop(TRANSACTION, None)
             restore_ambient(token)
         if failure is None:
-            start_response(answer.status, answer.headers)
-            return answer.chunks
+            start_response(response.status, response.headers)
+            return response.chunks
         logger.error(
-            "%s: the application's answer is withheld, since its commit failed", _named(environ), exc_info=failure
+            "%s: the application's answer is withheld, since its commit failed",
+            _request_name(environ),
+            exc_info=failure,
         )
-        return _tell(failure, environ, start_response)
+        return _send_failure(failure, environ, start_response)
 
-    def _run(self, environ: WSGIEnvironment, answer: _Response) -> TransactionError | None:
+    def _run(self, environ: WSGIEnvironment, response: _Response) -> TransactionError | None:
         """Let the application answer, and decide; how the decision failed, if the answer cannot be given for that."""
         commits: bool | None = None
         body = received(environ)
@@ -113,15 +115,15 @@ class TransactionMiddleware:
         try:
             with transaction(self._timeout) as begun:
                 environ[TRANSACTION] = begun
-                with closing(answer.collected(self._app, environ)) as steps:
+                with closing(response.collected(self._app, environ)) as steps:
                     for _ in steps:
-                        if isinstance(begun.rollback_cause, TransactionTimeout) and not is_error(answer.code):
+                        if isinstance(begun.rollback_cause, TransactionTimeout) and not is_error(response.code):
                             raise begun.rollback_cause  # an endless body ends so
                 if body is not None:
                     body.require_uncut()  # whatever the application has made of it
-                commits = not (answer.failed or self._rollback_on_status(answer.code))
+                commits = not (response.failed or self._rollback_on_status(response.code))
                 if not commits:
-                    raise _ErrorResponse(f"{_named(environ)} was answered by {answer.status}")
+                    raise _ErrorResponse(f"{_request_name(environ)} was answered by {response.status}")
         except _ErrorResponse:
             return None
         except TransactionError as error:
@@ -142,7 +144,7 @@ class _Response:
         self.chunks: list[bytes] = []
         #: The application has told of an exception.
         self.failed = False
-        self._request = _named(environ)
+        self._request = _request_name(environ)
         self._has_body = environ.get("REQUEST_METHOD") != "HEAD"
         self._limit = limit
         self._size = 0
@@ -216,7 +218,9 @@ class _Response:
             self.chunks.append(chunk)
 
 
-def _tell(failure: TransactionError, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+def _send_failure(
+    failure: TransactionError, environ: WSGIEnvironment, start_response: StartResponse
+) -> Iterable[bytes]:
     status, text = _ROLLED_BACK if isinstance(failure, TransactionRolledBack) else _UNCERTAIN
     body = text.encode()
     headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
@@ -227,7 +231,7 @@ def _tell(failure: TransactionError, environ: WSGIEnvironment, start_response: S
     return [] if environ.get("REQUEST_METHOD") == "HEAD" else [body]
 
 
-def _named(environ: WSGIEnvironment) -> str:
+def _request_name(environ: WSGIEnvironment) -> str:
     """A request, for people: one line, whatever its path was decoded to."""
     path = quote(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""), "/:;=,@", "latin-1", "replace")
     return f"{environ.get('REQUEST_METHOD')} {path}"

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pyspark import TaskContext
 
 from txpool.errors import ProgrammingError
-from txpool.jobs.properties import AMBIENT, UNSURE, find_transaction
+from txpool.jobs.properties import AMBIENT, UNCERTAIN, find_transaction
 from txpool.tm.transaction import Transaction
 
 
 def gtrid_of_job(context: TaskContext) -> str:
     """The gtrid that a task's job tells of, or nothing. ProgrammingError where that may be another's."""
     told = (context.getLocalProperty(AMBIENT) or "").rpartition("@")[0]
-    if told.startswith(UNSURE):
+    if told.startswith(UNCERTAIN):
         raise ProgrammingError(
-            f"{told.removeprefix(UNSURE)} was begun in an asyncio task (a notebook's cell is one) or in another "
+            f"{told.removeprefix(UNCERTAIN)} was begun in an asyncio task (a notebook's cell is one) or in another "
             "thread, and whether this write is a part of it cannot be told: use write_table(), which knows. Nothing "
             "was written"
         )

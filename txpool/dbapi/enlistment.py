@@ -188,7 +188,7 @@ class Enlistment:
     def failed(self, raw_cursor: Any, error: BaseException) -> None:
         """After a statement that failed; it may have come behind the user's own COMMIT in one message."""
         translate(error)
-        if self._fresh and getattr(error, "sqlstate", None) is None:
+        if self._fresh and not self._driver.reached_server(error):
             self.lock.release()  # the database never saw it
         else:
             self.finish(raw_cursor)
@@ -211,7 +211,8 @@ class Enlistment:
         """
         self.start(handle)
         try:
-            self.raw.wrote = self.raw.wrote or not reads
+            if not reads:
+                self._driver.dialect.note_write(self.raw)
             fresh = self._fresh
             try:
                 with translated():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from txpool.errors import ProgrammingError
+from txpool.resources.base import Role
 from txpool.tm.participants import Enlistable
 
 WRITE_A_LOG = (
@@ -19,8 +20,8 @@ def require_atomic(
 ) -> None:
     """ProgrammingError where a datasource cannot join the others, or prepared branches that were `adopted`."""
     everyone = [*others, datasource]
-    alone = next((each for each in everyone if each.mode == "local"), None)
-    unprepared = [each for each in everyone if each.mode in ("cmr", "last-resource")]
+    alone = next((each for each in everyone if each.role is Role.ALONE), None)
+    unprepared = [each for each in everyone if each.role in (Role.MARKED, Role.LAST)]
     why = None
     if alone is not None and (others or adopted):
         why = f"{alone.name} (mode=local) can neither prepare nor be marked, so it must be alone. Give it mode=cmr"
@@ -42,7 +43,7 @@ def require_adoptable(gtrid: str, others: Sequence[Enlistable], *, logged: bool)
     """ProgrammingError where branches that were prepared elsewhere cannot be decided with these."""
     if not logged:
         raise ProgrammingError(f"{gtrid} cannot take over prepared branches: that needs a decision log. {WRITE_A_LOG}")
-    alone = next((each for each in others if each.mode == "local"), None)
+    alone = next((each for each in others if each.role is Role.ALONE), None)
     if alone is not None:
         raise ProgrammingError(
             f"{gtrid} cannot take over prepared branches: {alone.name} (mode=local) is in it, which can neither "

@@ -6,7 +6,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from txpool.resources.base import MarkedBranch, OpenBranch
+    from txpool.resources.base import MarkedBranch, OpenBranch, Role
     from txpool.tm.transaction import Transaction
 
 
@@ -18,6 +18,10 @@ class Enlistable(Protocol):
 
     @property
     def mode(self) -> str: ...
+
+    @property
+    def role(self) -> Role:
+        """What its branch is in a transaction."""
 
     @property
     def url(self) -> str:

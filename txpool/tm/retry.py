@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import random
-import sqlite3
 from collections.abc import Iterator
 from typing import Final
 
 from txpool.errors import HeuristicError, TransactionInDoubt, TransactionRolledBack, TransactionTimeout
+from txpool.resource_managers import known
 from txpool.tm.transaction import Status, Transaction
 
 logger = logging.getLogger("txpool")
@@ -17,11 +17,6 @@ logger = logging.getLogger("txpool")
 FIRST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 1.0
 
-# A conflict with other transactions, which PostgreSQL has solved by giving up this one.
-_CONFLICTS = frozenset({"40001", "40P01"})
-# Answered to PREPARE: no slot for it is free (out_of_memory is what PostgreSQL calls that). A statement that is
-# answered so wants more than the server has, and would do so again.
-_NO_SLOT = "53200"
 _NEVER = (TransactionInDoubt, HeuristicError, TransactionTimeout)
 
 
@@ -73,15 +68,12 @@ def _worth_it(begun: Transaction, error: Exception) -> bool:
     if any(isinstance(each, _NEVER) for each in _chain(error, contexts=True)):
         return False
     at_its_end = isinstance(error, TransactionRolledBack)
-    return any(_passing(each, at_its_end=at_its_end) for each in _chain(error, contexts=False))
-
-
-def _passing(error: BaseException, *, at_its_end: bool) -> bool:
-    if isinstance(error, sqlite3.Error):
-        # The low byte of an extended code is the primary one.
-        return getattr(error, "sqlite_errorcode", -1) & 0xFF == sqlite3.SQLITE_BUSY
-    state = getattr(error, "sqlstate", None)
-    return state in _CONFLICTS or (at_its_end and state == _NO_SLOT)
+    managers = known()
+    return any(
+        manager.is_transient(each, at_its_end=at_its_end)
+        for each in _chain(error, contexts=False)
+        for manager in managers
+    )
 
 
 def _chain(error: BaseException, *, contexts: bool) -> Iterator[BaseException]:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import cast
 
 from txpool.errors import ProgrammingError
-from txpool.resources.base import BranchRecord, LocationKey, OpenBranch, PrepareLocation, PrepareVote
+from txpool.resources.base import BranchRecord, LocationKey, OpenBranch, PrepareLocation, PrepareVote, Role
 from txpool.tm import dropped, statistics
 from txpool.tm.coordinator import Coordinator, Phase
 from txpool.tm.participants import Enlistable
@@ -36,7 +36,7 @@ class Subordinate(Transaction):
         self._locations = places
 
     def _require_atomic(self, datasource: Enlistable) -> None:
-        if datasource.mode != "xa":
+        if datasource.role is not Role.PREPARED:
             raise ProgrammingError(
                 f"datasource {datasource.name} (mode={datasource.mode}) cannot be used inside a task of {self.gtrid}: "
                 "only a database that prepares can (mode=xa). Write to it on the driver, in the same transaction."

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, cast
 from txpool.errors import ProgrammingError, TransactionRolledBack, TransactionTimeout
 from txpool.log.base import DecisionLog
 from txpool.metrics import instruments
-from txpool.resources.base import Branch, BranchOutcome, MarkedBranch, OpenBranch
+from txpool.resources.base import Branch, BranchOutcome, MarkedBranch, OpenBranch, Role
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.tm import dropped, statistics
 from txpool.tm.annotations import checked_note, decision_annotations
@@ -376,9 +376,10 @@ class Transaction:
         if self._note or self.trace is not None:
             unit.annotations = decision_annotations(self._note, "" if self.trace is None else self.trace.traceparent)
         for enlistment in self._enlistments():
-            if enlistment.mode == "cmr":
+            role = enlistment.branch.role
+            if role is Role.MARKED:
                 unit.marked = cast(MarkedBranch, enlistment.branch)
-            elif enlistment.mode == "last-resource":
+            elif role is Role.LAST:
                 unit.last = cast(OpenBranch, enlistment.branch)
             else:
                 unit.branches.append(cast(OpenBranch, enlistment.branch))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
@@ -14,9 +15,11 @@ from psycopg.rows import tuple_row
 from txpool.config.secrets import without_secrets
 from txpool.errors import ConfigurationError, OperationalError, translated
 from txpool.resources.dialect import Dialect
+from txpool.resources.marks import Marks
 from txpool.resources.postgresql.connection import DeadlineConnection, look, moment, roll_back
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.libpq import COMMAND_OK, IDLE, INERROR, INTRANS, Session, failure, value
+from txpool.resources.postgresql.marks import PostgreSQLMarks
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
@@ -83,6 +86,7 @@ class PsycopgDriver:
 
     module: Any = psycopg
     dialect: Dialect = PostgreSQLDialect()
+    marks: Marks = PostgreSQLMarks()
 
     def __init__(self, settings: DataSourceSettings, *, recovery: bool = False) -> None:
         self._settings = settings
@@ -123,6 +127,9 @@ class PsycopgDriver:
                 f"datasource {self._settings.name}: driver.{option} is no whole number: write one{also}"
             )
         return int(text)
+
+    def execute(self, raw: RawConnection, statement: str, parameters: Sequence[Any] = ()) -> Any:
+        return psycopg.Cursor(raw).execute(statement, parameters or None)
 
     def is_open(self, raw: RawConnection) -> bool:
         return not raw.closed
@@ -171,6 +178,9 @@ class PsycopgDriver:
         if label and raw.pgconn.transaction_status == IDLE:
             # Not set_config(), whose snapshot would come before the user's own SET TRANSACTION.
             raw.execute(sql.SQL("set local application_name = {}").format(label))
+
+    def reached_server(self, error: BaseException) -> bool:
+        return getattr(error, "sqlstate", None) is not None
 
     def ended_by(self, raw: RawConnection, raw_cursor: psycopg.Cursor[Any]) -> str | None:
         """As the protocol says; called after any statement, it also notes that the session was changed.

@@ -23,6 +23,7 @@ FLOORS = (
     ("txpool", "txpool.engine", "txpool.web"),
     ("txpool.idempotency",),
     ("txpool.datasource",),
+    ("txpool.resources.postgresql.check",),
     ("txpool.resources.postgresql", "txpool.resources.sqlite"),
     ("txpool.dbapi",),
     ("txpool.tm",),
@@ -31,7 +32,9 @@ FLOORS = (
     ("txpool.pool",),
     ("txpool.resources",),
     ("txpool.metrics",),
+    ("txpool.findings",),
     ("txpool.config",),
+    ("txpool.resource_managers",),
     ("txpool.failpoints", "txpool.finishing", "txpool.errors", "txpool.xid"),
 )
 #: Arrows that run up, with their reason. None is to be added.

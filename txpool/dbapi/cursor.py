@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from txpool.dbapi.overrides import CursorAttribute
 from txpool.errors import InterfaceError, ProgrammingError, translate
@@ -20,8 +20,10 @@ class Cursor:
 
     __slots__ = ("__weakref__", "_arguments", "_connection", "_raw", "_works_on")
 
+    #: What a cursor keeps when its connection goes on elsewhere.
+    _KEPT: ClassVar[tuple[str, ...]] = ("arraysize",)
+
     arraysize = CursorAttribute()
-    row_factory = CursorAttribute()
 
     def __init__(self, connection: Connection, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._connection = connection
@@ -52,8 +54,8 @@ class Cursor:
         """The connection has joined a transaction, or left one: go on there, as the cursor was."""
         former = self._raw
         self._open(enlistment)
-        self._raw.arraysize = former.arraysize
-        self._raw.row_factory = former.row_factory
+        for name in self._KEPT:
+            setattr(self._raw, name, getattr(former, name))
 
     # -- statements ---------------------------------------------------------------------------------------------
 

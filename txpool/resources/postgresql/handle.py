@@ -28,6 +28,10 @@ class PsycopgCursor(Cursor):
 
     __slots__ = ()
 
+    _KEPT = ("arraysize", "row_factory")
+
+    row_factory = CursorAttribute()
+
     itersize = CursorAttribute()
     format = CursorAttribute()
 

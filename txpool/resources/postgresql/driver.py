@@ -20,6 +20,7 @@ from txpool.resources.postgresql.connection import DeadlineConnection, look, mom
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.libpq import COMMAND_OK, IDLE, INERROR, INTRANS, Session, failure, value
 from txpool.resources.postgresql.marks import PostgreSQLMarks
+from txpool.resources.postgresql.psycopg_private import results_of, sent_by, tag_of
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
@@ -188,8 +189,7 @@ class PsycopgDriver:
         A statement that failed in a session that is idle now has come behind the user's own COMMIT or ROLLBACK. Its
         tags are unknown, so that is taken for a `commit`: what may be committed is never reported as rolled back.
         """
-        # All results of a message with several statements; psycopg has no public way that leaves the cursor alone.
-        results = raw_cursor._results
+        results = results_of(raw_cursor)
         status = raw.pgconn.transaction_status
         if len(results) == 1 and status == INTRANS:
             tag = _tag(results[0])
@@ -197,7 +197,7 @@ class PsycopgDriver:
                 if not raw.wrote:
                     raw.wrote = tag is None or not tag.startswith(_READING)
                 return None
-        tags = [_tag(result) for result in results] or [raw_cursor._statusmessage]
+        tags = [_tag(result) for result in results] or [tag_of(raw_cursor)]
         if not _CHANGING.isdisjoint(tags) or (isinstance(raw_cursor, psycopg.ServerCursor) and raw_cursor.withhold):
             raw.changed = True
             raw.prepared = raw.prepared or not _PREPARING.isdisjoint(tags)
@@ -217,8 +217,7 @@ class PsycopgDriver:
             # Statements behind a ROLLBACK in one message were committed with its end.
             return "rollback" if not any(behind) else "commit"
         # Still in a transaction: it went back to a savepoint, or began anew.
-        query = raw_cursor._query.query if raw_cursor._query else b""
-        return "rollback" if not _BEGINNING.isdisjoint(behind) or _CHAINED.search(query) else None
+        return "rollback" if not _BEGINNING.isdisjoint(behind) or _CHAINED.search(sent_by(raw_cursor)) else None
 
 
 def _tag(result: PGresult) -> bytes | None:

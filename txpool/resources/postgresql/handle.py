@@ -16,6 +16,7 @@ from txpool.dbapi.connection import Connection
 from txpool.dbapi.cursor import Cursor
 from txpool.dbapi.overrides import Attribute, CursorAttribute
 from txpool.errors import InterfaceError, ProgrammingError, translated
+from txpool.resources.postgresql.psycopg_private import OPEN_BLOCKS
 from txpool.tm.required import require_transaction
 
 logger = logging.getLogger("txpool")
@@ -111,9 +112,9 @@ class Block(psycopg.Transaction):
 
     def __enter__(self) -> Self:
         enlistment = self._enlistment
-        wardrobe = self._handle._apply_overrides() if enlistment is None else enlistment.overrides
+        overrides = self._handle._apply_overrides() if enlistment is None else enlistment.overrides
         # A block may outlive what it stands on.
-        wardrobe.at_the_end["_num_transactions"] = 0
+        overrides.at_the_end[OPEN_BLOCKS] = 0
         if enlistment is None:
             with translated():
                 return super().__enter__()
@@ -130,7 +131,8 @@ class Block(psycopg.Transaction):
     ) -> bool:
         enlistment = self._enlistment
         home: Any = self._home
-        if home.home is None or (enlistment.ended if enlistment is not None else self._handle._pooled is not home):
+        over = enlistment.ended if enlistment is not None else self._handle._pooled is not home
+        if home.pool_state is None or over:
             self.status = self.Status.FAILED
             if error is None:
                 raise InterfaceError(

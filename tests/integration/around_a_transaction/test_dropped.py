@@ -138,7 +138,7 @@ def test_a_finaliser_does_not_wait(world: World, reports: Reports) -> None:
         sys.setprofile(None)
         go_on.set()
         thread.join()
-    assert {"__del__", "leave"} <= set(called)
+    assert {"__del__", "roll_back_abandoned"} <= set(called)
     assert not {"_end", "rollback", "give_back", "warning", "release"} & set(called)
     rolled_back(world)
     reports.one("here")

@@ -34,7 +34,8 @@ def sent_by(cursor: psycopg.Cursor[Any]) -> bytes:
 
 def sending(pgconn: PGconn) -> Generator[Any, Any, None]:
     """The steps of sending what libpq still holds. Connection has no send without an execute."""
-    return generators.send(pgconn)
+    steps: Generator[Any, Any, None] = generators.send(pgconn)
+    return steps
 
 
 def rolling_back(raw: psycopg.Connection[Any]) -> Generator[Any, Any, None]:

@@ -249,7 +249,7 @@ class PsycopgConnection(Connection):
     def set_deferrable(self, value: bool | None) -> None:
         self.deferrable = value
 
-    def _bring(self, raw: Any, modes: Mapping[str, Any]) -> None:
+    def _carry_modes(self, raw: Any, modes: Mapping[str, Any]) -> None:
         for name, value in modes.items():
             if name != "autocommit" and value != getattr(raw, name):
                 setattr(raw, name, value)

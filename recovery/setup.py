@@ -8,6 +8,7 @@ from recovery.scan.report import describe_error
 from txpool.config.settings import DataSourceSettings, RecoverySettings
 from txpool.errors import ConfigurationError
 from txpool.log import adopt_log, open_log
+from txpool.resources.base import Role
 from txpool.resources.drivers import make_driver
 from txpool.resources.xids import Xids
 
@@ -26,7 +27,7 @@ def initialise(settings: RecoverySettings, *, adopt: bool = False) -> list[Step]
     if node is None or url is None:
         missing = "node.name" if node is None else "log.url"
         raise settings.properties.error(missing, "is missing: the log is made for it")
-    marked = [each for each in map(DataSourceSettings.load, settings.datasources) if each.mode == "cmr"]
+    marked = [each for each in map(DataSourceSettings.load, settings.datasources) if Role(each.mode) is Role.MARKED]
     user, password = settings.log_user, settings.log_password
     if adopt:
         adopt_log(url, node=node, user=user, password=password)

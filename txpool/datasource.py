@@ -20,25 +20,24 @@ from txpool.finishing import LIMIT, finish
 from txpool.jobs.properties import publish
 from txpool.pool import Pool, PoolStatistics
 from txpool.pool.pooled import Pooled
+from txpool.resource_managers import find as find_resource_manager
 from txpool.resources.base import (
     Branch,
     BranchRecord,
+    BranchRecovery,
     MarkedBranch,
     OpenBranch,
     PrepareLocation,
-    ResourceManager,
+    Role,
+    StagingArea,
     XidsTable,
 )
 from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.drivers import make_driver
-from txpool.resources.handles import HANDLES
 from txpool.resources.local import LocalBranch
+from txpool.resources.manager import PhaseTwo
 from txpool.resources.marked import MarkedBranch as MarkedLocal
-from txpool.resources.postgresql.adopted import AdoptedBranch, PhaseTwoConnection
-from txpool.resources.postgresql.branch import PostgreSQLBranch, PostgreSQLRecovery
-from txpool.resources.postgresql.driver import configured_user
-from txpool.resources.postgresql.staging import Staging
 from txpool.resources.xids import Xids
 from txpool.tm.ambient import ambient
 from txpool.tm.required import Required
@@ -65,7 +64,10 @@ class DataSource:
         self.name = settings.name
         #: How it takes part in transactions: xa, cmr, last-resource or local.
         self.mode = settings.mode
+        self.role = Role(settings.mode)
         self.driver = settings.driver
+        #: What txpool knows of its kind of database.
+        self.resource_manager = find_resource_manager(settings.driver)
         #: Without a password.
         self.url = settings.url
         self.driver_adapter = make_driver(settings)
@@ -87,13 +89,16 @@ class DataSource:
         self.required = None
         if demands != "off" or "pyspark" in modules:
             self.required = Required(settings.name, demands)
-        self._handle = HANDLES[settings.driver]
-        self._xids = Xids(settings.name, self.driver_adapter, settings.cmr_table)
-        self._cleanup = CleanupQueue(
-            self._xids, batch_size=settings.cmr_batch_size, immediate=settings.cmr_immediate_cleanup
-        )
+        self._handle = self.resource_manager.handle
+        #: Its finished marks, where it has marks at all.
+        self._cleanup: CleanupQueue | None = None
+        if self.role is Role.MARKED:
+            self._xids = Xids(settings.name, self.driver_adapter, settings.cmr_table)
+            self._cleanup = CleanupQueue(
+                self._xids, batch_size=settings.cmr_batch_size, immediate=settings.cmr_immediate_cleanup
+            )
         #: One for each transaction whose prepared branches are finished here.
-        self._channels: WeakValueDictionary[str, PhaseTwoConnection] = WeakValueDictionary()
+        self._phase_two: WeakValueDictionary[str, PhaseTwo] = WeakValueDictionary()
         key = id(self)
         _opened[key] = ref(self, lambda _: _opened.pop(key, None))
 
@@ -175,34 +180,33 @@ class DataSource:
             raise
 
     def _branch(self, raw: Any, deadlines: Deadlines) -> OpenBranch | MarkedBranch:
-        if self.mode == "xa":
-            return PostgreSQLBranch(self.name, self.driver_adapter, raw, deadlines, file=self.settings.file)
-        if self.mode == "cmr":
+        if self.role is Role.PREPARED:
+            file = self.settings.file
+            return self.resource_manager.branch(self.name, self.driver_adapter, raw, deadlines, file=file)
+        if self._cleanup is not None:
             return MarkedLocal(self.name, self.driver_adapter, raw, self._xids, self._cleanup, deadlines=deadlines)
-        return LocalBranch(self.name, self.driver_adapter, raw, deadlines)
+        return LocalBranch(self.name, self.driver_adapter, raw, deadlines, role=self.role)
 
     def prepared_branch(self, record: BranchRecord, deadlines: Deadlines = NO_DEADLINES) -> Branch:
         """A branch that somebody else has prepared in this database, for the transaction that decides it."""
         gtrid = record.xid.gtrid
-        channel = self._channels.get(gtrid)
-        if channel is None:
-            channel = self._channels[gtrid] = PhaseTwoConnection(self.driver_adapter, deadlines)
-        return AdoptedBranch(record, channel)
+        phase_two = self._phase_two.get(gtrid)
+        if phase_two is None:
+            phase_two = self._phase_two[gtrid] = self.resource_manager.phase_two(self.driver_adapter, deadlines)
+        return phase_two.branch(record)
 
-    def resource_manager(self, *, recovery: bool = True) -> ResourceManager:
+    def branch_recovery(self, *, recovery: bool = True) -> BranchRecovery:
         """What recovery needs of a datasource that prepares; connects as recovery's own user, if there is one.
 
         With `recovery` false it is for the transaction's own process, and connects as its user.
         """
-        if self.mode != "xa":
+        if self.role is not Role.PREPARED:
             raise ConfigurationError(f"datasource {self.name} (mode={self.mode}) prepares nothing: only mode=xa does")
-        driver = make_driver(self.settings, recovery=recovery)
-        user = configured_user(self.settings) if recovery and self.settings.recovery_user else None
-        return PostgreSQLRecovery(self.name, driver, user=user, owners=self.settings.prepared_owners)
+        return self.resource_manager.branch_recovery(self.settings, recovery=recovery)
 
     def xids_table(self, *, nodes: Collection[str] | None = None, lock_timeout: float = 5.0) -> XidsTable:
         """What recovery needs of a marked datasource; its arguments are those of `Xids`."""
-        if self.mode != "cmr":
+        if self.role is not Role.MARKED:
             raise ConfigurationError(f"datasource {self.name} (mode={self.mode}) has no marks: only mode=cmr has")
         driver = make_driver(self.settings, recovery=True)
         return Xids(self.name, driver, self.settings.cmr_table, nodes=nodes, lock_timeout=lock_timeout)
@@ -215,11 +219,9 @@ class DataSource:
         finally:
             self.pool.give_back(pooled)
 
-    def staging(self, *, lock_timeout: float = 5.0) -> Staging | None:
+    def staging(self, *, lock_timeout: float = 5.0) -> StagingArea | None:
         """What recovery needs of the staging tables of Spark's writes; None where there are none of this kind."""
-        if self.driver != "psycopg":
-            return None
-        return Staging(self.name, make_driver(self.settings, recovery=True), lock_timeout=lock_timeout)
+        return self.resource_manager.staging(self.settings, lock_timeout=lock_timeout)
 
 
 # -- the registry -------------------------------------------------------------------------------------------------

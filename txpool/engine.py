@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from txpool.datasource import DataSource, find
-from txpool.errors import ConfigurationError
+from txpool.errors import ConfigurationError, NotSupportedError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,6 @@ _POOL = {
     "poolclass": "",
     "creator": "",
 }
-_URLS = {"psycopg": "postgresql+psycopg://", "sqlite3": "sqlite+pysqlite://"}
 
 
 def create_engine(datasource: str | Path | DataSource, **options: Any) -> Engine:
@@ -39,6 +38,7 @@ def create_engine(datasource: str | Path | DataSource, **options: Any) -> Engine
         raise ConfigurationError(
             f"datasource {found.name}: {name} is not for create_engine(), since the pool is the datasource's: {instead}"
         )
-    return sqlalchemy.create_engine(
-        _URLS[found.driver], creator=found.connect, poolclass=sqlalchemy.NullPool, **options
-    )
+    url = found.resource_manager.sqlalchemy_url
+    if not url:
+        raise NotSupportedError(f"datasource {found.name}: SQLAlchemy cannot work over driver {found.driver}")
+    return sqlalchemy.create_engine(url, creator=found.connect, poolclass=sqlalchemy.NullPool, **options)

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from txpool.datasource import DataSource, find, known
-from txpool.errors import AlreadyDone, OperationalError, ProgrammingError
-from txpool.resources.records import RECORDS_TABLES, EarlierRun, RecordsTable
+from txpool.errors import AlreadyDone, NotSupportedError, OperationalError, ProgrammingError
+from txpool.resources.base import Role
+from txpool.resources.records import EarlierRun, RecordsTable
 from txpool.tm.manager import get_manager
 from txpool.tm.transaction import Transaction
 
@@ -162,7 +163,13 @@ class IdempotentWork:
 
     @property
     def _records(self) -> RecordsTable:
-        return RECORDS_TABLES[self.source.driver]
+        found = self.source.resource_manager.records
+        if found is None:
+            raise NotSupportedError(
+                f"datasource {self.source.name} ({self.source.resource_manager.database}) keeps no records of work "
+                "with a transaction_id: name another by record_in. Nothing was done"
+            )
+        return found
 
     @property
     def _record(self) -> list[Any]:
@@ -239,5 +246,5 @@ def _recover(source: DataSource) -> None:
     """One scan over all that this process knows: a run that is in doubt ends by it, if its process is dead."""
     from recovery import RecoveryManager
 
-    datasources = {each.name: each for each in (*known().values(), source) if each.mode in ("xa", "cmr")}
+    datasources = {each.name: each for each in (*known().values(), source) if each.role in (Role.PREPARED, Role.MARKED)}
     RecoveryManager(log=get_manager().log, datasources=datasources.values(), backoff=0).scan()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
@@ -10,13 +10,21 @@ from typing import Protocol, runtime_checkable
 from recovery.scan.report import describe_error
 from txpool.errors import ConfigurationError
 from txpool.log.locations import LocationNote
-from txpool.resources.base import BranchRecord, MarkedRow, PreparedBranch, ResourceManager, XidsTable
-from txpool.resources.postgresql.staging import Staging, StagingTable
+from txpool.resources.base import (
+    BranchRecord,
+    BranchRecovery,
+    MarkedRow,
+    PreparedBranch,
+    Role,
+    StagingArea,
+    StagingTable,
+    XidsTable,
+)
 from txpool.xid import Xid, tag_of
 
 
 class RecoverableDatasource(Protocol):
-    """What recovery needs of a datasource: `mode` xa has a resource manager, cmr a table of marks, others neither."""
+    """What recovery needs of a datasource: the branches of one that prepares, the table of marks of a marked one."""
 
     @property
     def name(self) -> str: ...
@@ -24,7 +32,10 @@ class RecoverableDatasource(Protocol):
     @property
     def mode(self) -> str: ...
 
-    def resource_manager(self) -> ResourceManager: ...
+    @property
+    def role(self) -> Role: ...
+
+    def branch_recovery(self) -> BranchRecovery: ...
 
     def xids_table(self, *, nodes: Collection[str], lock_timeout: float) -> XidsTable:
         """Deletes marks of these nodes only; waits for a lock no longer than that (seconds)."""
@@ -34,7 +45,7 @@ class RecoverableDatasource(Protocol):
 class StagingDatasource(Protocol):
     """A datasource in which Spark's tasks may have staged rows."""
 
-    def staging(self, *, lock_timeout: float) -> Staging | None:
+    def staging(self, *, lock_timeout: float) -> StagingArea | None:
         """Its staging tables; None where its kind has none. To drop one waits for locks no longer than that."""
 
 
@@ -98,9 +109,9 @@ class RecoveryDatasources:
     ) -> None:
         #: Those that are ours to recover.
         self.nodes = frozenset(nodes)
-        self.managers: dict[str, ResourceManager] = {}
+        self.managers: dict[str, BranchRecovery] = {}
         self.tables: dict[str, XidsTable] = {}
-        self.stagings: dict[str, Staging] = {}
+        self.stagings: dict[str, StagingArea] = {}
         self._lock_timeout = lock_timeout
         self._others = further
         self._failed: dict[str, str] = {}
@@ -115,9 +126,9 @@ class RecoveryDatasources:
         self.tags = {tag_of(name): name for name in self.tables}
 
     def _add(self, datasource: RecoverableDatasource, name: str) -> None:
-        if datasource.mode == "xa":
-            self.managers[name] = datasource.resource_manager()
-        elif datasource.mode == "cmr":
+        if datasource.role is Role.PREPARED:
+            self.managers[name] = datasource.branch_recovery()
+        elif datasource.role is Role.MARKED:
             self.tables[name] = datasource.xids_table(nodes=self.nodes, lock_timeout=self._lock_timeout)
         staging = (
             datasource.staging(lock_timeout=self._lock_timeout) if isinstance(datasource, StagingDatasource) else None
@@ -199,9 +210,9 @@ class RecoveryDatasources:
         """Whom sessions of a datasource log in as, by its configuration; asks its database."""
         return self.managers[name].logins()
 
-    def staged(self) -> dict[str, list[StagingTable]]:
+    def staged(self) -> dict[str, Sequence[StagingTable]]:
         """The staging tables of every datasource that answers; one that does not is silent in the listings, too."""
-        found: dict[str, list[StagingTable]] = {}
+        found: dict[str, Sequence[StagingTable]] = {}
         for name, staging in self.stagings.items():
             with suppress(Exception):
                 found[name] = staging.tables()

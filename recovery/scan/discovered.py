@@ -15,6 +15,7 @@ from txpool.config.settings import DataSourceSettings
 from txpool.datasource import DataSource, opened
 from txpool.errors import ConfigurationError
 from txpool.log.locations import LocationNote
+from txpool.resources.base import Role
 from txpool.xid import tag_of
 
 
@@ -29,7 +30,7 @@ class DiscoveredDatasources:
         """As Further has it."""
         own = [datasource for _, datasource in self._files.values()]
         for datasource in opened():
-            if datasource.mode == "xa" and datasource not in own and _may_lead_to(datasource, note):
+            if datasource.role is Role.PREPARED and datasource not in own and _may_lead_to(datasource, note):
                 with suppress(Exception):  # one that does not answer is not shown to lead there
                     if not _why_not(datasource, note):
                         return datasource, ""
@@ -37,7 +38,7 @@ class DiscoveredDatasources:
         if not path:
             raise ConfigurationError("it was configured in code, so no file can be opened for it")
         datasource = self._open(path)
-        if datasource.mode != "xa":
+        if datasource.role is not Role.PREPARED:
             raise ConfigurationError(f"{path} has mode = {datasource.mode} now, which prepares nothing")
         why = _why_not(datasource, note)
         if why:
@@ -46,7 +47,7 @@ class DiscoveredDatasources:
 
     def marked(self, name: str) -> RecoverableDatasource | None:
         """As Further has it."""
-        found = (each for each in opened() if each.mode == "cmr" and name in (each.name, tag_of(each.name)))
+        found = (each for each in opened() if each.role is Role.MARKED and name in (each.name, tag_of(each.name)))
         return next(found, None)
 
     def close(self) -> None:
@@ -81,7 +82,7 @@ def _why_not(datasource: DataSource, note: LocationNote) -> str:
     """Why a datasource cannot be shown to lead to the noted database; empty where it does. Asks the database."""
     if not note.location.identity:
         return "cannot be shown to lead there: the role that prepared was not told the server's identity"
-    identity = datasource.resource_manager().identity()
+    identity = datasource.branch_recovery().identity()
     if identity == note.location.identity:
         return ""
     return f"leads elsewhere now: to {identity or 'a server that does not tell its identity'}"

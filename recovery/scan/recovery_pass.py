@@ -12,7 +12,7 @@ from recovery.scan.report import Ended, LeftAlone, ScanRecorder
 from recovery.scan.snapshot import OTHER_DATABASE, Snapshot
 from txpool import failpoints, tracing
 from txpool.log.base import DecisionLog, Heuristic, SideRecord
-from txpool.resources.base import BranchOutcome, BranchRecord, ResourceManager
+from txpool.resources.base import BranchOutcome, BranchRecord, BranchRecovery
 from txpool.tm.annotations import NOTE, TRACEPARENT
 
 _WORDS = "or refused it; it is asked again"
@@ -25,7 +25,7 @@ class ExplainsFailure(Protocol):
     def why_not(self, record: BranchRecord) -> str: ...
 
 
-def _words(manager: ResourceManager, record: BranchRecord) -> str:
+def _words(manager: BranchRecovery, record: BranchRecord) -> str:
     return manager.why_not(record) if isinstance(manager, ExplainsFailure) else ""
 
 
@@ -110,7 +110,7 @@ class RecoveryPass:
         traceparent = self.snapshot.annotations(record.xid.gtrid)[TRACEPARENT]
         return tracing.tracer.recover(verb, record, traceparent, act)
 
-    def _reachable(self, record: BranchRecord) -> ResourceManager | None:
+    def _reachable(self, record: BranchRecord) -> BranchRecovery | None:
         """The manager that can speak for the branch; None, with the reason written down, where there is none."""
         site = self.snapshot.datasource_of(record)
         name = site or record.datasource

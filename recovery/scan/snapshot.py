@@ -19,8 +19,7 @@ from txpool import failpoints
 from txpool.errors import LogError
 from txpool.log.base import Decision, DecisionLog, Heuristic, IncarnationState
 from txpool.log.locations import LocationNote
-from txpool.resources.base import BranchRecord, MarkedRow
-from txpool.resources.postgresql.staging import StagingTable
+from txpool.resources.base import BranchRecord, MarkedRow, StagingTable
 from txpool.tm.annotations import NOTE, annotations_in, printable
 from txpool.xid import Xid, split_gtrid, split_pointer
 

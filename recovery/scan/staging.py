@@ -13,7 +13,7 @@ from recovery.scan.modules import tombstone
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import describe_error
 from recovery.scan.snapshot import CoordinatorState, Snapshot
-from txpool.resources.postgresql.staging import StagingTable
+from txpool.resources.base import StagingTable
 
 logger = logging.getLogger("txpool.recovery")
 

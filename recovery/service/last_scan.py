@@ -16,7 +16,7 @@ from recovery.scan.snapshot import Snapshot
 from recovery.service.alarms import Alarms
 from txpool.config.settings import RecoverySettings
 from txpool.metrics import HISTOGRAMS, Sample, catalogue
-from txpool.resources.base import PreparedSlots
+from txpool.resources.base import PreparedSlots, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def _datasource_status(
     datasource: RecoverableDatasource, evidence: Snapshot, left: Iterable[InDoubt], limits: dict[str, PreparedSlots]
 ) -> DatasourceStatus:
     name, mode = datasource.name, datasource.mode
-    if mode not in ("xa", "cmr") and name not in evidence.silent:
+    if datasource.role not in (Role.PREPARED, Role.MARKED) and name not in evidence.silent:
         return DatasourceStatus(name, mode, None)
     branches = (branch for each in left for branch in each.branches)
     prepared = sum(branch.datasource == name and branch.state == "prepared" for branch in branches)

@@ -117,9 +117,9 @@ MUTATIONS = (
         test="tests/integration/marked/test_tombstone.py::test_tombstone_meets_anothers_tombstone",
         real=(
             Edit(
-                "txpool.resources.xids:Xids.tombstone",
-                '"on conflict (xid) do update set ',
-                "\"on conflict (xid) do update set kind = 'commit', ",
+                "txpool.resources.marks:Marks.put_tombstone",
+                '"confirmed = met.confirmed + 1"',
+                "\"kind = 'commit', confirmed = met.confirmed + 1\"",
             ),
         ),
     ),
@@ -130,7 +130,7 @@ MUTATIONS = (
         scenario=replace(MARKED, name="one+marked, disk", disk=True, leases=0),
         test="tests/integration/marked/test_durability.py::test_meeting_a_row_writes_to_the_disk",
         real=(
-            Edit("txpool.resources.xids:Xids.tombstone", "do update set confirmed = met.confirmed + 1", "do nothing"),
+            Edit("txpool.resources.marks:Marks.put_tombstone", "= met.confirmed + 1", "= met.confirmed where false"),
         ),
     ),
     Mutation(

@@ -142,7 +142,7 @@ def test_the_server_tells_who_may_have_prepared_it_and_whose_role_is_gone_is_nob
     """As a superuser sees it, who is a member of no role by that."""
     site.databases.execute("one", f"create role {MALLORY} login password '{_PASSWORD}'")  # type: ignore[arg-type]
     gid = "txp1:etl-1:strange00000:1:0:one:L"
-    manager = DataSource.from_settings(DataSourceSettings.load(site.folder / "one.properties")).resource_manager()
+    manager = DataSource.from_settings(DataSourceSettings.load(site.folder / "one.properties")).branch_recovery()
     try:
         forge(site, "one", gid)
         (branch,) = manager.recover()

@@ -15,9 +15,9 @@ from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.datasource import DataSource
 from txpool.errors import NotSupportedError, OperationalError
+from txpool.resource_managers import find as find_resource_manager
 from txpool.resources.drivers import make_driver
 from txpool.resources.postgresql.staging import Staging, StagingTable
-from txpool.resources.records import RECORDS_TABLES
 from txpool.xid import make_gtrid, new_incarnation
 
 RECORD = ["nightly", "public.landed", "txp1:tests:aaaaaaaaaaaa:1", "append", "a plan", None]
@@ -48,8 +48,8 @@ def claim(source: DataSource) -> bool | None:
     """As a named write claims its name."""
     with closing(source.connect()) as connection:
         cursor = connection.cursor()
-        RECORDS_TABLES["psycopg"].create(source, cursor)
-        claimed = RECORDS_TABLES["psycopg"].insert(cursor, RECORD, 1000)
+        find_resource_manager("psycopg").records.create(source, cursor)
+        claimed = find_resource_manager("psycopg").records.insert(cursor, RECORD, 1000)
         connection.commit()
     return claimed
 
@@ -120,7 +120,7 @@ def made(source: DataSource, name: str) -> None:
     if name.endswith("writes"):
         claim(source)
         return
-    from txpool.resources.records import create_table
+    from txpool.resources.postgresql.records import create_table
     from txpool.spark.table import partition_transactions
 
     with closing(source.connect()) as connection:
@@ -149,7 +149,7 @@ def test_32_no_trigger_can_be_hung_on_the_records_between_the_look_and_the_write
     strangers.does("app", "grant usage on schema txpool_spark to mallory")
     strangers.does("app", "grant trigger on txpool_spark.writes to mallory")
     with closing(source.connect()) as connection, strangers.session("mallory") as mallory:
-        RECORDS_TABLES["psycopg"].create(source, connection.cursor())
+        find_resource_manager("psycopg").records.create(source, connection.cursor())
         mallory.execute("set lock_timeout = '300ms'")
         with pytest.raises(Exception, match="lock timeout"):
             mallory.execute(
@@ -193,7 +193,7 @@ def test_the_format_of_the_records_has_a_number(strangers: Strangers, source: Da
 
 
 def test_the_format_of_the_records_in_sqlite_has_a_number(tmp_path: Path) -> None:
-    path, records = tmp_path / "a.db", RECORDS_TABLES["sqlite3"]
+    path, records = tmp_path / "a.db", find_resource_manager("sqlite3").records
     former = "create table txpool_spark_writes (transaction_id text, target text, gtrid text, mode text, plan text, "
     former += (
         "partitions integer, row_count integer, batch integer, made_at text, primary key (transaction_id, target))"

@@ -42,7 +42,7 @@ _SCRIPT = """
 
 
     def prepared():
-        branches = find("one.properties").resource_manager().recover()
+        branches = find("one.properties").branch_recovery().recover()
         return any(branch.xid.task.partition == 0 for branch in branches)
 
 

@@ -19,10 +19,11 @@ from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.resources.base import (
     BranchOutcome,
     BranchRecord,
+    BranchRecovery,
     MarkedRow,
     PreparedBranch,
     Refused,
-    ResourceManager,
+    Role,
     XidsTable,
 )
 from txpool.xid import Xid, make_gtrid, make_xid, new_incarnation
@@ -84,6 +85,7 @@ class ModelDatabase:
     """A database that prepares, and keeps its word."""
 
     mode = "xa"
+    role = Role.PREPARED
 
     def __init__(self, name: str, calls: Calls) -> None:
         self.name = name
@@ -96,7 +98,7 @@ class ModelDatabase:
         self.forged: dict[Xid, frozenset[str]] = {}
         self.ended: dict[Xid, BranchOutcome] = {}
 
-    def resource_manager(self) -> ResourceManager:
+    def branch_recovery(self) -> BranchRecovery:
         return self
 
     def xids_table(self, *, nodes: Collection[str], lock_timeout: float) -> XidsTable:
@@ -148,6 +150,7 @@ class ModelLedger:
     """A marked datasource: committed rows and tombstones, and the one row whose transaction is open."""
 
     mode = "cmr"
+    role = Role.MARKED
 
     def __init__(self, name: str, calls: Calls) -> None:
         self.name = name
@@ -156,7 +159,7 @@ class ModelLedger:
         self.rows: dict[str, MarkedRow] = {}
         self.open: MarkedRow | None = None
 
-    def resource_manager(self) -> ResourceManager:
+    def branch_recovery(self) -> BranchRecovery:
         raise AssertionError("it prepares nothing")
 
     def xids_table(self, *, nodes: Collection[str], lock_timeout: float) -> XidsTable:

@@ -31,7 +31,9 @@ FLOORS = (
     ("txpool.pool",),
     ("txpool.resources",),
     ("txpool.metrics",),
+    ("txpool.findings",),
     ("txpool.config",),
+    ("txpool.resource_managers",),
     ("txpool.failpoints", "txpool.finishing", "txpool.errors", "txpool.xid"),
 )
 #: Arrows that run up, with their reason. None is to be added.
@@ -41,9 +43,6 @@ UP = {
         "recovery.service",
     ): "the manager keeps its alarms and last scan, and the command starts the daemon",
     ("txpool.log", "txpool.resources.postgresql"): "a log on a server is kept over that driver",
-    ("txpool.resources", "txpool.resources.postgresql"): "databases are chosen by the name of their driver",
-    ("txpool.resources", "txpool.resources.sqlite"): "databases are chosen by the name of their driver",
-    ("txpool.resources", "txpool.dbapi"): "a handle is chosen by the name of its driver",
     ("txpool.tm", "txpool.idempotency"): "a block with a transaction_id records it",
     ("txpool.idempotency", "recovery"): "an earlier run that is in doubt is settled first",
     ("txpool.tracing", "txpool.tm"): "spans are named by the phases of the commit",
@@ -61,6 +60,8 @@ def modules() -> dict[str, Path]:
 def room_of(module: str, path: Path) -> str:
     """A folder, or a file that lies in `txpool/` itself."""
     parent = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    if parent.startswith("txpool.resources."):  # all of one database is one room
+        return ".".join(parent.split(".")[:3])
     return module if parent == "txpool" else parent
 
 

@@ -12,19 +12,19 @@ from recovery.scan.datasources import RecoveryDatasources
 from recovery.scan.orphans import NodeFilter, poll, voters
 from recovery.scan.snapshot import Snapshot, take_snapshot
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.resources.base import PreparedBranch
+from txpool.resources.base import PreparedBranch, Role
 from txpool.xid import TaskName, Xid, make_gtrid, make_xid
 
 
 class Many:
     """A datasource, and its resource manager, that lists these branches."""
 
-    name, mode = "one", "xa"
+    name, mode, role = "one", "xa", Role.PREPARED
 
     def __init__(self, xids: list[Xid], roles: frozenset[str] | None) -> None:
         self._prepared = [PreparedBranch(xid, 1.0, "mallory", roles) for xid in xids]
 
-    def resource_manager(self) -> Any:
+    def branch_recovery(self) -> Any:
         return self
 
     def identity(self) -> str:

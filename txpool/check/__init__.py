@@ -11,27 +11,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg
-
-from txpool.check import log, marks, node, postgresql, prepared, sqlite, storage, trust
-from txpool.check.connecting import NotConnected, connected
-from txpool.check.finding import CheckReport, Finding, Section, Severity, failure, ok, section, warning
-from txpool.check.server import server_facts
+from txpool.check import log, node
 from txpool.config.keys import COORDINATOR_KEYS, RECOVERY_KEYS
 from txpool.config.properties import Properties, SecurityWarning
 from txpool.config.settings import DataSourceSettings, RecoverySettings
 from txpool.errors import ConfigurationError, Error
-from txpool.resources.drivers import make_driver
+from txpool.findings import storage
+from txpool.findings.finding import (
+    CheckReport,
+    Finding,
+    NotConnected,
+    Section,
+    Severity,
+    failure,
+    ok,
+    section,
+    warning,
+)
+from txpool.resource_managers import find
 
 __all__ = ["CheckReport", "Finding", "Section", "Severity", "check"]
 
-# What whoever may connect can do, by the datasource's mode.
-_OPEN = {
-    "xa": "whoever connects sees the names of what is prepared, and can take slots and names, so that a transaction "
-    "rolls back; he ends nothing of ours, and decides nothing",
-    "cmr": "whoever connects can make tables and schemas where he may, before the right ones are there; they are "
-    "refused then, and so are transactions",
-}
 _COORDINATION = frozenset(key.name for key in COORDINATOR_KEYS + RECOVERY_KEYS)
 
 
@@ -112,23 +112,9 @@ def _datasource(
                 "give each a name of its own: name = …",
             )
         )
-    look = sqlite.findings(settings) if settings.driver == "sqlite3" else _on_server(settings, old, timeout)
+    look = find(settings.driver).findings(settings, old=old, timeout=timeout)
     title = f"datasource {settings.name} (mode={settings.mode}): {settings.url}"
     return section(title, [*said, *_whole(look)], settings.secrets)
-
-
-def _on_server(settings: DataSourceSettings, old: float, timeout: float | None) -> Iterator[Finding]:
-    with connected(settings) as raw:
-        server = server_facts(raw)
-        yield from postgresql.findings(server, pool_size=settings.pool_max_size, timeout=timeout)
-        if settings.mode == "xa":
-            yield from prepared.findings(raw, server, settings, old)
-        elif settings.mode == "cmr":
-            yield from marks.findings(raw, settings)
-        roles = make_driver(settings).roles
-        if settings.mode in _OPEN:
-            yield from trust.connect(raw, server, roles, _OPEN[settings.mode])
-        yield from trust.spark(raw, roles)
 
 
 def _whole(findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -146,7 +132,7 @@ def _whole(findings: Iterator[Finding]) -> Iterator[Finding]:
             "the user of the service must own what it works with",
             "check again as that user, or chown it",
         )
-    except (Error, psycopg.Error, OSError) as error:
+    except (Error, OSError) as error:
         yield failure(
             "connection", f"the check ended early: {error}", do="correct what it complains of, and check again"
         )

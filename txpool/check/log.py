@@ -8,14 +8,16 @@ from pathlib import Path
 
 import psycopg
 
-from txpool.check import marks, postgresql, storage, trust
-from txpool.check.connecting import diagnosed
-from txpool.check.finding import Finding, failure, ok, warning
-from txpool.check.server import ServerFacts, server_facts
 from txpool.config.settings import CoordinatorSettings
 from txpool.errors import LogError
+from txpool.findings import storage
+from txpool.findings.finding import Finding, failure, ok, warning
 from txpool.log import IncarnationState, folder_of, open_log
 from txpool.log.server import TABLES, LogServer
+from txpool.resources.postgresql.check import marks, trust
+from txpool.resources.postgresql.check import settings as server_settings
+from txpool.resources.postgresql.check.connecting import diagnosed
+from txpool.resources.postgresql.check.server import ServerFacts, server_facts
 
 # The tables of a log on a server: key and columns.
 _TABLES = {
@@ -136,7 +138,7 @@ def _on_server(settings: CoordinatorSettings, url: str) -> Iterator[Finding]:
 
 
 def _server(server: ServerFacts) -> Iterator[Finding]:
-    yield from postgresql.durability(server)
+    yield from server_settings.durability(server)
     if server.pooled:
         yield failure(
             "pooler",
@@ -145,4 +147,4 @@ def _server(server: ServerFacts) -> Iterator[Finding]:
             "it after the process has died, and recovery would wait for ever",
             "let log.url lead to the server itself",
         )
-    yield postgresql.clock(server.ahead)
+    yield server_settings.clock(server.ahead)

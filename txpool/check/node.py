@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from txpool.check.finding import Finding, warning
 from txpool.config.settings import CoordinatorSettings, DataSourceSettings
 from txpool.datasource import DataSource
 from txpool.errors import Error
+from txpool.findings.finding import Finding, warning
 from txpool.log import open_log
+from txpool.resources.base import Role
 from txpool.xid import split_gtrid
 
 
@@ -46,10 +47,10 @@ def _held(path: Path, node: str) -> Iterable[tuple[str, str]]:
         settings = DataSourceSettings.load(path, pool_min_size=0)
         with DataSource.from_settings(settings) as datasource:
             gtrids: list[str] = []
-            if settings.mode == "xa":
-                prepared = datasource.resource_manager().recover()
+            if datasource.role is Role.PREPARED:
+                prepared = datasource.branch_recovery().recover()
                 gtrids = [branch.xid.gtrid for branch in prepared if branch.prepared_by(()) and not branch.elsewhere]
-            elif settings.mode == "cmr":
+            elif datasource.role is Role.MARKED:
                 gtrids = [row.gtrid for row in datasource.xids_table(nodes=(node,)).read()]
     except Exception:
         return []  # one that does not answer is a finding of its own

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txpool.config.properties import Properties
+from txpool.resource_managers import DRIVERS
 
-DRIVERS = ("psycopg", "sqlite3")
 MODES = ("xa", "cmr", "last-resource", "local")
 
 

@@ -28,7 +28,7 @@ from txpool.config.secrets import (
     redact,
     redact_url,
 )
-from txpool.config.url import is_server
+from txpool.config.url import is_server, path_scheme
 from txpool.errors import ConfigurationError
 
 __all__ = [
@@ -276,16 +276,17 @@ class Properties(Mapping[str, str]):
         return {"true": True, "false": False}.get(value, value)
 
     def url(self, key: str) -> str | None:
-        """A url without the password in it; the path of a `sqlite:///` url is made absolute."""
+        """A url without the password in it; the path of one that names a file, `sqlite:///…`, is made absolute."""
         value = self._value(key)
         if value is None:
             return None
         if is_server(value):
             return self._entries[key].url().without
-        if not value.startswith("sqlite:///"):
+        scheme = path_scheme(value)
+        if not scheme:
             return value  # to be refused, or memory:
-        path = value.removeprefix("sqlite:///")
-        return "sqlite:///" + (path and os.path.abspath(self._entries[key].folder / path))
+        path = value.removeprefix(scheme)
+        return scheme + (path and os.path.abspath(self._entries[key].folder / path))
 
     def url_secret(self, key: str) -> Secret | None:
         """The password in a url, if there is one."""

@@ -261,6 +261,15 @@ def _without_pieces(text: str, password: str) -> str:
     return "".join("***" if hide else "".join(c for c, _ in run) for hide, run in runs)
 
 
+_in_errors: list[Callable[[BaseException], None]] = []
+
+
+def in_errors(forget: Callable[[BaseException], None]) -> Callable[[BaseException], None]:
+    """Decorates what takes secrets out of a driver's errors that are not in their text."""
+    _in_errors.append(forget)
+    return forget
+
+
 def without_secrets(connect: Callable[[], T], whose: str, secrets: Iterable[Secret | None]) -> T:
     """What `connect` returns; what it raises shows none of the secrets."""
     try:
@@ -285,8 +294,8 @@ def hide_in(error: BaseException, secrets: Iterable[Secret | None] = ()) -> None
         seen.add(id(each))
         left += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
         each.args = tuple(redact(value, secrets) if isinstance(value, str) else value for value in each.args)
-        if getattr(each, "_pgconn", None) is not None:
-            vars(each)["_pgconn"] = None  # psycopg's: all that libpq was told, the password among it
+        for forget in _in_errors:
+            forget(each)
         notes = getattr(each, "__notes__", None)
         if notes:
             notes[:] = [redact(note, secrets) for note in notes]

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from txpool.config.address import Address
-from txpool.config.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, DRIVERS, RECOVERY_KEYS, Key
+from txpool.config.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS, Key
 from txpool.config.layers import Options, checked, defaults, file_of, from_code, from_environment, password_of
 from txpool.config.properties import Properties
 from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, redact_url
 from txpool.errors import ConfigurationError
+from txpool.resource_managers import DRIVERS, find
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,22 +78,17 @@ class DataSourceSettings:
         values = self.properties
         if self.driver is None:
             raise values.error("driver", f"is missing: write driver = {' or driver = '.join(DRIVERS)}")
-        sqlite = self.driver == "sqlite3"
-        form = "sqlite:///file.db" if sqlite else "postgresql://user@host:5432/database"
+        manager = find(self.driver)
+        form = manager.url_example
         if self.url is None:
             raise values.error("url", f"is missing: write url = {form}, or set {prefix}URL")
-        starts = ("sqlite:///",) if sqlite else ("postgresql://", "postgres://")
-        if not self.url.startswith(starts):
+        if not self.url.startswith(manager.schemes):
             raise values.error("url", f"is no url for {self.driver}: write {form}; passwords have keys of their own")
-        if sqlite and self.url.endswith((":memory:", "/")):
-            raise values.error("url", f"names no file, and what is in memory cannot be recovered: write {form}")
-        if sqlite and self.mode == "xa":
-            raise values.error("mode", "cannot be: SQLite cannot prepare. Write mode = cmr, or last-resource or local")
-        if sqlite and self.pool_reset == "always":
-            raise values.error("pool.reset", "cannot be always: SQLite cannot clean a session as a whole. Leave it out")
+        manager.check(self)
+        if self.mode not in manager.modes:
+            modes = " or ".join(manager.modes)
+            raise values.error("mode", f"cannot be: {manager.database} has no such mode. Write mode = {modes}")
         for key in ("user", "password", "recovery.user", "recovery.password"):
-            if sqlite and key in values:
-                raise values.error(key, "has no use: SQLite knows no users. Leave it out")
             if f"driver.{key}" in values:
                 raise values.error(f"driver.{key}", f"is not passed to the driver: write {key}")
         if self.pool_min_size > self.pool_max_size:

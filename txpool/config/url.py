@@ -1,4 +1,4 @@
-"""A PostgreSQL url, read once and strictly: nobody can mistake what in it is the password, or it is refused.
+"""The url of a server, read once and strictly: nobody can mistake what in it is the password, or it is refused.
 
 libpq is more lenient, and reads what is behind the first @ of a password as a host; its errors would show that. So
 every character that could end a part of the url is to be percent-encoded in it, and no error here shows any of it.
@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import cache
 from urllib.parse import unquote_to_bytes
 
-from psycopg.pq import Conninfo
+from txpool.resource_managers import of_url
 
 #: What secrets are called, in keys and in parameters.
 SECRET_WORD = r"(?:password|passwd|passphrase|pwd|secret|token|credential|scram_(?:client|server)_key)"  # noqa: S105
 
-_STARTS = ("postgresql://", "postgres://")
 _URL = re.compile(
-    r"(?P<scheme>postgres(?:ql)?://)(?P<userinfo>(?P<user>[^:/?#@{}]*)(?::(?P<password>[^/?#@]*))?@)?"
+    r"(?P<scheme>[a-z][a-z0-9+.-]*://)(?P<userinfo>(?P<user>[^:/?#@{}]*)(?::(?P<password>[^/?#@]*))?@)?"
     r"(?P<hosts>[^/?#@{}]*)(?P<database>/[^?#@{}]*)?(?:\?(?P<query>[^#@{}]*))?"
 )
 # NUL stands for a reference.
@@ -55,8 +53,17 @@ class _Parts:
 
 
 def is_server(text: str) -> bool:
-    """Whether a value begins as the url of a PostgreSQL server does."""
-    return text.startswith(_STARTS)
+    """Whether a value begins as the url of a server does, which may have a password in it."""
+    manager = of_url(text)
+    return manager is not None and not manager.url_is_path
+
+
+def path_scheme(text: str) -> str:
+    """How the url of a file begins, such as sqlite:///; empty for any other."""
+    manager = of_url(text)
+    if manager is None or not manager.url_is_path:
+        return ""
+    return next(scheme for scheme in manager.schemes if text.startswith(scheme))
 
 
 def parse(text: str) -> Url:
@@ -83,7 +90,7 @@ def may_hold_password(text: str) -> bool:
     A reference may stand for anything: the user and the beginning of the password, or its end and the host. The whole
     is taken to be a url that `parse` accepts: nothing behind a / is a part of the password then.
     """
-    if text.startswith("sqlite:///") or text == "memory:":
+    if path_scheme(text) or text == "memory:":
         return False
     try:
         parts = _split(re.sub(r"\A\0+", "postgresql://\0", text))
@@ -104,15 +111,16 @@ def _split(text: str) -> _Parts:
         raise UrlError(f"has a space in it, a line end, or another character that no url may have: {_ENCODE}")
     if _BAD_PERCENT.search(text):
         raise UrlError(f"has a % in it that stands for no character: {_ENCODE}")
-    match = _URL.fullmatch(text)
-    if match is None or not _HOSTS.fullmatch(match["hosts"]):
+    match, manager = _URL.fullmatch(text), of_url(text)
+    if match is None or manager is None or not _HOSTS.fullmatch(match["hosts"]):
         raise UrlError(f"can be read in more than one way, or in none: {_ENCODE}; {_OWN_KEY}")
     pairs = []
     for number, piece in enumerate(match["query"].split("&") if match["query"] else (), 1):
         name, mark, value = piece.partition("=")
         known = _decoded(name)
-        if not mark or "=" in value or known not in _parameters():
-            raise UrlError(f"has a parameter that PostgreSQL does not know, its number {number}: {_ENCODE}; {_OWN_KEY}")
+        if not mark or "=" in value or known not in manager.url_parameters():
+            what = f"has a parameter that {manager.database} does not know, its number {number}"
+            raise UrlError(f"{what}: {_ENCODE}; {_OWN_KEY}")
         if known != "password" and _OTHER_SECRET.search(known):
             raise UrlError(f"has {known} in it: passwords have keys of their own, such as driver.{known}")
         pairs.append((name, value))
@@ -136,9 +144,3 @@ def _decoded(part: str) -> str:
     except UnicodeError:
         pass  # the error carries what it could not decode: nothing is raised while it is handled
     raise UrlError("is not UTF-8 text, once its % are decoded: write it so")
-
-
-@cache
-def _parameters() -> frozenset[str]:
-    """What libpq knows as parameters of a url."""
-    return frozenset(option.keyword.decode() for option in Conninfo.parse(b"")) | {"ssl"}

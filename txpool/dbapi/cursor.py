@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from txpool.dbapi.overrides import CursorAttribute
 from txpool.errors import InterfaceError, ProgrammingError, translate
@@ -19,8 +19,10 @@ class Cursor:
 
     __slots__ = ("__weakref__", "_arguments", "_connection", "_holder", "raw")
 
+    #: The attributes that are set again when the driver's cursor is made again.
+    _KEPT: ClassVar[tuple[str, ...]] = ("arraysize",)
+
     arraysize = CursorAttribute()
-    row_factory = CursorAttribute()
 
     def __init__(self, connection: Connection, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._connection = connection
@@ -52,8 +54,8 @@ class Cursor:
         """The connection has joined a transaction, or left one: make the driver's cursor again, set as it was."""
         former = self.raw
         self._open(enlistment)
-        self.raw.arraysize = former.arraysize
-        self.raw.row_factory = former.row_factory
+        for name in self._KEPT:
+            setattr(self.raw, name, getattr(former, name))
 
     # -- statements ---------------------------------------------------------------------------------------------
 

@@ -190,8 +190,8 @@ class Enlistment:
     def failed(self, raw_cursor: Any, error: BaseException) -> None:
         """After a statement that failed, and may have followed the user's own COMMIT in one message: unlock."""
         translate(error)
-        if self._fresh and getattr(error, "sqlstate", None) is None:
-            self.lock.release()  # the database has not received it
+        if self._fresh and not self._driver.reached_server(error):
+            self.lock.release()
         else:
             self.finish(raw_cursor)
 
@@ -214,7 +214,8 @@ class Enlistment:
         """
         self.start(handle)
         try:
-            self.raw.wrote = self.raw.wrote or not reads
+            if not reads:
+                self._driver.dialect.note_write(self.raw)
             fresh = self._fresh
             try:
                 with translated():

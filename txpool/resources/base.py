@@ -7,12 +7,21 @@ work at the same time without a thread pool. A resource manager that can only bl
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
 from txpool.xid import Xid
+
+
+class Role(Enum):
+    """What a branch is in its transaction; the value is the datasource's `mode`."""
+
+    PREPARED = "xa"  #: it prepares, and the log or a marked branch decides
+    MARKED = "cmr"  #: its local commit, with its row, is the decision
+    LAST = "last-resource"  #: it commits once all others have prepared, and leaves no mark
+    ALONE = "local"  #: it takes part in no transaction with others
 
 
 class PrepareVote(Enum):
@@ -115,6 +124,9 @@ class Participant(Protocol):
 
     @property
     def datasource(self) -> str: ...
+
+    @property
+    def role(self) -> Role: ...
 
     @property
     def idle(self) -> bool:
@@ -239,7 +251,7 @@ class PreparedSlots:
     taken: int
 
 
-class ResourceManager(Protocol):
+class BranchRecovery(Protocol):
     """What recovery needs of a datasource that prepares. Every method opens what it needs, and closes it."""
 
     def identity(self) -> str:
@@ -279,3 +291,24 @@ class MarkedRow:
     node: str
     committed: bool
     branches: tuple[BranchRecord, ...] = ()
+
+
+class StagingTable(Protocol):
+    """The staging table of one Spark write of a transaction."""
+
+    @property
+    def gtrid(self) -> str: ...
+
+    @property
+    def name(self) -> str:
+        """Its full name, as SQL wants it."""
+
+
+class StagingArea(Protocol):
+    """Recovery's view of the staging tables in one database. Every method opens what it needs, and closes it."""
+
+    def tables(self) -> Sequence[StagingTable]:
+        """All that are there, and ours."""
+
+    def drop(self, table: StagingTable) -> None:
+        """Drop it, where it is still there."""

@@ -25,9 +25,9 @@ def pending() -> list[CleanupQueue]:
 class CleanupQueue:
     """One datasource's finished marks. Thread-safe.
 
-    They ride in the next marked transaction, which costs next to nothing; those that find no ride go when there is
-    a batch of them, or by `flush`: when the datasource is closed, and when the process ends, whether or not its
-    datasource is there still. Whatever is lost with the process, recovery deletes.
+    The next marked transaction deletes them in its own local transaction, which costs next to nothing. Where none
+    follows, a full batch is deleted by itself, and `flush` deletes the rest: when the datasource is closed, and when
+    the process ends, even if the datasource is gone by then. Recovery deletes what is lost with the process.
     """
 
     def __init__(self, xids: Xids, *, batch_size: int = 100, immediate: bool = False) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from txpool.resources.dialect import Dialect
+from txpool.resources.marks import Marks
 
 
 class Driver(Protocol):
@@ -19,6 +21,10 @@ class Driver(Protocol):
         """How a local transaction goes in its database."""
 
     @property
+    def marks(self) -> Marks | None:
+        """How its tables of marks are written; None where it has none."""
+
+    @property
     def roles(self) -> tuple[str, ...]:
         """The database's roles that the datasource's file names, for the application and for recovery."""
 
@@ -27,6 +33,9 @@ class Driver(Protocol):
 
         `timeout` is in seconds, beside the driver's own; a driver may take a second or two where less is left.
         """
+
+    def execute(self, raw: Any, statement: str, parameters: Sequence[Any] = ()) -> Any:
+        """Execute a statement of ours; the cursor of PEP 249 that has its result."""
 
     def is_open(self, raw: Any) -> bool:
         """No I/O: neither closed nor, as far as is known, lost."""
@@ -57,6 +66,9 @@ class Driver(Protocol):
 
         With a `label`, the server shows the session under that name until the transaction ends, where it can.
         """
+
+    def reached_server(self, error: BaseException) -> bool:
+        """Whether the database may have seen the statement that failed so; false only where it certainly has not."""
 
     def ended_by(self, raw: Any, raw_cursor: Any) -> str | None:
         """After a statement inside a transaction: `commit` or `rollback` where the user's own SQL has ended it."""

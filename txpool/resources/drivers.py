@@ -1,10 +1,11 @@
-"""The DB-API drivers, one file for each, behind the one protocol of `base`."""
+"""The driver of a datasource, by its resource manager."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from txpool.errors import ConfigurationError
+from txpool.resource_managers import find
 from txpool.resources.driver import Driver
 
 if TYPE_CHECKING:
@@ -14,13 +15,12 @@ __all__ = ["Driver", "make_driver"]
 
 
 def make_driver(settings: DataSourceSettings, *, recovery: bool = False) -> Driver:
-    """The driver of a datasource; `recovery` connects as recovery's own user. ConfigurationError for an unknown one."""
-    if settings.driver == "psycopg":
-        from txpool.resources.postgresql.driver import PsycopgDriver
-
-        return PsycopgDriver(settings, recovery=recovery)
-    if settings.driver == "sqlite3":
-        from txpool.resources.sqlite.driver import SQLiteDriver
-
-        return SQLiteDriver(settings)
-    raise ConfigurationError(f"datasource {settings.name}: no driver is called {settings.driver!r}: psycopg or sqlite3")
+    """The driver of a datasource, with `recovery` for recovery's own user. ConfigurationError where it is missing."""
+    manager = find(settings.driver)
+    try:
+        return manager.make_driver(settings, recovery=recovery)
+    except ModuleNotFoundError as error:
+        advice = f"pip install '{manager.requirement}'" if manager.requirement else "install it"
+        raise ConfigurationError(
+            f"datasource {settings.name}: driver {settings.driver} needs {error.name}, which is not installed: {advice}"
+        ) from error

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from txpool.errors import NotSupportedError, TransactionRolledBack
-from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, PrepareVote, ReadOnlyCheck, Refused
+from txpool.resources.base import (
+    BranchOutcome,
+    BranchRecord,
+    PrepareLocation,
+    PrepareVote,
+    ReadOnlyCheck,
+    Refused,
+    Role,
+)
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
 from txpool.xid import Xid
@@ -88,6 +96,18 @@ class LocalBranch(LocalTransaction):
     """A branch that can only be alone: it commits in one phase, and refuses to prepare."""
 
     _xid: Xid | None = None
+
+    def __init__(
+        self,
+        datasource: str,
+        driver: Driver,
+        raw: Any,
+        deadlines: Deadlines = NO_DEADLINES,
+        *,
+        role: Role = Role.ALONE,
+    ) -> None:
+        super().__init__(datasource, driver, raw, deadlines)
+        self.role = role
 
     @property
     def record(self) -> BranchRecord:

@@ -7,7 +7,7 @@ from typing import Any
 
 from txpool import failpoints
 from txpool.errors import translate
-from txpool.resources.base import BranchOutcome, BranchRecord, Refused, Resolution
+from txpool.resources.base import BranchOutcome, BranchRecord, Refused, Resolution, Role
 from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
@@ -16,12 +16,14 @@ from txpool.resources.xids import NO_ROW, Xids
 
 
 class MarkedBranch(LocalTransaction):
-    """A transaction's part in a marked datasource, and the decider of that transaction.
+    """A transaction's part in a marked datasource; its commit is the decision of that transaction.
 
     Order: `mark` (the row, answered), the others' prepares, `record` (the local COMMIT, and with it in one message
     the row again, which now has the evidence of their votes), the others' commits, `forget`. Alone it commits in one
     phase, and writes no row.
     """
+
+    role = Role.MARKED
 
     def __init__(
         self,
@@ -94,5 +96,5 @@ class MarkedBranch(LocalTransaction):
         return super().rollback()
 
     def _put_back_deleted(self) -> None:
-        riding, self._deleted_with = self._deleted_with, []
-        self._cleanup.put_back(riding)
+        taken, self._deleted_with = self._deleted_with, []
+        self._cleanup.put_back(taken)

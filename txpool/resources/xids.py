@@ -18,17 +18,14 @@ table that a later version has given another number is neither read nor written.
 from __future__ import annotations
 
 import secrets
-import sqlite3
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import psycopg
-
-from txpool.errors import ConfigurationError, OperationalError, translated
+from txpool.errors import ConfigurationError, NotSupportedError, OperationalError, translated
 from txpool.resources.base import BranchRecord, MarkedRow, Refused, decode, encode
-from txpool.resources.dialect import IDENTITY, WrongTable
 from txpool.resources.driver import Driver
+from txpool.resources.marks import IDENTITY, WrongTable
 from txpool.xid import PREFIX, split_gtrid
 
 _CHUNK = 500
@@ -65,7 +62,9 @@ class Xids:
         self._table = table
         self._nodes = nodes
         self._lock_timeout = lock_timeout
-        self._dialect = driver.dialect
+        if driver.marks is None:
+            raise NotSupportedError(f"datasource {datasource}: its database has no table of marks. Nothing was done")
+        self._marks = driver.marks
         self._full_name: str | None = None
         #: The table's identity, and the place where it has that.
         self._identity: tuple[str, str] | None = None
@@ -74,13 +73,8 @@ class Xids:
         """Create the table where it is missing, and give it an identity where it has none."""
         with self._session() as raw:
             # Where it is there, the right to create one is not needed; PostgreSQL asks for that first.
-            if self._dialect.qualified(raw, self._table) is None:
-                raw.execute(
-                    f"create table if not exists {self._table} (xid varchar(64) primary key, "
-                    "transaction_manager_id varchar(64) not null, action_uid varchar(64) not null, "
-                    "kind varchar(6) not null check (kind in ('commit', 'abort')), branches text not null, "
-                    f"confirmed integer not null default 0, made_at {self._dialect.moment})"
-                )
+            if self._marks.qualified(raw, self._table) is None:
+                self._driver.execute(raw, self._marks.create(self._table))
                 self._require_ours(raw, writes=True)  # another may have been faster
             self._assign_identity(raw)
 
@@ -89,7 +83,7 @@ class Xids:
         """The table's full name, found once. ConfigurationError where there is no such table."""
         if self._full_name is None:
             with self._session(writes=False) as raw:
-                self._full_name = self._dialect.qualified(raw, self._table)
+                self._full_name = self._marks.qualified(raw, self._table)
         if self._full_name is None:
             raise ConfigurationError(
                 f"datasource {self.datasource}: there is no table {self._table}, which holds its marks: "
@@ -106,9 +100,8 @@ class Xids:
         if self._identity is None:
             with self._session(writes=False) as own:
                 known = self._identity = self._identity_here(own)
-            inside = self._dialect.cursor_within(raw) if known is None else None
-            if inside is not None:
-                self._assign_identity(inside)
+            if known is None and self._marks.is_sole_writer(raw):
+                self._assign_identity(raw)
                 return ""
             if known is None:
                 with self._session() as own:
@@ -135,10 +128,10 @@ class Xids:
         known = self._identity
         try:
             with translated():
-                if identity and known and self._dialect.place(raw) != known[1]:
+                if identity and known and self._marks.place(raw) != known[1]:
                     raise WrongTable
                 table = self.table
-                where, deleted = self._dialect.mark(raw, table, row, delete, identity=identity, until=until)
+                where, deleted = self._marks.mark(raw, table, row, delete, identity=identity, until=until)
                 return RowLocation(table, where), deleted
         except WrongTable:
             self._full_name = self._identity = None
@@ -147,13 +140,14 @@ class Xids:
     def commit(self, raw: Any, where: RowLocation, branches: Iterable[BranchRecord]) -> None:
         """Commit, with the branches as they have voted in the row: three ends, as those of a dialect's commit."""
         # Another thread may have found meanwhile that the datasource leads elsewhere now: this row does not move.
-        self._dialect.commit_row(raw, where.table, where.row, encode(branches))
+        self._marks.commit_row(raw, where.table, where.row, encode(branches))
 
     def read(self) -> list[MarkedRow]:
         """Every row and tombstone of ours, read without resolving anything."""
         with self._session(writes=False) as raw:
-            rows = raw.execute(
-                f"select xid, transaction_manager_id, kind, branches from {self._qualified(raw)}"  # noqa: S608
+            rows = self._driver.execute(
+                raw,
+                f"select xid, transaction_manager_id, kind, branches from {self._qualified(raw)}",  # noqa: S608
             ).fetchall()
         for xid, number, *_ in rows:
             if xid == IDENTITY:
@@ -167,16 +161,13 @@ class Xids:
         long as the lock timeout. OperationalError where the table has another identity, or none.
         """
         row = _row(gtrid, "abort", "[]")
-        one = self._dialect.parameter
+        one = self._marks.parameter
         with self._session() as raw:
             table = self._qualified(raw)
             self._require_identity(raw, identity)
-            raw.execute(
-                f"insert into {table} as met ({', '.join(row)}) values ({', '.join([one] * len(row))}) "  # noqa: S608
-                "on conflict (xid) do update set confirmed = met.confirmed + 1",
-                [*row.values()],
-            )
-            found = raw.execute(
+            self._driver.execute(raw, *self._marks.put_tombstone(table, row))
+            found = self._driver.execute(
+                raw,
                 f"select xid, transaction_manager_id, kind, branches from {table} where xid = {one}",  # noqa: S608
                 [gtrid],
             ).fetchone()
@@ -193,14 +184,15 @@ class Xids:
                 self._require_identity(raw, self._identity[0])
             for start in range(0, len(keys), _CHUNK):
                 chunk = keys[start : start + _CHUNK]
-                these = ", ".join([self._dialect.parameter] * len(chunk))
-                raw.execute(f"delete from {table} where xid in ({these})", chunk)  # noqa: S608
+                these = ", ".join([self._marks.parameter] * len(chunk))
+                self._driver.execute(raw, f"delete from {table} where xid in ({these})", chunk)  # noqa: S608
 
     def _identified(self, raw: Any) -> tuple[str, str] | None:
         """The identity that the table has, and the place where it was given that; None where it has none."""
-        found = raw.execute(
+        found = self._driver.execute(
+            raw,
             "select action_uid, branches, transaction_manager_id "  # noqa: S608
-            f"from {self._qualified(raw)} where xid = '{IDENTITY}'"
+            f"from {self._qualified(raw)} where xid = '{IDENTITY}'",
         ).fetchone()
         if found is None:
             return None
@@ -216,26 +208,21 @@ class Xids:
 
     def _identity_here(self, raw: Any) -> tuple[str, str] | None:
         """The same, with the place where it is; None where that is another, so that it is a copy."""
-        found, place = self._identified(raw), self._dialect.place(raw)
+        found, place = self._identified(raw), self._marks.place(raw)
         return None if found is None or _differ(found[1], place) else (found[0], place)
 
     def _assign_identity(self, raw: Any) -> None:
         """Give the table an identity where it has none, or is a copy."""
         if self._identity_here(raw) is None:
             row = {"xid": IDENTITY, "transaction_manager_id": PREFIX, "action_uid": secrets.token_hex(6)}
-            row |= {"kind": "abort", "branches": self._dialect.place(raw)}
+            row |= {"kind": "abort", "branches": self._marks.place(raw)}
             before = self._identified(raw)
-            one = self._dialect.parameter
-            raw.execute(
-                f"insert into {self._qualified(raw)} as met ({', '.join(row)}) "  # noqa: S608
-                f"values ({', '.join([one] * len(row))}) on conflict (xid) do update set "
-                f"action_uid = excluded.action_uid, branches = excluded.branches where met.action_uid = {one}",
-                [*row.values(), before[0] if before else ""],
-            )
+            former = before[0] if before else ""
+            self._driver.execute(raw, *self._marks.put_identity(self._qualified(raw), row, former))
 
     def _require_identity(self, raw: Any, identity: str) -> None:
         """Raise where the table is not the one that has, or had, this identity."""
-        found, place = self._identified(raw), self._dialect.place(raw)
+        found, place = self._identified(raw), self._marks.place(raw)
         if found is None and not identity:
             return  # made by an earlier version, and so was the transaction
         if found is None or (identity and found[0] != identity):
@@ -253,14 +240,14 @@ class Xids:
 
     def _qualified(self, raw: Any) -> str:
         if self._full_name is None:
-            self._full_name = self._dialect.qualified(raw, self._table)
+            self._full_name = self._marks.qualified(raw, self._table)
         return self._full_name or self.table
 
     def _require_ours(self, raw: Any, *, writes: bool) -> None:
         """OperationalError where a table of that name is there, and none of ours: what it says was said by others."""
-        found = self._full_name or self._dialect.qualified(raw, self._table)
+        found = self._full_name or self._marks.qualified(raw, self._table)
         if found is not None:
-            self._dialect.require_ours(raw, found, self._driver.roles, writes=writes)
+            self._marks.require_ours(raw, found, self._driver.roles, writes=writes)
 
     @contextmanager
     def _session(self, *, writes: bool = True) -> Iterator[Any]:
@@ -272,11 +259,11 @@ class Xids:
         raw = self._driver.connect()
         try:
             with translated():
-                self._dialect.begin(raw, self._lock_timeout, writes=writes)
+                self._marks.begin(raw, self._lock_timeout, writes=writes)
                 self._require_ours(raw, writes=writes)
                 yield raw
-                self._dialect.commit(raw)
-        except (psycopg.Error, sqlite3.Error) as error:
+                self._driver.dialect.commit(raw)
+        except self._driver.module.Error as error:
             error.add_note(f"datasource {self.datasource}: its table of marks could not be used")
             raise
         except Refused as refusal:

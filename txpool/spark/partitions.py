@@ -12,6 +12,7 @@ from pyspark import RDD
 from txpool.datasource import DataSource, find
 from txpool.errors import ProgrammingError
 from txpool.idempotency import RecordIn
+from txpool.resources.base import Role
 from txpool.spark.commit.locations import note_locations
 from txpool.spark.commit.session import context_of, warn_of_risks
 from txpool.spark.commit.slots import reserve
@@ -118,7 +119,7 @@ def _run(
     everything = datasources_for(passed, function)
     luggage = TaskDatasources.pack(passed, everything)
     for datasource in passed:
-        datasource.resource_manager()  # which is an error for one that cannot prepare
+        datasource.branch_recovery()  # which is an error for one that cannot prepare
     number = next_number(transaction)
     with (
         claimed(transaction, job_id, df_or_rdd, function) as claim,
@@ -139,7 +140,7 @@ def _run(
         for datasource in passed:
             kept = reserve(datasource, partitions, transaction.gtrid)
             transaction.after_completion(lambda _, kept=kept: kept.release())  # type: ignore[misc]
-        able = {it.name: it for it in everything.values() if it.mode == "xa" and it.name in luggage.settings}
+        able = {it.name: it for it in everything.values() if it.role is Role.PREPARED and it.name in luggage.settings}
         places = note_locations(transaction.log, passed, [it for it in able.values() if it not in passed])
         yielding = yields is not None
         task = PartitionTask(transaction.gtrid, number, partitions, function, luggage, places, yielding=yielding)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING, cast
 
-from txpool.resources.base import MarkedBranch, OpenBranch
+from txpool.resources.base import MarkedBranch, OpenBranch, Role
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
@@ -35,13 +35,11 @@ class EnlistedDataSource:
 
 
 def add_branch(request: CommitRequest, enlistment: Enlistment) -> None:
-    """Add the enlistment's branch to the request, in the role that its datasource's mode gives it.
-
-    Waits for the statement that another thread executes on it.
-    """
-    if enlistment.mode == "cmr":
-        request.marked = cast(MarkedBranch, enlistment.branch)
-    elif enlistment.mode == "last-resource":
-        request.last = cast(OpenBranch, enlistment.branch)
+    """Add the enlistment's branch to the request, in its role; waits for the statement that executes on it."""
+    branch = enlistment.branch
+    if branch.role is Role.MARKED:
+        request.marked = cast(MarkedBranch, branch)
+    elif branch.role is Role.LAST:
+        request.last = cast(OpenBranch, branch)
     else:
-        request.branches.append(cast(OpenBranch, enlistment.branch))
+        request.branches.append(cast(OpenBranch, branch))

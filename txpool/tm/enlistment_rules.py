@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from txpool.errors import ProgrammingError
+from txpool.resources.base import Role
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
@@ -22,8 +23,8 @@ def require_atomic(
 ) -> None:
     """ProgrammingError where a datasource cannot join the others, or prepared branches that were `adopted`."""
     datasources = [*others, datasource]
-    local = next((each for each in datasources if each.mode == "local"), None)
-    unprepared = [each for each in datasources if each.mode in ("cmr", "last-resource")]
+    local = next((each for each in datasources if each.role is Role.ALONE), None)
+    unprepared = [each for each in datasources if each.role in (Role.MARKED, Role.LAST)]
     reason = None
     if local is not None and (others or adopted):
         reason = f"{local.name} (mode=local) can neither prepare nor be marked, so it must be alone. Give it mode=cmr"
@@ -45,7 +46,7 @@ def require_adoptable(gtrid: str, others: Sequence[DataSource], *, logged: bool)
     """ProgrammingError where branches that were prepared elsewhere cannot commit atomically with these datasources."""
     if not logged:
         raise ProgrammingError(f"{gtrid} cannot take over prepared branches: that needs a decision log. {WRITE_A_LOG}")
-    local = next((each for each in others if each.mode == "local"), None)
+    local = next((each for each in others if each.role is Role.ALONE), None)
     if local is not None:
         raise ProgrammingError(
             f"{gtrid} cannot take over prepared branches: {local.name} (mode=local) takes part in it, which can "

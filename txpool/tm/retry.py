@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import random
-import sqlite3
 from collections.abc import Iterator
 from typing import Final
 
 from txpool.errors import HeuristicError, TransactionInDoubt, TransactionRolledBack, TransactionTimeout
+from txpool.resource_managers import known
 from txpool.tm.status import Status
 from txpool.tm.transaction import Transaction
 
@@ -18,11 +18,6 @@ logger = logging.getLogger("txpool")
 FIRST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 1.0
 
-# A conflict with other transactions: PostgreSQL has rolled this one back.
-_CONFLICTS = frozenset({"40001", "40P01"})
-# As the answer to PREPARE: no prepared slot is free (PostgreSQL's out_of_memory). As the answer to a statement it means
-# too little memory, which would happen again.
-_NO_SLOT = "53200"
 _NEVER_RETRIED = (TransactionInDoubt, HeuristicError, TransactionTimeout)
 
 
@@ -74,15 +69,12 @@ def _may_succeed(begun: Transaction, error: Exception) -> bool:
     if any(isinstance(each, _NEVER_RETRIED) for each in _chain(error, contexts=True)):
         return False
     at_its_end = isinstance(error, TransactionRolledBack)
-    return any(_is_conflict(each, at_its_end=at_its_end) for each in _chain(error, contexts=False))
-
-
-def _is_conflict(error: BaseException, *, at_its_end: bool) -> bool:
-    if isinstance(error, sqlite3.Error):
-        # The low byte of an extended code is the primary one.
-        return getattr(error, "sqlite_errorcode", -1) & 0xFF == sqlite3.SQLITE_BUSY
-    state = getattr(error, "sqlstate", None)
-    return state in _CONFLICTS or (at_its_end and state == _NO_SLOT)
+    managers = known()
+    return any(
+        manager.is_transient(each, at_its_end=at_its_end)
+        for each in _chain(error, contexts=False)
+        for manager in managers
+    )
 
 
 def _chain(error: BaseException, *, contexts: bool) -> Iterator[BaseException]:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, cast
 
 from txpool.errors import ProgrammingError
-from txpool.resources.base import BranchRecord, LocationKey, OpenBranch, PrepareLocation, PrepareVote
+from txpool.resources.base import BranchRecord, LocationKey, OpenBranch, PrepareLocation, PrepareVote, Role
 from txpool.tm import dropped, statistics
 from txpool.tm.coordinator import Coordinator
 from txpool.tm.phase import Phase
@@ -41,7 +41,7 @@ class Subordinate(Transaction):
         self._locations = locations
 
     def _require_atomic(self, datasource: DataSource) -> None:
-        if datasource.mode != "xa":
+        if datasource.role is not Role.PREPARED:
             raise ProgrammingError(
                 f"datasource {datasource.name} (mode={datasource.mode}) cannot be used inside a task of {self.gtrid}: "
                 "only a database that prepares can (mode=xa). Write to it on the driver, in the same transaction."

@@ -17,6 +17,7 @@ from txpool.resources.base import (
     PrepareVote,
     Refused,
     Resolution,
+    Role,
 )
 from txpool.xid import Xid
 
@@ -330,11 +331,12 @@ class ModelDataSource:
     ) -> None:
         self.name = name
         self.mode = "cmr" if name == LEDGER else "xa"
+        self.role = Role(self.mode)
         self._port = port
         self._stranger = stranger
         self._ours = ours
 
-    def resource_manager(self, *, recovery: bool = True) -> ModelDataSource:
+    def branch_recovery(self, *, recovery: bool = True) -> ModelDataSource:
         # Whom its own session has logged in as, the server is asked in the same breath.
         return self if recovery else ModelDataSource(self._port, self.name, self._stranger, None)
 

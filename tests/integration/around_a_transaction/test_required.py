@@ -278,7 +278,7 @@ def test_recovery_and_the_pool_are_not_concerned(world: World) -> None:
         pass
     datasource.pool.check()
     if datasource.mode == "xa":
-        assert datasource.resource_manager().recover() == []
+        assert datasource.branch_recovery().recover() == []
     else:
         assert datasource.xids_table().read() == []
     assert world.read() == [1, 2]

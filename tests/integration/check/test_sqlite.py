@@ -15,9 +15,10 @@ import pytest
 
 from recovery.setup import initialise
 from tests.integration.check_place import checked, execute
-from txpool.check import postgresql, storage
 from txpool.cli import ExitCode
 from txpool.config.settings import RecoverySettings
+from txpool.findings import storage
+from txpool.resources.postgresql.check import settings as server_settings
 
 if TYPE_CHECKING:
     from tests.conftest import Require
@@ -168,4 +169,4 @@ def test_where_files_stand(require: Require) -> None:
     assert [f.severity.value for f in storage.placed("the log", "nfs4")] == ["wrong"]
     assert [f.severity.value for f in storage.placed("the log", "ext4")] == []
     assert "99 MB are free" in next(storage.room("the log", 99 << 20)).found
-    assert postgresql.clock(-90.0).found == "its clock is 90 s behind ours"
+    assert server_settings.clock(-90.0).found == "its clock is 90 s behind ours"

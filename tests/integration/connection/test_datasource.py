@@ -37,11 +37,11 @@ def test_a_plain_connection_may_change_threads(sqlite_source: DataSource) -> Non
 
 
 def test_what_a_datasource_cannot_do_in_its_mode(postgres_source: DataSource, sqlite_source: DataSource) -> None:
-    assert postgres_source.resource_manager().recover() == []
+    assert postgres_source.branch_recovery().recover() == []
     with pytest.raises(ConfigurationError, match="only mode=cmr"):
         postgres_source.xids_table()
     with pytest.raises(ConfigurationError, match="only mode=xa"):
-        sqlite_source.resource_manager()
+        sqlite_source.branch_recovery()
 
 
 def test_a_last_resource_commits_with_the_others(postgres_source: DataSource, tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import BranchRecord
 from txpool.resources.cleanup import CleanupQueue
-from txpool.resources.dialect import IDENTITY
 from txpool.resources.drivers import make_driver
 from txpool.resources.marked import MarkedBranch
+from txpool.resources.marks import IDENTITY
 from txpool.resources.xids import Xids
 from txpool.xid import make_gtrid, make_xid, new_incarnation
 

@@ -14,8 +14,8 @@ from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.errors import Error
 from txpool.resources.base import Refused, decode
-from txpool.resources.dialect import IDENTITY
 from txpool.resources.drivers import make_driver
+from txpool.resources.marks import IDENTITY
 from txpool.resources.xids import Xids
 from txpool.xid import make_xid, parse
 

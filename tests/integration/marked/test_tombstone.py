@@ -11,8 +11,8 @@ import pytest
 
 from tests.integration.marked.ledger import Ledger, new_gtrid, others
 from txpool.resources.base import BranchOutcome, Refused
-from txpool.resources.dialect import IDENTITY
 from txpool.resources.marked import MarkedBranch
+from txpool.resources.marks import IDENTITY
 from txpool.resources.xids import Xids
 
 

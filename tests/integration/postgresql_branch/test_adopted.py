@@ -15,7 +15,7 @@ from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.drivers import make_driver
 from txpool.resources.postgresql.adopted import AdoptedBranch, PhaseTwoConnection
-from txpool.resources.postgresql.branch import PostgreSQLRecovery
+from txpool.resources.postgresql.branch import PostgreSQLBranchRecovery
 from txpool.resources.postgresql.driver import PsycopgDriver, RawConnection
 
 
@@ -65,7 +65,7 @@ def test_a_server_that_hangs_is_waited_for_once_whatever_it_holds(world: World) 
     assert len(driver.opened) == 1
     assert len(world.databases.prepared()) == 3
     os.kill(driver.opened[0], signal.SIGCONT)
-    manager = PostgreSQLRecovery("one", world.driver)
+    manager = PostgreSQLBranchRecovery("one", world.driver)
     # The first may have been committed meanwhile, by what had been sent.
     assert {manager.commit(branch.record) for branch in branches} <= {BranchOutcome.COMMITTED, BranchOutcome.UNKNOWN}
     world.until(lambda: manager.commit(branches[0].record) is BranchOutcome.COMMITTED)

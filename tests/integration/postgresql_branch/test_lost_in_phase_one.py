@@ -10,7 +10,7 @@ import pytest
 from tests.integration.postgresql_branch.world import SLOW, World
 from txpool.errors import OperationalError, TransactionRolledBack
 from txpool.resources.base import BranchOutcome
-from txpool.resources.postgresql.branch import PostgreSQLRecovery
+from txpool.resources.postgresql.branch import PostgreSQLBranchRecovery
 
 
 def test_session_lost_before_prepare(world: World) -> None:
@@ -56,7 +56,7 @@ def test_prepare_that_appears_late_is_unknown(world: World) -> None:
     branch.start_rollback()
     assert branch.await_rollback() is BranchOutcome.UNKNOWN  # it might still appear
     world.until(world.databases.prepared)  # there it is
-    assert PostgreSQLRecovery("one", world.driver).rollback(branch.record) is BranchOutcome.ROLLED_BACK
+    assert PostgreSQLBranchRecovery("one", world.driver).rollback(branch.record) is BranchOutcome.ROLLED_BACK
     assert world.rows() == []
 
 

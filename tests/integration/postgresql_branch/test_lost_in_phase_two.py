@@ -10,7 +10,7 @@ from psycopg import sql
 
 from tests.integration.postgresql_branch.world import World, new_xid
 from txpool.resources.base import BranchOutcome, PrepareVote
-from txpool.resources.postgresql.branch import PostgreSQLBranch, PostgreSQLRecovery
+from txpool.resources.postgresql.branch import PostgreSQLBranch, PostgreSQLBranchRecovery
 
 
 def test_session_lost_between_the_phases(world: World) -> None:
@@ -91,7 +91,7 @@ def test_server_that_cannot_be_reached_has_not_answered(world: World) -> None:
         assert branch.await_commit() is BranchOutcome.UNKNOWN
     finally:
         world.databases.server.start()
-    manager = PostgreSQLRecovery("one", world.driver)
+    manager = PostgreSQLBranchRecovery("one", world.driver)
     assert [b.xid for b in manager.recover()] == [branch.record.xid]
     assert manager.commit(branch.record) is BranchOutcome.COMMITTED
     assert world.rows() == [1]

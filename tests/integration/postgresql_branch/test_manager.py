@@ -9,7 +9,7 @@ import psycopg
 from tests.integration.postgresql_branch.world import World, driver_of, new_xid
 from txpool.config.secrets import Secret
 from txpool.resources.base import BranchOutcome, BranchRecord
-from txpool.resources.postgresql.branch import PostgreSQLRecovery
+from txpool.resources.postgresql.branch import PostgreSQLBranchRecovery
 
 
 def test_recover_lists_ours_and_tells_those_of_other_databases_of_the_server(world: World) -> None:
@@ -19,7 +19,7 @@ def test_recover_lists_ours_and_tells_those_of_other_databases_of_the_server(wor
     with closing(world.driver.connect()) as stranger:
         stranger.execute("insert into work values (9)")
         stranger.execute("prepare transaction 'txp1:somebody:else'")
-    manager = PostgreSQLRecovery("one", world.driver)
+    manager = PostgreSQLBranchRecovery("one", world.driver)
     found, elsewhere = manager.recover()
     assert found.xid == here.record.xid
     assert (found.elsewhere, found.database) == ("", "")
@@ -35,7 +35,7 @@ def test_recover_lists_ours_and_tells_those_of_other_databases_of_the_server(wor
 
 
 def test_absent_without_evidence_is_lost(world: World) -> None:
-    manager = PostgreSQLRecovery("one", world.driver)
+    manager = PostgreSQLBranchRecovery("one", world.driver)
     record = BranchRecord(new_xid(), "one")
     assert manager.commit(record) is BranchOutcome.LOST
     assert manager.rollback(record) is BranchOutcome.LOST
@@ -45,7 +45,7 @@ def test_absent_is_not_believed_on_another_server_or_timeline(world: World) -> N
     branch = world.prepared_branch()
     branch.start_commit()
     assert branch.await_commit() is BranchOutcome.COMMITTED
-    manager = PostgreSQLRecovery("one", world.driver)
+    manager = PostgreSQLBranchRecovery("one", world.driver)
     record = branch.record
     assert manager.commit(record) is BranchOutcome.COMMITTED
     elsewhere = BranchRecord(record.xid, "one", "1/one", record.evidence)
@@ -70,7 +70,7 @@ def test_role_that_may_not_finish_a_branch_has_not_answered(world: World) -> Non
     guest = driver_of(
         world.databases, "one", url=world.databases.url("one").replace("txpool@", "guest@"), password=Secret("guest")
     )
-    manager = PostgreSQLRecovery("one", guest)
+    manager = PostgreSQLBranchRecovery("one", guest)
     assert manager.commit(branch.record) is BranchOutcome.UNKNOWN
     assert [b.xid for b in manager.recover()] == [branch.record.xid]
     branch.start_commit()

@@ -11,7 +11,7 @@ from tests.integration.postgresql_branch.world import World, new_xid
 from txpool import failpoints
 from txpool.errors import IntegrityError, TransactionRolledBack
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote
-from txpool.resources.postgresql.branch import PostgreSQLRecovery
+from txpool.resources.postgresql.branch import PostgreSQLBranchRecovery
 
 
 def test_failed_transaction_votes_no_where_psycopg_says_yes(world: World) -> None:
@@ -122,7 +122,7 @@ def test_no_slot_left_is_a_no_and_the_manager_frees_the_slots(world: World) -> N
         branch.await_prepare()
     branch.start_rollback()
     assert branch.await_rollback() is BranchOutcome.ROLLED_BACK
-    manager = PostgreSQLRecovery("one", world.driver)
+    manager = PostgreSQLBranchRecovery("one", world.driver)
     listed = manager.recover()
     assert sorted(b.xid.joined for b in listed) == world.databases.prepared()
     assert {b.owner for b in listed} == {world.databases.server.user}

@@ -34,6 +34,10 @@ class PhaseTwoConnection:
         self._current: tuple[AdoptedBranch, PhaseTwoCommand] | None = None
         self._outcomes: dict[AdoptedBranch, BranchOutcome] = {}
 
+    def branch(self, record: BranchRecord) -> AdoptedBranch:
+        """A branch that is prepared already, known by its record alone."""
+        return AdoptedBranch(record, self)
+
     def start(self, branch: AdoptedBranch, verb: PhaseTwoVerb) -> None:
         """Send it where the connection is free; otherwise it waits for its turn."""
         self._outcomes.pop(branch, None)

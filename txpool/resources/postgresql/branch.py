@@ -20,6 +20,7 @@ from txpool.resources.base import (
     PreparedSlots,
     PrepareLocation,
     PrepareVote,
+    Role,
 )
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
@@ -74,6 +75,7 @@ class _Prepare(Enum):
 class PostgreSQLBranch(LocalTransaction):
     """A transaction's part in one PostgreSQL database, over one raw connection of the driver `psycopg`."""
 
+    role = Role.PREPARED
     # Both from its name on: a branch that is alone in its transaction needs neither.
     #: PREPARE's answer adds the evidence.
     record: BranchRecord
@@ -235,7 +237,7 @@ class PostgreSQLBranch(LocalTransaction):
         return BranchOutcome.ROLLED_BACK if answered else BranchOutcome.UNKNOWN
 
 
-class PostgreSQLRecovery:
+class PostgreSQLBranchRecovery:
     """PostgreSQL's resource manager, for recovery: every method opens a connection, and closes it. Thread-safe.
 
     `user` is whom the datasource's own sessions log in as, where these connections log in as somebody else; empty where

@@ -8,20 +8,19 @@ from time import monotonic
 from typing import Any, Self
 
 import psycopg
-from psycopg import waiting
-from psycopg.rows import TupleRow
 
 from txpool.resources.postgresql.libpq import INTERVAL, ReplyTimeout, Session, bounded
+from txpool.resources.postgresql.psycopg_private import ConnectionInSteps, rolling_back, wait
 
 _until: ContextVar[float | None] = ContextVar("until", default=None)
 
 
-class DeadlineConnection(psycopg.Connection[TupleRow]):
+class DeadlineConnection(ConnectionInSteps):
     """A connection that can be told how long its opening may take, with all of its hosts and their addresses."""
 
     @classmethod
     def connect_until(cls, url: str, until: float | None, **options: Any) -> Self:
-        """As `connect`; `Overdue` once that time of the monotonic clock has come."""
+        """As `connect`; `ReplyTimeout` once that time of the monotonic clock has come."""
         token = _until.set(until)
         try:
             return cls.connect(url, **options)
@@ -29,8 +28,7 @@ class DeadlineConnection(psycopg.Connection[TupleRow]):
             _until.reset(token)
 
     @classmethod
-    def _connect_gen(cls, *args: Any, **options: Any) -> Any:
-        steps = super()._connect_gen(*args, **options)
+    def opening(cls, steps: Any) -> Any:
         return bounded(steps, _until.get(), "connection timeout: the server has not answered in time")
 
 
@@ -51,13 +49,13 @@ def look(raw: psycopg.Connection[Any], timeout: float | None) -> None:
 
 
 def roll_back(raw: psycopg.Connection[Any], until: float | None) -> None:
-    """As psycopg's rollback(); `Overdue` where it, or a statement of another thread, has not ended by then."""
+    """As psycopg's rollback(); `ReplyTimeout` where it, or a statement of another thread, has not ended by then."""
     if until is None:
         raw.rollback()
         return
     if not raw.lock.acquire(timeout=min(max(until - monotonic(), 0), TIMEOUT_MAX)):
         raise ReplyTimeout("another thread is executing a statement on it")
     try:
-        waiting.wait(bounded(raw._rollback_gen(), until), raw.pgconn.socket, interval=INTERVAL)
+        wait(bounded(rolling_back(raw), until), raw.pgconn.socket, interval=INTERVAL)
     finally:
         raw.lock.release()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
@@ -14,9 +15,12 @@ from psycopg.rows import tuple_row
 from txpool.config.secrets import without_secrets
 from txpool.errors import ConfigurationError, OperationalError, translated
 from txpool.resources.dialect import Dialect
+from txpool.resources.marks import Marks
 from txpool.resources.postgresql.connection import DeadlineConnection, look, moment, roll_back
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.libpq import COMMAND_OK, IDLE, INERROR, INTRANS, Session, failure, value
+from txpool.resources.postgresql.marks import PostgreSQLMarks
+from txpool.resources.postgresql.psycopg_private import results_of, sent_by, tag_of
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
@@ -83,6 +87,7 @@ class PsycopgDriver:
 
     module: Any = psycopg
     dialect: Dialect = PostgreSQLDialect()
+    marks: Marks = PostgreSQLMarks()
 
     def __init__(self, settings: DataSourceSettings, *, recovery: bool = False) -> None:
         self._settings = settings
@@ -123,6 +128,9 @@ class PsycopgDriver:
                 f"datasource {self._settings.name}: driver.{option} is no whole number: write one{also}"
             )
         return int(text)
+
+    def execute(self, raw: RawConnection, statement: str, parameters: Sequence[Any] = ()) -> Any:
+        return psycopg.Cursor(raw).execute(statement, parameters or None)
 
     def is_open(self, raw: RawConnection) -> bool:
         return not raw.closed
@@ -172,14 +180,16 @@ class PsycopgDriver:
             # Not set_config(), whose snapshot would come before the user's own SET TRANSACTION.
             raw.execute(sql.SQL("set local application_name = {}").format(label))
 
+    def reached_server(self, error: BaseException) -> bool:
+        return getattr(error, "sqlstate", None) is not None
+
     def ended_by(self, raw: RawConnection, raw_cursor: psycopg.Cursor[Any]) -> str | None:
         """As the protocol says; called after any statement, it also notes that the session was changed.
 
         A statement that failed in a session that is idle now has come behind the user's own COMMIT or ROLLBACK. Its
         tags are unknown, so that is taken for a `commit`: what may be committed is never reported as rolled back.
         """
-        # All results of a message with several statements; psycopg has no public way that leaves the cursor alone.
-        results = raw_cursor._results
+        results = results_of(raw_cursor)
         status = raw.pgconn.transaction_status
         if len(results) == 1 and status == INTRANS:
             tag = _tag(results[0])
@@ -187,7 +197,7 @@ class PsycopgDriver:
                 if not raw.wrote:
                     raw.wrote = tag is None or not tag.startswith(_READING)
                 return None
-        tags = [_tag(result) for result in results] or [raw_cursor._statusmessage]
+        tags = [_tag(result) for result in results] or [tag_of(raw_cursor)]
         if not _CHANGING.isdisjoint(tags) or (isinstance(raw_cursor, psycopg.ServerCursor) and raw_cursor.withhold):
             raw.changed = True
             raw.prepared = raw.prepared or not _PREPARING.isdisjoint(tags)
@@ -207,8 +217,7 @@ class PsycopgDriver:
             # Statements behind a ROLLBACK in one message were committed with its end.
             return "rollback" if not any(behind) else "commit"
         # Still in a transaction: it went back to a savepoint, or began anew.
-        query = raw_cursor._query.query if raw_cursor._query else b""
-        return "rollback" if not _BEGINNING.isdisjoint(behind) or _CHAINED.search(query) else None
+        return "rollback" if not _BEGINNING.isdisjoint(behind) or _CHAINED.search(sent_by(raw_cursor)) else None
 
 
 def _tag(result: PGresult) -> bytes | None:

@@ -16,6 +16,7 @@ from txpool.dbapi.connection import Connection
 from txpool.dbapi.cursor import Cursor
 from txpool.dbapi.overrides import Attribute, CursorAttribute
 from txpool.errors import InterfaceError, ProgrammingError, translated
+from txpool.resources.postgresql.psycopg_private import OPEN_BLOCKS
 
 logger = logging.getLogger("txpool")
 
@@ -26,6 +27,10 @@ class PsycopgCursor(Cursor):
     """A cursor as psycopg has it, server-side ones too."""
 
     __slots__ = ()
+
+    _KEPT = ("arraysize", "row_factory")
+
+    row_factory = CursorAttribute()
 
     itersize = CursorAttribute()
     format = CursorAttribute()
@@ -106,9 +111,9 @@ class Block(psycopg.Transaction):
 
     def __enter__(self) -> Self:
         enlistment = self._enlistment
-        wardrobe = self._handle.own_overrides() if enlistment is None else enlistment.overrides
+        overrides = self._handle.own_overrides() if enlistment is None else enlistment.overrides
         # A block may outlive what it stands on.
-        wardrobe.at_the_end["_num_transactions"] = 0
+        overrides.at_the_end[OPEN_BLOCKS] = 0
         if enlistment is None:
             with translated():
                 return super().__enter__()
@@ -125,7 +130,8 @@ class Block(psycopg.Transaction):
     ) -> bool:
         enlistment = self._enlistment
         home: Any = self._home
-        if home.pool_state is None or (enlistment.ended if enlistment is not None else self._handle.pooled is not home):
+        over = enlistment.ended if enlistment is not None else self._handle.pooled is not home
+        if home.pool_state is None or over:
             self.status = self.Status.FAILED
             if error is None:
                 raise InterfaceError(

@@ -12,10 +12,11 @@ from time import monotonic
 from typing import Any
 
 import psycopg
-from psycopg import generators, pq, waiting
+from psycopg import pq
 from psycopg.pq.abc import PGresult
 
 from txpool.errors import translate
+from txpool.resources.postgresql.psycopg_private import sending, wait
 
 # As plain numbers, which is what libpq's wrapper in C returns: making an enum of each costs more than the call.
 IDLE = int(pq.TransactionStatus.IDLE)
@@ -81,10 +82,10 @@ class Session:
     def receive(self, until: float | None = None) -> list[PGresult]:
         """Wait for the whole answer; an error of the server is one of its results, a lost connection raises.
 
-        `Overdue` where it has not come by that time of the monotonic clock; the session is of no use then.
+        `ReplyTimeout` where it has not come by that time of the monotonic clock; the session is of no use then.
         """
         if self._unsent:
-            waiting.wait(bounded(generators.send(self._pgconn), until), self._pgconn.socket, interval=INTERVAL)
+            wait(bounded(sending(self._pgconn), until), self._pgconn.socket, interval=INTERVAL)
             self._unsent = False
         pgconn, results = self._pgconn, self.results
         try:
@@ -120,7 +121,7 @@ class Session:
 
 
 def bounded(steps: Any, until: float | None, told: str = "the server has not answered in time") -> Any:
-    """The same steps for psycopg's waits to take; `Overdue` once that time of the monotonic clock has come."""
+    """The same steps for psycopg's waits to take; `ReplyTimeout` once that time of the monotonic clock has come."""
     return steps if until is None else _bounded(steps, until, told)
 
 

@@ -16,6 +16,7 @@ from typing import Any, LiteralString
 import psycopg
 
 from txpool.errors import translate, translated
+from txpool.resources import base
 from txpool.resources.driver import Driver
 from txpool.resources.postgresql.trust import OURS, require_relations, require_schema
 from txpool.xid import split_gtrid
@@ -90,7 +91,7 @@ class Staging:
             found = [StagingTable.parse(name) for (name,) in raw.execute(_LIST, asked).fetchall()]
         return [table for table in found if table is not None]
 
-    def drop(self, table: StagingTable) -> None:
+    def drop(self, table: base.StagingTable) -> None:
         """Drop it, where it is still there."""
         with self._session() as raw:
             raw.execute(f"drop table if exists {table.name}")

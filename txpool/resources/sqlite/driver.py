@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sqlite3
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import ConfigurationError, translated
 from txpool.resources.dialect import Dialect
+from txpool.resources.marks import Marks
 from txpool.resources.sqlite.dialect import SQLiteDialect
+from txpool.resources.sqlite.marks import SQLiteMarks
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
@@ -27,8 +30,6 @@ class RawConnection(sqlite3.Connection):
     marks = ""
     #: Written into the temporary database by `begin`: it is there afterwards if the transaction has committed.
     mark = 0
-    #: As psycopg's; nobody asks.
-    wrote = True
 
 
 class SQLiteDriver:
@@ -36,6 +37,7 @@ class SQLiteDriver:
 
     module: Any = sqlite3
     dialect: Dialect = SQLiteDialect()
+    marks: Marks = SQLiteMarks()
     roles: tuple[str, ...] = ()
 
     def __init__(self, settings: DataSourceSettings) -> None:
@@ -64,6 +66,9 @@ class SQLiteDriver:
                 name, "is no number: write one"
             )  # not shown: it may be a reference's, and that a secret
         return options
+
+    def execute(self, raw: RawConnection, statement: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
+        return sqlite3.Cursor(raw).execute(statement, parameters)
 
     def is_open(self, raw: RawConnection) -> bool:
         try:
@@ -109,6 +114,10 @@ class SQLiteDriver:
             raw.execute("begin immediate")
             raw.mark = next(_marks) & 0x7FFFFFFF
             raw.execute(f"pragma temp.user_version = {raw.mark}")
+
+    def reached_server(self, error: BaseException) -> bool:
+        """The library is the server: whether it has begun a transaction is asked of it, and not of an error."""
+        return False
 
     def ended_by(self, raw: RawConnection, raw_cursor: sqlite3.Cursor) -> str | None:
         if raw.in_transaction:

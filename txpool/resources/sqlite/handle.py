@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 from txpool.dbapi.connection import Connection
 from txpool.dbapi.cursor import Cursor, refuse_script
-from txpool.dbapi.overrides import Attribute
+from txpool.dbapi.overrides import Attribute, CursorAttribute
 from txpool.pool import Pooled
 
 if TYPE_CHECKING:
@@ -20,6 +20,10 @@ class SQLiteCursor(Cursor):
     """A cursor as sqlite3 has it."""
 
     __slots__ = ()
+
+    _KEPT = ("arraysize", "row_factory")
+
+    row_factory = CursorAttribute()
 
     def _make_raw(self, raw: Any, holder: Any) -> Any:
         cursor = super()._make_raw(raw, holder)
@@ -88,6 +92,9 @@ class SQLiteConnection(Connection):
     def _detach(self, pooled: Pooled[Any]) -> None:
         self._end_cursors()
         super()._detach(pooled)
+
+    def _has_work(self, raw: Any) -> bool:
+        return bool(raw.in_transaction)
 
     def _end_cursors(self) -> None:
         for cursor in list(self.cursors or ()):

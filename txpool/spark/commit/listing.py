@@ -34,7 +34,7 @@ def list_attempts(datasources: Iterable[DataSource], *, gtrid: str, write: int) 
     for datasource in datasources:
         tag = tag_of(datasource.name)
         try:
-            manager = datasource.resource_manager(recovery=False)
+            manager = datasource.branch_recovery(recovery=False)
             identity = identities[datasource.name] = manager.identity()
             # A name alone is a claim: to adopt what somebody else has prepared would be to lose the rows.
             xids = [branch.xid for branch in manager.recover() if branch.prepared_by(()) and not branch.elsewhere]
@@ -63,7 +63,7 @@ def roll_back(attempts: Iterable[Attempt], datasources: Iterable[DataSource]) ->
     for attempt in attempts:
         for record in attempt.records:
             try:
-                manager = by_name[record.datasource].resource_manager(recovery=False)
+                manager = by_name[record.datasource].branch_recovery(recovery=False)
                 answer = manager.rollback(record)
             except Exception as error:
                 logger.warning("%s: recovery will roll it back: %s", record.xid.joined, error)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from txpool.datasource import DataSource
 from txpool.errors import LogError
 from txpool.log.base import DecisionLog
-from txpool.resources.base import LocationKey
+from txpool.resources.base import LocationKey, Role
 
 logger = logging.getLogger("txpool")
 
@@ -27,7 +27,7 @@ def note_locations(
     if log is None:
         return frozenset()
     needed = [*needed]
-    for datasource in (each for each in (*needed, *possible) if each.mode == "xa"):
+    for datasource in (each for each in (*needed, *possible) if each.role is Role.PREPARED):
         try:
             site = datasource.prepare_location(None if datasource in needed else _PATIENCE)
             log.note_location(site)

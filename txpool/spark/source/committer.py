@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from txpool.datasource import DataSource, find
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.jobs.properties import find_transaction
+from txpool.resources.base import Role
 from txpool.spark.commit.attempts import Candidates, PartitionResult, require_all
 from txpool.spark.commit.direct_writes import note_direct_write, require_visible
 from txpool.spark.commit.listing import list_attempts, roll_back
@@ -269,7 +270,7 @@ def _own(plan: WritePlan) -> Transaction:
 
 def _roll_back_prepared(source: DataSource, gtrid: str, plan: WritePlan) -> None:
     """Roll back what tasks have prepared: none of it can win any more."""
-    if source.mode == "xa":
+    if source.role is Role.PREPARED:
         roll_back(list_attempts([source], gtrid=gtrid, write=plan.number).attempts.values(), [source])
 
 

@@ -124,10 +124,10 @@ def plan_write(
             (), late_branches=False
         )  # which is an error, and shows the lines to write
     source = find(given["datasource"])
-    if source.driver != "psycopg":
+    if not source.resource_manager.spark_tasks:
         raise NotSupportedError(
-            f'{source.name} (driver={source.driver}) is a file with one writer, which tasks cannot share: the "txpool" '
-            "format writes to PostgreSQL, and write_table() into such a file. Nothing was done"
+            f"{source.name} (driver={source.driver}) {source.resource_manager.why_no_tasks}, which tasks cannot share: "
+            'the "txpool" format writes to PostgreSQL, and write_table() into such a file. Nothing was done'
         )
     keys = tuple(key.strip() for key in given.get("upsertKeys", "").split(",") if key.strip())
     mode = "overwrite" if overwrite else "upsert" if keys else "append"

@@ -77,10 +77,11 @@ def plan_reading(options: Mapping[str, str]) -> ReadPlan:
     """
     wanted = _ReadOptions.of(options)
     source = find(wanted.datasource)
-    if source.driver != "psycopg":
+    if not source.resource_manager.spark_tasks:
         raise NotSupportedError(
-            f"{source.name} (driver={source.driver}) is a file, which tasks elsewhere cannot read: read the rows on "
-            "the driver, and make a DataFrame of them by spark.createDataFrame(rows). Nothing was read."
+            f"{source.name} (driver={source.driver}) {source.resource_manager.why_no_tasks}, which tasks elsewhere "
+            "cannot read: read the rows on the driver, and make a DataFrame of them by "
+            "spark.createDataFrame(rows). Nothing was read."
         )
     return Context().run(_plan, source, wanted)
 

@@ -55,7 +55,7 @@ def once_per_batch(
             "(SparkSession.builder.master(…), or spark-submit). Nothing was done"
         )
     source = find(datasource)
-    if source.driver != "psycopg":
+    if not source.resource_manager.spark_tasks:
         raise NotSupportedError(
             f"the record of a batch is kept in PostgreSQL, and {source.name} is driver={source.driver}: name another "
             "datasource; this one may take part in what the function writes. Nothing was done"

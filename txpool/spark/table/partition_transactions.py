@@ -19,9 +19,9 @@ from pyspark.sql import DataFrame
 
 from txpool.datasource import DataSource, connect
 from txpool.errors import ProgrammingError
+from txpool.resources.postgresql.records import create_table
 from txpool.resources.postgresql.staging import SCHEMA
 from txpool.resources.postgresql.trust import require_locked
-from txpool.resources.records import create_table
 from txpool.spark.commit.attempts import PartitionResult
 from txpool.spark.commit.status import TaggedJob
 from txpool.spark.commit.task_datasources import TaskDatasources

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from pkgutil import resolve_name
 from time import monotonic
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from pyspark.sql import DataFrame
 
@@ -15,10 +16,12 @@ from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.spark.commit.session import context_of, most_partitions, warn_of_risks
 from txpool.spark.table.partition_transactions import write_partitions
 from txpool.spark.table.report import Progress, WriteReport
-from txpool.spark.table.table_write import DriverWrite, TaskWrite
 from txpool.spark.table.target import read_target
 from txpool.spark.types.columns import definitions
 from txpool.tm.scope import transaction
+
+if TYPE_CHECKING:
+    from txpool.spark.table.table_write import DriverWrite, TaskWrite
 
 Mode = Literal["append", "overwrite", "upsert", "error", "ignore"]
 Strategy = Literal["auto", "direct", "staged"]
@@ -74,10 +77,13 @@ def write_table(
     _check(mode, keys, strategy, atomicity, max_partitions)
     context = context_of(df, "write_table()")
     source = find(datasource)
-    if source.driver == "sqlite3" and (strategy != "auto" or atomicity == "partition"):
+    manager = source.resource_manager
+    if not manager.spark_write:
+        raise NotSupportedError(f"write_table() cannot write into {manager.database}. Nothing was done.")
+    if not manager.spark_tasks and (strategy != "auto" or atomicity == "partition"):
         raise NotSupportedError(
-            f"{source.name} (driver=sqlite3) is a file with one writer, which is the driver: leave strategy='auto' and "
-            "atomicity='job'. Nothing was done."
+            f"{source.name} (driver={source.driver}) {manager.why_no_tasks}, which is the driver: leave "
+            "strategy='auto' and atomicity='job'. Nothing was done."
         )
     warn_of_risks(context, df, atomicity=atomicity)
     new = create or mode in ("error", "ignore")
@@ -86,12 +92,10 @@ def write_table(
         target = read_target(source, table, definitions(df.schema.fields) if new else None)
         report = write_partitions(df, source, target, mode, transaction_id=transaction_id, progress=progress)
     else:
-        alone = source.driver == "sqlite3"
         # Where the driver fetches them, a partition must have room in its memory.
-        most = max_partitions or (None if alone else most_partitions(context))
-        order = (DriverWrite if alone else TaskWrite)(
-            df, source, table, mode, tuple(keys), new, strategy, transaction_id, most, progress
-        )
+        most = max_partitions or (most_partitions(context) if manager.spark_tasks else None)
+        kind: type[TaskWrite | DriverWrite] = resolve_name(manager.spark_write)
+        order = kind(df, source, table, mode, tuple(keys), new, strategy, transaction_id, most, progress)
         with transaction() as ambient:
             report = order.run(ambient)
     return replace(report, seconds=monotonic() - begun)

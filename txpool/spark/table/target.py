@@ -12,6 +12,7 @@ import psycopg
 
 from txpool.datasource import DataSource
 from txpool.errors import NotSupportedError, ProgrammingError
+from txpool.resources.base import Role
 from txpool.spark.types.columns import Column
 
 _TABLE: LiteralString = """
@@ -126,7 +127,7 @@ def is_written_by(connection: Any, name: str) -> bool:
 
 def why_staged(datasource: DataSource, target: Target, mode: str) -> str | None:
     """Why tasks cannot write into the table itself, whatever job it is."""
-    if datasource.mode != "xa":
+    if datasource.role is not Role.PREPARED:
         return f"{datasource.name} (mode={datasource.mode}) prepares nothing"
     if mode in ("overwrite", "upsert"):
         return f"{mode} is one statement over all rows"

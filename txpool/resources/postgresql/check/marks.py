@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, LiteralString
 
 import psycopg
 
-from txpool.check import trust
-from txpool.check.connecting import connected, quoted, user_of
-from txpool.check.finding import Finding, failure, ok
-from txpool.check.server import server_facts
 from txpool.config.settings import DataSourceSettings
+from txpool.findings.finding import Finding, failure
+from txpool.findings.marks import COLUMNS, CREATE, OURS, incomplete, waiting
 from txpool.resources.drivers import make_driver
-from txpool.xid import PREFIX
-
-#: The columns that txpool writes.
-COLUMNS = ("xid", "transaction_manager_id", "action_uid", "kind", "branches", "confirmed", "made_at")
-#: Which rows are marks: their key is a gtrid.
-OURS = f"xid like '{PREFIX}:_%:_%:_%'"
-#: What is to be done where there is no table.
-CREATE = "name the datasource in recovery.properties and run `txpool-recovery init`, which makes it"
+from txpool.resources.postgresql.check import trust
+from txpool.resources.postgresql.check.connecting import connected, quoted, user_of
+from txpool.resources.postgresql.check.server import server_facts
 
 _RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 _TABLE: LiteralString = """
@@ -33,16 +26,6 @@ _TABLE: LiteralString = """
     from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(%(table)s)
 """
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "p": "partitioned", "S": "a sequence"}
-
-
-def incomplete(table: str, lacking: Iterable[str], missing: str) -> Finding:
-    """It has not all columns; `missing` is what is to be done where there is no table."""
-    return failure(
-        "table",
-        f"{table} has no column {', '.join(lacking)}",
-        "it was made by something else, or by hand",
-        f"if nothing of another product is in it, DROP TABLE {table}; then {missing}",
-    )
 
 
 def findings(raw: Any, settings: DataSourceSettings) -> Iterator[Finding]:
@@ -71,17 +54,6 @@ def marks(raw: Any, name: str) -> Finding:
         f"where {OURS}".encode()
     ).fetchone()
     return waiting(name, count, oldest or 0.0)
-
-
-def waiting(name: str, count: int, oldest: float) -> Finding:
-    """What a number of marks, and the age of the oldest, mean."""
-    if not count:
-        return ok("marks", f"table {name} is right, and holds no marks")
-    return ok(
-        "marks",
-        f"table {name} is right, and holds {count} marks, the oldest from {oldest / 3600:.1f} hours ago: their "
-        "processes delete them in batches, and recovery those of dead ones",
-    )
 
 
 def table(raw: Any, name: str, key: Collection[str], columns: Collection[str], *, missing: str) -> Iterator[Finding]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from txpool.check.finding import Finding, failure, ok, warning
-from txpool.check.server import ServerFacts
+from txpool.findings.finding import Finding, failure, ok, warning
+from txpool.resources.postgresql.check.server import ServerFacts
 
 _MIXED = "what it has confirmed can be lost, and then one database has a transaction that another has not"
 _OLDEST = 130000  # the first that tells how a transaction of a given id has ended (pg_xact_status of an xid8)

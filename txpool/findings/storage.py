@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from txpool.check.finding import Finding, failure, ok, warning
+from txpool.findings.finding import Finding, failure, ok, warning
 
 _MOUNTS = Path("/proc/self/mounts")
 _NETWORK = frozenset(

@@ -11,9 +11,9 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from txpool.check.finding import Finding, failure
 from txpool.config.settings import DataSourceSettings
 from txpool.errors import ConfigurationError
+from txpool.findings.finding import Finding, NotConnected, failure
 from txpool.resources.drivers import make_driver
 
 _PATIENCE = "10"  # seconds that a server has to answer, where nobody has said otherwise
@@ -48,14 +48,6 @@ _REFUSALS = (
     (r"SSL|certificate", "correct sslmode and sslrootcert in the url, or the server's ssl settings"),
     (r"session is (?:not )?read-only|is not in hot standby|is in hot standby", "name the primary in the url"),
 )
-
-
-class NotConnected(Exception):
-    """Nobody answers, or lets us in; carries what to say about it."""
-
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(finding.found)
-        self.finding = finding
 
 
 @contextmanager
@@ -93,7 +85,7 @@ def _in_url(settings: DataSourceSettings) -> dict[str, Any]:
 
 def _patient(settings: DataSourceSettings) -> DataSourceSettings:
     options = settings.driver_options
-    if settings.driver != "psycopg" or "connect_timeout" in {*options, *_in_url(settings)}:
+    if "connect_timeout" in {*options, *_in_url(settings)}:
         return settings
     return replace(settings, driver_options={"connect_timeout": _PATIENCE, **options})
 

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
-from txpool.check.connecting import quoted
+from txpool.resources.postgresql.check.connecting import quoted
 
 _SETTINGS: LiteralString = """
     select name, setting, source from pg_catalog.pg_settings where name in (

@@ -54,6 +54,14 @@ def failure(topic: str, found: str, why: str = "", do: str = "") -> Finding:
     return Finding(Severity.WRONG, topic, found, why, do)
 
 
+class NotConnected(Exception):
+    """Nobody answers, or lets us in; carries what to say about it."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.found)
+        self.finding = finding
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
     """All that was found about one subject: a file, a datasource, the decision log."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import psycopg
 
-from txpool.check.connecting import quoted
-from txpool.check.finding import Finding, failure, warning
-from txpool.check.server import ServerFacts
+from txpool.findings.finding import Finding, failure, warning
+from txpool.resources.postgresql.check.connecting import quoted
+from txpool.resources.postgresql.check.server import ServerFacts
 from txpool.resources.postgresql.staging import SCHEMA, StagingTable
 from txpool.resources.postgresql.trust import TrustFault, relation_faults, schema_faults, writers
 

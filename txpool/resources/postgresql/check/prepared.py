@@ -7,13 +7,13 @@ from typing import Any
 
 import psycopg
 
-from txpool.check.connecting import connected, quoted, user_of
-from txpool.check.finding import Finding, failure, ok, warning
-from txpool.check.server import ServerFacts, server_facts
 from txpool.config.settings import DataSourceSettings
+from txpool.findings.finding import Finding, failure, ok, warning
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.drivers import make_driver
-from txpool.resources.postgresql.branch import PostgreSQLRecovery
+from txpool.resources.postgresql.branch import PostgreSQLBranchRecovery
+from txpool.resources.postgresql.check.connecting import connected, quoted, user_of
+from txpool.resources.postgresql.check.server import ServerFacts, server_facts
 from txpool.xid import make_gtrid, make_xid, new_incarnation, parse
 
 #: The node of a check's own branch, which is rolled back as soon as it is prepared.
@@ -58,7 +58,7 @@ def findings(raw: Any, server: ServerFacts, settings: DataSourceSettings, old: f
 
 def _claimed(settings: DataSourceSettings, recovery: str) -> Iterator[Finding]:
     """Branches under names of ours that a role has prepared which is none of ours."""
-    manager = PostgreSQLRecovery(settings.name, make_driver(settings), owners=settings.prepared_owners)
+    manager = PostgreSQLBranchRecovery(settings.name, make_driver(settings), owners=settings.prepared_owners)
     listed = [branch for branch in manager.recover() if not branch.elsewhere and branch.xid.node != NODE]
     strangers = sorted({branch.owner or "a role that is gone" for branch in listed if not branch.prepared_by(())})
     if strangers:
@@ -189,7 +189,7 @@ def _finished(record: BranchRecord, server: ServerFacts, settings: DataSourceSet
             f"GRANT SELECT ON pg_catalog.pg_prepared_xacts TO {quoted(who)};",
         )
         return
-    manager = PostgreSQLRecovery(settings.name, make_driver(settings, recovery=True))
+    manager = PostgreSQLBranchRecovery(settings.name, make_driver(settings, recovery=True))
     if manager.rollback(record) is not BranchOutcome.ROLLED_BACK:
         yield failure(
             "recovery",

@@ -8,11 +8,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from txpool.check import storage
-from txpool.check.connecting import NotConnected, connected
-from txpool.check.finding import Finding, failure, ok, warning
-from txpool.check.marks import COLUMNS, CREATE, OURS, incomplete, waiting
 from txpool.config.settings import DataSourceSettings
+from txpool.errors import ConfigurationError
+from txpool.findings import storage
+from txpool.findings.finding import Finding, failure, ok, warning
+from txpool.findings.marks import COLUMNS, CREATE, OURS, incomplete, waiting
+from txpool.resources.base import Role
+from txpool.resources.sqlite.driver import SQLiteDriver
 
 _LEVELS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
@@ -33,12 +35,17 @@ def findings(settings: DataSourceSettings) -> Iterator[Finding]:
             f"chmod o-w {path}",
         )
     try:
-        with connected(settings) as raw:
-            yield from _opened(raw, path, settings)
-    except NotConnected as refusal:
-        yield unreadable(path, refusal.__cause__)
-    except sqlite3.Error as error:
+        raw = SQLiteDriver(settings).connect()
+    except ConfigurationError:
+        raise
+    except Exception as error:
         yield unreadable(path, error)
+        return
+    with closing(raw):
+        try:
+            yield from _opened(raw, path, settings)
+        except sqlite3.Error as error:
+            yield unreadable(path, error)
 
 
 def unreadable(path: Path, error: BaseException | None) -> Finding:
@@ -75,7 +82,7 @@ def _missing(path: Path, settings: DataSourceSettings) -> Finding | None:
         return failure("connection", f"{path} is not a file", do="name a file in the url")
     if not path.parent.is_dir():
         return failure("connection", f"there is no folder {path.parent}", do=f"mkdir -p {path.parent}, or correct url")
-    if settings.mode == "cmr":
+    if Role(settings.mode) is Role.MARKED:
         return failure("connection", f"{path} does not exist", "an empty database has no table of marks", CREATE)
     return warning(
         "connection",
@@ -89,13 +96,13 @@ def _opened(raw: Any, path: Path, settings: DataSourceSettings) -> Iterator[Find
     (journal,) = raw.execute("pragma journal_mode").fetchone()
     (level,) = raw.execute("pragma synchronous").fetchone()
     yield ok("version", f"SQLite {sqlite3.sqlite_version}, journal_mode={journal}, synchronous={_LEVELS[level]}")
-    if settings.mode == "cmr":
+    if Role(settings.mode) is Role.MARKED:
         yield from _table(raw, settings.cmr_table)
         if journal != "wal":
             yield ok(
                 "journal", "journal_mode=wal would commit several times faster, as safely: pragma journal_mode=wal"
             )
-    elif settings.mode == "last-resource":
+    elif Role(settings.mode) is Role.LAST:
         yield ok(
             "mode", "mode = last-resource: a crash at its commit leaves an outcome that nobody can know; cmr is safe"
         )

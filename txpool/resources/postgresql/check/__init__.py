@@ -1,0 +1,38 @@
+"""What `txpool check` says of a datasource in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from txpool.config.settings import DataSourceSettings
+from txpool.errors import translated
+from txpool.findings.finding import Finding
+from txpool.resources.base import Role
+from txpool.resources.drivers import make_driver
+from txpool.resources.postgresql.check import marks, prepared, settings, trust
+from txpool.resources.postgresql.check.connecting import connected
+from txpool.resources.postgresql.check.server import server_facts
+
+# What whoever may connect can do, by the datasource's role.
+_OPEN = {
+    Role.PREPARED: "whoever connects sees the names of what is prepared, and can take slots and names, so that a "
+    "transaction rolls back; he ends nothing of ours, and decides nothing",
+    Role.MARKED: "whoever connects can make tables and schemas where he may, before the right ones are there; they are "
+    "refused then, and so are transactions",
+}
+
+
+def findings(datasource: DataSourceSettings, *, old: float, timeout: float | None) -> Iterator[Finding]:
+    """All about the server, for the datasource's mode. Errors: NotConnected, and what the database raises."""
+    role = Role(datasource.mode)
+    with connected(datasource) as raw, translated():
+        server = server_facts(raw)
+        yield from settings.findings(server, pool_size=datasource.pool_max_size, timeout=timeout)
+        if role is Role.PREPARED:
+            yield from prepared.findings(raw, server, datasource, old)
+        elif role is Role.MARKED:
+            yield from marks.findings(raw, datasource)
+        roles = make_driver(datasource).roles
+        if role in _OPEN:
+            yield from trust.connect(raw, server, roles, _OPEN[role])
+        yield from trust.spark(raw, roles)

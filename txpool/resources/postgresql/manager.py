@@ -1,0 +1,102 @@
+"""PostgreSQL's resource manager."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from txpool.config.keys import MODES
+from txpool.resources.manager import PhaseTwo, ResourceManager
+
+if TYPE_CHECKING:
+    from txpool.config.settings import DataSourceSettings
+    from txpool.dbapi.connection import Connection
+    from txpool.findings.finding import Finding
+    from txpool.resources.base import BranchRecovery, OpenBranch
+    from txpool.resources.deadlines import Deadlines
+    from txpool.resources.driver import Driver
+    from txpool.resources.postgresql.staging import Staging
+    from txpool.resources.records import RecordsTable
+
+# A conflict with other transactions, which PostgreSQL has solved by giving up this one.
+_CONFLICTS = frozenset({"40001", "40P01"})
+# Answered to PREPARE: no slot for it is free (out_of_memory is what PostgreSQL calls that). A statement that is
+# answered so wants more than the server has, and would do so again.
+_NO_SLOT = "53200"
+
+
+class PostgreSQL(ResourceManager):
+    """PostgreSQL over psycopg 3."""
+
+    driver = "psycopg"
+    database = "PostgreSQL"
+    schemes = ("postgresql://", "postgres://")
+    url_example = "postgresql://user@host:5432/database"
+    modes = MODES
+    requirement = "psycopg[binary]"
+    sqlalchemy_url = "postgresql+psycopg://"
+    spark_write = "txpool.spark.table.table_write:TaskWrite"
+    spark_tasks = True
+
+    def url_parameters(self) -> Collection[str]:
+        """What libpq knows as parameters of a url."""
+        return self._parameters
+
+    @cached_property
+    def _parameters(self) -> frozenset[str]:
+        from psycopg.pq import Conninfo
+
+        return frozenset(option.keyword.decode() for option in Conninfo.parse(b"")) | {"ssl"}
+
+    def make_driver(self, settings: DataSourceSettings, *, recovery: bool = False) -> Driver:
+        from txpool.resources.postgresql.driver import PsycopgDriver
+
+        return PsycopgDriver(settings, recovery=recovery)
+
+    @property
+    def handle(self) -> type[Connection]:
+        from txpool.resources.postgresql.handle import PsycopgConnection
+
+        return PsycopgConnection
+
+    def is_transient(self, error: BaseException, *, at_its_end: bool) -> bool:
+        state = getattr(error, "sqlstate", None)
+        return state in _CONFLICTS or (at_its_end and state == _NO_SLOT)
+
+    def branch(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, file: str) -> OpenBranch:
+        from txpool.resources.postgresql.branch import PostgreSQLBranch
+
+        return PostgreSQLBranch(datasource, driver, raw, deadlines, file=file)
+
+    def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
+        from txpool.resources.postgresql.adopted import PhaseTwoConnection
+
+        return PhaseTwoConnection(driver, deadlines)
+
+    def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> BranchRecovery:
+        from txpool.resources.postgresql.branch import PostgreSQLBranchRecovery
+        from txpool.resources.postgresql.driver import configured_user
+
+        user = configured_user(settings) if recovery and settings.recovery_user else None
+        driver = self.make_driver(settings, recovery=recovery)
+        return PostgreSQLBranchRecovery(settings.name, driver, user=user, owners=settings.prepared_owners)
+
+    @cached_property
+    def records(self) -> RecordsTable:
+        from txpool.resources.postgresql.records import PostgreSQLRecords
+
+        return PostgreSQLRecords()
+
+    def staging(self, settings: DataSourceSettings, *, lock_timeout: float) -> Staging:
+        from txpool.resources.postgresql.staging import Staging
+
+        return Staging(settings.name, self.make_driver(settings, recovery=True), lock_timeout=lock_timeout)
+
+    def findings(self, settings: DataSourceSettings, *, old: float, timeout: float | None) -> Iterator[Finding]:
+        from txpool.resources.postgresql.check import findings
+
+        return findings(settings, old=old, timeout=timeout)
+
+
+MANAGER = PostgreSQL()

@@ -1,0 +1,97 @@
+"""A table of marks in PostgreSQL over psycopg."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import psycopg
+
+from txpool.resources.base import Refused
+from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, WrongTable
+from txpool.resources.postgresql import trust
+from txpool.resources.postgresql.dialect import commit
+from txpool.resources.postgresql.libpq import INTRANS, Session, value, why_not_open
+
+_COMMITTED = "current_setting('transaction_isolation') = 'read committed'"
+
+
+class PostgreSQLMarks(Marks):
+    """PostgreSQL's ways with a table of marks."""
+
+    parameter = "%s"
+    moment = "timestamptz not null default now()"
+
+    def qualified(self, raw: psycopg.Connection[Any], table: str) -> str | None:
+        session = Session(raw)
+        (found,) = session.run(
+            "select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = "  # noqa: S608
+            f"c.relnamespace where c.oid = to_regclass({session.quoted(table)})"
+        )
+        return value(found) if found.ntuples else None
+
+    def require_ours(self, raw: psycopg.Connection[Any], table: str, roles: Collection[str], *, writes: bool) -> None:
+        (trust.require_locked if writes else trust.require_relations)(psycopg.Cursor(raw), table, roles=roles)
+
+    def is_sole_writer(self, raw: Any) -> bool:
+        return False
+
+    def place(self, raw: Any) -> str:
+        return str(raw.identity)
+
+    def mark(
+        self,
+        raw: Any,
+        table: str,
+        row: dict[str, str],
+        delete: Sequence[str],
+        *,
+        identity: str,
+        until: float | None,
+    ) -> tuple[str, list[str]]:
+        session = Session(raw)
+        if session.status != INTRANS:
+            raise Refused(f"the row was not written: {why_not_open(session.status)}")
+        # In a repeatable read a delete may not see the row, or fail for it: there the rides wait for another. Nor is
+        # the identity looked at there: a snapshot may be older, and a serializable read would fail its neighbours.
+        statements = [
+            "select set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') = 'off'",
+            f"insert into {table} ({', '.join(row)}) select {', '.join(map(session.quoted, row.values()))}",
+        ]
+        unseen = bool(identity) and raw.marks != identity
+        if unseen:
+            statements[-1] += (
+                f" where case when {_COMMITTED} then exists (select from {table} where xid = "
+                f"{session.quoted(IDENTITY)} and action_uid = {session.quoted(identity)}) else true end"
+            )
+        statements[-1] += f" returning ctid, {_COMMITTED if unseen else 'true'}"
+        if delete:
+            statements.append(
+                f"delete from {table} where xid in ({', '.join(map(session.quoted, delete))}) "  # noqa: S608
+                f"and {_COMMITTED} returning xid"
+            )
+        try:
+            results = session.run("; ".join(statements), until)
+        except psycopg.errors.UniqueViolation as met:
+            raise AbortRecorded from met
+        if not results[1].ntuples:
+            raise WrongTable
+        if results[1].get_value(0, 1) == b"t":
+            raw.marks = identity
+        deleted = results[2] if delete else None
+        gone = [bytes(deleted.get_value(n, 0) or b"").decode() for n in range(deleted.ntuples)] if deleted else []
+        return value(results[1]) or "", gone
+
+    def commit_row(self, raw: psycopg.Connection[Any], table: str, where: str, branches: str) -> None:
+        # By its place: a serializable search for it would fail the neighbours. It waits for nobody, being our own.
+        session = Session(raw)
+        update = f"update {table} set branches = {session.quoted(branches)} where ctid = {session.quoted(where)}"  # noqa: S608
+        commit(session, f"{update}; commit")
+
+    def begin(self, raw: psycopg.Connection[Any], lock_timeout: float, *, writes: bool) -> None:
+        raw.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        raw.read_only = False
+        raw.execute(
+            "select set_config('synchronous_commit', 'on', true), set_config('lock_timeout', %s, true)",
+            [str(int(lock_timeout * 1000))],
+        )

@@ -1,0 +1,64 @@
+"""What txpool uses of psycopg that psycopg does not document, and the public way that was missing for each.
+
+pyproject.toml bounds psycopg's version for this file: no other file names a private part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from operator import attrgetter
+from typing import Any, Self
+
+import psycopg
+from psycopg import generators, waiting
+from psycopg.pq.abc import PGconn, PGresult
+from psycopg.rows import TupleRow
+
+from txpool.config.secrets import in_errors
+
+#: All results of a message with several statements. `Cursor.results()` and `nextset()` move the user's cursor.
+results_of: Callable[[psycopg.Cursor[Any]], list[PGresult]] = attrgetter("_results")
+#: The last command's tag, in bytes as those of the results are. `Cursor.statusmessage` decodes it at each call.
+tag_of: Callable[[psycopg.Cursor[Any]], bytes | None] = attrgetter("_statusmessage")
+#: How many blocks of conn.transaction() a connection counts: one that is left open is counted for ever.
+OPEN_BLOCKS = "_num_transactions"
+#: Waits for the steps of a generator. `Connection.wait()` takes the connection's lock, which a cancel needs.
+wait = waiting.wait
+
+
+def sent_by(cursor: psycopg.Cursor[Any]) -> bytes:
+    """The SQL that a cursor has sent last. Nothing public tells it."""
+    query = cursor._query
+    return bytes(query.query) if query else b""
+
+
+def sending(pgconn: PGconn) -> Generator[Any, Any, None]:
+    """The steps of sending what libpq still holds. Connection has no send without an execute."""
+    steps: Generator[Any, Any, None] = generators.send(pgconn)
+    return steps
+
+
+def rolling_back(raw: psycopg.Connection[Any]) -> Generator[Any, Any, None]:
+    """The steps of rollback(), which itself has no timeout."""
+    steps: Generator[Any, Any, None] = raw._rollback_gen()
+    return steps
+
+
+class ConnectionInSteps(psycopg.Connection[TupleRow]):
+    """A connection whose opening can be bounded as a whole: connect_timeout is one for each address of each host."""
+
+    @classmethod
+    def _connect_gen(cls, *args: Any, **options: Any) -> Any:
+        return cls.opening(super()._connect_gen(*args, **options))
+
+    @classmethod
+    def opening(cls, steps: Generator[Any, Any, Self]) -> Generator[Any, Any, Self]:
+        """The steps of opening it, bounded or not."""
+        return steps
+
+
+@in_errors
+def _forget_connection(error: BaseException) -> None:
+    """An error keeps libpq's connection, which has all that it was told, the password among it."""
+    if getattr(error, "_pgconn", None) is not None:
+        vars(error)["_pgconn"] = None

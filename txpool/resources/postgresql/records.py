@@ -1,0 +1,126 @@
+"""The records of work with a transaction_id in PostgreSQL: a table in a schema of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, LiteralString
+from weakref import WeakSet
+
+import psycopg
+
+from txpool.errors import translated
+from txpool.resources.postgresql.staging import MADE_MEANWHILE, SCHEMA, create_schema
+from txpool.resources.postgresql.trust import require_relations, require_schema
+from txpool.resources.records import FORMAT, EarlierRun, RecordsTable, require_format
+from txpool.xid import PREFIX
+
+if TYPE_CHECKING:
+    from txpool.datasource import DataSource
+
+_PREPARED: LiteralString = (
+    "select exists (select from pg_prepared_xacts where database = current_database() "
+    "and pg_catalog.starts_with(gid::text, %s::text))"
+)
+_DESCRIBED = (
+    "select pg_has_role(relowner, 'usage'), obj_description(oid, 'pg_class') from pg_class where oid = to_regclass(%s)"
+)
+_COLUMNS = """
+    transaction_id text, target text, gtrid text not null, mode text not null, plan text not null, partitions integer,
+    row_count bigint, made_at timestamptz not null default now(), batch bigint, primary key (transaction_id, target)
+"""
+
+
+class PostgreSQLRecords(RecordsTable):
+    """In a schema of ours. Whoever meets a name that another transaction has waits for that to end."""
+
+    table = f"{SCHEMA}.writes"
+    parameter = "%s"
+
+    def __init__(self) -> None:
+        #: Where this process has found the table to be there, and ours.
+        self._looked_at: WeakSet[DataSource] = WeakSet()
+
+    @contextmanager
+    def opened(self, source: DataSource) -> Iterator[Any]:
+        if source not in self._looked_at:
+            self._create(source)
+            self._require_ours(source)
+            self._looked_at.add(source)
+        with closing(source.connect()) as connection:
+            try:
+                yield connection.cursor()
+            except psycopg.errors.UndefinedTable:  # dropped since
+                self._looked_at.discard(source)
+                raise
+
+    def may_be_prepared(self, source: DataSource) -> bool:
+        with _outside_pool(source) as connection:
+            return bool(connection.cursor().execute(_PREPARED, [f"{PREFIX}:"]).fetchone()[0])
+
+    def read_outside(self, source: DataSource, transaction_id: str, target: str) -> EarlierRun | None:
+        with _outside_pool(source) as connection:
+            return self.read(connection.cursor(), transaction_id, target)
+
+    def create(self, source: DataSource, cursor: Any) -> None:
+        self._create(source)
+        # Nothing can be hung on it now. Whose it is another connection sees better: this one's snapshot may be older.
+        cursor.execute(f"lock table {self.table} in row exclusive mode")
+        self._require_ours(source)
+
+    def _create(self, source: DataSource) -> None:
+        with _outside_pool(source) as connection:
+            try:
+                self._make(connection)
+            except MADE_MEANWHILE:  # another was faster, and what he has made is looked at
+                self._make(connection)
+
+    def _make(self, connection: Any) -> None:
+        cursor = connection.cursor()
+        require_schema(cursor, SCHEMA)
+        require_relations(cursor, self.table)
+        there = "select count(*) from pg_attribute where attrelid = to_regclass(%s) and attname = 'batch'"
+        if not cursor.execute(there, [self.table]).fetchone()[0]:
+            create_schema(connection)
+            create_table(cursor, self.table, _COLUMNS)
+            cursor.execute(f"alter table {self.table} add column if not exists batch bigint")
+
+    def _require_ours(self, source: DataSource) -> None:
+        with _outside_pool(source) as connection:
+            cursor = connection.cursor()
+            require_relations(cursor, self.table)
+            _, said = cursor.execute(_DESCRIBED, [self.table]).fetchone()
+            require_format(self.table, said)
+
+    def insert(self, cursor: Any, record: list[Any], patience: int) -> bool | None:
+        # Its text has no quotes in it: a number, and a unit.
+        before = f"savepoint txpool_claim; select set_config('lock_timeout', '{patience}', true)"
+        (former,) = cursor.execute(f"select current_setting('lock_timeout'); {before}").fetchone()
+        try:
+            free = super().insert(cursor, record, patience)
+        except psycopg.Error as error:
+            with suppress(psycopg.Error):  # of a session that is lost
+                cursor.execute("rollback to savepoint txpool_claim")
+            if isinstance(error, psycopg.errors.LockNotAvailable):
+                return None
+            raise
+        cursor.execute(f"select set_config('lock_timeout', '{former}', true); release savepoint txpool_claim")
+        return free
+
+
+def create_table(cursor: Any, table: str, columns: str) -> None:
+    """Create one of the tables that a schema of ours keeps, where it is missing; OperationalError for a stranger's."""
+    cursor.execute(f"create table if not exists {table} ({columns})")
+    require_relations(cursor, table)
+    mine, said = cursor.execute(_DESCRIBED, [table]).fetchone()
+    require_format(table, said)
+    if mine and said is None:
+        cursor.execute(f"comment on table {table} is '{FORMAT}'")
+
+
+@contextmanager
+def _outside_pool(source: DataSource) -> Iterator[Any]:
+    """A connection outside of any transaction, and of the pool, in which those may wait that hold all of its own."""
+    with closing(source.driver_adapter.connect()) as raw, translated():
+        raw.autocommit = True
+        yield raw

@@ -1,0 +1,74 @@
+"""SQLite's resource manager."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from txpool.resources.manager import ResourceManager
+
+if TYPE_CHECKING:
+    from txpool.config.settings import DataSourceSettings
+    from txpool.dbapi.connection import Connection
+    from txpool.findings.finding import Finding
+    from txpool.resources.driver import Driver
+    from txpool.resources.records import RecordsTable
+
+
+class SQLite(ResourceManager):
+    """SQLite over sqlite3, of the standard library."""
+
+    driver = "sqlite3"
+    database = "SQLite"
+    schemes = ("sqlite:///",)
+    url_example = "sqlite:///file.db"
+    url_is_path = True
+    modes = ("cmr", "last-resource", "local")
+    sqlalchemy_url = "sqlite+pysqlite://"
+    why_no_tasks = "is a file with one writer"
+    spark_write = "txpool.spark.table.table_write:DriverWrite"
+
+    def check(self, settings: DataSourceSettings) -> None:
+        values = settings.properties
+        if settings.url.endswith((":memory:", "/")):
+            problem = f"names no file, and what is in memory cannot be recovered: write {self.url_example}"
+            raise values.error("url", problem)
+        if settings.mode == "xa":
+            raise values.error("mode", "cannot be: SQLite cannot prepare. Write mode = cmr, or last-resource or local")
+        if settings.pool_reset == "always":
+            raise values.error("pool.reset", "cannot be always: SQLite cannot clean a session as a whole. Leave it out")
+        for key in ("user", "password", "recovery.user", "recovery.password"):
+            if key in values:
+                raise values.error(key, "has no use: SQLite knows no users. Leave it out")
+
+    def make_driver(self, settings: DataSourceSettings, *, recovery: bool = False) -> Driver:
+        from txpool.resources.sqlite.driver import SQLiteDriver
+
+        return SQLiteDriver(settings)
+
+    @property
+    def handle(self) -> type[Connection]:
+        from txpool.resources.sqlite.handle import SQLiteConnection
+
+        return SQLiteConnection
+
+    def is_transient(self, error: BaseException, *, at_its_end: bool) -> bool:
+        # The low byte of an extended code is the primary one.
+        code = getattr(error, "sqlite_errorcode", -1) & 0xFF
+        return isinstance(error, sqlite3.Error) and code == sqlite3.SQLITE_BUSY
+
+    @cached_property
+    def records(self) -> RecordsTable:
+        from txpool.resources.sqlite.records import SQLiteRecords
+
+        return SQLiteRecords()
+
+    def findings(self, settings: DataSourceSettings, *, old: float, timeout: float | None) -> Iterator[Finding]:
+        from txpool.resources.sqlite.check import findings
+
+        return findings(settings)
+
+
+MANAGER = SQLite()

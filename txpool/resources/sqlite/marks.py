@@ -1,0 +1,90 @@
+"""A table of marks in SQLite over sqlite3."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from txpool.errors import ProgrammingError, translate
+from txpool.resources.base import Refused
+from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, WrongTable
+from txpool.resources.sqlite.dialect import SQLiteDialect
+
+# The least `pragma synchronous` of a commit that survives the power, by journal mode: FULL, else EXTRA.
+_SYNCHRONOUS = {"wal": 2}
+_DIALECT = SQLiteDialect()
+
+
+class SQLiteMarks(Marks):
+    """SQLite's ways with a table of marks."""
+
+    parameter = "?"
+    moment = "text not null default current_timestamp"
+
+    def qualified(self, raw: sqlite3.Connection, table: str) -> str | None:
+        schema, _, name = table.rpartition(".")
+        schema = schema or "main"
+        query = f"select name from {schema}.sqlite_master where type = 'table' and lower(name) = lower(?)"  # noqa: S608
+        return f"{schema}.{name}" if raw.execute(query, [name]).fetchone() else None
+
+    def require_ours(self, raw: sqlite3.Connection, table: str, roles: Collection[str], *, writes: bool) -> None:
+        """A file counts by its permissions."""
+
+    def is_sole_writer(self, raw: sqlite3.Connection) -> bool:
+        return raw.in_transaction
+
+    def place(self, raw: Any) -> str:
+        return ""
+
+    def mark(
+        self,
+        raw: Any,
+        table: str,
+        row: dict[str, str],
+        delete: Sequence[str],
+        *,
+        identity: str,
+        until: float | None,
+    ) -> tuple[str, list[str]]:
+        cursor = sqlite3.Cursor(raw)
+        if not raw.in_transaction:
+            raise Refused("the row was not written: the transaction has ended before it")
+        (journal,) = cursor.execute("pragma journal_mode").fetchone()
+        (level,) = cursor.execute("pragma synchronous").fetchone()
+        if level < _SYNCHRONOUS.get(journal, 3):
+            raise ProgrammingError(
+                f"synchronous={level} with journal_mode={journal} does not survive a power failure, and a mark must: "
+                "leave both pragmas alone. Nothing is committed"
+            )
+        names = ", ".join(row)
+        unseen = bool(identity) and raw.marks != identity
+        there = f" where exists (select 1 from {table} where xid = ? and action_uid = ?)" if unseen else ""  # noqa: S608
+        values = [*row.values(), *((IDENTITY, identity) if unseen else ())]
+        try:
+            if cursor.execute(f"insert into {table} ({names}) select {_marks(row)}{there}", values).rowcount != 1:
+                raise WrongTable
+            raw.marks = identity
+        except sqlite3.IntegrityError as met:
+            raise AbortRecorded from met
+        cursor.execute(f"delete from {table} where xid in ({_marks(delete)})", [*delete])  # noqa: S608
+        return row["xid"], [*delete]
+
+    def commit_row(self, raw: sqlite3.Connection, table: str, where: str, branches: str) -> None:
+        try:
+            # Without a transaction it would begin one of its own, and that would commit.
+            if raw.in_transaction:
+                sqlite3.Cursor(raw).execute(f"update {table} set branches = ? where xid = ?", [branches, where])  # noqa: S608
+        except sqlite3.Error as error:
+            translate(error)
+            raise Refused(f"COMMIT was not sent: {error}") from error
+        _DIALECT.commit(raw)
+
+    def begin(self, raw: sqlite3.Connection, lock_timeout: float, *, writes: bool) -> None:
+        raw.isolation_level = None
+        raw.execute(f"pragma busy_timeout = {int(lock_timeout * 1000)}")
+        raw.execute("begin immediate" if writes else "begin")
+
+
+def _marks(values: Sequence[str] | dict[str, str]) -> str:
+    return ", ".join("?" * len(values))

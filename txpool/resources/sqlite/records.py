@@ -1,0 +1,77 @@
+"""The records of work with a transaction_id in SQLite: a table beside the data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from txpool.resources.records import FORMAT, EarlierRun, RecordsTable, require_format
+
+if TYPE_CHECKING:
+    from txpool.datasource import DataSource
+
+_COLUMNS = """
+    transaction_id text, target text, gtrid text not null, mode text not null, plan text not null, partitions integer,
+    row_count integer, batch integer, made_at text not null default current_timestamp,
+    primary key (transaction_id, target)
+"""
+
+
+class SQLiteRecords(RecordsTable):
+    """Beside the tables. Nobody else has written what is not committed: the transaction has the write lock."""
+
+    table = "main.txpool_spark_writes"
+    parameter = "?"
+
+    def create(self, source: DataSource, cursor: Any) -> None:
+        # SQLite keeps the statement as it is, and so the number, too.
+        cursor.execute(f"create table if not exists {self.table} (/* {FORMAT} */ {_COLUMNS})")
+        self._is_there(cursor)
+
+    @contextmanager
+    def opened(self, source: DataSource) -> Iterator[Any]:
+        with closing(source.connect()) as connection:
+            cursor = connection.cursor()
+            self.create(source, cursor)
+            yield cursor
+
+    def may_be_prepared(self, source: DataSource) -> bool:
+        return False
+
+    def read_outside(self, source: DataSource, transaction_id: str, target: str) -> EarlierRun | None:
+        return None
+
+    def read(self, cursor: Any, transaction_id: str, target: str) -> EarlierRun | None:
+        found = super().read(cursor, transaction_id, target) if self._is_there(cursor) else None
+        if found is not None:
+            self._make_durable(cursor)
+        if found is None or found.made_at is None:
+            return found
+        return replace(found, made_at=datetime.fromisoformat(str(found.made_at)).replace(tzinfo=UTC))
+
+    def _make_durable(self, cursor: Any) -> None:
+        """Who has written it may have died before it was synced, and whoever is told of it goes by that.
+
+        It is in the write-ahead log, or there since the journal was emptied, or unlinked, which the folder keeps.
+        Neither the file itself nor its -shm is opened: to close that would take SQLite's locks on it away.
+        """
+        schema = self.table.partition(".")[0]
+        file = next(path for _, name, path in cursor.execute("pragma database_list").fetchall() if name == schema)
+        for path in (f"{file}-wal", f"{file}-journal", os.path.dirname(file)) if file else ():
+            with suppress(FileNotFoundError):
+                descriptor = os.open(path, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+
+    def _is_there(self, cursor: Any) -> bool:
+        schema, _, name = self.table.partition(".")
+        made = cursor.execute(f"select sql from {schema}.sqlite_master where name = ?", [name]).fetchone()  # noqa: S608
+        if made is not None:
+            require_format(self.table, made[0])
+        return made is not None

@@ -1,7 +1,7 @@
-"""Metrics: counted in plain Python, and read by Prometheus or OpenTelemetry where somebody asks for them.
+"""Metrics: counted in plain Python, and read by Prometheus or OpenTelemetry.
 
-`prometheus` and `opentelemetry` need the extra `metrics`; nothing else here does. `collect` gives all the numbers of
-this moment, and `arm` has durations measured, too: both bridges call it.
+`prometheus` and `opentelemetry` need the extra `metrics`; nothing else here does. `collect` returns all numbers of this
+moment. `arm` turns on the measuring of durations; both bridges call it.
 """
 
 from __future__ import annotations

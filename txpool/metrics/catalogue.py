@@ -1,6 +1,6 @@
-"""Every metric there is: its name for Prometheus and for OpenTelemetry, its labels, and what it tells.
+"""Every metric: its names in Prometheus and OpenTelemetry, its labels, and what it measures.
 
-The names of pools are those of OpenTelemetry's semantic conventions. No label is ever a transaction's name.
+The names for pools are those of OpenTelemetry's semantic conventions. No label has a gtrid.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class MetricKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric: `name` is Prometheus's, `bridged` OpenTelemetry's, `unit` in the latter's spelling."""
+    """One metric: `name` is for Prometheus, `bridged` for OpenTelemetry, `unit` in the spelling of the latter."""
 
     name: str
     bridged: str
@@ -31,7 +31,7 @@ class Family:
     labels: tuple[str, ...] = ()
 
 
-#: What a label is called as an attribute of OpenTelemetry.
+#: The attribute of OpenTelemetry for each label.
 ATTRIBUTES = {
     "pool": "db.client.connection.pool.name",
     "state": "db.client.connection.state",

@@ -1,7 +1,7 @@
-"""Counters and histograms: counted by anybody at once, and read by whoever asks.
+"""Counters and histograms, for any thread.
 
 A counter counts from the process's start, and counting one takes a single step of the interpreter. A histogram needs
-a clock and a lock, so on a busy path it is fed only while `armed`: once somebody reads.
+a clock and a lock, so busy paths observe only while `armed`: once somebody reads the metrics.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Counter:
     def __init__(self) -> None:
         self._total = itertools.count()
         self._reads = 0
-        #: Count one. It is the step of an iterator in C, which needs no lock; so a reading is a step, too.
+        #: Count one. It is the step of an iterator in C, which needs no lock. Reading the total is a step, too.
         self.one: Callable[[], int] = self._total.__next__
 
     def value(self) -> int:
@@ -53,23 +53,23 @@ class Counter:
             return total
 
     def restart(self) -> None:
-        """Count from nothing again."""
+        """Count from zero again."""
         total = self.value()
         self._reads += total
 
 
 class Histogram:
-    """How long something took, one distribution for each combination of labels. Thread-safe."""
+    """Durations, in one distribution for each combination of labels. Thread-safe."""
 
     def __init__(self) -> None:
-        # Reentrant: a finaliser that gives a connection back may strike inside it.
+        # Reentrant, since a finaliser that gives a connection back may run in a thread that holds it.
         self._lock = threading.RLock()
         self._distributions: dict[Labels, tuple[list[int], list[float]]] = {}
-        #: Called with each observation, too (a bridge to histograms of another make is); their errors are logged.
+        #: Called with each observation (by a bridge to other histograms); their errors are logged.
         self.listeners: list[Listener] = []
 
     def observe(self, seconds: float, *labels: str) -> None:
-        """Note that it has taken so long."""
+        """Add a duration."""
         with self._lock:
             found = self._distributions.get(labels)
             if found is None:
@@ -92,12 +92,12 @@ class Histogram:
         return iter(found)
 
     def restart(self) -> None:
-        """Count from nothing again, in a process of which no other thread is there."""
+        """Count from zero again, in a forked child, which has no other thread."""
         self._lock = threading.RLock()
         self._distributions = {}
 
 
-#: True once somebody reads: what needs a clock is measured from then on.
+#: True once somebody reads metrics: durations are measured from then on.
 armed = False
 
 _reading = threading.Lock()

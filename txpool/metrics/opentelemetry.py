@@ -1,4 +1,4 @@
-"""Metrics for OpenTelemetry: its instruments over our numbers, read whenever its reader asks."""
+"""Metrics for OpenTelemetry: instruments over our numbers, read whenever its reader collects."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def bridge(provider: MeterProvider | None = None) -> None:
-    """Give a meter provider (None: the global one) every metric of this process; call it once, when that is set up.
+    """Add every metric of this process to a meter provider (None: the global one). Call it once, when that is set up.
 
-    Counters tell what was counted since the process began; durations are recorded from now on.
+    Counters have counted since the process began; durations are recorded from now on.
     """
     arm()
     meter = api.get_meter("txpool", meter_provider=provider)

@@ -22,7 +22,7 @@ _LIMITS = [*map(str, BOUNDS), "+Inf"]
 
 
 class Collector(registry.Collector):
-    """All metrics of this process, read whenever Prometheus asks. Durations are measured from now on."""
+    """All metrics of this process, read at each scrape. Durations are measured from now on."""
 
     def __init__(self) -> None:
         arm()

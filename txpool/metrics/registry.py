@@ -1,4 +1,4 @@
-"""Where the numbers of a moment are gathered: each room of the process is a source of its own."""
+"""The registry of metrics: sources, which the other packages add, and the histograms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Sample:
 
     family: Family
     labels: Labels
-    #: A number; of a histogram its Distribution.
+    #: A number, or the Distribution of a histogram.
     value: Any
 
 
@@ -25,18 +25,18 @@ Source = Callable[[], Iterable[Sample]]
 
 _sources: list[Source] = []
 
-#: The one histogram of each family that is one.
+#: The histogram of each family of that kind.
 HISTOGRAMS = {family: Histogram() for family in FAMILIES if family.kind is MetricKind.HISTOGRAM}
 
 
 def add_source(source: Source) -> None:
-    """Have `collect` ask it, too, for samples of other families than those of the sources that there are."""
+    """Let `collect` call this source, too; its samples must be of other families than those of the other sources."""
     if source not in _sources:
         _sources.append(source)
 
 
 def remove_source(source: Source) -> None:
-    """Do not ask it any more."""
+    """Do not call this source any longer."""
     if source in _sources:
         _sources.remove(source)
 

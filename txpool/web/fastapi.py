@@ -1,8 +1,8 @@
 """A FastAPI dependency by which each request to a synchronous endpoint is one transaction, decided before its answer.
 
-FastAPI runs a synchronous dependency that yields in threads, each half in a copy of the request's context: a
-transaction that began there would be unknown to the endpoint. This one is asynchronous, and so enters the request's own
-context, of which the endpoint's thread gets a copy. What waits for a database does so in a thread.
+FastAPI runs both halves of a synchronous dependency that yields in threads, each in a copy of the request's context: a
+transaction that began there would not be ambient in the endpoint. This dependency is asynchronous, and so begins the
+transaction in the request's own context, of which the endpoint's thread gets a copy. It waits for databases in threads.
 """
 
 from __future__ import annotations
@@ -39,50 +39,50 @@ logger = logging.getLogger("txpool")
 
 
 def require_version(version: str) -> None:
-    """ConfigurationError where FastAPI ends what a decorator's `dependencies` name after the answer is sent."""
+    """ConfigurationError where this FastAPI ends dependencies only after the response is sent."""
     if tuple(map(int, re.findall(r"\d+", version)[:3])) < (0, 121, 1):
         raise ConfigurationError(
-            f"FastAPI {version} would commit after the answer is sent, and 0.121.1 is the first that can do it before: "
+            f"FastAPI {version} would commit after the answer is sent; from 0.121.1 on it can commit before: "
             "pip install 'txpool[fastapi]'"
         )
 
 
 require_version(__version__)
 
-#: In a request's scope: its Transaction.
+#: The key of a request's scope that has its Transaction.
 TRANSACTION = "txpool.transaction"
 
-#: Of an event loop: who has a transaction.
-_places: RunVar[CapacityLimiter] = RunVar("txpool.web.fastapi")
+#: Limits how many requests of an event loop have a transaction.
+_limiter: RunVar[CapacityLimiter] = RunVar("txpool.web.fastapi")
 
 
 def in_transaction(timeout: float | None = None) -> Any:
     """A dependency that makes each request one transaction of its own; its value is the Transaction.
 
-    Best among an endpoint's `dependencies=[in_transaction()]`, which come before its parameters' own, or a router's. It
-    commits when the endpoint's answer is made, and before any of it is sent; an exception of the endpoint, an
-    HTTPException too, rolls back. An answer that is returned commits, whatever its status. A commit that fails is
-    raised, and so an error of the server's. The body of a StreamingResponse and background tasks come after the end,
-    outside. `timeout` in seconds is the transaction's. No more requests are in one at a time than endpoints have
-    threads: the others wait, and nothing is begun for them.
+    Name it best in an endpoint's `dependencies=[in_transaction()]`, or a router's: these run before the dependencies of
+    the parameters. It commits when the endpoint has returned its response, before any of it is sent; an exception of
+    the endpoint, an HTTPException too, rolls back. A response that is returned commits, whatever its status. A commit
+    that fails is raised, and so becomes an error of the server. The body of a StreamingResponse and background tasks
+    run after the end, outside the transaction. `timeout` in seconds is the transaction's. At most as many requests have
+    a transaction at a time as endpoints have threads; the others wait before theirs begins.
 
     Errors: for a request to an endpoint that is asynchronous, or that yields its answer, ProgrammingError, before
     anything is done.
     """
 
     async def in_transaction(connection: HTTPConnection) -> AsyncIterator[Transaction]:
-        known = connection.scope.get(TRANSACTION)
-        if isinstance(known, Transaction) and known is current():  # another dependency's, which will end it
-            yield known
+        outer = connection.scope.get(TRANSACTION)
+        if isinstance(outer, Transaction) and outer is current():  # another dependency has begun it, and will end it
+            yield outer
             return
         endpoint = connection.scope["endpoint"]
         _require_synchronous(endpoint)
         asyncio.get_running_loop()  # an error under trio, before anything is done
-        async with _place(connection):
+        async with _limited(connection):
             # In a thread, since the log may have to be opened.
             begun = await to_thread.run_sync(lambda: get_manager().new_transaction(timeout))
             begun.origin = origin_of(endpoint)
-            # Whatever was ambient where the server started is none of this request's.
+            # It becomes ambient also where another is, as when the server was started within a transaction.
             block = transaction.entered(begun)
             connection.scope[TRANSACTION] = begun
             try:
@@ -96,24 +96,24 @@ def in_transaction(timeout: float | None = None) -> Any:
 
 
 @asynccontextmanager
-async def _place(request: HTTPConnection) -> AsyncIterator[None]:
-    """One of as many places as endpoints have threads.
+async def _limited(request: HTTPConnection) -> AsyncIterator[None]:
+    """Around a request with a transaction: wait until there are fewer of them than endpoints have threads.
 
-    FastAPI runs each dependency and the endpoint in a thread, and checks what that returns in one. Who comes to the
-    next of these steps may hold what all others wait for, in their threads: a row, or the pool's connections. While no
-    more have a transaction than there are threads, one is left for that step.
+    FastAPI runs each dependency, the endpoint, and the check of its result in a thread. A request that waits for a
+    thread may hold what the requests in all threads wait for: a row's lock, or the pool's connections. While no more
+    requests have a transaction than there are threads, it gets one.
     """
     threads = to_thread.current_default_thread_limiter().total_tokens
-    places = _places.get(None)
-    if places is None:
-        places = CapacityLimiter(threads)
-        _places.set(places)
-    places.total_tokens = threads  # which a program may change at any time
-    await places.acquire_on_behalf_of(request)
+    limiter = _limiter.get(None)
+    if limiter is None:
+        limiter = CapacityLimiter(threads)
+        _limiter.set(limiter)
+    limiter.total_tokens = threads  # which a program may change at any time
+    await limiter.acquire_on_behalf_of(request)
     try:
         yield
     finally:
-        places.release_on_behalf_of(request)
+        limiter.release_on_behalf_of(request)
 
 
 def _require_synchronous(endpoint: Any) -> None:
@@ -147,9 +147,9 @@ async def _leave(block: transaction, error: BaseException | None) -> None:
 
 
 async def _to_its_end(block: transaction, error: BaseException | None) -> None:
-    """In a thread that waits for no other's place: whoever has one may wait for this very transaction's locks.
+    """End the transaction in a thread of its own, since those of the endpoints may all wait for its locks.
 
-    A server that goes down cancels its requests. That is heard here once the outcome is.
+    A server that shuts down cancels its requests: the cancellation is raised once the transaction has ended.
     """
     ended: Future[None] = Future()
 
@@ -163,7 +163,7 @@ async def _to_its_end(block: transaction, error: BaseException | None) -> None:
 
     try:
         threading.Thread(target=copy_context().run, args=(end,), name="txpool-end").start()
-    except RuntimeError:  # no thread is to be had, and its locks would wait for one
+    except RuntimeError:  # no thread can be started: end it here, so that its locks are released
         end()
     outcome, cancelled = asyncio.wrap_future(ended), None
     with CancelScope(shield=True):

@@ -1,7 +1,7 @@
-"""A request's body, which ends no sooner than its Content-Length says.
+"""A request's body that must be as long as its Content-Length says.
 
-Servers hand a body on that is shorter, where the client went away in the midst of it; and an application that takes it
-for the whole would commit what nobody has asked for.
+Where a client has gone away early, servers hand on the part of the body that has arrived. An application that took it
+for the whole would commit what the client has not asked for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Received:
         self._cut = False
 
     def require_uncut(self) -> None:
-        """Raise once the application has met the early end."""
+        """Raise where the application has read up to the early end."""
         if self._cut:
             raise ConnectionAbortedError(
                 f"the client went away after {self._length - self._remaining:,} of {self._length:,} bytes of its "
@@ -70,7 +70,7 @@ class Received:
 
 
 def received(environ: WSGIEnvironment) -> Received | None:
-    """The body of this request; None where its length is not given, as in chunks, whose end the server knows."""
+    """The body of this request; None where its length is not given, as with chunks, whose end the server checks."""
     length = environ.get("CONTENT_LENGTH") or ""
     stream = environ.get("wsgi.input")
     if stream is None or not (length.isascii() and length.isdigit()):

@@ -1,8 +1,8 @@
-"""A WSGI middleware by which each request is one transaction, and no byte of its answer leaves before the decision.
+"""A WSGI middleware by which each request is one transaction, and no byte of its response is sent before the decision.
 
-The application runs, its body is iterated and closed, all in one thread and within the transaction. Then that ends, and
-only then does the server hear of an answer: the application's, or an error where the commit has failed. A client that
-goes away meanwhile changes nothing.
+The application runs, and its body is iterated and closed, in one thread and within the transaction. Then that ends, and
+only then the server gets a response: the application's, or an error where the commit has failed. A client that goes
+away meanwhile changes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txpool")
 
-#: In a request's environ: its Transaction.
+#: The key of a request's environ that has its Transaction.
 TRANSACTION = "txpool.transaction"
 
 _MAX_BODY = 8 * 2**20
@@ -48,12 +48,12 @@ _UNCERTAIN = (
 
 
 def is_error(status: int) -> bool:
-    """From 400 on: frameworks make such an answer of an exception, which so never reaches a middleware."""
+    """Whether a status is 400 or above. Frameworks turn exceptions into such responses, so no middleware sees them."""
     return status >= 400
 
 
 class _ErrorResponse(Exception):
-    """The application has answered with an error: its transaction rolls back."""
+    """The application has answered with an error: the transaction rolls back."""
 
 
 class TransactionMiddleware:
@@ -62,9 +62,9 @@ class TransactionMiddleware:
     It commits where the application has answered, and rolls back where that raised, where the request's body was cut
     off, or where `rollback_on_status`, given the answer's status, says so: by default from 400 on. A commit that fails
     is answered with 503 where the transaction rolled back, else with 500, and logged. `timeout` in seconds is the
-    transaction's. A body of more than `max_body` bytes, and a `text/event-stream`, are refused, and roll back: requests
-    for which `exclude(environ)` is true pass by, outside any transaction. `environ["txpool.transaction"]` is the
-    Transaction.
+    transaction's. A response of more than `max_body` bytes, or of the type `text/event-stream`, is refused, and rolls
+    back. Requests for which `exclude(environ)` is true are passed on outside any transaction.
+    `environ["txpool.transaction"]` is the Transaction.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class TransactionMiddleware:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         ambient = current()
-        if ambient is not None and environ.get(TRANSACTION) is ambient:  # another middleware's, which will decide
+        if ambient is not None and environ.get(TRANSACTION) is ambient:  # another middleware has begun it, and ends it
             return self._app(environ, start_response)
         if self._exclude is not None and self._exclude(environ):
             return self._app(environ, start_response)
-        # What an earlier request has left open in this thread is none of this one's.
+        # Leave a transaction that an earlier request has left open in this thread.
         token = make_ambient(None)
         try:
             response = _Response(environ, self._max_body)
@@ -107,7 +107,7 @@ class TransactionMiddleware:
         return _send_failure(failure, environ, start_response)
 
     def _run(self, environ: WSGIEnvironment, response: _Response) -> TransactionError | None:
-        """Let the application answer, and decide; how the decision failed, if the answer cannot be given for that."""
+        """Run the application within a transaction. Returns the error of its end, if the response must not be sent."""
         commits: bool | None = None
         body = received(environ)
         if body is not None:
@@ -120,14 +120,14 @@ class TransactionMiddleware:
                         if isinstance(begun.rollback_cause, TransactionTimeout) and not is_error(response.code):
                             raise begun.rollback_cause  # an endless body ends so
                 if body is not None:
-                    body.require_uncut()  # whatever the application has made of it
+                    body.require_uncut()  # also where the application has ignored that
                 commits = not (response.failed or self._rollback_on_status(response.code))
                 if not commits:
                     raise _ErrorResponse(f"{_request_name(environ)} was answered by {response.status}")
         except _ErrorResponse:
             return None
         except TransactionError as error:
-            if commits is None:  # the application's own, or why it could not go on
+            if commits is None:  # raised by the application, or before it could answer
                 raise
             if not commits and isinstance(error, TransactionRolledBack):
                 return None
@@ -136,13 +136,13 @@ class TransactionMiddleware:
 
 
 class _Response:
-    """What an application answers, kept until the decision."""
+    """The response of an application, kept until the decision."""
 
     def __init__(self, environ: WSGIEnvironment, limit: int) -> None:
         self.status = ""
         self.headers: list[tuple[str, str]] = []
         self.chunks: list[bytes] = []
-        #: The application has told of an exception.
+        #: The application has called start_response() with an exception.
         self.failed = False
         self._request = _request_name(environ)
         self._has_body = environ.get("REQUEST_METHOD") != "HEAD"
@@ -155,9 +155,9 @@ class _Response:
         return int(self.status[:3] or 0)
 
     def collected(self, app: WSGIApplication, environ: WSGIEnvironment) -> Generator[None]:
-        """Run the application to its end, with a step for each part of its body; closes that in any case.
+        """Run the application to its end, with a step for each part of its body, which is closed in any case.
 
-        ProgrammingError for what a server, or a client, would take for a failure after the decision.
+        ProgrammingError where the server would refuse the response after the decision, or the client take it for cut.
         """
         body = app(environ, self.start)
         try:
@@ -180,7 +180,7 @@ class _Response:
                     )
 
     def start(self, status: str, headers: list[tuple[str, str]], error: Any = None, /) -> Callable[[bytes], object]:
-        """WSGI's start_response. What the server would refuse after the decision is refused now."""
+        """WSGI's start_response. ProgrammingError where the server would refuse it after the decision."""
         if self.status and error is None:
             raise ProgrammingError(f"{self._request}: the application has called start_response() twice")
         if not _STATUS.fullmatch(status):
@@ -194,7 +194,7 @@ class _Response:
                     f"{self._request} answers by a stream of events, and nothing leaves before its transaction's end: "
                     "it rolls back. Have such requests pass by: TransactionMiddleware(…, exclude=…)"
                 )
-        if error is not None:  # nothing has been sent yet: the error's page takes the place of all there is
+        if error is not None:  # nothing has been sent yet: the error page replaces the response
             self.failed = True
             self.chunks.clear()
             self._size = 0
@@ -232,6 +232,6 @@ def _send_failure(
 
 
 def _request_name(environ: WSGIEnvironment) -> str:
-    """A request, for people: one line, whatever its path was decoded to."""
+    """A request in messages: on one line, whatever its path decodes to."""
     path = quote(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""), "/:;=,@", "latin-1", "replace")
     return f"{environ.get('REQUEST_METHOD')} {path}"

@@ -1,4 +1,4 @@
-"""The command `txpool`: the demo, and a check of a configuration and of what stands behind it."""
+"""The command `txpool`: the demo, and the check of a configuration with its databases and its decision log."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from txpool.errors import ConfigurationError
 
 
 class ExitCode(IntEnum):
-    """How the command ended; the numbers that `txpool-recovery` has too mean the same there."""
+    """How the command ended. Numbers that `txpool-recovery` has as well mean the same there."""
 
     OK = 0
-    WRONG = 1  #: a count of the demo, or something that check found
-    USAGE = 2  #: the command line; of the demo, what it needs is not installed
-    CONFIGURATION = 3  #: a file is wrong, so what it describes was not looked at
+    WRONG = 1  #: a count of the demo is wrong, or the check has found a fault
+    USAGE = 2  #: the command line is wrong, or what the demo needs is not installed
+    CONFIGURATION = 3  #: a file is wrong, so what it describes was not checked
     UNREACHABLE = 5  #: a database could not be connected to
-    WARNING = 20  #: nothing is wrong, and something is worth a look
+    WARNING = 20  #: nothing is wrong, and there are warnings
 
 
 app = typer.Typer(
@@ -66,7 +66,7 @@ def check(
     from txpool.check import Severity
     from txpool.check import check as examined
 
-    # What is logged on the way is in the findings, in their words.
+    # Not to the console: the findings say what is logged meanwhile.
     logging.getLogger("txpool").addHandler(logging.NullHandler())
     report = examined(path, old=old)
     if as_json:

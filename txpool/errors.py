@@ -24,7 +24,7 @@
         └── TransactionError               has .gtrid and .datasource
             ├── TransactionRolledBack      nothing that was done within it stays
             │   └── TransactionTimeout     rolled back because its time was up
-            ├── TransactionInDoubt         neither success nor failure; recovery will tell
+            ├── TransactionInDoubt         neither success nor failure; recovery will resolve it
             └── HeuristicError             a resource manager ended a branch on its own
                 ├── HeuristicRollback
                 ├── HeuristicCommit
@@ -89,7 +89,7 @@ class LogError(OperationalError):
 
 
 class LogUnknown(LogError):
-    """A write of the decision log may or may not have landed: the outcome must be established, never guessed."""
+    """A write of the decision log may or may not have landed: an abort record must resolve it, never a guess."""
 
 
 class IntegrityError(DatabaseError):
@@ -109,10 +109,10 @@ class NotSupportedError(DatabaseError):
 
 
 class AlreadyDone(Error):
-    """What a transaction_id stands for was done before, and nothing was done now.
+    """The work of a transaction_id was done before, and nothing was done now.
 
-    `transaction_id` is the name, `datasource` where it is recorded, `gtrid` the transaction that has done it, and
-    `done_at` when that had begun there, by the database's clock (UTC; None where the record does not say).
+    `datasource` has the record of it, `gtrid` is the transaction that has done it, and `done_at` is when that began
+    there, by the database's clock (UTC; None where the record does not say).
     """
 
     def __init__(
@@ -135,7 +135,7 @@ def _rebuild_already_done(
 
 
 class TransactionError(Error):
-    """The base of a transaction's outcomes; `gtrid` names the transaction, `datasource` the one concerned."""
+    """The base of the errors of a transaction's end: its `gtrid`, and the `datasource` that the error is about."""
 
     def __init__(self, message: str, *, gtrid: str | None = None, datasource: str | None = None) -> None:
         super().__init__(message)
@@ -151,7 +151,7 @@ def _rebuild(cls: type[TransactionError], message: str, gtrid: str | None, datas
 
 
 class TransactionRolledBack(TransactionError):
-    """Nothing that was done within the transaction stays, or will appear. Of work outside it says nothing."""
+    """Nothing that was done within the transaction stays, or will appear. Work outside of it is not undone."""
 
 
 class TransactionTimeout(TransactionRolledBack):
@@ -159,7 +159,7 @@ class TransactionTimeout(TransactionRolledBack):
 
 
 class TransactionInDoubt(TransactionError):
-    """Neither success nor failure: the truth is not known here yet; the message says who will know it."""
+    """Neither success nor failure: the outcome is not known here yet; the message says how it will be found."""
 
 
 class HeuristicError(TransactionError):
@@ -182,7 +182,7 @@ class HeuristicHazard(HeuristicError):
     """A branch is gone, and nobody can say how it ended."""
 
 
-# PEP 249 names in the order in which a driver's class is looked up: the most particular first.
+# PEP 249's classes in the order in which a driver's class is looked up: the most specific first.
 _PEP249: tuple[type[Exception], ...] = (
     IntegrityError,
     DataError,
@@ -199,7 +199,7 @@ _PEP249: tuple[type[Exception], ...] = (
 
 @lru_cache(maxsize=512)
 def _combined_class(driver_class: type[BaseException]) -> type[BaseException] | None:
-    """A class that is the driver's own and ours; None where the exception is not a PEP 249 one."""
+    """A class that derives from the driver's class and ours; None where the driver's is not one of PEP 249."""
     names = {base.__name__ for base in driver_class.__mro__ if base.__module__ != "builtins"}
     for ours in _PEP249:
         if ours.__name__ in names and ("Error" in names or ours is Warning):
@@ -238,7 +238,7 @@ def translate(error: BaseException) -> BaseException:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Within the block, a driver's error comes out as an instance of the driver's class and of ours."""
+    """Make each driver's error that leaves the block an instance of the driver's class and of ours."""
     try:
         yield
     except Exception as error:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-#: Every point there is, with what has happened when it is reached. A test fails where one is never reached.
+#: Every point, with the state in which it is reached. A test fails where one is never reached.
 POINTS: Final = {
     "coordinator.begin": "commit was called, nothing has been sent",
-    "readers.apart": "those that have only read are known, nothing is named or prepared",
+    "readers.apart": "the branches that have only read are known, nothing is named or prepared",
     "readers.rolling-back": "no commit follows, or a task has prepared the others; no ROLLBACK of a reader is sent",
     "readers.committing": "the others have committed, no COMMIT of a reader is sent",
     "coordinator.marked": "the marked row is answered, no PREPARE is sent",
@@ -32,14 +32,14 @@ POINTS: Final = {
     "branch.prepare-sent": "one branch's PREPARE is sent",
     "branch.commit-sent": "one branch's COMMIT PREPARED is sent",
     "branch.rollback-sent": "one branch's ROLLBACK PREPARED is sent",
-    "log.note": "where a branch is about to be prepared is about to be noted, for the first time",
+    "log.note": "a new location note is about to be written, before the first PREPARE there",
     "log.record": "the decision is about to be written",
-    "log.recorded": "the decision is durable, its writer has not been told",
+    "log.recorded": "the decision is durable, its writer does not know it yet",
     "log.abort": "an abort record is about to be written",
     "log.finish": "a finished mark is about to be written",
     "marked.row": "the marked row is about to be inserted",
     "marked.commit": "the marked branch's COMMIT is about to be sent",
-    "marked.committed": "the marked branch has committed, its coordinator has not been told",
+    "marked.committed": "the marked branch has committed, its coordinator does not know it yet",
     "marked.forget": "marked rows are about to be deleted",
     "recovery.listed": "the prepared branches are listed",
     "recovery.fenced": "the dead incarnations are fenced",
@@ -104,7 +104,7 @@ def reached(point: str) -> int:
 
 
 def hit(point: str) -> None:
-    """Say that a point is reached; does what it was armed with."""
+    """Called where a point is reached: does what the point is armed with."""
     with _lock:
         if point not in _actions:
             return

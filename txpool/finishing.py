@@ -1,8 +1,8 @@
-"""What is pending when something is closed, or the process ends: done within a time limit, or left to recovery.
+"""Work that is pending when something is closed, or the process ends: done within a time limit, or left to recovery.
 
-Each piece of work has a daemon thread, which nobody waits for beyond the limit: so whatever a database, a disk or a
-name server does, closing neither hangs nor raises. An interpreter that ends starts no threads (CPython 3.12 and
-later): `ready` starts a few before that, which wait for such work.
+Each piece of work has a daemon thread, and closing does not wait for it beyond the limit: so closing neither hangs nor
+raises, whatever a database, a disk or a name server does. An interpreter that ends starts no threads (CPython 3.12 and
+later): `ready` starts a few standby threads before that.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ logger = logging.getLogger("txpool")
 
 #: Seconds that closing takes at most, all its pieces together.
 LIMIT: Final = 5.0
-#: How many threads wait: where none can be started, one database that hangs does not keep the rest from being done.
+#: How many standby threads there are: more than one, so that a database that hangs does not block all other work.
 _STANDBY_THREADS: Final = 2
 
 
 class PendingWork(NamedTuple):
-    """One piece of work, and what the log says where it could not be done."""
+    """One piece of work, and what is logged where it could not be done."""
 
     if_left: str
     work: Callable[[], object]
 
 
 class _Job:
-    """A piece on its way."""
+    """A piece of work that is being done."""
 
     def __init__(self, piece: PendingWork) -> None:
         self.work = piece
@@ -42,7 +42,7 @@ class _Job:
     def do(self) -> None:
         try:
             self.work.work()
-        except BaseException as error:  # it is told in the thread that waits
+        except BaseException as error:  # `finish` logs it
             self.error = error
         finally:
             self.ended.set()
@@ -54,7 +54,7 @@ _starting = threading.Lock()
 
 
 def ready() -> None:
-    """Have threads that wait for work, in this process; where none can be had, `finish` says what it left."""
+    """Start the standby threads of this process. Where none can be started, `finish` logs what it has left undone."""
     if _standby:
         return
     with _starting:
@@ -68,7 +68,7 @@ def ready() -> None:
 def finish(pieces: Iterable[PendingWork], until: float) -> None:
     """Do the pieces at the same time; return when all have ended, or at that time of the monotonic clock.
 
-    Raises nothing of theirs: what was not done by then has a line in the log.
+    Their errors are logged, and so is what was not done by then.
     """
     started = monotonic()
     jobs = [_Job(piece) for piece in pieces]
@@ -86,7 +86,7 @@ def finish(pieces: Iterable[PendingWork], until: float) -> None:
 
 
 def plural(count: int, noun: str) -> str:
-    """How many, in words of the log."""
+    """A count with its noun, for log messages."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 

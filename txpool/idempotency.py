@@ -1,8 +1,8 @@
-"""Work that has a name of the user's own: a rerun meets the record of it, and is told so; it is never done twice.
+"""Idempotent work: work with a transaction_id of the user's is done once; a rerun raises AlreadyDone.
 
-The record is a row beside the data, written in the very transaction that does the work: the one is there exactly where
-the other is. Recovery never deletes it. Of two runs at a time one waits for the other's row, whatever their isolation,
-and what is in doubt keeps its row locked: so nobody takes a name before it is known how the run before has ended.
+Its record is a row beside the data, written in the transaction that does the work: so either both are there or neither
+is. Recovery never deletes it. Of two runs at the same time one waits for the other's row, at every isolation level. A
+run in doubt keeps its row locked: so no other claims the id before it is known how that has ended.
 """
 
 from __future__ import annotations
@@ -26,56 +26,57 @@ from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")
 
-#: Where a record is kept.
+#: The datasource that keeps a record: its file, its name, or itself.
 RecordIn = str | Path | DataSource
-#: What is not known of a piece of work.
+#: Stands in a plan for a function or digest that is not known.
 UNKNOWN_FUNCTION = "-"
-#: What the records of whole transactions are for, and of what kind their work is.
+#: The target of the records of whole transactions, and their two modes.
 WHOLE, BLOCK, FUNCTION = "transaction", "block", "function"
 
-#: Milliseconds to wait for another run that has the name, before recovery is asked, and after that.
-_PATIENCE = (1_000, 10_000)
+#: Milliseconds to wait for another run with the same id: before recovery is asked, and after that.
+_LOCK_TIMEOUTS_MS = (1_000, 10_000)
 _MAX_LENGTH = 200
 _NOT_SERIALIZABLE = "40001"
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotentWork:
-    """A name, what it is for, and what can be told of the work that it is given to."""
+    """A transaction_id, its target, and what is known of the work."""
 
     source: DataSource
     transaction_id: str
     target: str
     gtrid: str
     mode: str
-    #: What tells this work from other work of its kind: words with spaces between, UNTOLD where nothing is known.
+    #: Distinguishes this work from other work of its mode: words with spaces between, UNKNOWN_FUNCTION for an unknown.
     plan: str
-    #: Batches count upwards: the record of one takes the place of that of the batch before.
+    #: The number of a stream's batch, whose record replaces that of the batch before.
     batch: int | None = None
 
-    def take(self, transaction: Transaction) -> EarlierRun | None:
-        """Take the name within the transaction, which is ambient; the run that had it before, where it has committed.
+    def claim(self, transaction: Transaction) -> EarlierRun | None:
+        """Claim the id within the transaction, which is ambient. Returns the earlier run that has committed, or None.
 
-        That may be this very transaction, too. One that is in doubt is settled by recovery first, where that can be.
-        Errors: OperationalError where another run has the name and does not end within some ten seconds;
-        ProgrammingError where it is known to have been of other work; the driver's own where the record cannot be
-        written. The transaction is as it was then, but for an interrupt, which dooms it: the name may be taken.
+        The earlier run may be this very transaction. One in doubt is first resolved by recovery, where that can.
+        Errors: OperationalError where another run has claimed the id and does not end within some ten seconds;
+        ProgrammingError where the earlier run is known to have done other work; the driver's own where the record
+        cannot be written. The transaction is as it was then; but an interrupt marks it rollback-only, since the record
+        may have been written.
         """
         try:
-            with self._explained(), self._records.opened(self.source) as cursor:
-                claimed, earlier = self._claim(cursor)
-            return self._resolved(earlier, claimed=claimed)
+            with self._naming_record(), self._records.opened(self.source) as cursor:
+                claimed, earlier = self._insert(cursor)
+            return self._checked(earlier, claimed=claimed)
         except BaseException as error:
             if not isinstance(error, Exception):
                 transaction.set_rollback_only(error)
             raise
 
     def finish(self, connection: Any, partitions: int, rows: int | None = None) -> None:
-        """Record how much it was, within the connection's transaction."""
+        """Add to the record how much was done, within the connection's transaction."""
         self._records.finish(connection.cursor(), self.transaction_id, self.target, partitions, rows)
 
     def already_done(self, earlier: EarlierRun) -> AlreadyDone:
-        """The error that says so."""
+        """The error for a rerun."""
         done_at = earlier.made_at and earlier.made_at.astimezone(UTC)
         when = "" if done_at is None else f" (begun {done_at:%Y-%m-%d %H:%M:%S} UTC)"
         by = f"{earlier.gtrid} has committed it{when}"
@@ -90,28 +91,28 @@ class IdempotentWork:
             done_at=done_at,
         )
 
-    # -- for those who know more of their work ------------------------------------------------------------------
+    # -- steps of claim -----------------------------------------------------------------------------------------
 
-    def _claim(self, cursor: Any) -> tuple[bool | None, EarlierRun | None]:
-        """Whether the name was free, None where somebody has it and does not end; and the record that was met."""
+    def _insert(self, cursor: Any) -> tuple[bool | None, EarlierRun | None]:
+        """Whether the record was inserted, None where another run holds the id and does not end; and its record."""
         try:
-            claimed = self._records.insert(cursor, self._record, _PATIENCE[0])
+            claimed = self._records.insert(cursor, self._record, _LOCK_TIMEOUTS_MS[0])
             if claimed is None:
                 self._ask_recovery()
-                claimed = self._records.insert(cursor, self._record, _PATIENCE[1])
+                claimed = self._records.insert(cursor, self._record, _LOCK_TIMEOUTS_MS[1])
         except Exception as error:
-            # Another run has ended while this one waited, after the snapshot that this transaction goes by was taken.
+            # Another run has ended while this one waited, after this transaction's snapshot was taken.
             if getattr(error, "sqlstate", None) != _NOT_SERIALIZABLE:
                 raise
-            met = self._records.read_outside(self.source, self.transaction_id, self.target)
-            if met is None:
+            earlier = self._records.read_outside(self.source, self.transaction_id, self.target)
+            if earlier is None:
                 raise
-            return False, met
-        if claimed is not False:  # whoever has locked the records would not let them be read either
+            return False, earlier
+        if claimed is not False:  # where another run holds the id, its record cannot be read
             return claimed, None
         return False, self._records.read(cursor, self.transaction_id, self.target)
 
-    def _resolved(self, earlier: EarlierRun | None, *, claimed: bool | None) -> EarlierRun | None:
+    def _checked(self, earlier: EarlierRun | None, *, claimed: bool | None) -> EarlierRun | None:
         if earlier is not None:
             self._require_same(earlier)
         elif not claimed:
@@ -119,7 +120,7 @@ class IdempotentWork:
         return earlier
 
     def _require_same(self, earlier: EarlierRun) -> None:
-        """ProgrammingError where the earlier run is known to have done other work. A block tells nothing of its own."""
+        """ProgrammingError where the earlier run is known to have done other work; the work of a block is not known."""
         differ = self.mode != earlier.mode and BLOCK not in (self.mode, earlier.mode)
         pairs = zip(self.plan.split(), earlier.plan.split(), strict=False)
         if differ or any(now != then and UNKNOWN_FUNCTION not in (now, then) for now, then in pairs):
@@ -138,26 +139,24 @@ class IdempotentWork:
             "done, do it again later"
         )
 
-    # ------------------------------------------------------------------------------------------------------------
-
     def _ask_recovery(self) -> None:
-        """Have it end what is in doubt, where it can."""
+        """Let recovery resolve transactions in doubt, where it can."""
         try:
             if get_manager().log is None or not self._records.may_be_prepared(self.source):
                 return
             logger.warning("%s: an earlier run of %r has not ended: recovery is asked", self.gtrid, self.transaction_id)
             Context().run(_recover, self.source)
         except Exception as error:
-            logger.warning("%s: recovery could not be asked, and is left to who runs it: %s", self.gtrid, error)
+            logger.warning("%s: recovery could not be run here, and is left to its daemon: %s", self.gtrid, error)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _naming_record(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
             error.add_note(
                 f"{self.gtrid}: transaction_id={self.transaction_id!r} could not be recorded in "
-                f"{self._records.table} of {self.source.name}, and nothing was done under that name"
+                f"{self._records.table} of {self.source.name}, and nothing was done for it"
             )
             raise
 
@@ -178,28 +177,28 @@ class IdempotentWork:
 
 @dataclass(frozen=True, slots=True)
 class IdempotentTransaction:
-    """The name of a whole transaction, or of a part that has joined one."""
+    """The transaction_id of a whole transaction, or of a nested block."""
 
     transaction_id: str
     source: DataSource
-    #: What a decorated function is called; None for a block.
+    #: The name of a decorated function; None for a block.
     function: str | None
 
     @classmethod
     def of(cls, transaction_id: Any, record_in: Any, function: Any = None) -> IdempotentTransaction:
-        """ProgrammingError for what is no id, or where one of both is missing; ConfigurationError as by connect()."""
-        if function is None:  # of a function both have been looked for when it was decorated
+        """Errors: ProgrammingError where the id is none, or one of both is missing; ConfigurationError as connect()."""
+        if function is None:  # for a function, this was checked when it was decorated
             require_both(transaction_id, record_in)
         name = None if function is None else name_of(function)
         return cls(checked_id(transaction_id), find(record_in), name)
 
     def claim(self, transaction: Transaction) -> None:
-        """Take the name within the transaction, which is ambient. AlreadyDone, and as `Named.take`."""
+        """Claim the id within the transaction, which is ambient. Errors: AlreadyDone; as IdempotentWork.claim."""
         mode, plan = (BLOCK, UNKNOWN_FUNCTION) if self.function is None else (FUNCTION, self.function)
-        named = IdempotentWork(self.source, self.transaction_id, WHOLE, transaction.gtrid, mode, plan)
-        earlier = named.take(transaction)
+        work = IdempotentWork(self.source, self.transaction_id, WHOLE, transaction.gtrid, mode, plan)
+        earlier = work.claim(transaction)
         if earlier is not None:
-            raise named.already_done(earlier)
+            raise work.already_done(earlier)
 
 
 def require_both(transaction_id: Any, record_in: Any) -> None:
@@ -214,7 +213,7 @@ def require_both(transaction_id: Any, record_in: Any) -> None:
 
 
 def checked_id(transaction_id: object) -> str:
-    """The id, if it is one; ProgrammingError."""
+    """The id itself; ProgrammingError where it is not one line of text."""
     if not isinstance(transaction_id, str):
         raise ProgrammingError(f"a transaction_id is text, and not {type(transaction_id).__name__}. Nothing was done")
     if not 0 < len(transaction_id) <= _MAX_LENGTH or not transaction_id.isprintable() or transaction_id.isspace():
@@ -226,7 +225,7 @@ def checked_id(transaction_id: object) -> str:
 
 
 def name_of(function: Any) -> str:
-    """What a function is called, run after run; UNTOLD where nothing tells it from others."""
+    """The name of a function, the same in each run; UNKNOWN_FUNCTION for a lambda."""
     while isinstance(function, functools.partial):
         function = function.func
     name = str(getattr(function, "__qualname__", type(function).__qualname__))
@@ -243,7 +242,7 @@ def _describe(mode: str, plan: str) -> str:
 
 
 def _recover(source: DataSource) -> None:
-    """One scan over all that this process knows: a run that is in doubt ends by it, if its process is dead."""
+    """One scan over the datasources of this process. It resolves a run in doubt if that run's process is dead."""
     from recovery import RecoveryManager
 
     datasources = {each.name: each for each in (*known().values(), source) if each.role in (Role.PREPARED, Role.MARKED)}

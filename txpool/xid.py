@@ -1,10 +1,10 @@
-"""Names on the wire: what a DBA reads in `pg_prepared_xacts`, and what recovery learns from a name alone.
+"""The names of transactions and branches, as a DBA reads them in `pg_prepared_xacts`, and as recovery parses them.
 
-A gtrid is ``txp1:<node>:<incarnation>:<number>``. A bqual is ``<number>:<tag>:<decider>``, and for a Spark task
-``:<write>.<partition>.<attempt>.<branches>`` behind it. The decider is ``L`` for the decision log, or for a marked
-datasource ``M.<tag>:<identity>``, with the identity of the very table that holds its marks (none, where the table had
-none yet). What does not parse, to the letter, is not ours and is never touched: the number in ``txp1`` is that of the
-format, and a later version's names have another, which is for that version's recovery.
+A gtrid is ``txp1:<node>:<incarnation>:<number>``. A bqual is ``<number>:<tag>:<decider>``, followed in a Spark task by
+``:<write>.<partition>.<attempt>.<branches>``. The decider is ``L`` for the decision log, or for a marked datasource
+``M.<tag>:<identity>``, with the identity of its table of marks (left out where the table had none yet). A name that
+does not match exactly is not ours, and is never touched. The number in ``txp1`` is that of the format: names of later
+versions have another, and are for their recovery.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Xid:
 
     @property
     def joined(self) -> str:
-        """Both parts as one text, for databases that know one name only (PostgreSQL's gid)."""
+        """Both parts as one text, for databases that have a single name (PostgreSQL's gid)."""
         return f"{self.gtrid}:{self.bqual}"
 
     @property
@@ -72,7 +72,7 @@ class Xid:
 
     @property
     def decided_by(self) -> str:
-        """The decider as the name has it, with its table's identity: equal for all branches of one coordinator."""
+        """The decider as it stands in the name, with its table's identity: equal in all branches of one coordinator."""
         return _parsed(self)[3]
 
     @property
@@ -82,7 +82,7 @@ class Xid:
 
     @property
     def task(self) -> TaskName | None:
-        """Where in a Spark job the branch was prepared; None outside one."""
+        """Where in a Spark job the branch was prepared; None where it was not prepared in a Spark task."""
         found = _parsed(self)
         return TaskName(*map(int, found.groups()[3:])) if found[4] is not None else None
 
@@ -124,7 +124,7 @@ def make_xid(
 
 @lru_cache(maxsize=1024)
 def tag_of(datasource: str) -> str:
-    """A datasource's name, or where it is too long for a bqual, its beginning and a digest of the whole."""
+    """A datasource's name; where that is too long for a bqual, its beginning and a digest of the whole."""
     if len(datasource) <= _TAG_LIMIT:
         return datasource
     digest = hashlib.sha256(datasource.encode()).hexdigest()[:6]
@@ -132,7 +132,7 @@ def tag_of(datasource: str) -> str:
 
 
 def make_pointer(datasource: str, identity: str) -> str:
-    """A marked datasource, and the identity of its table where it has one."""
+    """The text of a pointer: a marked datasource, and the identity of its table of marks, if that has one."""
     return f"{datasource}:{identity}" if identity else datasource
 
 
@@ -143,7 +143,7 @@ def split_pointer(pointer: str) -> tuple[str, str]:
 
 
 def parse(joined: str) -> Xid | None:
-    """The branch that a joined name stands for, or None where it is not one of ours to the letter."""
+    """The branch with this joined name; None where it is not exactly a name of ours."""
     parts = joined.split(":", 4)
     if len(parts) != 5:
         return None

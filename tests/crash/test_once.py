@@ -55,7 +55,7 @@ def test_killed_and_run_again(world: World, nursery: Nursery, evidence: Evidence
 
 def test_what_is_prepared_by_a_process_that_lives_is_not_doubled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its name is locked until it has ended: another run is told so, and does nothing; nor does recovery end it."""
-    monkeypatch.setattr(idempotency, "_PATIENCE", (100, 100))
+    monkeypatch.setattr(idempotency, "_LOCK_TIMEOUTS_MS", (100, 100))
     prepared, go_on = threading.Event(), threading.Event()
 
     def stay() -> None:

@@ -113,7 +113,7 @@ def test_an_older_snapshot_lets_nobody_through(world: World, databases: Database
 
 @on_postgresql
 def test_who_waits_is_told_and_may_go_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idempotency, "_PATIENCE", (50, 100))
+    monkeypatch.setattr(idempotency, "_LOCK_TIMEOUTS_MS", (50, 100))
     with closing(world.bare()) as other, transaction() as tx:
         run(world, 1, "another")
         hold(other)
@@ -132,7 +132,7 @@ def test_who_waits_is_told_and_may_go_on(world: World, monkeypatch: pytest.Monke
 
 @on_postgresql
 def test_no_run_is_blamed_where_somebody_has_locked_the_records(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idempotency, "_PATIENCE", (50, 100))
+    monkeypatch.setattr(idempotency, "_LOCK_TIMEOUTS_MS", (50, 100))
     run(world, 1, "another")
     with closing(world.bare()) as other:
         other.execute("begin")

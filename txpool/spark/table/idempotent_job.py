@@ -67,7 +67,7 @@ def claimed(
     plan = f"{name_of(function)} {digest}"
     source = find(job.record_in)  # type: ignore[arg-type]
     named = IdempotentWork(source, checked_id(job.transaction_id), _TARGET, transaction.gtrid, job.kind, plan)
-    earlier = named.take(transaction)
+    earlier = named.claim(transaction)
     if earlier is not None:
         yield JobClaim(named, earlier)
         return

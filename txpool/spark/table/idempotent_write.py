@@ -35,8 +35,8 @@ class IdempotentWrite(IdempotentWork):
         """
         cursor = connection.cursor()
         self._records.create(self.source, cursor)
-        claimed, earlier = self._claim(cursor)
-        return self._resolved(earlier, claimed=claimed)
+        claimed, earlier = self._insert(cursor)
+        return self._checked(earlier, claimed=claimed)
 
     def earlier_run(self) -> EarlierRun | None:
         """The run that has the name, if one has committed; nothing is taken. ProgrammingError as by `claim`."""

@@ -1,4 +1,4 @@
-"""Where something is served: a host and a port."""
+"""Network addresses: a host and a port."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _FORM = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9.-]+))(?::
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A host's name or address, and a port; port 0 is any that is free."""
+    """A host's name or IP address, and a port; port 0 stands for any free one."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Address | None:
-        """`127.0.0.1:9464`, `[::1]:9464` or `localhost:9464`; None where it is nothing of the kind."""
+        """Parse `127.0.0.1:9464`, `[::1]:9464` or `localhost:9464`; None for other text."""
         match = _FORM.fullmatch(text)
         if match is None or match["port"] is None or int(match["port"]) > 65535:
             return None
@@ -34,13 +34,13 @@ class Address:
 
 
 def host_of(header: str) -> str:
-    """The host that a Host header names, with a port or without; empty where it names none."""
+    """The host in a Host header, which may have a port; empty where it is not a host."""
     match = _FORM.fullmatch(header)
     return "" if match is None else match["v6"] or match["name"]
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or an address is this machine's own, whatever a name server says."""
+    """Whether a name or an address is of this machine's loopback, whatever a name server says."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

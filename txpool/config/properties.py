@@ -1,4 +1,4 @@
-"""`.properties` files: an immutable mapping that knows where each value came from, and its typed getters.
+"""`.properties` files: an immutable mapping that keeps where each value came from, with typed getters.
 
 A value stays as it was written until a getter is called, so that a file's text can travel to another process with
 its references unresolved. Everything here may be shared between threads.
@@ -75,12 +75,12 @@ class Properties(Mapping[str, str]):
         absolute = Path(os.path.abspath(path))
         try:
             with absolute.open("rb") as file:
-                text = file.read().decode().removeprefix("\ufeff")  # some editors begin a file with it
+                text = file.read().decode().removeprefix("\ufeff")  # a byte order mark, which some editors write
                 mode = os.fstat(file.fileno()).st_mode
         except (OSError, ValueError) as error:
             # Nothing is chained: a decoding error carries the bytes it could not decode.
-            known = "It is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "It is no path"
-            reason = (error.strerror or "") if isinstance(error, OSError) else known
+            problem = "It is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "It is no path"
+            reason = (error.strerror or "") if isinstance(error, OSError) else problem
         else:
             properties = cls.parse(text, path=path, folder=absolute.parent)
             if properties.inline and mode & (stat.S_IRGRP | stat.S_IROTH):
@@ -93,7 +93,7 @@ class Properties(Mapping[str, str]):
 
     @classmethod
     def parse(cls, text: str, path: str | Path | None = None, folder: Path | None = None) -> Properties:
-        """Read a file's text; `path` is what errors call it, `folder` what relative paths start from."""
+        """Read a file's text; `path` is its name in errors, and relative paths start from `folder`."""
         name = "the properties given as text" if path is None else str(path)
         folder = folder or (Path.cwd() if path is None else Path(os.path.abspath(path)).parent)
         entries: dict[str, ConfiguredValue] = {}
@@ -148,17 +148,17 @@ class Properties(Mapping[str, str]):
 
     @property
     def inline(self) -> tuple[ConfiguredValue, ...]:
-        """The values that hold a password themselves; those of the text too that another layer has overridden."""
-        of_text = Properties.parse(self.text, self.path, self.folder)._entries
-        every = dict.fromkeys([*self._entries.values(), *of_text.values()])
-        return tuple(entry for entry in every if entry.inline)
+        """The values that have a password in them, also those of the text that another layer has overridden."""
+        in_text = Properties.parse(self.text, self.path, self.folder)._entries
+        entries = dict.fromkeys([*self._entries.values(), *in_text.values()])
+        return tuple(entry for entry in entries if entry.inline)
 
     def entry(self, key: str) -> ConfiguredValue:
         """A key's value as it was written, and where; KeyError where it is absent."""
         return self._entries[key]
 
     def error(self, key: str, problem: str) -> ConfigurationError:
-        """What is wrong with a key that may be absent: says where, and never shows a secret."""
+        """The error that says what is wrong with a key, which may be absent, and where; never shows a secret."""
         if key in self._entries:
             return self._entries[key].error(problem)
         return ConfigurationError(f"{self.path or 'the arguments'}: {key} {problem}")
@@ -169,19 +169,19 @@ class Properties(Mapping[str, str]):
         for key, entry in self._entries.items():
             if key not in known and not (passed and key.startswith(passed) and key != passed):
                 hint = nearest(key, known)
-                # One that is like no other may be a line of a password: only its line is told.
+                # A key that is like no known one may be a part of a password: only its line number is shown.
                 shown = f" {key}" if hint.startswith(_MEANT) else ""
                 raise ConfigurationError(f"{entry.where}: unknown key{shown}: {hint}")
 
     def string(self, key: str, pattern: str = r"(?s:.+)", right: str = "a value") -> str | None:
-        """Text that matches the whole of `pattern`; `right` says in words what does."""
+        """Text that matches `pattern` as a whole; `right` says in words which text does."""
         value = self._value(key)
         if value is not None and not re.fullmatch(pattern, value):
             raise self.error(key, f"is not right: write {right}")
         return value
 
     def identifier(self, key: str) -> str | None:
-        """An SQL identifier, with its schema or without."""
+        """An SQL identifier, with a schema or without."""
         return self.string(key, _IDENTIFIER, "a plain SQL name, such as xids or audit.xids")
 
     def _value(self, key: str) -> str | None:
@@ -199,7 +199,7 @@ class Properties(Mapping[str, str]):
         return int(value)
 
     def share(self, key: str, none: bool = False) -> float | None:
-        """A part of a whole, above 0 and up to 1; `none` allows the word none."""
+        """A share, above 0 and up to 1; `none` allows the word none."""
         value = self._value(key)
         if value is None or (none and value.lower() == "none"):
             return None
@@ -252,7 +252,7 @@ class Properties(Mapping[str, str]):
         return tuple(Path(os.path.abspath(self._entries[key].folder / name)) for name in names)
 
     def names(self, key: str, pattern: str, right: str) -> tuple[str, ...]:
-        """Words between commas, each of which matches the whole of `pattern`; `right` says in words what does."""
+        """Words between commas, each of which matches `pattern` as a whole; `right` says in words which does."""
         value = self._value(key)
         words = () if value is None else tuple(word.strip() for word in value.split(","))
         if not all(re.fullmatch(pattern, word) for word in words):
@@ -264,7 +264,7 @@ class Properties(Mapping[str, str]):
         return Secret(self._entries[key]) if key in self._entries else None
 
     def plain(self, key: str) -> bool | int | float | str | Secret:
-        """A driver's option: a boolean or number where it is written just so; a Secret by its key or by reference."""
+        """A driver's option: a boolean or a number where it is written as one; a Secret where key or value says so."""
         entry = self._entries[key]
         if entry.named_secret or "\0" in entry.literal or passwords_in(entry.literal):
             return Secret(entry)
@@ -284,7 +284,7 @@ class Properties(Mapping[str, str]):
             return self._entries[key].url().without
         scheme = path_scheme(value)
         if not scheme:
-            return value  # to be refused, or memory:
+            return value  # memory:, or a url that the caller refuses
         path = value.removeprefix(scheme)
         return scheme + (path and os.path.abspath(self._entries[key].folder / path))
 
@@ -296,7 +296,7 @@ class Properties(Mapping[str, str]):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """What may have been meant by an unknown word, as the end of an error's sentence."""
+    """The known word that is most like an unknown one, as the end of an error's sentence."""
     names = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), names, n=1)
     return f"{_MEANT} {names[close[0]]}?" if close else f"the known ones are {', '.join(names.values())}"

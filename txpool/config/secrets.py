@@ -1,6 +1,6 @@
-"""A configured value as it was written, its `${env:NAME}` and `${file:PATH}` references, and what hides a secret.
+"""Configured values as they were written, with `${env:NAME}` and `${file:PATH}` references; secrets, and hiding them.
 
-`$${` stands for a literal `${`. References are resolved when the value is asked for, in the process that asks.
+`$${` stands for a literal `${`. References are resolved each time that the value is read, in the process that reads it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from txpool.errors import ConfigurationError
 
 _REFERENCE = re.compile(r"\$(?P<escaped>\$\{)|\$\{(?P<kind>env|file):(?P<name>[^{}]+)\}|\$\{")
 _SECRET_KEY = re.compile(SECRET_WORD, re.IGNORECASE)
-# In free text nobody can say where a password ends that was not written as it should be, so hiding is greedy: it goes
-# on to the last @ of the text, or to the next parameter that is known to be one. NUL stands for a reference.
+# In free text it is not certain where a password ends that is not encoded. So hiding is greedy: it extends to the last
+# @ of the text, or to the next known parameter. NUL stands for a reference.
 _BEGIN = re.compile(r"postgres\w*:|:/|[\0}]")
-# Without an @ it is a host and a port, but for what is no port.
+# Without an @, what follows the colon is a port; where it is no port, it may be a password.
 _NO_PORT = re.compile(
     r"(?P<head>://[^\s:/@\[]*:)(?!/|[\d\0]{1,5}(?![^\s/?,;:)\]'\"]))(?P<password>[^\s*].*)", re.DOTALL
 )
@@ -40,7 +40,7 @@ _PARAMETER = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _REFERENCE_ALONE = re.compile(r"\$\{(?:env|file):[^{}]+\}")
-_PIECE = 8  # characters: what errors quote of a secret, cut off or in part, is hidden from this length on
+_PIECE = 8  # characters: parts of a secret of at least this length are hidden in errors
 
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class SecurityWarning(UserWarning):
 
 
 class ValueSource(IntEnum):
-    """Where a value came from; the higher wins."""
+    """Where a value came from; the higher one has precedence."""
 
     DEFAULT = 0
     FILE = 1
@@ -61,7 +61,7 @@ class ValueSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredValue:
-    """One key's value as it was written, and where: a file's line, a variable, an argument."""
+    """One key's value as it was written, and where: on a line of a file, in a variable, as an argument."""
 
     key: str
     raw: str = field(repr=False)
@@ -77,7 +77,7 @@ class ConfiguredValue:
 
     @property
     def inline(self) -> bool:
-        """Whether a password, or a part of one, stands in the value itself."""
+        """Whether the value itself has a password in it, or a part of one."""
         if self.is_url:
             return may_hold_password(self.literal)
         own = [self.literal] if self.named_secret else []
@@ -94,16 +94,16 @@ class ConfiguredValue:
         return self.key.lower().rpartition(".")[2] == "url"
 
     def url(self) -> Url:
-        """The url that the value is, now, with its password taken out; ConfigurationError where it is not clear."""
+        """The value, resolved now, as a url; ConfigurationError where that is not clear."""
         try:
             return parse(self.resolve())
         except UrlError as error:
             problem = str(error)
-        raise self.error(problem)  # outside, so that nothing of it is chained
+        raise self.error(problem)  # outside of the handler, so that the UrlError is not chained
 
     @property
     def literal(self) -> str:
-        """The value with NUL in the place of each reference."""
+        """The value with NUL in place of each reference."""
         return _REFERENCE.sub(lambda match: match["escaped"] or "\0", self.raw)
 
     def resolve(self) -> str:
@@ -125,7 +125,7 @@ class ConfiguredValue:
                     text = file.read().decode().removesuffix("\n").removesuffix("\r")
                     found = os.fstat(file.fileno())
             except (OSError, UnicodeDecodeError) as error:
-                # Nothing is chained: a decoding error carries the bytes it could not decode.
+                # Not chained, since a decoding error has the bytes that it could not decode.
                 reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             else:
                 self._warn(path, found)
@@ -134,29 +134,29 @@ class ConfiguredValue:
         raise self.error("has a ${ that is no reference: write ${env:NAME}, ${file:PATH}, or $${ for a plain ${")
 
     def _warn(self, path: Path, found: os.stat_result) -> None:
-        """Others can read the file of a secret. Where it is not this user's, its group may be what lets us in."""
+        """Warn where others can read a secret's file. That of another user may be readable by a group of ours."""
         others = stat.S_IROTH | (stat.S_IRGRP if found.st_uid == os.geteuid() else 0)
         if found.st_mode & others and (self.named_secret or self.is_url):
             message = f"{self.where}: {self.key} comes from {path}, which others can read: chmod go-rwx {path}"
             warnings.warn(message, SecurityWarning, stacklevel=2)
 
     def stays_here(self) -> ConfigurationError:
-        """Why a value that holds a password is neither pickled nor sent."""
+        """The error of pickling or sending a value that has a password in it."""
         return self.error("holds a password itself and cannot travel: write it as ${env:NAME} or ${file:PATH}")
 
     def error(self, problem: str) -> ConfigurationError:
-        """What is wrong with this value, in one sentence that never shows a secret."""
-        # What stands between references may be a part of a password in a url that is wrong.
+        """The error that says what is wrong with this value; never shows a secret."""
+        # In a wrong url, text between references may be a part of a password.
         mixed = self.is_url and "\0" in self.literal.strip("\0")
         shown = "" if self.named_secret or self.inline or mixed else f" = {self.raw!r}"
         return ConfigurationError(f"{self.where}: {self.key}{shown} {problem}")
 
 
 class Secret:
-    """A password that shows as `***`; kept as it was written, and resolved by each `reveal()`.
+    """A password that is shown as `***`; kept as it was written, and resolved by each `reveal()`.
 
-    With `in_url`, the secret is the password inside the url that the value is. Pickled by reference only; `entry`
-    is the value as it was written.
+    `entry` is the value as it was written; with `in_url`, the secret is the password in that url. It is pickled only
+    where it is a reference.
     """
 
     __slots__ = ("entry", "in_url")
@@ -196,23 +196,23 @@ class Secret:
 
 
 def escaped(text: str) -> str:
-    """Text that is to be taken as it stands, written so that nothing in it is a reference."""
+    """A text, written so that nothing in it is a reference."""
     return text.replace("${", "$${")
 
 
 def passwords_in(text: str) -> list[str]:
-    """What may be passwords in a url, a conninfo, or any text with some in it."""
+    """The parts of a url, a conninfo, or a text with some in it, that may be passwords."""
     found = [match["password"] for find in (_PARAMETER, _NO_PORT) for match in find.finditer(text)]
     start, end = _userinfo(text)
     return [*found, text[start:end]] if start < end else found
 
 
 def redact_url(text: str) -> str:
-    """A url, conninfo, or any text with some in it, with all that may be a password shown as ***."""
+    """A url, a conninfo, or a text with some in it, with *** in place of every part that may be a password."""
     start, end = _userinfo(text)
     for match in _PARAMETER.finditer(text):
         if 0 < start < match.start() and match.start("password") <= end < match.end():
-            # Nobody can say whether the @ is a parameter's, or the end of a password that looks like one.
+            # The @ may belong to the parameter, or end a password that looks like a parameter.
             text = f"{text[:start]}***{text[match.end() :]}"
             break
     text = _PARAMETER.sub(_hidden, text)
@@ -223,7 +223,7 @@ def redact_url(text: str) -> str:
 
 
 def _userinfo(text: str) -> tuple[int, int]:
-    """Where a password may stand that has an @ behind it: from the first colon of a url's user on."""
+    """The range in which a password before an @ may stand: from the first colon after a url's user on."""
     end = max(text.rfind("@"), 0)
     begin = _BEGIN.search(text, 0, end)
     colon = text.find(":", begin.end(), end) if begin else -1
@@ -235,13 +235,13 @@ def _hidden(match: re.Match[str]) -> str:
 
 
 def redact(text: str, secrets: Iterable[Secret | None] = ()) -> str:
-    """A text with every password in it shown as ***: those of urls, and what the secrets reveal, in part too."""
+    """A text with *** in place of every password: those of urls, and these secrets, also parts of them."""
     revealed = set()
     for secret in secrets:
         try:
             revealed.add(secret.reveal() if secret else "")
         except ConfigurationError:
-            continue  # what cannot be resolved here is not in the text either
+            continue  # what cannot be resolved here cannot be in the text
     forms = {form for password in revealed for form in (password, quote(password, safe=""), repr(password)[1:-1])}
     for form in sorted(forms - {""}, key=len, reverse=True):
         text = text.replace(form, "***")
@@ -251,7 +251,7 @@ def redact(text: str, secrets: Iterable[Secret | None] = ()) -> str:
 
 
 def _without_pieces(text: str, password: str) -> str:
-    """A text without what it has in common with a password, where that is longer than a chance."""
+    """A text with *** in place of every part of `_PIECE` or more characters that is also in the password."""
     pieces = {password[start : start + _PIECE] for start in range(len(password) - _PIECE + 1)}
     hidden = bytearray(len(text))
     for start in range(len(text) - _PIECE + 1):
@@ -271,11 +271,11 @@ def in_errors(forget: Callable[[BaseException], None]) -> Callable[[BaseExceptio
 
 
 def without_secrets(connect: Callable[[], T], whose: str, secrets: Iterable[Secret | None]) -> T:
-    """What `connect` returns; what it raises shows none of the secrets."""
+    """Call `connect`, and return its result; its errors show none of the secrets."""
     try:
         return connect()
     except UnicodeError:
-        pass  # it carries the whole text: nothing is raised while it is handled
+        pass  # it has the whole text: the error below is raised outside of the handler, so that it is not chained
     except Exception as error:
         hide_in(error, secrets)
         raise
@@ -283,7 +283,7 @@ def without_secrets(connect: Callable[[], T], whose: str, secrets: Iterable[Secr
 
 
 def hide_in(error: BaseException, secrets: Iterable[Secret | None] = ()) -> None:
-    """Take every password out of what an error says, and those that it was raised from or after."""
+    """Replace every password in an error's messages, and in those of its causes and contexts."""
     secrets = tuple(secrets)
     seen: set[int] = set()
     left: list[BaseException | None] = [error]

@@ -1,8 +1,8 @@
-"""The url of a server, read once and strictly: nobody can mistake what in it is the password, or it is refused.
+"""The url of a server, parsed strictly: it is refused unless it is certain which part of it is the password.
 
-libpq is more lenient, and reads what is behind the first @ of a password as a host; its errors would show that. So
-every character that could end a part of the url is to be percent-encoded in it, and no error here shows any of it.
-A brace is one of a reference that nobody has resolved.
+libpq is more lenient: it takes the text after the first @ of a password for a host, and its errors would show that. So
+every character that could end a part of the url must be percent-encoded in it, and no error here shows a part of it.
+A brace belongs to a reference that was not resolved.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 
 from txpool.resource_managers import of_url
 
-#: What secrets are called, in keys and in parameters.
+#: Words by which keys and parameters of secrets are recognised.
 SECRET_WORD = r"(?:password|passwd|passphrase|pwd|secret|token|credential|scram_(?:client|server)_key)"  # noqa: S105
 
 _URL = re.compile(
@@ -30,12 +30,12 @@ _OWN_KEY = "or give the password a key of its own, as ${env:NAME}"
 
 
 class UrlError(ValueError):
-    """A url is refused; the message is what is wrong with it, and shows nothing of it."""
+    """A url is refused; the message says what is wrong, and shows no part of the url."""
 
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """A url without its password, and that, decoded; None where it has none."""
+    """A url without its password, and the password, decoded; None where it has none."""
 
     without: str
     password: str | None = field(repr=False)
@@ -67,7 +67,7 @@ def path_scheme(text: str) -> str:
 
 
 def parse(text: str) -> Url:
-    """Take a url's password out of it; UrlError unless it can be read in one way only."""
+    """Separate a url and its password; UrlError unless it can be read in one way only."""
     parts = _split(text)
     passwords = [parts.password] if parts.password else []
     kept = []
@@ -85,10 +85,10 @@ def parse(text: str) -> Url:
 
 
 def may_hold_password(text: str) -> bool:
-    """Whether a password, or a part of one, may stand in a url that has NUL in the place of each reference.
+    """Whether a url, with NUL in place of each reference, may have a password in it, or a part of one.
 
-    A reference may stand for anything: the user and the beginning of the password, or its end and the host. The whole
-    is taken to be a url that `parse` accepts: nothing behind a / is a part of the password then.
+    A reference may stand for anything: the user and the beginning of the password, or its end and the host. The
+    resolved url is taken to be one that `parse` accepts: then nothing after a / is a part of the password.
     """
     if path_scheme(text) or text == "memory:":
         return False
@@ -142,5 +142,5 @@ def _decoded(part: str) -> str:
     try:
         return unquote_to_bytes(part).decode()
     except UnicodeError:
-        pass  # the error carries what it could not decode: nothing is raised while it is handled
+        pass  # it has the text: the error below is raised outside of the handler, so that it is not chained
     raise UrlError("is not UTF-8 text, once its % are decoded: write it so")

@@ -299,7 +299,7 @@ class ModelLog:
     def locations(self) -> list[LocationNote]:
         if self._noted is not None:
             return self._noted
-        return [LocationNote(NODE, site_of(name)) for name in sorted(self._call("sites", "log"))]
+        return [LocationNote(NODE, site_of(name)) for name in sorted(self._call("locations", "log"))]
 
     def retire_locations(self, notes: Iterable[LocationNote]) -> None:
         raise AssertionError("only a person retires one")

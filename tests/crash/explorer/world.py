@@ -371,7 +371,7 @@ def _told(log: LogState, command: Command) -> tuple[LogState, Reply]:
         )
     elif isinstance(answer, set):
         answer = frozenset(answer)
-    elif verb == "sites":
+    elif verb == "locations":
         answer = after.sites
     elif isinstance(answer, list):
         answer = after.notes

@@ -49,6 +49,24 @@ UP = {
 }
 
 
+#: Underscore names of other packages that have no public counterpart.
+FOREIGN = {
+    "_getframe": "sys: the caller's frame",
+    "_get_running_loop": "asyncio: the running loop, without an error where there is none",
+    "_is_owned": "threading.RLock: whether this thread holds it",
+    "_active_spark_context": "pyspark: the SparkContext, without making one",
+    "_conf": "pyspark: the settings of a SparkContext",
+    "_gateway": "pyspark: Py4J's gateway",
+    "_gateway_client": "pyspark: Py4J's connections",
+    "_jsc": "pyspark: Java's SparkContext",
+    "_jdf": "pyspark: Java's DataFrame",
+    "_jvm": "pyspark: Java's virtual machine",
+    "_jsparkSession": "pyspark: Java's SparkSession",
+}
+#: Private parts of psycopg lie in one file, each with the public way that was missing.
+PSYCOPG = "txpool/resources/postgresql/psycopg_private.py"
+
+
 def modules() -> dict[str, Path]:
     found = {}
     for path in sorted([*ROOT.glob("txpool/**/*.py"), *ROOT.glob("recovery/**/*.py")]):
@@ -105,3 +123,31 @@ def test_no_floor_imports_one_above_it() -> None:
         if "txpool.__main__" not in arrow and height[arrow[1]] <= height[arrow[0]]
     }
     assert set(up) == set(UP), {arrow: sorted(why) for arrow, why in up.items() if arrow not in UP}
+
+
+def private_names_read(path: Path) -> Iterator[str]:
+    """The underscore names that a file reads of objects whose classes it does not have."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    own = set()
+    read = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            own.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            own.add(node.target.id)
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            if ast.unparse(node.value) in {"self", "cls", "super()"}:
+                own.add(node.attr)
+            else:
+                read.add(node.attr)
+    yield from sorted(read - own - set(FOREIGN))
+
+
+def test_nobody_reads_another_objects_underscore_names() -> None:
+    found = {}
+    for path in modules().values():
+        name = path.relative_to(ROOT).as_posix()
+        names = set(private_names_read(path))
+        if names and name != PSYCOPG:
+            found[name] = names
+    assert not found

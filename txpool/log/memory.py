@@ -189,7 +189,7 @@ class MemoryLog(LocationNotes):
     def _require_undecided(self, gtrid: str) -> None:
         """Refused where the gtrid is decided or aborted, or its incarnation is fenced or not registered here."""
         if gtrid in self._disk.outcomes:
-            raise Refused(f"{gtrid} was not decided, and rolls back: the log has it as settled")
+            raise Refused(f"{gtrid} was not decided, and rolls back: it is decided or aborted already")
         incarnation = split_gtrid(gtrid).incarnation
         if self._disk.states.get(incarnation, IncarnationState.FENCED) is IncarnationState.FENCED:
             raise Refused(f"{gtrid} was not decided, and rolls back: incarnation {incarnation} is fenced or unknown")

@@ -166,7 +166,7 @@ class LogServer:
             self._require_tables(raw)
             server = _server(raw)
             with raw.transaction():
-                raw.execute("LOCK TABLE txpool_incarnations")  # nobody is born meanwhile
+                raw.execute("LOCK TABLE txpool_incarnations")  # no incarnation is registered meanwhile
                 held = raw.execute(_IN_USE).fetchall()
                 if held:
                     names = ", ".join(name for (name,) in held)

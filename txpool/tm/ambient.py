@@ -1,4 +1,4 @@
-"""The ambient transaction of a thread or task: the one in which its statements take part without being told.
+"""The ambient transaction of a thread or task: the one that its statements are a part of.
 
 It lives in a ContextVar. An asyncio task inherits the one that its creator had; a new thread and a forked child start
 with none.

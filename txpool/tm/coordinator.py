@@ -243,7 +243,7 @@ class Coordinator:
         return outcome is BranchOutcome.COMMITTED
 
     def _resolve(self) -> None:
-        """Write an abort record. It meets the decision, or takes its place for ever.
+        """Write an abort record under the decision's key. It finds the decision, or prevents it for ever.
 
         Reading would not tell: a decision that is still on its way may land after the read.
         """

@@ -38,7 +38,7 @@ def ended(outcome: Outcome) -> None:
 
 
 def resolved(outcome: Outcome, trace: Trace | None = None) -> None:
-    """Count one that has ended after its caller was told that it had not, and tell its trace."""
+    """Count one that was in doubt, or not finished, for its caller and has ended now; and report it to its trace."""
     _resolved[outcome].one()
     if trace is not None:
         trace.resolved(outcome)

@@ -18,7 +18,7 @@ class Status(Enum):
     ROLLED_BACK = "rolled back"
     PREPARED = "prepared"  #: the end of a subordinate transaction: its coordinator decides
     IN_DOUBT = "in doubt"
-    HEURISTIC = "heuristic"  #: some of it committed and some not, or nobody can say
+    HEURISTIC = "heuristic"  #: some of it committed and some not, or that is not known
 
 
 #: Those in which it has not ended.

@@ -341,7 +341,7 @@ def test_a_reader_whose_end_is_lost_changes_no_outcome_and_its_connection_is_dro
     assert world.held == (0, 1)
     told = [record.getMessage() for record in caplog.records if record.name == "txpool"]
     assert len(told) == 1
-    assert told[0].startswith("datasource one, which was only read in this transaction")
+    assert told[0].startswith("datasource one was only read in this transaction")
     with txpool.transaction():
         assert world.read("one") != pids[0]
 

@@ -110,9 +110,9 @@ class Keeping(MemoryLog):
         super().__init__(disk, node=node)
         self.kept: list[tuple[str, str]] = []
 
-    def put_record(self, memo: SideRecord) -> None:
-        self.kept.append((memo.kind, memo.name))
-        super().put_record(memo)
+    def put_record(self, record: SideRecord) -> None:
+        self.kept.append((record.kind, record.name))
+        super().put_record(record)
 
 
 @pytest.mark.parametrize("note", ["invoice 42", ""])

@@ -292,9 +292,9 @@ class ModelLog:
     def expired(self, incarnations: Iterable[str] | None = None) -> set[str]:
         return set(self._call("expired", "log", tuple(incarnations or ())))
 
-    def note_location(self, site: PrepareLocation) -> None:
+    def note_location(self, location: PrepareLocation) -> None:
         if self._noted is None:
-            self._call("note_location", "log", site.datasource)
+            self._call("note_location", "log", location.datasource)
 
     def locations(self) -> list[LocationNote]:
         if self._noted is not None:
@@ -307,7 +307,7 @@ class ModelLog:
     def incarnations_noting(self) -> set[str]:
         return {INCARNATION}
 
-    def put_record(self, memo: SideRecord) -> None:
+    def put_record(self, record: SideRecord) -> None:
         """Nothing depends on one."""
 
     def side_records(self, kind: str) -> list[SideRecord]:

@@ -317,7 +317,7 @@ class Machine:
     def _ask_log(self, world: World, command: Command) -> tuple[World, Reply]:
         if command[0] == "insert":  # a flaw: the store looks in a snapshot, and inserts later
             if world.log.outcomes:
-                return world, ("!", Refused, "the log has it as settled")
+                return world, ("!", Refused, "it is decided or aborted already")
             return world._replace(log=world.log._replace(outcomes=frozenset({command[2:]}))), ("=", None)
         key = (world.log, command)
         found = self._log_known.get(key)

@@ -177,7 +177,7 @@ def test_an_interrupt_once_the_name_is_taken_dooms_it_too(world: World, monkeypa
     def strike(*_: object, **__: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(idempotency.IdempotentWork, "_resolved", strike)
+    monkeypatch.setattr(idempotency.IdempotentWork, "_checked", strike)
     with pytest.raises(TransactionRolledBack), transaction() as tx:
         with pytest.raises(KeyboardInterrupt):
             run(world, 1)

@@ -127,7 +127,7 @@ def test_a_synchronous_dependency_of_ones_own_leaves_the_endpoint_outside_and_sa
 ) -> None:
     assert server.ask("/trap") == (200, '"done"')
     assert server.counts == (0, 1)
-    said = "what was done within it was rolled back. Of what other code did meanwhile this says nothing"
+    said = "what was done within it was rolled back. What other code did meanwhile may have been outside of it"
     until(lambda: re.search(f"ProgrammingError: the block of .*{said}", server.log))
 
 

@@ -154,17 +154,17 @@ def parse(joined: str) -> Xid | None:
 
 def split_gtrid(gtrid: str) -> Gtrid:
     """The parts of one of our gtrids; ValueError for any other text."""
-    found = _GTRID.fullmatch(gtrid)
-    if found is None:
+    match = _GTRID.fullmatch(gtrid)
+    if match is None:
         raise ValueError(f"{gtrid!r} is not a gtrid of txpool")
-    return Gtrid(*found.groups())
+    return Gtrid(*match.groups())
 
 
 def _parsed(xid: Xid) -> re.Match[str]:
-    found = _BQUAL.fullmatch(xid.bqual)
-    if found is None:
+    match = _BQUAL.fullmatch(xid.bqual)
+    if match is None:
         raise ValueError(f"{xid.bqual!r} is not a bqual of txpool")
-    return found
+    return match
 
 
 def _base36(number: int) -> str:

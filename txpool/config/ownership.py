@@ -30,15 +30,15 @@ def why_not_trusted(path: str | Path, *, owner: int | None = None, descriptor: i
         real_path = _walk(Path.cwd() / path, trusted)
         if isinstance(real_path, str):
             return real_path
-        found = real_path.lstat() if descriptor is None else os.fstat(descriptor)
+        status = real_path.lstat() if descriptor is None else os.fstat(descriptor)
     except OSError as error:
         return f"{path} cannot be looked at: {error.strerror}"
-    if stat.S_ISDIR(found.st_mode):
-        return _why_not_folder(real_path, found, trusted)
-    if found.st_uid not in trusted:
-        return _foreign_owner(real_path, found, trusted)
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"others can write to {real_path}, which belongs to {user(found.st_uid)}: chmod go-w {real_path}"
+    if stat.S_ISDIR(status.st_mode):
+        return _why_not_folder(real_path, status, trusted)
+    if status.st_uid not in trusted:
+        return _foreign_owner(real_path, status, trusted)
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others can write to {real_path}, which belongs to {user(status.st_uid)}: chmod go-w {real_path}"
     return None
 
 
@@ -59,63 +59,63 @@ def user(number: int) -> str:
 
 def _walk(path: Path, trusted: set[int]) -> Path | str:
     """The file that a path leads to, without any symlink; or the reason why another user could change that."""
-    real_path, left, links = Path("/"), list(reversed(path.parts[1:])), 0
+    real_path, remaining, links = Path("/"), list(reversed(path.parts[1:])), 0
     while True:
-        found = real_path.lstat()
-        if stat.S_ISLNK(found.st_mode):
+        status = real_path.lstat()
+        if stat.S_ISLNK(status.st_mode):
             links += 1
             if links > _MAX_LINKS:
                 return f"{path} has too many symlinks in it"
-            if found.st_uid not in trusted:
-                return _foreign_owner(real_path, found, trusted)
+            if status.st_uid not in trusted:
+                return _foreign_owner(real_path, status, trusted)
             target = real_path.readlink()
-            left += reversed(target.parts)  # joining an absolute part begins at the root again
+            remaining += reversed(target.parts)  # joining an absolute part begins at the root again
             real_path = real_path.parent
-        elif not left:
+        elif not remaining:
             return real_path
         else:
-            reason = _why_not_folder(real_path, found, trusted)
+            reason = _why_not_folder(real_path, status, trusted)
             if reason is not None:
                 return reason
-        if left:
-            part = left.pop()
+        if remaining:
+            part = remaining.pop()
             real_path = real_path.parent if part == ".." else real_path / part
 
 
-def _why_not_folder(real_path: Path, found: os.stat_result, trusted: set[int]) -> str | None:
+def _why_not_folder(real_path: Path, status: os.stat_result, trusted: set[int]) -> str | None:
     """Which other user could replace a file in this folder, and what to do; None where no user could."""
-    if found.st_uid not in trusted:
-        return _foreign_owner(real_path, found, trusted)
-    return why_writable(real_path, found) if not found.st_mode & stat.S_ISVTX else None
+    if status.st_uid not in trusted:
+        return _foreign_owner(real_path, status, trusted)
+    return why_writable(real_path, status) if not status.st_mode & stat.S_ISVTX else None
 
 
-def why_writable(folder: Path, found: os.stat_result) -> str | None:
+def why_writable(folder: Path, status: os.stat_result) -> str | None:
     """Why others can create files in a folder, and what to do; None where they cannot."""
-    if not found.st_mode & stat.S_IWOTH and not (found.st_mode & stat.S_IWGRP and not _is_private(found)):
+    if not status.st_mode & stat.S_IWOTH and not (status.st_mode & stat.S_IWGRP and not _is_private(status)):
         return None
     return (
-        f"others can write to the folder {folder}, which belongs to {user(found.st_uid)}, and so swap what is in it: "
+        f"others can write to the folder {folder}, which belongs to {user(status.st_uid)}, and so swap what is in it: "
         f"chmod go-w {folder}, or use another folder"
     )
 
 
-def _foreign_owner(real_path: Path, found: os.stat_result, trusted: set[int]) -> str:
+def _foreign_owner(real_path: Path, status: os.stat_result, trusted: set[int]) -> str:
     wanted = " or ".join(user(number) for number in sorted(trusted, reverse=True))
-    return f"{real_path} belongs to {user(found.st_uid)}, who can change it: it is to belong to {wanted}"
+    return f"{real_path} belongs to {user(status.st_uid)}, who can change it: it is to belong to {wanted}"
 
 
-def _is_private(found: os.stat_result) -> bool:
+def _is_private(status: os.stat_result) -> bool:
     """Whether the group of a folder has no other user in it.
 
     Many systems give each user a group, and a umask of 002. A container may have a group without any account, which
     gives it access to its volumes.
     """
     try:
-        group = grp.getgrgid(found.st_gid)
+        group = grp.getgrgid(status.st_gid)
     except KeyError:
-        return found.st_gid in {os.getegid(), *os.getgroups()}
+        return status.st_gid in {os.getegid(), *os.getgroups()}
     try:
-        account = pwd.getpwuid(found.st_uid)
+        account = pwd.getpwuid(status.st_uid)
     except KeyError:
         return False
     own = group.gr_gid == account.pw_gid and group.gr_name == account.pw_name

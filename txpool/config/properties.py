@@ -97,7 +97,7 @@ class Properties(Mapping[str, str]):
         name = "the properties given as text" if path is None else str(path)
         folder = folder or (Path.cwd() if path is None else Path(os.path.abspath(path)).parent)
         entries: dict[str, ConfiguredValue] = {}
-        kept: list[str] = []
+        lines: list[str] = []
         line, escape_error = 1, False
         try:
             for element in javaproperties.parse(text):
@@ -112,13 +112,13 @@ class Properties(Mapping[str, str]):
                         )
                     entries[entry.key] = entry
                 ends = _LINE_END.findall(element.source)
-                kept.append("".join(ends) if isinstance(element, javaproperties.Comment) else element.source)
+                lines.append("".join(ends) if isinstance(element, javaproperties.Comment) else element.source)
                 line += len(ends)
         except javaproperties.InvalidUEscapeError:
             escape_error = True
         if escape_error:
             raise ConfigurationError(f"{name}:{line}: a \\u is not followed by four hexadecimal digits")
-        return cls(entries, "".join(kept), folder, None if path is None else Path(path))
+        return cls(entries, "".join(lines), folder, None if path is None else Path(path))
 
     def overlaid(self, *layers: Mapping[str, ConfiguredValue]) -> Properties:
         """The same file with other values above and below its own; where two give a key, the higher source wins."""

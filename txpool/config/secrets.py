@@ -286,13 +286,13 @@ def hide_in(error: BaseException, secrets: Iterable[Secret | None] = ()) -> None
     """Replace every password in an error's messages, and in those of its causes and contexts."""
     secrets = tuple(secrets)
     seen: set[int] = set()
-    left: list[BaseException | None] = [error]
-    while left:
-        each = left.pop()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
         if each is None or id(each) in seen:
             continue
         seen.add(id(each))
-        left += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
+        waiting += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
         each.args = tuple(redact(value, secrets) if isinstance(value, str) else value for value in each.args)
         for forget in _in_errors:
             forget(each)

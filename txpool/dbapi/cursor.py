@@ -52,10 +52,10 @@ class Cursor:
 
     def _reopen(self, enlistment: Enlistment | None) -> None:
         """The connection has joined a transaction, or left one: make the driver's cursor again, set as it was."""
-        former = self.raw
+        previous = self.raw
         self._open(enlistment)
         for name in self._KEPT:
-            setattr(self.raw, name, getattr(former, name))
+            setattr(self.raw, name, getattr(previous, name))
 
     # -- statements ---------------------------------------------------------------------------------------------
 

@@ -129,10 +129,10 @@ class LogFolder:
     def is_in_place(self) -> bool:
         """Whether the path still leads to the file that was verified last."""
         try:
-            found = _file_identity(self.database)
+            identity = _file_identity(self.database)
         except OSError:
             return False
-        return found.items() <= self._verified.items()
+        return identity.items() <= self._verified.items()
 
     def release_reserve(self) -> None:
         """Delete the reserve, since the disk is full."""
@@ -203,8 +203,8 @@ class LogFolder:
             with suppress(FileExistsError):
                 os.link(draft, self.database)
         finally:
-            for left in self.path.glob(f"{draft.name}*"):
-                left.unlink()
+            for leftover in self.path.glob(f"{draft.name}*"):
+                leftover.unlink()
 
     def _verify(self, connection: sqlite3.Connection, node: str) -> None:
         meta = self._meta(connection)
@@ -213,15 +213,15 @@ class LogFolder:
                 f"the decision log {self.database} belongs to node {meta['node']!r}, and node.name is {node!r}: give "
                 f"each node a log of its own"
             )
-        found = _identity(self.database)
-        other = [name for name, value in found.items() if meta[name] != value]
+        identity = _identity(self.database)
+        other = [name for name, value in identity.items() if meta[name] != value]
         if other:
             raise LogError(
                 f"the decision log {self.database} is a copy or was moved: {', '.join(other)} differ from where it was "
                 f"made. Two copies in use would end transactions both ways. Once the other is not in use any more, "
                 f"`txpool-recovery init --adopt` accepts this one, and leaves all earlier branches alone"
             )
-        self._verified = found
+        self._verified = identity
 
     def _meta(self, connection: sqlite3.Connection) -> dict[str, str]:
         meta: dict[str, str] = dict(connection.execute("SELECT name, value FROM meta"))
@@ -272,8 +272,8 @@ def _identity(database: Path) -> dict[str, str]:
 
 
 def _file_identity(database: Path) -> dict[str, str]:
-    found = database.stat()
-    return {"device": str(found.st_dev), "inode": str(found.st_ino)}
+    status = database.stat()
+    return {"device": str(status.st_dev), "inode": str(status.st_ino)}
 
 
 def _machine() -> str:

@@ -78,8 +78,8 @@ class MemoryLog(LocationNotes):
         if failpoints.armed:
             failpoints.hit("log.abort")
         with self._disk.lock:
-            kept = self._disk.outcomes.setdefault(gtrid, None)
-        return Resolution.ABORTED if kept is None else Resolution.COMMITTED
+            decision = self._disk.outcomes.setdefault(gtrid, None)
+        return Resolution.ABORTED if decision is None else Resolution.COMMITTED
 
     def forget(self, gtrid: str) -> None:
         with self._disk.lock:

@@ -35,16 +35,16 @@ def require_own(folder: Path) -> bool:
     user and root can change it between this check and the use.
     """
     try:
-        found = folder.stat()
+        status = folder.stat()
     except FileNotFoundError:
         return False
     except OSError as error:
         raise LogError(f"the decision log {folder} cannot be looked at, and {_SAFE}: {error.strerror}") from error
-    if found.st_uid != os.geteuid():
-        reason: str | None = _wrong_owner(folder, found.st_uid)
+    if status.st_uid != os.geteuid():
+        reason: str | None = _wrong_owner(folder, status.st_uid)
     else:  # also in a sticky folder, others could create the files that do not exist yet
-        reason = why_not_trusted(folder) or why_writable(folder, found)
-    reachable = bool(found.st_mode & (stat.S_IXGRP | stat.S_IXOTH))
+        reason = why_not_trusted(folder) or why_writable(folder, status)
+    reachable = bool(status.st_mode & (stat.S_IXGRP | stat.S_IXOTH))
     for name in (*_FILES, _FOLDER):
         reason = reason or _why_not_plain(folder / name, folder=name == _FOLDER, reachable=reachable)
     if reason is not None:
@@ -62,16 +62,16 @@ def _wrong_owner(folder: Path, owner: int) -> str:
 def _why_not_plain(path: Path, *, folder: bool, reachable: bool) -> str | None:
     """Why a part of a log is not safe, if so; `reachable` says whether others can enter the log's folder."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return None
     except OSError as error:
         return f"{path} cannot be looked at: {error.strerror}"
-    if not (stat.S_ISDIR if folder else stat.S_ISREG)(found.st_mode):
+    if not (stat.S_ISDIR if folder else stat.S_ISREG)(status.st_mode):
         return f"{path} is no plain {'folder' if folder else 'file'}, and so not what txpool made: look where it leads"
     # Files of root are safe: they are plain files, and a log that cannot write them fails.
-    if found.st_uid not in (os.geteuid(), 0):
-        return f"{path} belongs to {user(found.st_uid)}: chown {user(os.geteuid())} {path}, if you know what is in it"
-    if reachable and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"others can write to {path}, which belongs to {user(found.st_uid)}: chmod go-w {path}"
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"{path} belongs to {user(status.st_uid)}: chown {user(os.geteuid())} {path}, if you know what is in it"
+    if reachable and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others can write to {path}, which belongs to {user(status.st_uid)}: chmod go-w {path}"
     return None

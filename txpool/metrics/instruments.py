@@ -71,11 +71,11 @@ class Histogram:
     def observe(self, seconds: float, *labels: str) -> None:
         """Add a duration."""
         with self._lock:
-            found = self._distributions.get(labels)
-            if found is None:
-                found = self._distributions.setdefault(labels, ([0] * (len(BOUNDS) + 1), [0.0]))
-            found[0][bisect_left(BOUNDS, seconds)] += 1
-            found[1][0] += seconds
+            distribution = self._distributions.get(labels)
+            if distribution is None:
+                distribution = self._distributions.setdefault(labels, ([0] * (len(BOUNDS) + 1), [0.0]))
+            distribution[0][bisect_left(BOUNDS, seconds)] += 1
+            distribution[1][0] += seconds
         for listener in self.listeners:
             try:
                 listener(labels, seconds)

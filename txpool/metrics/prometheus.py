@@ -28,10 +28,10 @@ class Collector(registry.Collector):
         arm()
 
     def collect(self) -> Iterable[core.Metric]:
-        found: dict[Family, list[Sample]] = {}
+        samples: dict[Family, list[Sample]] = {}
         for sample in collect():
-            found.setdefault(sample.family, []).append(sample)
-        return [_metric(family, found[family]) for family in FAMILIES if family in found]
+            samples.setdefault(sample.family, []).append(sample)
+        return [_metric(family, samples[family]) for family in FAMILIES if family in samples]
 
 
 def text(accept: str = "") -> tuple[bytes, str]:

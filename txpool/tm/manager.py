@@ -185,9 +185,9 @@ def configure(source: Any = None, /, **options: Any) -> TransactionManager:
     manager = TransactionManager(CoordinatorSettings.load(source, **options))
     manager.log  # noqa: B018 - opened now, so that an error shows here
     with _configuring:
-        former, _manager = _manager, manager
-    if former is not None and current() is None:
-        former.close()
+        previous, _manager = _manager, manager
+    if previous is not None and current() is None:
+        previous.close()
     return manager
 
 

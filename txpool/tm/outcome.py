@@ -22,10 +22,10 @@ _HEURISTIC: dict[Outcome, type[TransactionError]] = {
 }
 
 
-def rolled_back(gtrid: str, why: str) -> TransactionRolledBack:
+def rolled_back(gtrid: str, reason: str) -> TransactionRolledBack:
     """The error of a transaction that txpool itself has rolled back."""
     return TransactionRolledBack(
-        f"{gtrid} was rolled back, since {why}; nothing that was done within it stays", gtrid=gtrid
+        f"{gtrid} was rolled back, since {reason}; nothing that was done within it stays", gtrid=gtrid
     )
 
 
@@ -66,8 +66,8 @@ def _describe(result: Result) -> str:
         )
     ends = ", ".join(f"{name} {outcome.value}" for name, outcome in sorted(result.branch_outcomes.items()))
     if result.outcome is Outcome.HEURISTIC_HAZARD:
-        gone = ", ".join(name for name, outcome in result.branch_outcomes.items() if outcome is BranchOutcome.LOST)
-        what = f"a branch is gone from {gone}, which cannot say how it ended"
+        lost = ", ".join(name for name, outcome in result.branch_outcomes.items() if outcome is BranchOutcome.LOST)
+        what = f"a branch is gone from {lost}, which cannot say how it ended"
         return f"{result.outcome.value}{because}: {what} ({ends}). {_WHERE_TO_LOOK}"
     return f"{result.outcome.value}{because}: somebody else ended a branch first ({ends}). {_WHERE_TO_LOOK}"
 

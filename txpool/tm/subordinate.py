@@ -98,8 +98,8 @@ class Subordinate(Transaction):
             statistics.prepared()
             for enlistment in self._enlistments():
                 # Closing its connection rolls a branch back that was not sent a PREPARE, and no other.
-                known = enlistment.branch not in working or enlistment.branch in voted
-                call_logging_errors(enlistment.release, self.status.value, reusable=known)
+                outcome_known = enlistment.branch not in working or enlistment.branch in voted
+                call_logging_errors(enlistment.release, self.status.value, reusable=outcome_known)
             dropped.release(self)
             self._synchronizations.call_after(self.status)
             if readers.interrupt is not None:
@@ -110,18 +110,18 @@ class Subordinate(Transaction):
         if self._locations is None or location.key in self._locations:
             return
         if any(identity == location.identity for identity, _ in self._locations):
-            why = (
+            reason = (
                 f"this task logs in as another role (oid {location.role}) than the driver does: give both the same "
                 "user, whose secret the executors find by spark.executorEnv.…"
             )
         else:
-            why = (
+            reason = (
                 "the driver did not know, before the job, that its tasks work there: pass "
                 f"datasources=[…] with {location.datasource} among them, or open it on the driver"
             )
         raise ProgrammingError(
             f"datasource {location.datasource}: nothing was prepared there for {self.gtrid}, since after a crash "
-            f"nobody would find it: {why}. The task's work is rolled back"
+            f"nobody would find it: {reason}. The task's work is rolled back"
         )
 
 

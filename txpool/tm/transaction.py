@@ -388,8 +388,8 @@ class Transaction:
             dropped.release(self)
         for name, each in enlisted.items():
             if each.enlistment is not None:
-                known = (
+                outcome_known = (
                     result.outcome is not Outcome.IN_DOUBT
                     and result.branch_outcomes.get(name) is not BranchOutcome.UNKNOWN
                 )
-                call_logging_errors(each.enlistment.release, self.status.value, reusable=known)
+                call_logging_errors(each.enlistment.release, self.status.value, reusable=outcome_known)

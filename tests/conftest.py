@@ -36,7 +36,7 @@ _DOCKER = os.environ.get("TXPOOL_TEST_DOCKER") == "1"
 _ALL = os.environ.get("TXPOOL_REQUIRE_ALL") == "1"
 _PATIENCE = 240.0
 
-pytest_plugins = ["tests.crash.evidence", "tests.strangers"]
+pytest_plugins = ["tests.crash.evidence", "tests.support.strangers"]
 
 # A suite that is started in the background of a shell ignores SIGINT, and so would every process it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -16,7 +16,7 @@ from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
-from tests.crash.world import PREPARING, SERVED, World, told
+from tests.crash.site import PREPARING, SERVED, World, told
 from txpool import failpoints
 from txpool.datasource import connect
 from txpool.errors import LogError

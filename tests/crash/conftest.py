@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.crash.evidence import SEED, evidence_of
-from tests.crash.nursery import Nursery
-from tests.crash.world import LOG, SERVED, World
+from tests.crash.fork_server import Nursery
+from tests.crash.site import LOG, SERVED, World
 from txpool import failpoints
 from txpool.demo.server import EmbeddedPostgres
 

@@ -20,7 +20,7 @@ import pytest
 
 from tests.crash.bank import Bank
 from tests.crash.evidence import SEED, Count, Evidence
-from tests.crash.world import World
+from tests.crash.site import World
 from txpool.demo.server import EmbeddedPostgres
 from txpool.xid import PREFIX
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.crash.disk.image import KILLED, LOSSES, LOST, Loss
-from tests.crash.disk.judge import Bench
-from tests.crash.disk.tape import KINDS, Entries, Fault, Sync, SyncDirectory, Write
+from tests.crash.disk.recording import KINDS, Entries, Fault, Sync, SyncDirectory, Write
+from tests.crash.disk.verdict import Bench
 from tests.crash.disk.vfs import file_system
 from tests.crash.disk.work import Life
 from tests.crash.evidence import SEED, Count, Evidence

@@ -15,9 +15,9 @@ import pytest
 
 from tests.crash.evidence import Count, Evidence
 from tests.crash.explorer.explore import Explorer, State
+from tests.crash.explorer.model import RIGHT
 from tests.crash.explorer.scenarios import FORGED_TWO, SCENARIOS, TWO, UNNOTED, Scenario, deeper
 from tests.crash.explorer.trace import replay_string, tell, trace
-from tests.crash.explorer.world import RIGHT
 
 DEPTH = int(os.environ.get("TXPOOL_EXPLORE_DEPTH", "0"))
 _LIMIT = 400_000 * (1 + DEPTH) ** 2

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import pytest
 
 from tests.crash.evidence import Count, Evidence
-from tests.crash.nursery import Nursery
-from tests.crash.world import PREPARING, World
+from tests.crash.fork_server import Nursery
+from tests.crash.site import PREPARING, World
 from txpool import failpoints
 
 FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"

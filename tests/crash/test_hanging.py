@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from tests.crash.proxy import Proxy, Strike
-from tests.crash.world import APPLICATION, DONE, UNDONE, World
+from tests.crash.site import APPLICATION, DONE, UNDONE, World
+from tests.support.proxy import Proxy, Strike
 from txpool import failpoints
 
 PLAIN = ("one", "two")

@@ -14,9 +14,9 @@ import psycopg
 import pytest
 
 from tests.crash.evidence import Count, Evidence
-from tests.crash.proxy import Proxy, Strike
-from tests.crash.striking import DECIDING, IMPATIENT, Statement, struck
-from tests.crash.world import DONE, LOG, UNDONE, UNKNOWN, World
+from tests.crash.lost_messages import DECIDING, IMPATIENT, Statement, struck
+from tests.crash.site import DONE, LOG, UNDONE, UNKNOWN, World
+from tests.support.proxy import Proxy, Strike
 from txpool import failpoints
 from txpool.demo.server import EmbeddedPostgres
 from txpool.errors import LogError

@@ -22,7 +22,7 @@ import pytest
 
 from tests.crash.evidence import Count, Evidence
 from tests.crash.hosts import Host, Network
-from tests.crash.world import LOG, SERVED, World
+from tests.crash.site import LOG, SERVED, World
 from txpool.demo.server import EmbeddedPostgres
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _SERVER = {
 _CLIENT = "keepalives_idle=1&keepalives_interval=1&keepalives_count=1&tcp_user_timeout=1000&connect_timeout=2"
 _COORDINATOR = """
 import sys
-from tests.crash.world import told
+from tests.crash.site import told
 from txpool import failpoints
 from txpool.datasource import connect
 from txpool.tm.manager import configure

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.crash.evidence import Count, Evidence
-from tests.crash.proxy import Proxy, Strike
-from tests.crash.striking import DECIDING, IMPATIENT, Statement, struck
-from tests.crash.world import DONE, UNDONE, UNKNOWN, World
+from tests.crash.lost_messages import DECIDING, IMPATIENT, Statement, struck
+from tests.crash.site import DONE, UNDONE, UNKNOWN, World
+from tests.support.proxy import Proxy, Strike
 
 SAMPLE = 5
 _IMPATIENT = "\n".join(f"driver.{key} = {value}" for key, value in IMPATIENT.items())

@@ -18,7 +18,7 @@ import pytest
 
 from recovery.cli import ExitCode
 from tests.crash.evidence import Count, Evidence
-from tests.integration.recovery_site import HOLDER, Site, daemon, end, extend, get, until
+from tests.support.recovery_site import HOLDER, Site, daemon, end, extend, get, until
 from txpool.demo.server import EmbeddedPostgres
 
 if TYPE_CHECKING:

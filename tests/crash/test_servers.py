@@ -14,9 +14,9 @@ import pytest
 
 from recovery import RecoveryManager
 from tests.crash.evidence import Count, Evidence
-from tests.crash.nursery import Nursery
-from tests.crash.proxy import Proxy
-from tests.crash.world import DONE, PASSWORD, UNDONE, World
+from tests.crash.fork_server import Nursery
+from tests.crash.site import DONE, PASSWORD, UNDONE, World
+from tests.support.proxy import Proxy
 from txpool import failpoints
 from txpool.demo.server import EmbeddedPostgres
 

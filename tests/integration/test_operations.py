@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 import recovery.cli
 import txpool.cli
-from tests.integration.check_place import execute
-from tests.integration.recovery_site import WRITER, Site
+from tests.integration.check.place import execute
+from tests.support.recovery_site import WRITER, Site
 from txpool.demo.server import EmbeddedPostgres
 
 if TYPE_CHECKING:

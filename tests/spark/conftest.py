@@ -16,7 +16,7 @@ import txpool.datasource
 from txpool.tm.manager import configure
 
 if TYPE_CHECKING:
-    from conftest import Databases
+    from tests.conftest import Databases
 
 
 # Java that starts quickly, rather than to run for long.

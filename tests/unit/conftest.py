@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import txpool
-from tests.unit.pool_database import Database
-from tests.unit.wsgi_server import Server
+from tests.models.pool import Database
+from tests.unit.web.wsgi_server import Server
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.crash.disk.tape import DIRECTORY, Entries, Sync, SyncDirectory, Tape
+from tests.crash.disk.recording import DIRECTORY, Entries, Sync, SyncDirectory, Tape
 
 _REAL = {name: getattr(os, name) for name in ("open", "fsync", "link", "rename", "unlink", "mkdir")}
 _REAL_OPEN = io.open

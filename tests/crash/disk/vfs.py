@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int64, c_void_p
 from typing import Final
 
-from tests.crash.disk.tape import Sync, SyncDirectory, Tape, Truncate, Write
+from tests.crash.disk.recording import Sync, SyncDirectory, Tape, Truncate, Write
 
 _OK, _READ, _WRITE, _SYNC, _TRUNCATE, _DELETE, _SHM = 0, 266, 778, 1034, 1546, 2570, 5386
 _FULL, _CANTOPEN = 13, 14

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.crash.disk.tape import Tape
+from tests.crash.disk.recording import Tape
 from txpool.errors import LogError, LogUnknown
 from txpool.log import Heuristic, Refused, Resolution, SqliteLog
 from txpool.resources.base import BranchRecord

@@ -16,9 +16,9 @@ from recovery.scan.expiry import Entry, Expiry, Kind
 from recovery.scan.modules import DecidedModule, MarkedModule, OrphanModule
 from recovery.scan.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
 from recovery.scan.report import RepeatFilter, ScanRecorder
+from tests.crash.explorer.model import GTRID, LEDGER, RIGHT, Command, LogState, Reply, World
 from tests.crash.explorer.parts import ModelBranch, ModelDataSource, ModelLog, ModelMarked, ModelOtherDatasources
 from tests.crash.explorer.scenarios import Scenario
-from tests.crash.explorer.world import GTRID, LEDGER, RIGHT, Command, LogState, Reply, World
 from txpool.config.settings import RecoverySettings
 from txpool.spark.commit.attempts import earlier_attempt
 from txpool.spark.commit.listing import list_attempts

@@ -21,9 +21,9 @@ from tests.crash.explorer.actors import (
     operator_program,
     recovery_program,
 )
-from tests.crash.explorer.finale import Finale, kill, land
+from tests.crash.explorer.final_check import Finale, kill, land
+from tests.crash.explorer.model import INCARNATION, LEDGER, Command, Lost, Machine, Reply, World
 from tests.crash.explorer.scenarios import Scenario
-from tests.crash.explorer.world import INCARNATION, LEDGER, Command, Lost, Machine, Reply, World
 from txpool.log.base import IncarnationState
 from txpool.resources.base import Refused
 from txpool.tm.commit_request import Outcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from tests.crash.explorer.world import GTRID, INCARNATION, LEDGER, NODE, OURS, RIGHT, No, Rec, freeze, site_of, thaw
+from tests.crash.explorer.model import GTRID, INCARNATION, LEDGER, NODE, OURS, RIGHT, No, Rec, freeze, site_of, thaw
 from txpool.log.base import Decision, Heuristic, IncarnationState, SideRecord
 from txpool.log.locations import LocationNote
 from txpool.resources.base import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.crash.explorer.world import Command, Reply
+from tests.crash.explorer.model import Command, Reply
 
 _SAID = {
     "ask": "ask {place} whether it has only read",

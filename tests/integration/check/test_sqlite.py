@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from recovery.setup import initialise
-from tests.integration.check_place import checked, execute
+from tests.integration.check.place import checked, execute
 from txpool.cli import ExitCode
 from txpool.config.settings import RecoverySettings
 from txpool.findings import storage

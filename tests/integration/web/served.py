@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 import txpool
-from tests.integration.recovery_site import ROOT, Site
+from tests.support.recovery_site import ROOT, Site
 from txpool import failpoints
 
 _PATIENCE = 60.0

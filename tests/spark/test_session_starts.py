@@ -14,7 +14,7 @@ from txpool.demo import flights, java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.conftest import LocalCluster
+    from tests.support.spark import LocalCluster
 
 pytestmark = pytest.mark.spark
 

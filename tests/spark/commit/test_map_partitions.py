@@ -24,7 +24,8 @@ from txpool.tm.scope import transaction
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.conftest import Databases, LocalCluster
+    from tests.conftest import Databases
+    from tests.support.spark import LocalCluster
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,8 @@ from txpool.spark.commit.session import SparkWriteWarning, warn_of_risks
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tests.conftest import Databases, LocalCluster
+    from tests.conftest import Databases
+    from tests.support.spark import LocalCluster
 
 pytestmark = pytest.mark.spark
 

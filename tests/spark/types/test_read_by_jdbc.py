@@ -28,7 +28,8 @@ from txpool.tm.manager import configure
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tests.conftest import Databases, LocalCluster, Require
+    from tests.conftest import Databases, Require
+    from tests.support.spark import LocalCluster
 
 pytestmark = pytest.mark.spark
 

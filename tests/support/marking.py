@@ -1,0 +1,23 @@
+"""Markers that follow from where a test stands and which fixtures it uses; only `slow` is also set by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+#: Whoever uses one of these kills processes or servers, or has them stand still.
+_KILLING = {"any_site", "cluster", "local_cluster", "site", "spark_process", "web_site"}
+#: Each of these starts a Spark of the test's own.
+_OWN_SPARK = {"cluster", "local_cluster", "spark_process"}
+_CRASH = Path(__file__).parents[1] / "crash"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if _CRASH in item.path.parents or fixtures & _KILLING:
+            item.add_marker("crash")
+        if fixtures & _OWN_SPARK:
+            item.add_marker("slow")

@@ -16,7 +16,7 @@ from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
-from tests.crash.site import PREPARING, SERVED, World, told
+from tests.crash.site import PREPARING, SERVED, CrashSite, outcome_of
 from txpool import failpoints
 from txpool.datasource import connect
 from txpool.errors import LogError
@@ -35,14 +35,14 @@ _MARKS: tuple[list[str], ...] = ([], [], [], [], [], [], ["ledger"], ["book"])
 class Bank:
     """The bank in a world, as its auditor sees it: past txpool."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CrashSite) -> None:
         self._world = world
         for name in SERVED:
-            world.eye(name).execute(_TABLE)
+            world.session(name).execute(_TABLE)
         for name in PREPARING:
-            eye = world.eye(name)
-            eye.execute("create table account (id int primary key, balance int not null)")
-            eye.execute(f"insert into account select n, {OPENING} from generate_series(1, {ACCOUNTS}) n")
+            session = world.session(name)
+            session.execute("create table account (id int primary key, balance int not null)")
+            session.execute(f"insert into account select n, {OPENING} from generate_series(1, {ACCOUNTS}) n")
             world.describe(name, more="driver.options = -c lock_timeout=1000")
         with closing(sqlite3.connect(world.folder / "ledger.db")) as ledger:
             ledger.execute(_TABLE)
@@ -50,7 +50,7 @@ class Bank:
     def balance(self) -> int:
         """All the money there is."""
         query = "select sum(balance) from account"
-        return sum((self._world.eye(name).execute(query).fetchone() or (0,))[0] for name in PREPARING)
+        return sum((self._world.session(name).execute(query).fetchone() or (0,))[0] for name in PREPARING)
 
     def transfers(self) -> dict[str, tuple[set[str], set[str]]]:
         """By transfer, the databases that hold it, and those that ought to, where any does."""
@@ -58,20 +58,20 @@ class Bank:
         found: dict[str, tuple[set[str], set[str]]] = {}
         with closing(sqlite3.connect(self._world.folder / "ledger.db")) as ledger:
             held = {"ledger": ledger.execute(query).fetchall()}
-        held |= {name: self._world.eye(name).execute(query).fetchall() for name in SERVED}
+        held |= {name: self._world.session(name).execute(query).fetchall() for name in SERVED}
         for name, rows in held.items():
             for number, names in rows:
                 found.setdefault(number, (set(), set(names.split("+"))))[0].add(name)
         return found
 
-    def told(self) -> dict[str, str]:
+    def outcomes(self) -> dict[str, str]:
         """What the callers were told, by transfer; those that were killed first were told nothing."""
         lines = (self._world.folder / "told").read_text().splitlines()
         return dict(line.split(" ", 1) for line in lines)
 
     def audit(self) -> Counter[str]:
         """No money is made or lost, no transfer is torn, and everybody was told the truth; how often what was told."""
-        transfers, said = self.transfers(), self.told()
+        transfers, said = self.transfers(), self.outcomes()
         torn = {number: held for number, held in transfers.items() if held[0] != held[1]}
         assert torn == {}, f"torn: {torn}"
         assert self.balance() == len(PREPARING) * ACCOUNTS * OPENING
@@ -124,7 +124,7 @@ def _transfer(seed: str, teller: int) -> None:
         while True:
             number += 1
             name = f"{os.getpid()}.{teller}.{number}"
-            word = told(lambda name=name: _one(chance, name))  # type: ignore[misc]
+            word = outcome_of(lambda name=name: _one(chance, name))  # type: ignore[misc]
             file.write(f"{name} {word}\n".encode())
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from recovery import RecoveryManager
-from tests.crash.site import ALREADY, EVERYONE, told
+from tests.crash.site import ALREADY, EVERYONE, outcome_of
 from txpool import failpoints
 from txpool.datasource import connect, find
 from txpool.errors import AlreadyDone
@@ -26,7 +26,7 @@ from txpool.tm.scope import transaction
 _ROOT = Path(__file__).parents[2]
 
 
-class Nursery:
+class ForkServer:
     """The parent of the children, as the tests speak to it."""
 
     def __init__(self, folder: Path) -> None:
@@ -80,11 +80,11 @@ def main(folder: Path) -> None:
                 os.close(hold)
                 os.waitpid(pid, 0)
         else:
-            answer = _bear(order, children)
+            answer = _fork(order, children)
         print(json.dumps(answer), flush=True)
 
 
-def _bear(order: dict[str, Any], children: list[tuple[int, int]]) -> dict[str, Any]:
+def _fork(order: dict[str, Any], children: list[tuple[int, int]]) -> dict[str, Any]:
     """Fork a child for the order, and hear what becomes of it."""
     hearing, telling = os.pipe()
     waiting, hold = os.pipe()
@@ -92,7 +92,7 @@ def _bear(order: dict[str, Any], children: list[tuple[int, int]]) -> dict[str, A
     if pid == 0:
         for end in (hearing, hold, *(other for _, other in children)):
             os.close(end)
-        _live(order, telling, waiting)
+        _run_child(order, telling, waiting)
     os.close(telling)
     os.close(waiting)
     with open(hearing) as answer:
@@ -104,7 +104,7 @@ def _bear(order: dict[str, Any], children: list[tuple[int, int]]) -> dict[str, A
     return {"status": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}
 
 
-def _live(order: dict[str, Any], telling: int, waiting: int) -> None:
+def _run_child(order: dict[str, Any], telling: int, waiting: int) -> None:
     """A child's whole life: however it goes, it never returns into its parent's code."""
     try:
         for point in failpoints.POINTS:
@@ -141,7 +141,7 @@ def _transact(order: dict[str, Any]) -> dict[str, Any]:
     for name in order["names"]:
         find(f"{name}.properties")  # recovery, where a claim asks for it, goes by what is known here
     try:
-        said = told(work)
+        said = outcome_of(work)
     except AlreadyDone:
         assert not gtrids
         said = ALREADY

@@ -1,12 +1,12 @@
-"""A transaction, a message of which is struck at on its way; and what is expected of one that decides."""
+"""A transaction, one message of which is lost or delayed; and the outcome expected where that message decides."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tests.crash.site import DONE, UNDONE, UNKNOWN, World
-from tests.support.proxy import Proxy, Strike
+from tests.crash.site import DONE, UNDONE, UNKNOWN, CrashSite
+from tests.support.proxy import NetworkFault, Proxy
 from txpool import failpoints
 
 #: libpq's parameters by which a dead network is noticed within seconds.
@@ -15,13 +15,13 @@ IMPATIENT = {"tcp_user_timeout": 500, "keepalives_idle": 1, "keepalives_interval
 #: What the caller is told, and whether it ends committed in truth.
 Outcome = tuple[str, bool]
 #: Of a message that decides, by what becomes of it, where nobody asks for the truth while the network is broken.
-DECIDING: Mapping[Strike, Outcome] = {
-    Strike.CUT_BEFORE: (UNDONE, False),
-    Strike.CUT_AFTER: (DONE, True),
-    Strike.DELAYED: (DONE, True),
-    Strike.BLACK_HOLE: (UNKNOWN, False),
-    Strike.DEAF: (UNKNOWN, True),
-    Strike.LATE: (UNKNOWN, True),
+DECIDING: Mapping[NetworkFault, Outcome] = {
+    NetworkFault.CUT_BEFORE: (UNDONE, False),
+    NetworkFault.CUT_AFTER: (DONE, True),
+    NetworkFault.DELAYED: (DONE, True),
+    NetworkFault.BLACK_HOLE: (UNKNOWN, False),
+    NetworkFault.DEAF: (UNKNOWN, True),
+    NetworkFault.LATE: (UNKNOWN, True),
 }
 
 
@@ -36,22 +36,22 @@ class Statement:
     reads: tuple[str, ...] = ()
 
     @property
-    def struck(self) -> str:
-        """The database on whose way it is."""
+    def database(self) -> str:
+        """The database it is sent to."""
         return (*self.reads, *self.names)[0]
 
 
-def struck(world: World, proxy: Proxy, statement: Statement, how: Strike) -> str:
-    """A transaction whose statement is struck at; what its caller is told. The one before it warms everything up."""
+def attempt_with_fault(world: CrashSite, proxy: Proxy, statement: Statement, how: NetworkFault) -> str:
+    """The outcome that the caller is told where the fault meets this statement; a first transaction opens sessions."""
 
     def attempt(number: int) -> str:
         return world.attempt(number, *statement.names, doing=lambda: world.read(statement.reads))
 
     assert attempt(0) == DONE
-    proxy.strike(statement.needle, how)
+    proxy.fail_at(statement.needle, how)
     if statement.rolls_back:
         failpoints.arm("coordinator.prepared", "raise")
     said = attempt(1)
     failpoints.disarm()
-    assert proxy.struck.wait(10)
+    assert proxy.failed.wait(10)
     return said

@@ -159,7 +159,7 @@ MUTATIONS = (
         "the row is committed as it was written before the votes",
         flaw="unsealed",
         scenario=replace(MARKED, name="one+marked, a person meddles", meddles=True, leases=0),
-        found="UNTOLD",
+        found="UNREPORTED",
         test="tests/integration/resources/marked/test_row.py::"
         "test_the_row_has_the_evidence_of_the_votes_though_it_was_written_before_them[postgresql]",
         real=(
@@ -275,7 +275,7 @@ MUTATIONS = (
         "false yes",
         "PREPARE that is answered by ROLLBACK is believed",
         flaw="false yes",
-        scenario=replace(TWO, name="two, votes and cuts", noes=True, cuts=1, leases=0),
+        scenario=replace(TWO, name="two, votes and cuts", refusals=True, cuts=1, leases=0),
         test="tests/integration/resources/postgresql/test_two_phases.py::test_failed_transaction_votes_no_where_psycopg_says_yes",
         real=(
             Edit(

@@ -49,11 +49,11 @@ _UNNAMED: Mapping[str, Any] = {}
 _PATIENCE = 60.0
 
 
-class World:
+class CrashSite:
     """Its files in a folder, its databases on a server; read on connections of its own, past txpool.
 
-    The decision log is in the folder (`store` sqlite) or a database (sql) of the server, or of `keeper` where one is
-    given.
+    The decision log is in the folder (`store` sqlite), or (sql) in a database of `log_server`, which is the same server
+    where none is given.
     """
 
     def __init__(
@@ -62,16 +62,16 @@ class World:
         server: EmbeddedPostgres,
         *,
         store: str = "sqlite",
-        keeper: EmbeddedPostgres | None = None,
+        log_server: EmbeddedPostgres | None = None,
         immediate_cleanup: bool = True,
     ) -> None:
         self.folder = folder
         self.server = server
-        self.keeper = keeper or server
+        self.log_server = log_server or server
         self._store = store
-        self._eyes: dict[str, psycopg.Connection[Any]] = {}
+        self._sessions: dict[str, psycopg.Connection[Any]] = {}
         os.environ[PASSWORD] = server.password
-        os.environ[LOG_PASSWORD] = self.keeper.password
+        os.environ[LOG_PASSWORD] = self.log_server.password
         self.empty()
         (folder / "recovery").mkdir()
         eager = "\ncmr.immediate-cleanup = true" if immediate_cleanup else ""
@@ -105,12 +105,12 @@ class World:
 
     def describe_log(self, *, port: int | None = None, options: str = "") -> None:
         """The decision log for transactions, through another port if one is given; recovery's own way is direct."""
-        through = self._log.replace(f":{self.keeper.port}/", f":{port}/") if port else self._log
+        through = self._log.replace(f":{self.log_server.port}/", f":{port}/") if port else self._log
         self.write("txpool", self._common(f"{through}{options}"))
 
     @property
     def _log(self) -> str:
-        return f"sqlite:///{self.folder}/txlog" if self._store == "sqlite" else self.keeper.url(LOG)
+        return f"sqlite:///{self.folder}/txlog" if self._store == "sqlite" else self.log_server.url(LOG)
 
     def _common(self, log: str) -> str:
         password = "" if self._store == "sqlite" else f"log.password = ${{env:{LOG_PASSWORD}}}\n"
@@ -139,7 +139,7 @@ class World:
             self.close_datasources()
             manager.close()
 
-    def settle(self, manager: TransactionManager) -> None:
+    def wait_until_resolved(self, manager: TransactionManager) -> None:
         """Wait until nothing is in doubt in this process."""
         deadline = time.monotonic() + _PATIENCE
         while manager.in_doubt:
@@ -164,7 +164,7 @@ class World:
         self, number: int, *names: str, doing: Callable[[], object] = lambda: None, once: Mapping[str, Any] = _UNNAMED
     ) -> str:
         """One transaction that does so, and what its caller is told of its end."""
-        return told(lambda: self._transaction(number, names, doing, once))
+        return outcome_of(lambda: self._transaction(number, names, doing, once))
 
     def _transaction(
         self, number: int, names: Collection[str], doing: Callable[[], object], once: Mapping[str, Any]
@@ -178,28 +178,28 @@ class World:
         with closing(RecoveryManager(self.conf)) as manager:
             return manager.scan()
 
-    def quiet(self) -> None:
+    def wait_for_sessions(self) -> None:
         """Wait until no transaction's session is left: what was on its way in them has been executed."""
         for name in ("one", LOG):
-            self.eye(name).execute(_QUIET)
+            self.session(name).execute(_QUIET)
 
     # -- what the databases say ---------------------------------------------------------------------------------
 
-    def eye(self, name: str) -> psycopg.Connection[Any]:
+    def session(self, name: str) -> psycopg.Connection[Any]:
         """A connection that only the tests use."""
-        known = self._eyes.get(name)
+        known = self._sessions.get(name)
         if known is not None:
             with suppress(psycopg.Error):
                 known.execute("")
                 return known
             known.close()
-        server = self.keeper if name == LOG else self.server
-        self._eyes[name] = psycopg.connect(server.dsn(name), autocommit=True)
-        return self._eyes[name]
+        server = self.log_server if name == LOG else self.server
+        self._sessions[name] = psycopg.connect(server.dsn(name), autocommit=True)
+        return self._sessions[name]
 
     def numbers(self) -> dict[str, list[int]]:
         """The rows of each database."""
-        found = {name: [n for (n,) in self.eye(name).execute("select n from t order by n")] for name in SERVED}
+        found = {name: [n for (n,) in self.session(name).execute("select n from t order by n")] for name in SERVED}
         with closing(sqlite3.connect(self.folder / "ledger.db")) as file:
             return found | {"ledger": [n for (n,) in file.execute("select n from t order by n")]}
 
@@ -210,13 +210,13 @@ class World:
     def prepared(self) -> list[str]:
         """Our prepared branches, anywhere on the server."""
         query = f"select gid from pg_prepared_xacts where gid like '{PREFIX}%' order by gid"
-        return [gid for (gid,) in self.eye("one").execute(query)]
+        return [gid for (gid,) in self.session("one").execute(query)]
 
     def marks(self) -> list[tuple[str, str]]:
         """Rows and tombstones: the gtrid, and `commit` or `abort`."""
         query = f"select xid, kind from xids where xid <> '{PREFIX}:identity' order by xid"
         with closing(sqlite3.connect(self.folder / "ledger.db")) as file:
-            return [*self.eye("book").execute(query), *file.execute(query)]
+            return [*self.session("book").execute(query), *file.execute(query)]
 
     def kept(self) -> dict[str, int]:
         """What the decision log keeps, table by table."""
@@ -226,7 +226,7 @@ class World:
                 found = {table: log.execute(f"select count(*) from {table}").fetchone()[0] for table in tables}
         else:
             counts = [f"(select count(*) from txpool_{table})" for table in tables]
-            rows = self.eye(LOG).execute(f"select {', '.join(counts)}").fetchall()
+            rows = self.session(LOG).execute(f"select {', '.join(counts)}").fetchall()
             found = dict(zip(tables, rows[0], strict=True))
         return {table: count for table, count in found.items() if count}
 
@@ -248,23 +248,25 @@ class World:
 
     def empty(self) -> None:
         """Tables as they are in the beginning, on a server where nothing is prepared."""
-        self.eye(LOG).execute("drop schema public cascade; create schema public")
+        self.session(LOG).execute("drop schema public cascade; create schema public")
         for name in SERVED:
-            eye = self.eye(name)
-            for (gid,) in eye.execute(
+            session = self.session(name)
+            for (gid,) in session.execute(
                 "select gid from pg_prepared_xacts where database = current_database()"
             ).fetchall():
-                eye.execute(psycopg.sql.SQL("rollback prepared {}").format(gid))
-            eye.execute("drop schema if exists txpool_spark cascade; drop schema public cascade; create schema public")
-            eye.execute("create table t (n integer)")
+                session.execute(psycopg.sql.SQL("rollback prepared {}").format(gid))
+            session.execute(
+                "drop schema if exists txpool_spark cascade; drop schema public cascade; create schema public"
+            )
+            session.execute("create table t (n integer)")
 
     def close(self) -> None:
-        for eye in self._eyes.values():
-            eye.close()
-        self._eyes.clear()
+        for session in self._sessions.values():
+            session.close()
+        self._sessions.clear()
 
 
-def told(work: Callable[[], object]) -> str:
+def outcome_of(work: Callable[[], object]) -> str:
     """What the caller of a transaction learns: committed, rolled back, in doubt, or the heuristic outcome's name.
 
     That its work was done before is no end of it, and is raised.

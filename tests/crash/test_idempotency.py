@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.crash.evidence import Count, Evidence
-from tests.crash.fork_server import Nursery
-from tests.crash.site import ALREADY, DONE, World
+from tests.crash.fork_server import ForkServer
+from tests.crash.site import ALREADY, DONE, CrashSite
 from txpool import AlreadyDone, OperationalError, failpoints, idempotency
 from txpool.tm.scope import transaction
 
@@ -35,15 +35,15 @@ KILLS = (
 )
 
 
-def test_killed_and_run_again(world: World, nursery: Nursery, evidence: Evidence) -> None:
+def test_killed_and_run_again(world: CrashSite, fork_server: ForkServer, evidence: Evidence) -> None:
     for number, (names, place, point, decided) in enumerate(KILLS):
-        killed = nursery.transact(number, names, f"{point}=kill", record_in=place)
+        killed = fork_server.transact(number, names, f"{point}=kill", record_in=place)
         assert killed == {"status": -9}, f"{point} was not reached"
-        again = nursery.transact(number, names, "", record_in=place)
+        again = fork_server.transact(number, names, "", record_in=place)
         assert again["said"] == (ALREADY if decided else DONE), f"{names}, {place}, {point}"
-        assert nursery.transact(number, names, "", record_in=place)["said"] == ALREADY
-    nursery.release()
-    world.quiet()
+        assert fork_server.transact(number, names, "", record_in=place)["said"] == ALREADY
+    fork_server.release()
+    world.wait_for_sessions()
     world.scan()
     rows = world.numbers()
     for number, (names, *what) in enumerate(KILLS):
@@ -53,7 +53,9 @@ def test_killed_and_run_again(world: World, nursery: Nursery, evidence: Evidence
     evidence.add(Count.KILLS, len(KILLS))
 
 
-def test_what_is_prepared_by_a_process_that_lives_is_not_doubled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_prepared_by_a_process_that_lives_is_not_doubled(
+    world: CrashSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its name is locked until it has ended: another run is told so, and does nothing; nor does recovery end it."""
     monkeypatch.setattr(idempotency, "_PATIENCE", (100, 100))
     prepared, go_on = threading.Event(), threading.Event()
@@ -79,10 +81,10 @@ def test_what_is_prepared_by_a_process_that_lives_is_not_doubled(world: World, m
     world.assert_settled(7, BOTH, DONE)
 
 
-def named(world: World) -> dict[str, Any]:
+def named(world: CrashSite) -> dict[str, Any]:
     return {"transaction_id": "work-7", "record_in": world.folder / "one.properties"}
 
 
-def claim(world: World) -> None:
+def claim(world: CrashSite) -> None:
     with transaction(**named(world)):
         pytest.fail("it must not be done beside the other run")

@@ -15,7 +15,7 @@ import pytest
 
 from tests.crash.disk import calls
 from tests.crash.disk.image import LOST, Disk
-from tests.crash.disk.recording import Sync, SyncDirectory, Tape
+from tests.crash.disk.recording import Recording, Sync, SyncDirectory
 from tests.crash.disk.vfs import FileSystem, file_system
 from tests.crash.evidence import Count, Evidence
 from txpool import AlreadyDone
@@ -35,20 +35,22 @@ def system(require: Require) -> FileSystem:
 
 
 @pytest.fixture
-def tape(tmp_path: Path) -> Iterator[Tape]:
+def recording(tmp_path: Path) -> Iterator[Recording]:
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as folder:
         root, attic = Path(folder) / "disk", Path(folder) / "attic"
         root.mkdir()
         attic.mkdir()
-        yield Tape(root, attic)
+        yield Recording(root, attic)
 
 
 @pytest.mark.parametrize("journal", ["wal", "delete", "truncate", "persist"])
-def test_a_record_that_was_never_synced(system: FileSystem, tape: Tape, journal: str, evidence: Evidence) -> None:
-    url = f"sqlite:///{tape.root}/a.db"
-    with system.recording(tape), calls.recording(tape):
-        raw = sqlite3.connect(tape.root / "a.db", isolation_level=None)
+def test_a_record_that_was_never_synced(
+    system: FileSystem, recording: Recording, journal: str, evidence: Evidence
+) -> None:
+    url = f"sqlite:///{recording.root}/a.db"
+    with system.recording(recording), calls.recording(recording):
+        raw = sqlite3.connect(recording.root / "a.db", isolation_level=None)
         raw.execute(f"pragma journal_mode = {journal}")
         raw.execute("pragma synchronous = extra")
         raw.execute("create table t (n integer)")
@@ -57,30 +59,30 @@ def test_a_record_that_was_never_synced(system: FileSystem, tape: Tape, journal:
         with closing(first.connect()) as connection:
             connection.execute(f"pragma journal_mode = {journal}")  # but for WAL it is each session's own
         for number in (1, 2):
-            begun = len(tape.operations)
+            begun = len(recording.operations)
             with transaction(transaction_id=f"invoice-{number}", record_in=first):
                 first.connect().cursor().execute("insert into t values (?)", [number])
         # Killed here, with its last sync to come: all that it wrote can be read, and may be lost.
-        after = tape.operations[begun:]
+        after = recording.operations[begun:]
         synced = [place for place, operation in enumerate(after, begun) if isinstance(operation, Sync | SyncDirectory)]
-        del tape.operations[synced[-1]]
-        killed = len(tape.operations)
+        del recording.operations[synced[-1]]
+        killed = len(recording.operations)
         with pytest.raises(AlreadyDone), transaction(transaction_id="invoice-2", record_in=second):
             pytest.fail("it was done already")
     for each in (raw, first, second):
         each.close()
-    assert kept(tape, killed) == [1], "the kill was to come before the sync"
-    assert kept(tape, len(tape.operations)) == [1, 2]
+    assert kept(recording, killed) == [1], "the kill was to come before the sync"
+    assert kept(recording, len(recording.operations)) == [1, 2]
     evidence.add(Count.IMAGES, 2)
 
 
-def kept(tape: Tape, operations: int) -> list[int]:
+def kept(recording: Recording, operations: int) -> list[int]:
     """What is there after a power loss behind so many operations: the work, each with its record."""
     disk = Disk()
-    for operation in tape.operations[:operations]:
+    for operation in recording.operations[:operations]:
         disk.apply(operation)
-    folder = tape.root.parent / "image"
-    disk.after(LOST).write(folder, tape.attic)
+    folder = recording.root.parent / "image"
+    disk.after(LOST).write(folder, recording.attic)
     with closing(sqlite3.connect(folder / "a.db")) as raw:
         numbers = [number for (number,) in raw.execute("select n from t order by n")]
         names = [name for (name,) in raw.execute("select transaction_id from txpool_spark_writes order by 1")]

@@ -24,7 +24,7 @@ class Faults:
 
     plan: dict[int, tuple[str, type[BaseException]]] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
-    struck: list[type[BaseException]] = field(default_factory=list)
+    raised: list[type[BaseException]] = field(default_factory=list)
     before: dict[str, Callable[[], None]] = field(default_factory=dict)
 
     def around(self, name: str, effect: Callable[[], Any]) -> Any:
@@ -33,14 +33,14 @@ class Faults:
         self.calls.append(name)
         when, error = self.plan.get(number, ("", Lost))
         if when == "before":
-            self._strike(error, f"before {name}")
+            self._raise(error, f"before {name}")
         result = effect()
         if when == "after":
-            self._strike(error, f"after {name}")
+            self._raise(error, f"after {name}")
         return result
 
-    def _strike(self, error: type[BaseException], where: str) -> None:
-        self.struck.append(error)
+    def _raise(self, error: type[BaseException], where: str) -> None:
+        self.raised.append(error)
         raise error(where)
 
 
@@ -226,7 +226,7 @@ class FaultyLog:
 
 
 @dataclass
-class World:
+class CoordinatorWorld:
     """One transaction over some branches, and what became of it."""
 
     branches: int
@@ -295,7 +295,7 @@ class World:
         outcome = self.result.outcome
         for reader in self.readers if len(self.new) + len(self.old) + self.marked > 1 else ():
             undone = [f"{reader.datasource}.{step}" for step in ("rollback", "start_rollback", "await_rollback")]
-            assert reader.state != "open" or any(map(self._struck, undone)), "a reader stays open"
+            assert reader.state != "open" or any(map(self._failed, undone)), "a reader stays open"
             assert reader.state != "committed" or outcome is Outcome.COMMITTED, "a reader ended before the others"
         assert not {"committed", "rolled back"} <= set(states) or None in self.votes.values(), "a mix of outcomes"
         everyone = [branch for branch in everyone if branch not in self.readers]
@@ -303,19 +303,19 @@ class World:
             assert "rolled back" not in states
             left = [branch for branch in everyone if branch.state == "prepared"]
             assert not left or self.decided, "success was reported and nothing stands for it"
-            assert not left or self.gtrid in self.disk.finished or self._struck("log.finish")
+            assert not left or self.gtrid in self.disk.finished or self._failed("log.finish")
         elif outcome is Outcome.ROLLED_BACK:
             assert "committed" not in states
             assert not self.decided, "rollback was reported and the decision stands"
             left = [branch for branch in everyone if branch.state == "prepared"]
-            assert not left or self.gtrid in self.disk.finished or self._struck("log.finish")
+            assert not left or self.gtrid in self.disk.finished or self._failed("log.finish")
         else:
             assert outcome is Outcome.IN_DOUBT
             if self.result.resolvable:
                 assert not {"committed", "rolled back"} & {branch.state for branch in everyone}
                 assert self.gtrid not in self.disk.finished, "in doubt, and marked finished"
-        interrupted = KeyboardInterrupt in self.faults.struck
+        interrupted = KeyboardInterrupt in self.faults.raised
         assert (self.result.interrupt is not None) == interrupted, "an interrupt was swallowed, or made up"
 
-    def _struck(self, call: str) -> bool:
+    def _failed(self, call: str) -> bool:
         return any(n < len(self.faults.calls) and self.faults.calls[n] == call for n in self.faults.plan)

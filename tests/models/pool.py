@@ -15,7 +15,7 @@ from txpool.pool import Pool, Pooled
 Raw = sqlite3.Connection
 
 
-class Database:
+class PoolDatabase:
     """A connector to an SQLite file, and the switches that break it."""
 
     def __init__(self, path: Path) -> None:
@@ -78,7 +78,7 @@ class Database:
 
 
 @contextmanager
-def pool_of(database: Database, **options: float) -> Iterator[Pool[Raw]]:
+def pool_of(database: PoolDatabase, **options: float) -> Iterator[Pool[Raw]]:
     with closing(Pool[Raw](database, name="orders", **options)) as pool:  # type: ignore[arg-type]
         yield pool
 

@@ -200,7 +200,7 @@ class ModelLedger:
 
 
 @dataclass
-class World:
+class RecoveryWorld:
     """One node's log and databases, and one transaction in them."""
 
     calls: Calls = field(default_factory=Calls)
@@ -262,7 +262,7 @@ class World:
         )
 
 
-def evidence(**known: Any) -> Snapshot:
+def snapshot_with(**known: Any) -> Snapshot:
     """What a pass knows where it has found nothing, but for what is given."""
     empty: dict[str, Any] = {
         name: {} for name in ("listings", "silent", "incarnations", "pointers", "decisions", "rows", "tags")
@@ -271,7 +271,7 @@ def evidence(**known: Any) -> Snapshot:
     return Snapshot(**(empty | known))
 
 
-def logged(world: World) -> Iterator[str]:
+def logged(world: RecoveryWorld) -> Iterator[str]:
     """A coordinator that decides in the log, stopped after each step; a fenced one rolls back."""
     a, b = world.xid(world.a, 0), world.xid(world.b, 1)
     records = [world.a.prepare(a)]
@@ -292,7 +292,7 @@ def logged(world: World) -> Iterator[str]:
     yield "forgotten"
 
 
-def unaccounted(world: World) -> Iterator[str]:
+def unaccounted(world: RecoveryWorld) -> Iterator[str]:
     """One that hears no answer of b's, marks the transaction finished, and lives on."""
     a, b = world.xid(world.a, 0), world.xid(world.b, 1)
     records = [world.a.prepare(a), world.b.prepare(b)]
@@ -309,7 +309,7 @@ def unaccounted(world: World) -> Iterator[str]:
     yield "finished"
 
 
-def marked(world: World) -> Iterator[str]:
+def marked(world: RecoveryWorld) -> Iterator[str]:
     """A coordinator whose decision is a marked row."""
     a, b = world.xid(world.a, 0, marked=True), world.xid(world.b, 1, marked=True)
     records = [BranchRecord(a, "a", world.a.server), BranchRecord(b, "b", world.b.server)]
@@ -334,7 +334,7 @@ def marked(world: World) -> Iterator[str]:
     yield "forgotten"
 
 
-def pointed(world: World) -> Iterator[str]:
+def pointed(world: RecoveryWorld) -> Iterator[str]:
     """One whose branches were named, and prepared, before the marked datasource joined."""
     a, b = world.xid(world.a, 0), world.xid(world.b, 1)
     records = [world.a.prepare(a), world.b.prepare(b)]
@@ -358,9 +358,9 @@ def pointed(world: World) -> Iterator[str]:
     yield "b ended"
 
 
-def world_after(steps: Callable[[World], Iterator[str]], last: str, *, dead: bool = True) -> World:
+def world_after(steps: Callable[[RecoveryWorld], Iterator[str]], last: str, *, dead: bool = True) -> RecoveryWorld:
     """A world in which a coordinator has come as far as the step called `last`."""
-    world = World()
+    world = RecoveryWorld()
     for step in steps(world):
         if step == last:
             break

@@ -1,4 +1,4 @@
-"""A TCP proxy before PostgreSQL that understands its messages just enough to strike at one of them."""
+"""A TCP proxy before PostgreSQL that parses its messages just enough to lose or delay one of them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _SO_ATTACH_FILTER = 26
 _EXTENDED = frozenset({b"P", b"B", b"D", b"E", b"C"})
 
 
-class Strike(Enum):
-    """What becomes of the message that is struck at."""
+class NetworkFault(Enum):
+    """What becomes of the message."""
 
     CUT_BEFORE = "cut before the server has it"
     CUT_AFTER = "cut after the server has executed it, its answer lost"
@@ -27,15 +27,15 @@ class Strike(Enum):
 
 
 class Proxy:
-    """Listens on `port` of the loopback. `strike` arms it for the next message that contains some bytes."""
+    """Listens on `port` of the loopback. `fail_at` arms it for the next message that contains some bytes."""
 
     def __init__(self, port: int) -> None:
         self._server = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self._armed: tuple[bytes, Strike] | None = None
-        #: Set once a message was struck at, and executed where its strike says so.
-        self.struck = threading.Event()
+        self._armed: tuple[bytes, NetworkFault] | None = None
+        #: Set once the fault has met a message, which was executed where the fault says so.
+        self.failed = threading.Event()
         #: Whether a client learns of the end of the server's session before it sends again.
         self.tells_the_end = True
         self._dark = False
@@ -45,9 +45,9 @@ class Proxy:
         self._links: list[_Link] = []
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 
-    def strike(self, needle: bytes, how: Strike) -> None:
+    def fail_at(self, needle: bytes, how: NetworkFault) -> None:
         """Do this to the next message that contains these bytes, whatever connection it comes by."""
-        self.struck.clear()
+        self.failed.clear()
         self._armed = (needle, how)
 
     def go_dark(self) -> None:
@@ -71,9 +71,9 @@ class Proxy:
             if link.dark:
                 link.close()
 
-    def repair(self, how: Strike) -> None:
-        """The network is whole after such a strike, and whatever was on its way has arrived."""
-        if how is Strike.LATE:
+    def repair(self, how: NetworkFault) -> None:
+        """The network is whole after such a fault, and whatever was on its way has arrived."""
+        if how is NetworkFault.LATE:
             self.deliver()
         self.heal()
 
@@ -94,14 +94,14 @@ class Proxy:
                 self._links.append(link)
                 link.thread.start()
 
-    def aim(self, message: bytes) -> Strike | None:
-        """What to do to this message; a strike hits once."""
+    def aim(self, message: bytes) -> NetworkFault | None:
+        """The fault for this message; each is used once."""
         with self._lock:
             if self._armed is None or self._armed[0] not in message:
                 return None
             _, how = self._armed
             self._armed = None
-            if how in (Strike.BLACK_HOLE, Strike.DEAF):
+            if how in (NetworkFault.BLACK_HOLE, NetworkFault.DEAF):
                 self._dark = True
             return how
 
@@ -160,24 +160,24 @@ class _Link:
         if how is None:
             self._server.sendall(message)
             return
-        if how in (Strike.CUT_AFTER, Strike.DEAF, Strike.LATE):
+        if how in (NetworkFault.CUT_AFTER, NetworkFault.DEAF, NetworkFault.LATE):
             self._listening = None
-        if how is Strike.LATE:
+        if how is NetworkFault.LATE:
             self.late = True
             self._client.close()
-            self._proxy.struck.set()
+            self._proxy.failed.set()
             self._proxy._delivery.wait()
-        if how in (Strike.BLACK_HOLE, Strike.DEAF):
+        if how in (NetworkFault.BLACK_HOLE, NetworkFault.DEAF):
             self._go_dark()
-        if how in (Strike.CUT_AFTER, Strike.DEAF, Strike.LATE):
+        if how in (NetworkFault.CUT_AFTER, NetworkFault.DEAF, NetworkFault.LATE):
             self._ready.clear()
             self._server.sendall(message)
             self._ready.wait()
-        elif how is Strike.DELAYED:
+        elif how is NetworkFault.DELAYED:
             threading.Event().wait(0.3)
             self._server.sendall(message)
-        self._proxy.struck.set()
-        if how in (Strike.CUT_BEFORE, Strike.CUT_AFTER, Strike.LATE):
+        self._proxy.failed.set()
+        if how in (NetworkFault.CUT_BEFORE, NetworkFault.CUT_AFTER, NetworkFault.LATE):
             raise EOFError
 
     def _go_dark(self) -> None:

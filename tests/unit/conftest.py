@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 import txpool
-from tests.models.pool import Database
+from tests.models.pool import PoolDatabase
 from tests.unit.web.wsgi_server import Server
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    database = Database(tmp_path / "one.db")
+def database(tmp_path: Path) -> Iterator[PoolDatabase]:
+    database = PoolDatabase(tmp_path / "one.db")
     with closing(database.connect()) as raw:
         raw.execute("create table t (x)")
     database.live.clear()

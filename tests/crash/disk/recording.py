@@ -97,7 +97,7 @@ KINDS: Final = {
 
 
 @dataclass
-class Tape:
+class Recording:
     """A recording of everything below `root`; new files get a second name in `attic`, which keeps their numbers."""
 
     root: Path
@@ -106,7 +106,7 @@ class Tape:
     operations: list[Operation] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     #: Where the operation failed, as a position among the operations; None before.
-    struck: int | None = None
+    failed_at: int | None = None
     #: Runs in the place where the next sync of a file is about to happen.
     at_sync: Callable[[], object] | None = None
     #: One operation at a time: they are written down in the order in which they happen.
@@ -134,7 +134,7 @@ class Tape:
             return ""
         self._nth += 1
         if self._nth == fault.nth:
-            self.struck = len(self.operations)
+            self.failed_at = len(self.operations)
             self._lasting = fault.kind == "ENOSPC that lasts"
         elif not (self._lasting and self._nth > fault.nth):
             return ""

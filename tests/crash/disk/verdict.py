@@ -1,4 +1,4 @@
-"""Opens what a crash has left with the real log, recovers, crashes again, and compares all with what was promised."""
+"""Opens what a crash has left with the real log, recovers, crashes again, and checks every promise of the log."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from random import Random
 
 from tests.crash.disk import calls
 from tests.crash.disk.image import KILLED, LOSSES, LOST, Disk, Loss
-from tests.crash.disk.recording import Fault, Sync, Tape, Write
+from tests.crash.disk.recording import Fault, Recording, Sync, Write
 from tests.crash.disk.vfs import FileSystem
-from tests.crash.disk.work import FOLDER, NODE, Fact, History, Life, branches_of, differences, facts_of
+from tests.crash.disk.work import FOLDER, NODE, Fact, History, LogRun, branches_of, differences, facts_of
 from txpool.errors import LogError
 from txpool.log import IncarnationState as Alive
 from txpool.log import Resolution, SqliteLog
@@ -23,7 +23,7 @@ _HEADER = 32
 
 
 @dataclass
-class Tally:
+class Counts:
     """What was done, to be printed."""
 
     operations: int = 0
@@ -39,94 +39,94 @@ class Tally:
         )
 
 
-class Bench:
+class CrashChecker:
     """A folder for the log, one for its images, and the names by which files keep their numbers."""
 
     def __init__(self, system: FileSystem, folder: Path) -> None:
-        self.tally = Tally()
+        self.counts = Counts()
         self._system = system
         self._folder = folder
-        self._lives = 0
+        self._runs = 0
 
-    def live(self, fault: Fault | None = None, *, short: bool = False) -> Life:
-        """A life of the log, or its beginning, on a tape of its own."""
-        self._lives += 1
-        root, attic = self._folder / f"disk{self._lives}", self._folder / f"attic{self._lives}"
+    def run(self, fault: Fault | None = None, *, short: bool = False) -> LogRun:
+        """Run the log, or only its beginning, with a recording of its own."""
+        self._runs += 1
+        root, attic = self._folder / f"disk{self._runs}", self._folder / f"attic{self._runs}"
         root.mkdir()
         attic.mkdir()
-        life = Life(Tape(root, attic, fault))
-        with self._recording(life.tape):
-            life.run(short=short)
-        self.tally.operations += sum(life.tape.counts.values())
-        self.tally.faults += life.tape.struck is not None
-        return life
+        run = LogRun(Recording(root, attic, fault))
+        with self._recording(run.recording):
+            run.execute(short=short)
+        self.counts.operations += sum(run.recording.counts.values())
+        self.counts.faults += run.recording.failed_at is not None
+        return run
 
-    def judge(self, life: Life, positions: Iterable[int], losses: Iterable[Loss], seed: str) -> list[str]:
+    def check(self, run: LogRun, positions: Iterable[int], losses: Iterable[Loss], seed: str) -> list[str]:
         """What is wrong with the crashes at these positions, by these losses; a loss with a seed gets one for each."""
-        problems = [*life.history.problems]
+        problems = [*run.history.problems]
         wanted = sorted(set(positions))
         chosen = [*losses]
         disk, done = Disk(), 0
         for position in wanted:
-            for operation in life.tape.operations[done:position]:
+            for operation in run.recording.operations[done:position]:
                 disk.apply(operation)
             done = position
             for loss in chosen:
                 own = Loss(loss.name, seed=f"{seed}.{position}.{loss.seed}") if loss.seed else loss
                 where = f"after {position} operations, {own}"
-                found = self._image(life, disk, position, own, where)
+                found = self._image(run, disk, position, own, where)
                 if found:
-                    problems.extend([*found, *_around(life, position)])
+                    problems.extend([*found, *_around(run, position)])
                     if len(problems) > 20:
                         return problems
         return problems
 
-    def judge_recovery(self, life: Life, position: int, loss: Loss, seed: str, *, every: int = 1) -> list[str]:
+    def check_recovery(self, run: LogRun, position: int, loss: Loss, seed: str, *, every: int = 1) -> list[str]:
         """What is wrong after a recovery from this crash that itself crashes, at every so many of its operations."""
-        disk = _at(life, position)
+        disk = _at(run, position)
         if loss is not KILLED:  # after a kill, what was written and not synced is still on its way to the disk
             disk = disk.after(loss)
         where = f"after {position} operations, {loss}, and recovery's"
         root = self._folder / "image"
-        disk.after(KILLED).write(root, life.tape.attic)
-        tape = Tape(root, life.tape.attic)
-        with self._recording(tape):
-            history, problems = recover(life.history, position, tape, Random(seed))
-        self.tally.recoveries += 1
-        self.tally.operations += sum(tape.counts.values())
+        disk.after(KILLED).write(root, run.recording.attic)
+        recording = Recording(root, run.recording.attic)
+        with self._recording(recording):
+            history, problems = recover(run.history, position, recording, Random(seed))
+        self.counts.recoveries += 1
+        self.counts.operations += sum(recording.counts.values())
         done = 0
-        for second in (*range(1, len(tape.operations), every), len(tape.operations)):
-            for operation in tape.operations[done:second]:
+        for second in (*range(1, len(recording.operations), every), len(recording.operations)):
+            for operation in recording.operations[done:second]:
                 disk.apply(operation)
             done = second
             for again in (LOST, Loss("some is lost", seed=f"{seed}.{second}")):
-                disk.after(again).write(self._folder / "second", life.tape.attic)
-                self.tally.images += 1
+                disk.after(again).write(self._folder / "second", run.recording.attic)
+                self.counts.images += 1
                 problems += self._compare(self._folder / "second", history, second, f"{where} {second}, {again}")
-        return problems and [*problems, *_around(life, position)]
+        return problems and [*problems, *_around(run, position)]
 
-    def _image(self, life: Life, disk: Disk, position: int, loss: Loss, where: str) -> list[str]:
+    def _image(self, run: LogRun, disk: Disk, position: int, loss: Loss, where: str) -> list[str]:
         root = self._folder / "image"
-        made = life.history.done("create", position)
-        disk.after(loss).write(root, life.tape.attic)
-        self.tally.images += 1
+        made = run.history.done("create", position)
+        disk.after(loss).write(root, run.recording.attic)
+        self.counts.images += 1
         problems: list[str] = []
         try:
-            problems = self._recover(life, position, loss)
+            problems = self._recover(run, position, loss)
         except LogError as error:
-            if made and not ("is damaged" in str(error) and _tore_a_header(life, position)):
+            if made and not ("is damaged" in str(error) and _tore_a_header(run, position)):
                 return [f"{where}: the log does not open: {error}"]
             if made:
                 return []
-            self.tally.refusals += 1
+            self.counts.refusals += 1
             with suppress(LogError):  # as the next process does, where `log.create` is set
                 SqliteLog(root / FOLDER, node=NODE, create=True).close()
-                problems = self._recover(life, position, loss)
+                problems = self._recover(run, position, loss)
         return [f"{where}: {problem}" for problem in problems]
 
-    def _recover(self, life: Life, position: int, loss: Loss) -> list[str]:
-        tape = Tape(self._folder / "image", self._folder / "image")
-        return recover(life.history, position, tape, Random(loss.seed))[1]
+    def _recover(self, run: LogRun, position: int, loss: Loss) -> list[str]:
+        recording = Recording(self._folder / "image", self._folder / "image")
+        return recover(run.history, position, recording, Random(loss.seed))[1]
 
     def _compare(self, root: Path, history: History, position: int, where: str) -> list[str]:
         log = SqliteLog(root / FOLDER, node=NODE)
@@ -136,30 +136,30 @@ class Bench:
             log.close()
 
     @contextmanager
-    def _recording(self, tape: Tape) -> Iterator[None]:
+    def _recording(self, recording: Recording) -> Iterator[None]:
         with ExitStack() as stack:
-            stack.enter_context(self._system.recording(tape))
-            stack.enter_context(calls.recording(tape))
+            stack.enter_context(self._system.recording(recording))
+            stack.enter_context(calls.recording(recording))
             yield
 
 
-def recover(before: History, position: int, tape: Tape, random: Random) -> tuple[History, list[str]]:
+def recover(before: History, position: int, recording: Recording, random: Random) -> tuple[History, list[str]]:
     """What recovery does to a log after a crash: look, fence, settle, decide anew; and all that is wrong on the way."""
-    log = SqliteLog(tape.root / FOLDER, node=NODE)
+    log = SqliteLog(recording.root / FOLDER, node=NODE)
     try:
         facts = facts_of(log)
         problems = differences(before, facts, position, "what is found")
         names = log.incarnations()
-        problems += [f"{name} is alive" for name, life in names.items() if life is Alive.ALIVE]
+        problems += [f"{name} is alive" for name, state in names.items() if state is Alive.ALIVE]
         asked = {f for call in before.calls for f in call.wants if call.asked < position} | facts
-        history = History(tape, {fact: before.allowed(fact, position) for fact in asked})
+        history = History(recording, {fact: before.allowed(fact, position) for fact in asked})
         for name in names:  # a fence is a durable write: what was read before it is sure after it
             sure: dict[Fact, bool] = {fact: fact in facts for fact in asked} | {("fenced", name): True}
             history.call("fence", sure, lambda name=name: log.fence(name))  # type: ignore[misc]
             facts.add(("fenced", name))
         if names:
             problems += _settle(log, history, facts, sorted({g for k, g in asked if k == "decided"}), random)
-        problems += differences(history, facts_of(log), len(tape.operations) + 1, "recovered")
+        problems += differences(history, facts_of(log), len(recording.operations) + 1, "recovered")
         problems += history.problems
         problems += [f"recovery: {call}" for call in history.calls if call.outcome != "yes"]
     finally:
@@ -188,16 +188,16 @@ def _settle(log: SqliteLog, history: History, facts: set[Fact], gtrids: list[str
     return problems
 
 
-def _at(life: Life, position: int) -> Disk:
+def _at(run: LogRun, position: int) -> Disk:
     disk = Disk()
-    for operation in life.tape.operations[:position]:
+    for operation in run.recording.operations[:position]:
         disk.apply(operation)
     return disk
 
 
-def _tore_a_header(life: Life, position: int) -> bool:
+def _tore_a_header(run: LogRun, position: int) -> bool:
     """Whether half a header was written over a write-ahead log: none can tell that from damage, and a log refuses."""
-    struck, operations = life.tape.struck, life.tape.operations
+    struck, operations = run.recording.failed_at, run.recording.operations
     written = None if struck is None or struck >= position else operations[struck]
     if isinstance(written, Write) and written.offset == 0 and len(written.data) == _HEADER // 2:
         return True
@@ -211,13 +211,13 @@ def _tore_a_header(life: Life, position: int) -> bool:
     return any(isinstance(operation, Write) for operation in last.values())
 
 
-def _around(life: Life, position: int) -> list[str]:
+def _around(run: LogRun, position: int) -> list[str]:
     """The story before a crash, so that a finding explains itself."""
     first = max(0, position - 12)
     return [
-        f"  the fault: {life.tape.fault}, at {life.tape.struck}",
-        *(f"  {call}" for call in life.history.calls if call.asked <= position),
-    ][-14:] + [f"  {first + n}: {operation}" for n, operation in enumerate(life.tape.operations[first:position])]
+        f"  the fault: {run.recording.fault}, at {run.recording.failed_at}",
+        *(f"  {call}" for call in run.history.calls if call.asked <= position),
+    ][-14:] + [f"  {first + n}: {operation}" for n, operation in enumerate(run.recording.operations[first:position])]
 
 
-__all__ = ["KILLED", "LOSSES", "LOST", "Bench", "Tally", "recover"]
+__all__ = ["KILLED", "LOSSES", "LOST", "Counts", "CrashChecker", "recover"]

@@ -16,7 +16,7 @@ from recovery.scan.expiry import Entry, Expiry, Kind
 from recovery.scan.modules import DecidedModule, MarkedModule, OrphanModule
 from recovery.scan.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
 from recovery.scan.report import RepeatFilter, ScanRecorder
-from tests.crash.explorer.model import GTRID, LEDGER, RIGHT, Command, LogState, Reply, World
+from tests.crash.explorer.model import GTRID, LEDGER, RIGHT, Command, ExternalState, LogState, Reply
 from tests.crash.explorer.parts import ModelBranch, ModelDataSource, ModelLog, ModelMarked, ModelOtherDatasources
 from tests.crash.explorer.scenarios import Scenario
 from txpool.config.settings import RecoverySettings
@@ -108,7 +108,7 @@ def task_xid(scenario: Scenario, name: str) -> Xid:
     return make_xid(GTRID, 0, name, task=TaskName(0, number, number + 1, 1))
 
 
-def first_world(scenario: Scenario) -> World:
+def first_world(scenario: Scenario) -> ExternalState:
     """The work is done, and commit begins."""
     late: tuple[Command, ...] = ()
     branches = [("open", "") for _ in scenario.opened]
@@ -116,8 +116,8 @@ def first_world(scenario: Scenario) -> World:
     if scenario.loser:
         branches.append(("open", ""))
         late = (("prepare", "zombie", task_xid(scenario, "zombie").bqual),)
-    log = LogState(sites=frozenset(scenario.noted))
-    return World(tuple(branches), "open" if scenario.marked else "", log=log, late=late)
+    log = LogState(locations=frozenset(scenario.noted))
+    return ExternalState(tuple(branches), "open" if scenario.marked else "", log=log, late=late)
 
 
 def forged_names(scenario: Scenario) -> list[tuple[str, str]]:

@@ -1,17 +1,28 @@
-"""The end of every execution: all processes die or have ended, recovery runs until nothing changes, and is judged."""
+"""The end of an execution: all processes die or have ended, recovery runs to its end, and invariants are checked."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 from tests.crash.explorer.actors import DEAD, ENDED, manager_of, unpack
-from tests.crash.explorer.model import GTRID, INCARNATION, LEDGER, Command, Machine, Reply, World, named
+from tests.crash.explorer.model import GTRID, INCARNATION, LEDGER, Command, ExternalState, Machine, Reply, named
 from tests.crash.explorer.scenarios import Scenario
 from tests.crash.explorer.words import answer_of, describe
 from txpool.log.base import IncarnationState
 from txpool.tm.commit_request import Outcome
 
-_READS = {"list", "rows", "reach", "sites", "incarnations", "expired", "finished", "pointers", "decisions", "aborted"}
+_READS = {
+    "list",
+    "rows",
+    "reach",
+    "locations",
+    "incarnations",
+    "expired",
+    "finished",
+    "pointers",
+    "decisions",
+    "aborted",
+}
 _READS |= {"heuristics"}
 
 
@@ -29,7 +40,7 @@ class DirectPort:
 
     def __init__(self, machine: Machine) -> None:
         self.flaws = machine.flaws
-        self.world: World
+        self.world: ExternalState
         self.story: list[str | tuple[Command, Reply]] = []
         self._machine = machine
 
@@ -41,34 +52,34 @@ class DirectPort:
         return unpack(reply)
 
 
-class Finale:
-    """Judges worlds; each distinct one once."""
+class FinalCheck:
+    """Checks the end of executions; each distinct one once."""
 
     def __init__(self, scenario: Scenario, machine: Machine) -> None:
         self._scenario = scenario
         self._machine = machine
         self._port = DirectPort(machine)
         self._manager = manager_of(scenario, self._port)
-        self._known: dict[tuple[World, bool], End] = {}
+        self._known: dict[tuple[ExternalState, bool], End] = {}
 
     @property
     def worlds(self) -> int:
         """How many worlds recovery was run in."""
         return len(self._known)
 
-    def problem(self, world: World, position: int, reported: Outcome | None) -> str:
+    def problem(self, world: ExternalState, position: int, reported: Outcome | None) -> str:
         """What is wrong with this end of an execution, or nothing."""
         lives = position == ENDED and world.life is not IncarnationState.DEAD and reported is not Outcome.IN_DOUBT
         starts = [(world, True)] if lives else []
         starts.append((kill(world, self._machine), False))
         starts += [(after, False) for after in self._without_power(world)]
         for start, alive in starts:
-            problem = self._judge(self._end(start, alive), reported)
+            problem = self._problem_of(self._end(start, alive), reported)
             if problem:
                 return problem
         return ""
 
-    def tell(self, world: World, position: int, reported: Outcome | None) -> list[str]:
+    def tell(self, world: ExternalState, position: int, reported: Outcome | None) -> list[str]:
         """The story of the end in which something is wrong."""
         lives = position == ENDED and world.life is not IncarnationState.DEAD and reported is not Outcome.IN_DOUBT
         starts = [("the coordinator lives on; recovery scans", world, True)] if lives else []
@@ -77,7 +88,7 @@ class Finale:
         starts += [("the power is lost; recovery scans", after, False) for after in self._without_power(world)]
         for title, start, alive in starts:
             self._port.story = [f"--              {title}"]
-            problem = self._judge(self._run(start, alive), reported)
+            problem = self._problem_of(self._run(start, alive), reported)
             if problem:
                 break
         lines = [
@@ -86,20 +97,20 @@ class Finale:
         ]
         return [*lines, f"==              {problem or 'every invariant holds'}"]
 
-    def _end(self, start: World, alive: bool) -> End:
+    def _end(self, start: ExternalState, alive: bool) -> End:
         found = self._known.get((start, alive))
         if found is None:
             found = self._known[start, alive] = self._run(start, alive)
             self._port.story.clear()
         return found
 
-    def _run(self, start: World, alive: bool) -> End:
+    def _run(self, start: ExternalState, alive: bool) -> End:
         port = self._port
         port.world = start
         self._scan()
-        if start.astray:
+        if start.wrong_url:
             port.story.append("event           the url of the marked datasource is right again")
-            port.world = port.world._replace(astray=False)
+            port.world = port.world._replace(wrong_url=False)
             self._scan()
         while port.world.late:
             port.story.append(f"late            {describe(port.world.late[0])} is executed now")
@@ -125,7 +136,7 @@ class Finale:
                 return
         self._port.story.append("recovery        finds no end")
 
-    def _result(self, world: World, alive: bool) -> End:
+    def _result(self, world: ExternalState, alive: bool) -> End:
         states = [state for state, _ in world.branches] + [world.ledger]
         # An attempt that lost has no part in the outcome: it may only not stay. Nor has what has only read.
         named_states = list(zip((*self._machine.names, LEDGER), states, strict=True))
@@ -151,12 +162,12 @@ class Finale:
             problem = "a mark, an abort record, a pointer or a tombstone stays behind"
         return End(ends, world.meddled, world.log.notes, problem)
 
-    def _judge(self, end: End, reported: Outcome | None) -> str:
+    def _problem_of(self, end: End, reported: Outcome | None) -> str:
         if end.problem:
             return end.problem
         heuristic = reported is not None and reported.value.startswith("heuristic")
         if end.meddled:
-            return "" if heuristic or end.notes else "UNTOLD: a person ended a branch otherwise, and nobody is told"
+            return "" if heuristic or end.notes else "UNREPORTED: a person ended a branch otherwise, and nobody is told"
         if reported is Outcome.COMMITTED and end.ends - {"committed"}:
             return "FALSE: success was reported, and a database has rolled back"
         if reported is Outcome.ROLLED_BACK and "committed" in end.ends:
@@ -167,7 +178,7 @@ class Finale:
             return "FALSE: a hazard is told of what has ended otherwise everywhere"
         return ""
 
-    def _without_power(self, world: World) -> list[World]:
+    def _without_power(self, world: ExternalState) -> list[ExternalState]:
         """What a loss of power may leave, where the disk holds anything that was not synced."""
         if not self._scenario.disk or not (world.unsynced or world.shadow):
             return []
@@ -186,7 +197,7 @@ class Finale:
         return [kill(each, self._machine) for each in after]
 
 
-def kill(world: World, machine: Machine) -> World:
+def kill(world: ExternalState, machine: Machine) -> ExternalState:
     """The coordinator is dead, and the databases notice; what it had sent is still on its way."""
     for name in machine.names:
         world = machine.apply(world, ("leave", name))[0]
@@ -197,7 +208,7 @@ def kill(world: World, machine: Machine) -> World:
     return world._replace(log=world.log._replace(lives=lives))
 
 
-def land(machine: Machine, world: World, number: int) -> World:
+def land(machine: Machine, world: ExternalState, number: int) -> ExternalState:
     """The effect of a command that had been given up."""
     command: Command = world.late[number]
     late = world.late[:number] + world.late[number + 1 :]

@@ -41,10 +41,10 @@ class LogState(NamedTuple):
     notes: frozenset[tuple[str, str, str]] = frozenset()
     expired: frozenset[str] = frozenset()
     #: Where it is noted that this node prepares.
-    sites: frozenset[str] = frozenset()
+    locations: frozenset[str] = frozenset()
 
 
-class World(NamedTuple):
+class ExternalState(NamedTuple):
     """All that is outside of the processes."""
 
     #: By branch: "open", "held" (prepared, and its session still connected), "prepared", "committed", "aborted",
@@ -71,7 +71,7 @@ class World(NamedTuple):
     #: Such a branch was ended by us, and no decision named it.
     touched: bool = False
     #: The marked datasource's url leads to a copy, which has a table of marks of another identity, and no row.
-    astray: bool = False
+    wrong_url: bool = False
 
     @property
     def life(self) -> IncarnationState | None:
@@ -82,11 +82,11 @@ class Lost(Exception):
     """What a cut connection, or a disk that fails, looks like to the process."""
 
 
-class No(Exception):
+class DatabaseError(Exception):
     """A definite error of a database."""
 
 
-class Taken(No):
+class Taken(DatabaseError):
     """Another prepared transaction has that name (PostgreSQL: 42710)."""
 
 
@@ -108,12 +108,12 @@ def thaw(recs: Iterable[Rec]) -> tuple[BranchRecord, ...]:
 _DURABLE = frozenset({"record", "abort", "fence", "finish", "point", "purge", "note", "expire", "note_location"})
 
 
-def site_of(name: str) -> PrepareLocation:
+def location_of(name: str) -> PrepareLocation:
     """Where a branch of ours is prepared, and as whom."""
     return PrepareLocation(name, name, OURS)
 
 
-def named(world: World) -> frozenset[tuple[str, str]]:
+def named(world: ExternalState) -> frozenset[tuple[str, str]]:
     """The branches that what is decided names: in which database, and how."""
     kept = [recs for _, recs in (*world.log.outcomes, *world.rows) if recs]
     return frozenset((place, bqual) for recs in kept for bqual, place, _ in recs)
@@ -141,10 +141,10 @@ class Machine:
         self._abstaining = abstaining
         self._holds = holds
         self._index = {name: number for number, name in enumerate(names)}
-        self._known: dict[tuple[World, Command], tuple[World, Reply]] = {}
+        self._known: dict[tuple[ExternalState, Command], tuple[ExternalState, Reply]] = {}
         self._log_known: dict[tuple[LogState, Command], tuple[LogState, Reply]] = {}
 
-    def apply(self, world: World, command: Command) -> tuple[World, Reply]:
+    def apply(self, world: ExternalState, command: Command) -> tuple[ExternalState, Reply]:
         """The world after the command, and what is answered."""
         key = (world, command)
         found = self._known.get(key)
@@ -152,10 +152,10 @@ class Machine:
             found = self._known[key] = self._apply(world, command)
         return found
 
-    def state(self, world: World, name: str) -> str:
+    def state(self, world: ExternalState, name: str) -> str:
         return world.branches[self._index[name]][0]
 
-    def _apply(self, world: World, command: Command) -> tuple[World, Reply]:
+    def _apply(self, world: ExternalState, command: Command) -> tuple[ExternalState, Reply]:
         verb, place, *arguments = command
         if place == "log":
             return self._ask_log(world, command)
@@ -164,18 +164,18 @@ class Machine:
 
     # -- a database that prepares -------------------------------------------------------------------------------
 
-    def _become(self, world: World, name: str, state: str, bqual: str | None = None) -> World:
+    def _become(self, world: ExternalState, name: str, state: str, bqual: str | None = None) -> ExternalState:
         branches = list(world.branches)
         number = self._index[name]
         branches[number] = (state, branches[number][1] if bqual is None else bqual)
         return world._replace(branches=tuple(branches))
 
-    def _ask(self, world: World, name: str) -> tuple[World, Reply]:
+    def _ask(self, world: ExternalState, name: str) -> tuple[ExternalState, Reply]:
         if self.state(world, name) != "open":
             return world, ("!", Lost, "the session is gone")
         return world, ("=", name in self.reading)
 
-    def _prepare(self, world: World, name: str, bqual: str) -> tuple[World, Reply]:
+    def _prepare(self, world: ExternalState, name: str, bqual: str) -> tuple[ExternalState, Reply]:
         if self.state(world, name) != "open":
             return world, ("!", Lost, "the session is gone")
         if name in self._abstaining:
@@ -184,26 +184,32 @@ class Machine:
             return self._become(world, name, "aborted"), ("!", Taken, "somebody else has prepared under that name")
         return self._become(world, name, "held" if self._holds else "prepared", bqual), ("=", "commit")
 
-    def _refuse(self, world: World, name: str) -> tuple[World, Reply]:
-        return self._become(world, name, "aborted"), ("!", No, "the database votes no")
+    def _refuse(self, world: ExternalState, name: str) -> tuple[ExternalState, Reply]:
+        return self._become(world, name, "aborted"), ("!", DatabaseError, "the database votes no")
 
-    def _leave(self, world: World, name: str) -> tuple[World, Reply]:
+    def _leave(self, world: ExternalState, name: str) -> tuple[ExternalState, Reply]:
         """The local transaction is rolled back, where it is still one."""
         gone = self.state(world, name) == "open" and not any(c[:2] == ("prepare", name) for c in world.late)
         return (self._become(world, name, "aborted") if gone else world), ("=", None)
 
-    def _alone(self, world: World, name: str) -> tuple[World, Reply]:
+    def _alone(self, world: ExternalState, name: str) -> tuple[ExternalState, Reply]:
         if self.state(world, name) != "open":
             return world, ("!", Lost, "the session is gone")
         return self._become(world, name, "committed"), ("=", None)
 
-    def _commit(self, world: World, name: str, bqual: str, evidence: bool, own: bool) -> tuple[World, Reply]:
+    def _commit(
+        self, world: ExternalState, name: str, bqual: str, evidence: bool, own: bool
+    ) -> tuple[ExternalState, Reply]:
         return self._end(world, name, bqual, "committed", evidence, own)
 
-    def _rollback(self, world: World, name: str, bqual: str, evidence: bool, own: bool) -> tuple[World, Reply]:
+    def _rollback(
+        self, world: ExternalState, name: str, bqual: str, evidence: bool, own: bool
+    ) -> tuple[ExternalState, Reply]:
         return self._end(world, name, bqual, "aborted", evidence, own)
 
-    def _end(self, world: World, name: str, bqual: str, end: str, evidence: bool, own: bool) -> tuple[World, Reply]:
+    def _end(
+        self, world: ExternalState, name: str, bqual: str, end: str, evidence: bool, own: bool
+    ) -> tuple[ExternalState, Reply]:
         if (name, bqual) in world.forged:
             return self._end_forged(world, name, bqual, end, own)
         state, prepared = world.branches[self._index[name]]
@@ -217,7 +223,9 @@ class Machine:
             return world, ("=", "absent")
         return world, ("=", state if state in ("committed", "aborted") else "in progress")
 
-    def _end_forged(self, world: World, name: str, bqual: str, end: str, own: bool) -> tuple[World, Reply]:
+    def _end_forged(
+        self, world: ExternalState, name: str, bqual: str, end: str, own: bool
+    ) -> tuple[ExternalState, Reply]:
         if own or not self._superuser:
             return world, ("=", "refused")
         # What takes the place of ours between a listing and the command is ended in its place.
@@ -225,94 +233,102 @@ class Machine:
         ended = world._replace(forged=world.forged - {(name, bqual)}, touched=world.touched or touched)
         return ended, ("=", end)
 
-    def _list(self, world: World, name: str) -> tuple[World, Reply]:
+    def _list(self, world: ExternalState, name: str) -> tuple[ExternalState, Reply]:
         state, bqual = world.branches[self._index[name]]
         forged = sorted(taken for place, taken in world.forged if place == name)
         ours = [(bqual, True)] if state in ("prepared", "held") else []
         return world, ("=", (*((taken, False) for taken in forged), *ours))
 
-    def _reach(self, world: World, name: str) -> tuple[World, Reply]:
+    def _reach(self, world: ExternalState, name: str) -> tuple[ExternalState, Reply]:
         return world, ("=", None)
 
-    def forge(self, world: World, name: str, bqual: str) -> World | None:
+    def forge(self, world: ExternalState, name: str, bqual: str) -> ExternalState | None:
         """Somebody who owns nothing prepares under that name; None where it is taken."""
         state, prepared = world.branches[self._index[name]]
         if (name, bqual) in world.forged or (state in ("prepared", "held") and bqual == prepared):
             return None
         return world._replace(forged=world.forged | {(name, bqual)})
 
-    def meddle(self, world: World, name: str) -> World:
+    def meddle(self, world: ExternalState, name: str) -> ExternalState:
         """A person rolls a prepared branch back, not knowing that it is decided."""
         return self._become(world, name, "aborted")._replace(meddled=True)
 
-    def notice(self, world: World, name: str) -> World:
+    def notice(self, world: ExternalState, name: str) -> ExternalState:
         """The server sees that the session which had prepared is gone."""
         return self._become(world, name, "prepared")
 
     # -- the marked database ------------------------------------------------------------------------------------
 
-    def _ask_row(self, world: World, place: str) -> tuple[World, Reply]:
+    def _ask_row(self, world: ExternalState, place: str) -> tuple[ExternalState, Reply]:
         if world.ledger != "open":
             return world, ("!", Lost, "the session is gone")
         return world, ("=", place in self.reading)
 
-    def _mark_row(self, world: World, place: str, gtrid: str, recs: tuple[Rec, ...]) -> tuple[World, Reply]:
+    def _mark_row(
+        self, world: ExternalState, place: str, gtrid: str, recs: tuple[Rec, ...]
+    ) -> tuple[ExternalState, Reply]:
         if world.ledger == "left":
             return world._replace(ledger="aborted"), ("!", Lost, "the session is gone")
         if world.ledger != "open":
             return world, ("!", Lost, "the session is gone")
         if any(key == gtrid for key, _ in world.rows):
-            return world._replace(ledger="aborted"), ("!", No, "the key is taken")
+            return world._replace(ledger="aborted"), ("!", DatabaseError, "the key is taken")
         return world._replace(ledger="row", flying=recs), ("=", None)
 
-    def _seal_row(self, world: World, place: str, gtrid: str, recs: tuple[Rec, ...]) -> tuple[World, Reply]:
+    def _decide_row(
+        self, world: ExternalState, place: str, gtrid: str, recs: tuple[Rec, ...]
+    ) -> tuple[ExternalState, Reply]:
         if world.ledger != "row":
             return world, ("!", Lost, "the session is gone")
         rows = world.rows | {(gtrid, recs)}
         return world._replace(ledger="committed", flying=(), rows=rows, unsynced=world.unsynced - {"row"}), ("=", None)
 
-    def _both_row(self, world: World, place: str, gtrid: str, recs: tuple[Rec, ...]) -> tuple[World, Reply]:
+    def _both_row(
+        self, world: ExternalState, place: str, gtrid: str, recs: tuple[Rec, ...]
+    ) -> tuple[ExternalState, Reply]:
         begun = world._replace(ledger="open") if world.ledger == "left" else world
         marked, reply = self._mark_row(begun, place, gtrid, recs)
-        return self._seal_row(marked, place, gtrid, recs) if reply[0] == "=" else (marked, reply)
+        return self._decide_row(marked, place, gtrid, recs) if reply[0] == "=" else (marked, reply)
 
-    def _alone_row(self, world: World, place: str) -> tuple[World, Reply]:
+    def _alone_row(self, world: ExternalState, place: str) -> tuple[ExternalState, Reply]:
         if world.ledger not in ("open", "left"):
             return world, ("!", Lost, "the session is gone")
         return world._replace(ledger="committed"), ("=", None)
 
-    def _leave_row(self, world: World, place: str) -> tuple[World, Reply]:
-        busy = any(c[1] == LEDGER and c[0] in ("mark", "seal", "both", "alone") for c in world.late)
+    def _leave_row(self, world: ExternalState, place: str) -> tuple[ExternalState, Reply]:
+        busy = any(c[1] == LEDGER and c[0] in ("mark", "decide", "both", "alone") for c in world.late)
         if world.ledger in ("open", "row") and not busy:
             world = world._replace(ledger="aborted", flying=())
         elif world.ledger == "open":
             world = world._replace(ledger="left")
         return world, ("=", None)
 
-    def _abort_row(self, world: World, place: str, gtrid: str, identity: str) -> tuple[World, Reply]:
+    def _abort_row(self, world: ExternalState, place: str, gtrid: str, identity: str) -> tuple[ExternalState, Reply]:
         return self._tombstone_row(self._leave_row(world, place)[0], place, gtrid, identity)
 
-    def _tombstone_row(self, world: World, place: str, gtrid: str, identity: str) -> tuple[World, Reply]:
-        if world.astray:
+    def _tombstone_row(
+        self, world: ExternalState, place: str, gtrid: str, identity: str
+    ) -> tuple[ExternalState, Reply]:
+        if world.wrong_url:
             # The copy's own rows and tombstones are nobody's.
-            return world, ("=", None) if identity != RIGHT else ("!", No, "it is another table")
+            return world, ("=", None) if identity != RIGHT else ("!", DatabaseError, "it is another table")
         if world.ledger == "row":
             return world, ("!", Busy, "a row is in flight")
         kept = dict(world.rows).setdefault(gtrid, None)
         synced = world.unsynced if "unsynced tombstone" in self.flaws else world.unsynced - {"row"}
         return world._replace(rows=world.rows | {(gtrid, kept)}, unsynced=synced), ("=", kept)
 
-    def _rows_row(self, world: World, place: str) -> tuple[World, Reply]:
-        return world, ("=", frozenset() if world.astray else world.rows)
+    def _rows_row(self, world: ExternalState, place: str) -> tuple[ExternalState, Reply]:
+        return world, ("=", frozenset() if world.wrong_url else world.rows)
 
-    def _delete_row(self, world: World, place: str, gtrids: tuple[str, ...]) -> tuple[World, Reply]:
-        # Also while it is astray: what could not be deleted is deleted another time.
+    def _delete_row(self, world: ExternalState, place: str, gtrids: tuple[str, ...]) -> tuple[ExternalState, Reply]:
+        # Also while the url is wrong: what could not be deleted is deleted another time.
         left = frozenset(row for row in world.rows if row[0] not in gtrids)
         return world._replace(rows=left, unsynced=world.unsynced - {"row"}), ("=", None)
 
     # -- the decision log ---------------------------------------------------------------------------------------
 
-    def _ask_log(self, world: World, command: Command) -> tuple[World, Reply]:
+    def _ask_log(self, world: ExternalState, command: Command) -> tuple[ExternalState, Reply]:
         if command[0] == "insert":  # a flaw: the store looks in a snapshot, and inserts later
             if world.log.outcomes:
                 return world, ("!", Refused, "the log has it as settled")
@@ -340,8 +356,8 @@ def _told(log: LogState, command: Command) -> tuple[LogState, Reply]:
     disk.pointers = dict(log.pointers)
     disk.expired = set(log.expired)
     disk.heuristics = {(GTRID, b): Heuristic(GTRID, b, "", decided, ended) for b, decided, ended in log.notes}
-    for name in log.sites:
-        MemoryLog(disk, node=NODE).note_location(site_of(name))
+    for name in log.locations:
+        MemoryLog(disk, node=NODE).note_location(location_of(name))
     store = MemoryLog(disk, node=NODE)
     verb, _, *arguments = command
     if verb == "record":
@@ -349,7 +365,7 @@ def _told(log: LogState, command: Command) -> tuple[LogState, Reply]:
     elif verb == "note":
         arguments = [Heuristic(GTRID, arguments[0], "", *arguments[1:])]
     elif verb == "note_location":
-        arguments = [site_of(*arguments)]
+        arguments = [location_of(*arguments)]
     try:
         answer = getattr(store, verb)(*arguments)
     except Exception as error:
@@ -369,8 +385,8 @@ def _told(log: LogState, command: Command) -> tuple[LogState, Reply]:
         )
     elif isinstance(answer, set):
         answer = frozenset(answer)
-    elif verb == "sites":
-        answer = after.sites
+    elif verb == "locations":
+        answer = after.locations
     elif isinstance(answer, list):
         answer = after.notes
     return (log if after == log else after), ("=", answer)

@@ -17,7 +17,7 @@ _EVENTS = {
     "crash": "the coordinator is killed",
     "lease": "the coordinator's lease is lost, and it goes on",
     "cut": "the session to {0} is cut",
-    "astray": "the url of the marked datasource leads to a copy now",
+    "wrong-url": "the url of the marked datasource leads to a copy now",
     "found": "the url of the marked datasource is right again",
     "meddle": "a person rolls the branch in {0} back by hand",
     "forge": "somebody who owns nothing prepares {0}",
@@ -53,7 +53,7 @@ def tell(explorer: Explorer, choices: list[str]) -> tuple[list[str], str]:
             lines[-1] += f"; the caller is told: {following.reported.value}"
         state = following
     problem = explorer.problem(state)
-    lines += ["--  " + line for line in explorer.finale.tell(state.world, state.positions[0], state.reported)]
+    lines += ["--  " + line for line in explorer.final_check.tell(state.world, state.positions[0], state.reported)]
     return lines, problem
 
 

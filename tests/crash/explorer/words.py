@@ -13,7 +13,7 @@ _SAID = {
     "alone": "COMMIT {place} (one phase)",
     "list": "list the prepared branches of {place}",
     "mark": "INSERT the row into {place}, naming {named}",
-    "seal": "COMMIT {place} with its row",
+    "decide": "COMMIT {place} with its row",
     "both": "INSERT the row, naming {named}, and COMMIT {place} in one message",
     "abort": "close the session, insert a tombstone into {place}",
     "tombstone": "insert a tombstone into {place}",
@@ -36,7 +36,7 @@ _SAID = {
     "point": "write a pointer to the log",
     "note": "write a heuristic outcome to the log",
     "note_location": "note in the log that it prepares in {detail}",
-    "sites": "read in the log where its nodes prepare",
+    "locations": "read in the log where its nodes prepare",
     "reach": "reach {place} by its note",
 }
 _SAID_LOG = {"abort": "write an abort record to the log"}

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 import txpool
-from tests.support.proxy import Proxy, Strike
+from tests.support.proxy import NetworkFault, Proxy
 from txpool.datasource import DataSource
 from txpool.dbapi.connection import Connection
 from txpool.errors import PoolTimeout
@@ -208,10 +208,10 @@ def test_a_network_that_has_forgotten_what_was_idle_costs_nobody_the_wait(make: 
 
 def test_a_server_that_lets_in_and_then_says_nothing_ends_the_wait(make: Maker, proxy: Proxy) -> None:
     datasource = make(proxy.port, pool_max_wait="1")
-    proxy.strike(b"pg_control_system", Strike.BLACK_HOLE)
+    proxy.fail_at(b"pg_control_system", NetworkFault.BLACK_HOLE)
     with pytest.raises(PoolTimeout, match="the last attempt to connect failed with ReplyTimeout"):
         within(datasource.connect)
-    assert proxy.struck.wait(10)
+    assert proxy.failed.wait(10)
     proxy.heal()
     assert_whole(datasource)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.log.tables import NODE, decided, gtrid_of
-from tests.support.proxy import Proxy, Strike
+from tests.support.proxy import NetworkFault, Proxy
 from txpool.config.secrets import Secret
 from txpool.errors import LogError
 from txpool.log import Refused, SqlLog
@@ -92,9 +92,9 @@ def test_a_decision_is_refused_where_no_packet_comes_back(databases: Databases, 
 def test_a_server_that_lets_in_and_then_says_nothing_is_a_definite_failure(databases: Databases, proxy: Proxy) -> None:
     with closing(opened(databases, proxy.port)) as log:
         log._sessions._pool.drain()
-        proxy.strike(b"txpool_meta", Strike.BLACK_HOLE)
+        proxy.fail_at(b"txpool_meta", NetworkFault.BLACK_HOLE)
         with pytest.raises(LogError, match="nothing was written"):
             within(log.finished)
-        assert proxy.struck.wait(10)
+        assert proxy.failed.wait(10)
         proxy.heal()
         assert within(log.finished) == set()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LOCK = 7
 
 
-class World:
+class EachMode:
     """Datasources `one` and `two` prepare; `book` is marked, and `last` a last resource, both in database one."""
 
     def __init__(self, databases: Databases, folder: Path) -> None:
@@ -83,8 +83,8 @@ class World:
 
 
 @pytest.fixture
-def world(databases: Databases, tmp_path: Path) -> Iterator[World]:
-    world = World(databases, tmp_path)
+def world(databases: Databases, tmp_path: Path) -> Iterator[EachMode]:
+    world = EachMode(databases, tmp_path)
     txpool.configure(node_name="here", log_url=f"sqlite:///{tmp_path}/txlog", log_create=True)
     yield world
     failpoints.disarm()
@@ -108,7 +108,7 @@ def seeing(**looks: Callable[[], object]) -> Iterator[dict[str, Any]]:
         yield seen
 
 
-def test_two_that_read_write_no_decision_and_prepare_nothing(world: World) -> None:
+def test_two_that_read_write_no_decision_and_prepare_nothing(world: EachMode) -> None:
     with (
         seeing(readers_committing=lambda: (world.prepared, world.locked), log_record=lambda: True) as seen,
         txpool.transaction(),
@@ -120,7 +120,7 @@ def test_two_that_read_write_no_decision_and_prepare_nothing(world: World) -> No
 
 
 def test_beside_one_that_writes_it_is_one_phase_and_the_reader_keeps_its_lock_until_that_is_answered(
-    world: World,
+    world: EachMode,
 ) -> None:
     looks = {"readers_committing": lambda: (world.held, world.prepared, world.locked, world.decisions)}
     with seeing(**looks, branch_prepare_sent=lambda: True) as seen, txpool.transaction():
@@ -130,7 +130,7 @@ def test_beside_one_that_writes_it_is_one_phase_and_the_reader_keeps_its_lock_un
     assert not world.locked
 
 
-def test_beside_two_that_write_the_log_decides_over_these_alone(world: World) -> None:
+def test_beside_two_that_write_the_log_decides_over_these_alone(world: EachMode) -> None:
     """The marked datasource was only read: it writes no row, and decides nothing."""
     rows: LiteralString = "select xid from xids where xid <> 'txp1:identity'"
     with (
@@ -155,7 +155,7 @@ def test_beside_two_that_write_the_log_decides_over_these_alone(world: World) ->
     assert not world.locked
 
 
-def test_a_last_resource_that_was_only_read_takes_no_risk(world: World) -> None:
+def test_a_last_resource_that_was_only_read_takes_no_risk(world: EachMode) -> None:
     with seeing(coordinator_decided=lambda: world.prepared, readers_committing=lambda: world.held) as seen:
         with txpool.transaction():
             world.write("two")
@@ -168,14 +168,14 @@ def test_a_last_resource_that_was_only_read_takes_no_risk(world: World) -> None:
     assert world.held == (1, 2)
 
 
-def listening(world: World) -> psycopg.Connection[Any]:
+def listening(world: EachMode) -> psycopg.Connection[Any]:
     connection = psycopg.connect(world.databases.dsn("one"), autocommit=True)
     connection.execute("listen paid")
     return connection
 
 
 @pytest.mark.parametrize("statement", ["notify paid, 'invoice 42'", "select pg_notify('paid', 'invoice 42')"])
-def test_what_a_reader_notifies_is_heard_once_the_others_have_committed(world: World, statement: str) -> None:
+def test_what_a_reader_notifies_is_heard_once_the_others_have_committed(world: EachMode, statement: str) -> None:
     with closing(listening(world)) as listener:
         with txpool.transaction():
             world.execute("one", statement)
@@ -193,7 +193,7 @@ def test_what_a_reader_notifies_is_heard_once_the_others_have_committed(world: W
         assert [each.payload for each in listener.notifies(timeout=10, stop_after=1)] == ["the end"]
 
 
-def test_in_doubt_the_readers_roll_back_at_once(world: World) -> None:
+def test_in_doubt_the_readers_roll_back_at_once(world: EachMode) -> None:
     with closing(listening(world)) as listener:
         with (
             failpoints.arming("log.record"),
@@ -213,7 +213,7 @@ WRITES = "create function writes() returns integer language sql as 'insert into 
 
 
 @pytest.mark.parametrize("why", ["a function writes", "serializable", "a foreign server"])
-def test_what_may_have_an_end_of_its_own_is_prepared(world: World, why: str) -> None:
+def test_what_may_have_an_end_of_its_own_is_prepared(world: EachMode, why: str) -> None:
     with ExitStack() as stack:
         first, statement = "select 1", "select count(*) from t"
         if why == "a function writes":
@@ -234,7 +234,7 @@ def test_what_may_have_an_end_of_its_own_is_prepared(world: World, why: str) -> 
         assert world.held == (1 if why == "a function writes" else 0, 1)
 
 
-def test_a_cursor_that_outlives_the_transaction_executes_at_its_commit_and_is_refused(world: World) -> None:
+def test_a_cursor_that_outlives_the_transaction_executes_at_its_commit_and_is_refused(world: EachMode) -> None:
     """What it has still to fetch is executed by COMMIT, and may write."""
     world.databases.execute("one", WRITES)
     world.databases.execute(
@@ -248,7 +248,7 @@ def test_a_cursor_that_outlives_the_transaction_executes_at_its_commit_and_is_re
     assert world.held == (0, 0)
 
 
-def test_only_those_whose_command_tags_show_only_reads_are_asked(world: World) -> None:
+def test_only_those_whose_command_tags_show_only_reads_are_asked(world: EachMode) -> None:
     """A savepoint and a setting are no writes; what is copied out shows no tag."""
     asked: LiteralString = (
         "select application_name from pg_stat_activity where strpos(query, 'xact_id_if_assigned') > 0 and "
@@ -293,7 +293,7 @@ def pipelined(connection: Any) -> None:
         connection.execute("select 1")
 
 
-def test_one_alone_is_never_asked(world: World) -> None:
+def test_one_alone_is_never_asked(world: EachMode) -> None:
     with seeing(readers_apart=lambda: True) as seen, txpool.transaction():
         world.read("one")
     assert seen == {}
@@ -301,7 +301,7 @@ def test_one_alone_is_never_asked(world: World) -> None:
 
 
 @pytest.mark.parametrize("how", ["lost", "failed"])
-def test_a_reader_that_cannot_answer_votes_to_roll_back(world: World, how: str) -> None:
+def test_a_reader_that_cannot_answer_votes_to_roll_back(world: EachMode, how: str) -> None:
     with pytest.raises(txpool.TransactionRolledBack) as told, txpool.transaction():
         world.write("two")
         pid = world.read("one")
@@ -316,7 +316,7 @@ def test_a_reader_that_cannot_answer_votes_to_roll_back(world: World, how: str) 
     assert not world.locked
 
 
-def test_a_reader_that_loses_its_locks_before_the_decision_votes_to_roll_back(world: World) -> None:
+def test_a_reader_that_loses_its_locks_before_the_decision_votes_to_roll_back(world: EachMode) -> None:
     pids: list[int] = []
     with (
         seeing(coordinator_preparing=lambda: world.kill(pids[0])),
@@ -330,7 +330,7 @@ def test_a_reader_that_loses_its_locks_before_the_decision_votes_to_roll_back(wo
 
 
 def test_a_reader_whose_end_is_lost_changes_no_outcome_and_its_connection_is_dropped(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: EachMode, caplog: pytest.LogCaptureFixture
 ) -> None:
     pids: list[int] = []
     with seeing(readers_committing=lambda: world.kill(pids[0])) as seen, txpool.transaction():
@@ -345,7 +345,7 @@ def test_a_reader_whose_end_is_lost_changes_no_outcome_and_its_connection_is_dro
         assert world.read("one") != pids[0]
 
 
-def test_a_task_rolls_its_readers_back_once_its_prepares_are_answered(world: World) -> None:
+def test_a_task_rolls_its_readers_back_once_its_prepares_are_answered(world: EachMode) -> None:
     task = Subordinate("txp1:driver:abcdefghijkl:1", write=1, partition=0, attempt=7)
     make_ambient(task)
     try:
@@ -363,7 +363,7 @@ def test_a_task_rolls_its_readers_back_once_its_prepares_are_answered(world: Wor
     assert world.opened["two"].statistics().idle == 1
 
 
-def test_a_task_that_notifies_is_refused_and_one_that_has_only_read_has_no_branch(world: World) -> None:
+def test_a_task_that_notifies_is_refused_and_one_that_has_only_read_has_no_branch(world: EachMode) -> None:
     for statement, refused in (("notify paid", True), ("select 1", False)):
         task = Subordinate("txp1:driver:abcdefghijkl:1", write=1, partition=0, attempt=7)
         make_ambient(task)
@@ -379,7 +379,7 @@ def test_a_task_that_notifies_is_refused_and_one_that_has_only_read_has_no_branc
         assert world.prepared == []
 
 
-def test_the_missing_log_is_told_at_the_second_enlistment_whatever_they_do(world: World) -> None:
+def test_the_missing_log_is_told_at_the_second_enlistment_whatever_they_do(world: EachMode) -> None:
     configure()
     with pytest.raises(txpool.ProgrammingError, match="two need a decision log"), txpool.transaction():
         world.read("one")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class World:
+class ThreeDatabases:
     """Three databases, each with a table t, and their datasources."""
 
     databases: Databases
@@ -62,7 +62,7 @@ class World:
 
 
 @pytest.fixture
-def world(databases: Databases, tmp_path: Path) -> Iterator[World]:
+def world(databases: Databases, tmp_path: Path) -> Iterator[ThreeDatabases]:
     for name in ("one", "two"):
         databases.execute(name, "create table t (a integer primary key)")
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as ledger:
@@ -76,13 +76,13 @@ def world(databases: Databases, tmp_path: Path) -> Iterator[World]:
     )
     ledger_source.xids_table().create()  # type: ignore[attr-defined]
     txpool.configure(node_name="here", log_url=f"sqlite:///{tmp_path}/txlog", log_create=True)
-    yield World(databases, one, two, ledger_source, tmp_path)
+    yield ThreeDatabases(databases, one, two, ledger_source, tmp_path)
     for datasource in (one, two, ledger_source):
         datasource.close()
     txpool.configure(node_name="tests", log_url="memory:")
 
 
-def test_all_three_commit_and_nothing_stays_behind(world: World) -> None:
+def test_all_three_commit_and_nothing_stays_behind(world: ThreeDatabases) -> None:
     with txpool.transaction():
         world.insert(world.one, world.two, world.ledger)
         assert world.held == (0, 0, 0)
@@ -91,7 +91,7 @@ def test_all_three_commit_and_nothing_stays_behind(world: World) -> None:
     assert world.marks == []
 
 
-def test_all_three_roll_back(world: World) -> None:
+def test_all_three_roll_back(world: ThreeDatabases) -> None:
     with pytest.raises(ZeroDivisionError), txpool.transaction():
         world.insert(world.one, world.two, world.ledger)
         raise ZeroDivisionError
@@ -100,7 +100,7 @@ def test_all_three_roll_back(world: World) -> None:
     assert world.marks == []
 
 
-def test_the_false_yes_of_a_failed_transaction_is_a_vote_to_roll_back(world: World) -> None:
+def test_the_false_yes_of_a_failed_transaction_is_a_vote_to_roll_back(world: ThreeDatabases) -> None:
     """psycopg's own tpc_prepare() answers yes here, and a hand-written two-phase commit is torn: one of two commits."""
     server = world.databases.server
     with psycopg.connect(server.dsn("one")) as one, psycopg.connect(server.dsn("two")) as two:
@@ -125,7 +125,7 @@ def test_the_false_yes_of_a_failed_transaction_is_a_vote_to_roll_back(world: Wor
     assert world.databases.prepared() == []
 
 
-def test_a_constraint_that_is_checked_at_prepare_rolls_all_back(world: World) -> None:
+def test_a_constraint_that_is_checked_at_prepare_rolls_all_back(world: ThreeDatabases) -> None:
     world.databases.execute("two", "create table child (a integer references t deferrable initially deferred)")
     with pytest.raises(txpool.TransactionRolledBack) as raised, txpool.transaction():
         world.insert(world.one, world.ledger)
@@ -139,7 +139,7 @@ def test_a_constraint_that_is_checked_at_prepare_rolls_all_back(world: World) ->
     assert world.marks == []
 
 
-def test_what_is_refused_by_the_only_database_names_it(world: World) -> None:
+def test_what_is_refused_by_the_only_database_names_it(world: ThreeDatabases) -> None:
     world.databases.execute("two", "create table child (a integer references t deferrable initially deferred)")
     with pytest.raises(txpool.TransactionRolledBack, match="datasource two refused to commit"), txpool.transaction():
         world.two.connect().cursor().execute("insert into child values (42)")
@@ -149,7 +149,7 @@ def test_what_is_refused_by_the_only_database_names_it(world: World) -> None:
                 connection.cursor().execute("select * from nowhere")
 
 
-def test_a_database_that_cannot_be_connected_to_is_named(tmp_path: Path, world: World) -> None:
+def test_a_database_that_cannot_be_connected_to_is_named(tmp_path: Path, world: ThreeDatabases) -> None:
     nowhere = tmp_path / "nowhere" / "ledger.db"
     with (
         txpool.DataSource(name="lost", driver="sqlite3", mode="local", url=f"sqlite:///{nowhere}") as lost,
@@ -164,7 +164,7 @@ def test_a_database_that_cannot_be_connected_to_is_named(tmp_path: Path, world: 
         odd.connect()
 
 
-def test_no_log_is_an_error_that_shows_the_two_lines(world: World) -> None:
+def test_no_log_is_an_error_that_shows_the_two_lines(world: ThreeDatabases) -> None:
     txpool.configure()
     with pytest.raises(txpool.ProgrammingError) as raised, txpool.transaction():
         world.insert(world.one, world.two)
@@ -176,7 +176,7 @@ def test_no_log_is_an_error_that_shows_the_two_lines(world: World) -> None:
     assert world.held == (1, 0, 0), "one database needs no log"
 
 
-def test_a_second_marked_datasource_is_refused_and_the_first_goes_on(world: World) -> None:
+def test_a_second_marked_datasource_is_refused_and_the_first_goes_on(world: ThreeDatabases) -> None:
     world.databases.execute("one", "create table other (a integer)")
     server = world.databases.server
     other = txpool.DataSource(
@@ -190,7 +190,7 @@ def test_a_second_marked_datasource_is_refused_and_the_first_goes_on(world: Worl
     assert world.held == (0, 0, 1)
 
 
-def test_a_local_datasource_must_be_alone(world: World) -> None:
+def test_a_local_datasource_must_be_alone(world: ThreeDatabases) -> None:
     server = world.databases.server
     local = txpool.DataSource(
         name="local", driver="psycopg", mode="local", url=server.url("one"), password=server.password
@@ -207,7 +207,7 @@ def test_a_local_datasource_must_be_alone(world: World) -> None:
     assert world.held == (1, 1, 0)
 
 
-def test_an_idle_datasource_takes_no_part(world: World) -> None:
+def test_an_idle_datasource_takes_no_part(world: ThreeDatabases) -> None:
     with txpool.transaction():
         world.insert(world.one)
         world.two.connect().close()
@@ -218,7 +218,7 @@ def test_an_idle_datasource_takes_no_part(world: World) -> None:
 
 
 def test_a_connection_that_was_closed_to_establish_the_truth_does_not_go_back(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: ThreeDatabases, caplog: pytest.LogCaptureFixture
 ) -> None:
     failpoints.arm("marked.committed", "raise")
     with txpool.transaction():
@@ -233,7 +233,7 @@ def test_a_connection_that_was_closed_to_establish_the_truth_does_not_go_back(
     assert world.held == (2, 1, 2)
 
 
-def test_a_timeout_while_it_prepares_is_told_as_that(world: World) -> None:
+def test_a_timeout_while_it_prepares_is_told_as_that(world: ThreeDatabases) -> None:
     world.databases.execute(
         "two",
         "create function nap() returns trigger language plpgsql as 'begin perform pg_sleep(600); return null; end'; "
@@ -248,7 +248,7 @@ def test_a_timeout_while_it_prepares_is_told_as_that(world: World) -> None:
     assert world.held == (0, 0, 0)
 
 
-def test_connect_waits_inside_a_transaction_as_long_as_it_is_told(world: World) -> None:
+def test_connect_waits_inside_a_transaction_as_long_as_it_is_told(world: ThreeDatabases) -> None:
     with txpool.DataSource(
         "narrow",
         driver="psycopg",
@@ -262,7 +262,7 @@ def test_connect_waits_inside_a_transaction_as_long_as_it_is_told(world: World) 
         held.close()
 
 
-def test_a_timeout_cancels_what_is_executing(world: World) -> None:
+def test_a_timeout_cancels_what_is_executing(world: ThreeDatabases) -> None:
     with pytest.raises(txpool.TransactionTimeout) as raised, txpool.transaction(timeout=0.3):
         world.insert(world.one)
         with closing(world.two.connect()) as connection:
@@ -272,7 +272,7 @@ def test_a_timeout_cancels_what_is_executing(world: World) -> None:
     world.insert(world.one)
 
 
-def test_a_cancel_that_comes_late_never_meets_the_next_transaction(world: World) -> None:
+def test_a_cancel_that_comes_late_never_meets_the_next_transaction(world: ThreeDatabases) -> None:
     """Its thread is held back until the connection would have gone to somebody else."""
     late = threading.Event()
 
@@ -294,7 +294,7 @@ def test_a_cancel_that_comes_late_never_meets_the_next_transaction(world: World)
         cancel.join()
 
 
-def test_an_interrupt_while_the_end_waits_for_another_threads_statement_rolls_back(world: World) -> None:
+def test_an_interrupt_while_the_end_waits_for_another_threads_statement_rolls_back(world: ThreeDatabases) -> None:
     def interrupt() -> None:
         while tx.active:
             time.sleep(0.01)
@@ -319,7 +319,7 @@ def test_an_interrupt_while_the_end_waits_for_another_threads_statement_rolls_ba
     assert world.held == (0, 0, 0)
 
 
-def test_work_after_the_timeout_is_refused_and_never_autocommitted(world: World) -> None:
+def test_work_after_the_timeout_is_refused_and_never_autocommitted(world: ThreeDatabases) -> None:
     expired = threading.Event()
     with pytest.raises(txpool.TransactionTimeout), txpool.transaction(timeout=0.1) as tx:
         world.insert(world.one)
@@ -329,7 +329,7 @@ def test_work_after_the_timeout_is_refused_and_never_autocommitted(world: World)
     assert world.held == (0, 0, 0)
 
 
-def test_work_of_other_threads_in_the_same_transaction_is_part_of_it(world: World) -> None:
+def test_work_of_other_threads_in_the_same_transaction_is_part_of_it(world: ThreeDatabases) -> None:
     with pytest.raises(txpool.TransactionRolledBack), txpool.transaction() as tx:
         connections = [world.one.connect() for _ in range(8)]
         threads = [
@@ -358,7 +358,7 @@ def test_work_of_other_threads_in_the_same_transaction_is_part_of_it(world: Worl
     ],
 )
 def test_an_interrupt_before_the_decision_rolls_back_and_after_it_never(
-    world: World, point: str, left: tuple[int, int, int]
+    world: ThreeDatabases, point: str, left: tuple[int, int, int]
 ) -> None:
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -377,7 +377,9 @@ def test_an_interrupt_before_the_decision_rolls_back_and_after_it_never(
     assert world.databases.prepared() == []
 
 
-def test_a_decision_that_may_or_may_not_be_written_is_in_doubt_and_settled_in_the_background(world: World) -> None:
+def test_a_decision_that_may_or_may_not_be_written_is_in_doubt_and_settled_in_the_background(
+    world: ThreeDatabases,
+) -> None:
     """The log's disk fails after the vote: nobody commits or rolls back until an abort record has told the truth."""
     failpoints.arm("log.recorded")
     failpoints.arm("log.abort")

@@ -10,7 +10,7 @@ from threading import Thread
 
 import pytest
 
-from tests.models.pool import Database, Raw, pool_of, until, use, waiting
+from tests.models.pool import PoolDatabase, Raw, pool_of, until, use, waiting
 from txpool.errors import PoolClosed
 from txpool.pool import Pool
 
@@ -19,7 +19,7 @@ def maintenance_of(name: str) -> list[Thread]:
     return [thread for thread in threading.enumerate() if thread.name == f"txpool-pool-{name}"]
 
 
-def test_closed_getconn(database: Database) -> None:
+def test_closed_getconn(database: PoolDatabase) -> None:
     with pool_of(database) as pool:
         use(pool)
         pool.close()
@@ -30,7 +30,7 @@ def test_closed_getconn(database: Database) -> None:
         assert not database.live
 
 
-def test_closed_queue(database: Database) -> None:
+def test_closed_queue(database: PoolDatabase) -> None:
     with pool_of(database, max_size=1, max_wait=3600) as pool, ThreadPoolExecutor(3) as threads:
         held = pool.take()
         results = [threads.submit(pool.take) for _ in range(3)]
@@ -40,7 +40,7 @@ def test_closed_queue(database: Database) -> None:
         pool.give_back(held)
 
 
-def test_close_connection_on_pool_close(database: Database) -> None:
+def test_close_connection_on_pool_close(database: PoolDatabase) -> None:
     """Idle ones are closed now, taken ones work on and are closed when they come back."""
     with pool_of(database) as pool:
         held, idle = pool.take(), pool.take()
@@ -52,7 +52,7 @@ def test_close_connection_on_pool_close(database: Database) -> None:
         assert not database.live
 
 
-def test_close_while_connecting(database: Database) -> None:
+def test_close_while_connecting(database: PoolDatabase) -> None:
     """A connection that arrives after the close is closed, not handed out."""
     database.gate.clear()
     with pool_of(database) as pool, ThreadPoolExecutor(1) as threads:
@@ -64,19 +64,19 @@ def test_close_while_connecting(database: Database) -> None:
         assert not database.live
 
 
-def test_close_ends_the_thread(database: Database) -> None:
+def test_close_ends_the_thread(database: PoolDatabase) -> None:
     with closing(Pool(database, name="ends", min_size=1)) as pool:
         pool.wait_ready(20)
         assert len(maintenance_of("ends")) == 1
     assert not maintenance_of("ends")
 
 
-def test_no_thread_without_need(database: Database) -> None:
+def test_no_thread_without_need(database: PoolDatabase) -> None:
     with closing(Pool(database, name="idle")):
         assert not maintenance_of("idle")
 
 
-def test_del_stops_threads(database: Database) -> None:
+def test_del_stops_threads(database: PoolDatabase) -> None:
     """A pool that is forgotten ends its thread and closes its connections, without the collector's help."""
     gc.disable()
     try:
@@ -91,13 +91,13 @@ def test_del_stops_threads(database: Database) -> None:
         gc.enable()
 
 
-def test_thread_does_not_inherit_the_context(database: Database) -> None:
+def test_thread_does_not_inherit_the_context(database: PoolDatabase) -> None:
     from contextvars import ContextVar
 
     ambient: ContextVar[str] = ContextVar("ambient")
     seen: list[str] = []
 
-    class Looking(Database):
+    class Looking(PoolDatabase):
         def connect(self, timeout: float | None = None) -> Raw:
             seen.append(ambient.get("nothing"))
             return super().connect()

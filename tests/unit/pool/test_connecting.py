@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.models.pool import Database, pool_of, until, use, waiting
+from tests.models.pool import PoolDatabase, pool_of, until, use, waiting
 
 
-def test_concurrent_filling(database: Database) -> None:
+def test_concurrent_filling(database: PoolDatabase) -> None:
     """Connects do not wait for one another: no lock is held over them."""
     database.gate.clear()
     with pool_of(database, max_size=5) as pool, ThreadPoolExecutor(5) as threads:
@@ -24,7 +24,7 @@ def test_concurrent_filling(database: Database) -> None:
         assert len(database.live) == 5
 
 
-def test_giving_back_while_another_connects(database: Database) -> None:
+def test_giving_back_while_another_connects(database: PoolDatabase) -> None:
     with pool_of(database, max_size=2) as pool, ThreadPoolExecutor(1) as threads:
         pooled = pool.take()
         database.gate.clear()
@@ -37,7 +37,7 @@ def test_giving_back_while_another_connects(database: Database) -> None:
         pool.give_back(slow.result(20))
 
 
-def test_interrupt_while_connecting(database: Database) -> None:
+def test_interrupt_while_connecting(database: PoolDatabase) -> None:
     """The place of a connect that was interrupted is free again."""
     with pool_of(database, max_size=1) as pool:
         database.down, database.fault = "^C", KeyboardInterrupt
@@ -47,7 +47,7 @@ def test_interrupt_while_connecting(database: Database) -> None:
         pool.give_back(pool.take(timeout=0))
 
 
-def test_connect_error_is_the_drivers(database: Database) -> None:
+def test_connect_error_is_the_drivers(database: PoolDatabase) -> None:
     """A wrong password says so, and at once."""
     database.down = "wrong password"
     with pool_of(database, max_wait=3600) as pool:
@@ -58,7 +58,7 @@ def test_connect_error_is_the_drivers(database: Database) -> None:
         assert pool.statistics().size == 0
 
 
-def test_connect_error_reaches_everybody_who_waits(database: Database) -> None:
+def test_connect_error_reaches_everybody_who_waits(database: PoolDatabase) -> None:
     """The place of a connect that failed goes to the next, who learns the reason as well."""
     database.gate.clear()
     with pool_of(database, max_size=1, max_wait=3600) as pool, ThreadPoolExecutor(5) as threads:
@@ -69,7 +69,7 @@ def test_connect_error_reaches_everybody_who_waits(database: Database) -> None:
         assert [str(result.exception(20)) for result in results] == ["no such role"] * 5
 
 
-def test_reconnect(database: Database) -> None:
+def test_reconnect(database: PoolDatabase) -> None:
     """A connection that died while idle is replaced before anybody sees it."""
     with pool_of(database, max_size=1, check_bypass=0) as pool:
         pooled = pool.take()
@@ -83,7 +83,7 @@ def test_reconnect(database: Database) -> None:
         assert database.most_live == 1
 
 
-def test_reconnect_failure(database: Database) -> None:
+def test_reconnect_failure(database: PoolDatabase) -> None:
     """While the database is away everybody hears it; when it is back all is as before."""
     with pool_of(database, max_size=2, check_bypass=0) as pool:
         pair = [pool.take(), pool.take()]
@@ -99,7 +99,7 @@ def test_reconnect_failure(database: Database) -> None:
         assert pool.failure is None
 
 
-def test_check_bypass(database: Database) -> None:
+def test_check_bypass(database: PoolDatabase) -> None:
     """One that was used a moment ago is not asked whether it is alive."""
     with pool_of(database, check_bypass=3600) as pool:
         use(pool)
@@ -111,7 +111,7 @@ def test_check_bypass(database: Database) -> None:
         assert database.pings == 1
 
 
-def test_check_backoff(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+def test_check_backoff(database: PoolDatabase, caplog: pytest.LogCaptureFixture) -> None:
     """The background tries again, less and less often, and says so."""
     database.down = "starting up"
     with pool_of(database, min_size=2) as pool:
@@ -124,7 +124,7 @@ def test_check_backoff(database: Database, caplog: pytest.LogCaptureFixture) -> 
     assert delays[:3] == [0.1, 0.2, 0.4]
 
 
-def test_reconnect_of_a_user_ends_the_backoff(database: Database) -> None:
+def test_reconnect_of_a_user_ends_the_backoff(database: PoolDatabase) -> None:
     database.down = "starting up"
     with pool_of(database, min_size=2) as pool:
         until(lambda: pool.statistics().connect_failures)
@@ -134,7 +134,7 @@ def test_reconnect_of_a_user_ends_the_backoff(database: Database) -> None:
         pool.wait_ready(20)
 
 
-def test_failed_background_connect_leaves_room(database: Database) -> None:
+def test_failed_background_connect_leaves_room(database: PoolDatabase) -> None:
     """While the background connects in the only place, a user waits for it, and then sees the reason himself."""
     database.gate.clear()
     database.down = "wrong password"

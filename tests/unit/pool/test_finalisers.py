@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.models.pool import Database, Raw, pool_of, until, use, waiting
+from tests.models.pool import PoolDatabase, Raw, pool_of, until, use, waiting
 from txpool.errors import InterfaceError
 from txpool.metrics import HISTOGRAMS, instruments
 from txpool.metrics.catalogue import USE_SECONDS
@@ -55,7 +55,7 @@ def _only_when_told() -> Iterator[None]:
     gc.enable()
 
 
-def test_it_gives_back(database: Database) -> None:
+def test_it_gives_back(database: PoolDatabase) -> None:
     with pool_of(database, max_size=2) as pool:
         first, second = pool.take(), pool.take()
         strike_inside_the_lock(pool, lambda: pool.give_back(first), lambda: pool.give_back(second))
@@ -63,7 +63,7 @@ def test_it_gives_back(database: Database) -> None:
         assert database.connects == 2
 
 
-def test_it_gives_back_to_one_who_waits(database: Database) -> None:
+def test_it_gives_back_to_one_who_waits(database: PoolDatabase) -> None:
     with pool_of(database, max_size=1) as pool, ThreadPoolExecutor(1) as threads:
         held = pool.take()
         waiter = threads.submit(pool.take, 20)
@@ -73,7 +73,7 @@ def test_it_gives_back_to_one_who_waits(database: Database) -> None:
         pool.give_back(held)
 
 
-def test_it_gives_back_what_is_not_clean(database: Database) -> None:
+def test_it_gives_back_what_is_not_clean(database: PoolDatabase) -> None:
     with pool_of(database, max_size=1) as pool:
         held = pool.take()
         held.raw.execute("begin")
@@ -91,7 +91,7 @@ def test_it_gives_back_what_is_not_clean(database: Database) -> None:
         assert pool.statistics().idle == 1
 
 
-def test_it_discards(database: Database) -> None:
+def test_it_discards(database: PoolDatabase) -> None:
     with pool_of(database, max_size=1) as pool:
         held = pool.take()
         strike_inside_the_lock(pool, lambda: pool.discard(held))
@@ -100,7 +100,7 @@ def test_it_discards(database: Database) -> None:
         assert pool.statistics().destroyed == 1
 
 
-def test_it_gives_back_to_a_pool_that_is_closed(database: Database) -> None:
+def test_it_gives_back_to_a_pool_that_is_closed(database: PoolDatabase) -> None:
     with pool_of(database, max_size=2) as pool:
         held = pool.take()
         pool.close()
@@ -109,7 +109,7 @@ def test_it_gives_back_to_a_pool_that_is_closed(database: Database) -> None:
         assert pool.statistics().size == 0
 
 
-def test_it_cannot_wait_for_a_connection(database: Database) -> None:
+def test_it_cannot_wait_for_a_connection(database: PoolDatabase) -> None:
     heard: list[BaseException] = []
     with pool_of(database, max_size=1) as pool:
         held = pool.take()
@@ -126,7 +126,7 @@ def test_it_cannot_wait_for_a_connection(database: Database) -> None:
         use(pool)
 
 
-def test_nothing_is_lost_wherever_it_strikes(database: Database) -> None:
+def test_nothing_is_lost_wherever_it_strikes(database: PoolDatabase) -> None:
     """The collector comes as often as it can, in eight threads that crowd around two connections."""
     with pool_of(database, max_size=2, max_wait=20) as pool:
 
@@ -166,7 +166,7 @@ class Keeper:
 
 
 @pytest.mark.parametrize("older", ["connection", "keeper"])
-def test_a_cycle_with_the_connection_in_it(database: Database, older: str) -> None:
+def test_a_cycle_with_the_connection_in_it(database: PoolDatabase, older: str) -> None:
     """The collector calls every finaliser of a cycle, the connection's own, too: nobody gets what that one ends."""
     with pool_of(database, max_size=1, max_wait=20) as pool:
         if older == "connection":
@@ -185,7 +185,7 @@ def test_a_cycle_with_the_connection_in_it(database: Database, older: str) -> No
         assert (pool.statistics().size, pool.statistics().lost) == (1, 1)
 
 
-def test_it_strikes_inside_a_histogram(database: Database) -> None:
+def test_it_strikes_inside_a_histogram(database: PoolDatabase) -> None:
     """Once somebody reads, giving back is observed under a lock of its own."""
     with pool_of(database) as pool:
         held = pool.take()

@@ -12,11 +12,11 @@ from threading import Event
 
 import pytest
 
-from tests.models.pool import Database, Raw, pool_of, until, use, waiting
+from tests.models.pool import PoolDatabase, Raw, pool_of, until, use, waiting
 from txpool.errors import PoolTimeout
 
 
-def test_spike(database: Database) -> None:
+def test_spike(database: PoolDatabase) -> None:
     """Many at once are served by few connections."""
     with pool_of(database, max_size=3) as pool, ThreadPoolExecutor(20) as threads:
         for done in [threads.submit(use, pool) for _ in range(200)]:
@@ -24,7 +24,7 @@ def test_spike(database: Database) -> None:
         assert database.most_live <= 3
 
 
-def test_uniform_use(database: Database) -> None:
+def test_uniform_use(database: PoolDatabase) -> None:
     """With hand-over in order, no thread gets more turns than another by more than a few."""
     with pool_of(database, max_size=2) as pool:
         turns: Counter[int] = Counter()
@@ -47,7 +47,7 @@ def test_uniform_use(database: Database) -> None:
 
 
 @pytest.mark.parametrize("round_", range(3))
-def test_stress(database: Database, round_: int) -> None:
+def test_stress(database: PoolDatabase, round_: int) -> None:
     """Never more than the cap, never two holders, nothing lost; whatever threads do and whatever breaks."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.models.pool import Database, Raw, pool_of, until, use, waiting
+from tests.models.pool import PoolDatabase, Raw, pool_of, until, use, waiting
 from txpool.errors import PoolTimeout
 from txpool.pool import Pooled
 
 
-def test_queue(database: Database) -> None:
+def test_queue(database: PoolDatabase) -> None:
     """Those who wait are served in the order of asking."""
     served: list[int] = []
     with pool_of(database, max_size=1) as pool:
@@ -34,7 +34,7 @@ def test_queue(database: Database) -> None:
         assert database.connects == 1
 
 
-def test_nobody_overtakes_a_waiter(database: Database) -> None:
+def test_nobody_overtakes_a_waiter(database: PoolDatabase) -> None:
     """Who gives back and takes again at once queues behind the one who waits."""
     with pool_of(database, max_size=1) as pool, ThreadPoolExecutor(1) as threads:
         held = pool.take()
@@ -46,7 +46,7 @@ def test_nobody_overtakes_a_waiter(database: Database) -> None:
         pool.give_back(other.result())
 
 
-def test_queue_timeout(database: Database) -> None:
+def test_queue_timeout(database: PoolDatabase) -> None:
     with pool_of(database, max_size=1, max_wait=0.01) as pool:
         held = pool.take()
         with pytest.raises(PoolTimeout):
@@ -56,7 +56,7 @@ def test_queue_timeout(database: Database) -> None:
         assert pool.statistics().timeouts == 1
 
 
-def test_queue_timeout_override(database: Database) -> None:
+def test_queue_timeout_override(database: PoolDatabase) -> None:
     with pool_of(database, max_size=1, max_wait=3600) as pool:
         held = pool.take()
         with pytest.raises(PoolTimeout, match=r"within 0\.01 s"):
@@ -64,7 +64,7 @@ def test_queue_timeout_override(database: Database) -> None:
         pool.give_back(held)
 
 
-def test_infinite_wait(database: Database) -> None:
+def test_infinite_wait(database: PoolDatabase) -> None:
     with pool_of(database, max_size=1, max_wait=float("inf")) as pool, ThreadPoolExecutor(1) as threads:
         held = pool.take()
         other = threads.submit(pool.take)
@@ -73,7 +73,7 @@ def test_infinite_wait(database: Database) -> None:
         pool.give_back(other.result())
 
 
-def test_dead_client(database: Database) -> None:
+def test_dead_client(database: PoolDatabase) -> None:
     """One who has timed out takes no part any more."""
     with pool_of(database, max_size=1) as pool, ThreadPoolExecutor(2) as threads:
         held = pool.take()
@@ -85,7 +85,7 @@ def test_dead_client(database: Database) -> None:
         pool.give_back(patient.result(20))
 
 
-def test_cancellation_in_queue(database: Database, interrupt: Callable[[], None]) -> None:
+def test_cancellation_in_queue(database: PoolDatabase, interrupt: Callable[[], None]) -> None:
     """An interrupt while waiting leaves the queue, and the next gets the connection."""
     with pool_of(database, max_size=1) as pool, ThreadPoolExecutor(2) as threads:
         held = pool.take()
@@ -106,7 +106,7 @@ def test_cancellation_in_queue(database: Database, interrupt: Callable[[], None]
 
 
 @pytest.mark.parametrize("way", ["timed out", "interrupted"])
-def test_connection_not_lost(database: Database, interrupt: Callable[[], None], way: str) -> None:
+def test_connection_not_lost(database: PoolDatabase, interrupt: Callable[[], None], way: str) -> None:
     """The interrupt, or the end of the wait, may meet the hand-over itself."""
     ended: Counter[str] = Counter()
     with pool_of(database, max_size=1) as pool, ThreadPoolExecutor(1) as threads:

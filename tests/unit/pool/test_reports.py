@@ -10,12 +10,12 @@ from threading import Thread
 
 import pytest
 
-from tests.models.pool import Database, Raw, pool_of, until, waiting
+from tests.models.pool import PoolDatabase, Raw, pool_of, until, waiting
 from txpool.errors import PoolTimeout
 from txpool.pool import Pooled
 
 
-def test_timeout_says_who_holds(database: Database) -> None:
+def test_timeout_says_who_holds(database: PoolDatabase) -> None:
     with pool_of(database, max_size=2, leak_threshold=3600) as pool:
         mine = pool.take()
         theirs: list[Pooled[Raw]] = []
@@ -35,7 +35,7 @@ def test_timeout_says_who_holds(database: Database) -> None:
         pool.give_back(theirs[0])
 
 
-def test_timeout_tells_the_connect_error(database: Database) -> None:
+def test_timeout_tells_the_connect_error(database: PoolDatabase) -> None:
     database.down = "no such role"
     with pool_of(database, max_size=1) as pool, ThreadPoolExecutor(1) as threads:
         with pytest.raises(sqlite3.OperationalError):
@@ -51,7 +51,7 @@ def test_timeout_tells_the_connect_error(database: Database) -> None:
         assert slow.exception(20) is not None
 
 
-def test_leak_report(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+def test_leak_report(database: PoolDatabase, caplog: pytest.LogCaptureFixture) -> None:
     """Once for each leak, with the stack of the taker."""
     with pool_of(database, leak_threshold=0.02) as pool:
         pooled = pool.take()
@@ -69,7 +69,7 @@ def test_leak_report(database: Database, caplog: pytest.LogCaptureFixture) -> No
         pool.give_back(again)
 
 
-def test_stats_usage(database: Database) -> None:
+def test_stats_usage(database: PoolDatabase) -> None:
     with pool_of(database, max_size=1) as pool, ThreadPoolExecutor(1) as threads:
         held = pool.take()
         other = threads.submit(pool.take)

@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.models.pool import Database, Raw, pool_of, until, use, waiting
+from tests.models.pool import PoolDatabase, Raw, pool_of, until, use, waiting
 from txpool.errors import ProgrammingError
 
 
-def test_last_in_first_out(database: Database) -> None:
+def test_last_in_first_out(database: PoolDatabase) -> None:
     with pool_of(database) as pool:
         first, second = pool.take(), pool.take()
         pool.give_back(first)
@@ -21,7 +21,7 @@ def test_last_in_first_out(database: Database) -> None:
         pool.give_back(second)
 
 
-def test_connects_only_when_needed(database: Database) -> None:
+def test_connects_only_when_needed(database: PoolDatabase) -> None:
     with pool_of(database) as pool:
         assert database.connects == 0
         for _ in range(10):
@@ -29,7 +29,7 @@ def test_connects_only_when_needed(database: Database) -> None:
         assert database.connects == 1
 
 
-def test_putconn_wrong_pool(database: Database) -> None:
+def test_putconn_wrong_pool(database: PoolDatabase) -> None:
     with pool_of(database) as pool, pool_of(database) as other:
         pooled = pool.take()
         with pytest.raises(ProgrammingError, match="not from this pool"):
@@ -39,7 +39,7 @@ def test_putconn_wrong_pool(database: Database) -> None:
         pool.give_back(pooled)
 
 
-def test_given_back_twice(database: Database) -> None:
+def test_given_back_twice(database: PoolDatabase) -> None:
     with pool_of(database) as pool:
         pooled = pool.take()
         pool.give_back(pooled)
@@ -52,7 +52,7 @@ def test_given_back_twice(database: Database) -> None:
         assert pool.statistics().taken == 2
 
 
-def test_dropped_connection_frees_its_place(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+def test_dropped_connection_frees_its_place(database: PoolDatabase, caplog: pytest.LogCaptureFixture) -> None:
     """Whoever forgets a connection does not make the pool smaller."""
     with pool_of(database, max_size=1, max_wait=20) as pool:
         pool.take()
@@ -62,7 +62,7 @@ def test_dropped_connection_frees_its_place(database: Database, caplog: pytest.L
         assert database.most_live == 1
 
 
-def test_intrans_rollback(database: Database) -> None:
+def test_intrans_rollback(database: PoolDatabase) -> None:
     with pool_of(database, max_size=1) as pool:
         pooled = pool.take()
         pooled.raw.execute("begin")
@@ -74,13 +74,13 @@ def test_intrans_rollback(database: Database) -> None:
         assert database.resets == 1
 
 
-def test_clean_is_not_reset(database: Database) -> None:
+def test_clean_is_not_reset(database: PoolDatabase) -> None:
     with pool_of(database) as pool:
         use(pool)
         assert database.resets == 0
 
 
-def test_reset(database: Database) -> None:
+def test_reset(database: PoolDatabase) -> None:
     """Session attributes that were changed are restored, once."""
     with pool_of(database, max_size=1) as pool:
         pooled = pool.take()
@@ -92,7 +92,7 @@ def test_reset(database: Database) -> None:
         assert pooled.raw.execute("pragma cache_size").fetchone() == (-2000,)
 
 
-def test_reset_badstate(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+def test_reset_badstate(database: PoolDatabase, caplog: pytest.LogCaptureFixture) -> None:
     """A reset that leaves a transaction open has not cleaned anything."""
     database.reset_cleans = False
     with pool_of(database, max_size=1) as pool:
@@ -105,7 +105,7 @@ def test_reset_badstate(database: Database, caplog: pytest.LogCaptureFixture) ->
     assert "not clean after the reset" in caplog.text
 
 
-def test_reset_broken(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+def test_reset_broken(database: PoolDatabase, caplog: pytest.LogCaptureFixture) -> None:
     with pool_of(database, max_size=1) as pool:
         pooled = pool.take()
         database.kill(pooled)
@@ -116,8 +116,8 @@ def test_reset_broken(database: Database, caplog: pytest.LogCaptureFixture) -> N
     assert "could not be reset: ProgrammingError" in caplog.text
 
 
-def test_interrupt_while_resetting(database: Database) -> None:
-    class Interrupted(Database):
+def test_interrupt_while_resetting(database: PoolDatabase) -> None:
+    class Interrupted(PoolDatabase):
         def reset(self, raw: Raw, timeout: float | None = None) -> None:
             raise KeyboardInterrupt
 
@@ -131,7 +131,7 @@ def test_interrupt_while_resetting(database: Database) -> None:
     assert not interrupted.live
 
 
-def test_broken_is_replaced_for_a_waiter(database: Database) -> None:
+def test_broken_is_replaced_for_a_waiter(database: PoolDatabase) -> None:
     with pool_of(database, max_size=1) as pool, ThreadPoolExecutor(1) as threads:
         pooled = pool.take()
         other = threads.submit(pool.take)

@@ -7,19 +7,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.models.pool import Database, pool_of, until, waiting
+from tests.models.pool import PoolDatabase, pool_of, until, waiting
 from txpool.errors import ConfigurationError, PoolTimeout
 from txpool.pool import Pool
 
 
-def test_min_size_and_wait_ready(database: Database) -> None:
+def test_min_size_and_wait_ready(database: PoolDatabase) -> None:
     with pool_of(database, min_size=4) as pool:
         pool.wait_ready(20)
         assert pool.statistics().idle == 4
         assert database.connects == 4
 
 
-def test_wait_ready_timeout(database: Database) -> None:
+def test_wait_ready_timeout(database: PoolDatabase) -> None:
     database.down = "wrong password"
     with pool_of(database, min_size=1) as pool:
         until(lambda: pool.statistics().connect_failures)
@@ -27,7 +27,7 @@ def test_wait_ready_timeout(database: Database) -> None:
             pool.wait_ready(0.01)
 
 
-def test_refill_on_check(database: Database) -> None:
+def test_refill_on_check(database: PoolDatabase) -> None:
     with pool_of(database, min_size=3) as pool:
         pool.wait_ready(20)
         dead, alive, _ = three = [pool.take() for _ in range(3)]
@@ -41,13 +41,13 @@ def test_refill_on_check(database: Database) -> None:
         assert dead not in pool.exchange.idle
 
 
-def test_broken_is_replaced_in_the_background(database: Database) -> None:
+def test_broken_is_replaced_in_the_background(database: PoolDatabase) -> None:
     with pool_of(database, min_size=1) as pool:
         pool.discard(pool.take())
         until(lambda: pool.statistics().idle == 1)
 
 
-def test_grow_and_shrink(database: Database) -> None:
+def test_grow_and_shrink(database: PoolDatabase) -> None:
     """Under load it grows to the maximum; unused it falls back to the minimum."""
     with pool_of(database, min_size=2, max_size=5, idle_timeout=0.05) as pool:
         five = [pool.take() for _ in range(5)]
@@ -58,7 +58,7 @@ def test_grow_and_shrink(database: Database) -> None:
         assert database.most_live == 5
 
 
-def test_idle_timeout_off(database: Database) -> None:
+def test_idle_timeout_off(database: PoolDatabase) -> None:
     with pool_of(database, idle_timeout=0, max_lifetime=0) as pool:
         pooled = pool.take()
         pool.give_back(pooled)
@@ -66,7 +66,7 @@ def test_idle_timeout_off(database: Database) -> None:
         assert pool._maintenance._maintain(pool) is None, "nothing will ever be due"
 
 
-def test_max_lifetime(database: Database) -> None:
+def test_max_lifetime(database: PoolDatabase) -> None:
     with pool_of(database, max_size=1, max_lifetime=0.02) as pool:
         pooled = pool.take()
         time.sleep(0.03)
@@ -77,7 +77,7 @@ def test_max_lifetime(database: Database) -> None:
         until(lambda: idle.raw not in database.live)
 
 
-def test_expired_is_not_handed_out(database: Database) -> None:
+def test_expired_is_not_handed_out(database: PoolDatabase) -> None:
     with pool_of(database, max_size=1) as pool:
         pooled = pool.take()
         pool.give_back(pooled)
@@ -86,7 +86,7 @@ def test_expired_is_not_handed_out(database: Database) -> None:
         assert database.most_live == 1
 
 
-def test_jitter(database: Database) -> None:
+def test_jitter(database: PoolDatabase) -> None:
     with pool_of(database, max_size=50, max_lifetime=1000) as pool:
         many = [pool.take() for _ in range(50)]
         now = time.monotonic()
@@ -97,7 +97,7 @@ def test_jitter(database: Database) -> None:
             pool.give_back(pooled)
 
 
-def test_resize(database: Database) -> None:
+def test_resize(database: PoolDatabase) -> None:
     with pool_of(database, max_size=2) as pool, ThreadPoolExecutor(1) as threads:
         held = [pool.take(), pool.take()]
         third = threads.submit(pool.take)
@@ -118,7 +118,7 @@ def test_resize(database: Database) -> None:
         assert len(database.live) == 2
 
 
-def test_resize_below_waiters(database: Database) -> None:
+def test_resize_below_waiters(database: PoolDatabase) -> None:
     """Who waits while the pool shrinks is served within the new size."""
     with pool_of(database, max_size=2) as pool, ThreadPoolExecutor(1) as threads:
         first, second = pool.take(), pool.take()
@@ -133,14 +133,14 @@ def test_resize_below_waiters(database: Database) -> None:
 
 
 @pytest.mark.parametrize(("min_size", "max_size"), [(-1, 1), (2, 1), (0, 0)])
-def test_bad_size(database: Database, min_size: int, max_size: int) -> None:
+def test_bad_size(database: PoolDatabase, min_size: int, max_size: int) -> None:
     with pytest.raises(ConfigurationError, match="orders"):
         Pool(database, name="orders", min_size=min_size, max_size=max_size)
     with pool_of(database) as pool, pytest.raises(ConfigurationError):
         pool.resize(min_size, max_size)
 
 
-def test_drain(database: Database) -> None:
+def test_drain(database: PoolDatabase) -> None:
     with pool_of(database, min_size=2, max_size=3) as pool:
         pool.wait_ready(20)
         held, idle = pool.take(), pool.take()

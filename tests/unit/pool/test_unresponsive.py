@@ -8,15 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.models.pool import Database, Raw, pool_of, use
+from tests.models.pool import PoolDatabase, Raw, pool_of, use
 from txpool.errors import PoolTimeout
 from txpool.pool import Pool, Pooled
 
 
-class Timed(Database):
+class Timed(PoolDatabase):
     """Remembers the time that it was given."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: PoolDatabase) -> None:
         super().__init__(database.path)
         self.looks: list[float] = []
         self.connecting_time: list[float] = []
@@ -33,7 +33,7 @@ class Timed(Database):
 
 
 @pytest.fixture
-def timed(database: Database) -> Timed:
+def timed(database: PoolDatabase) -> Timed:
     return Timed(database)
 
 
@@ -107,10 +107,10 @@ def test_who_waits_has_the_place_of_one_that_was_dropped(timed: Timed) -> None:
         pool.give_back(second)
 
 
-def test_a_reset_has_the_timeout_of_a_look(database: Database) -> None:
+def test_a_reset_has_the_timeout_of_a_look(database: PoolDatabase) -> None:
     given: list[float | None] = []
 
-    class Resetting(Database):
+    class Resetting(PoolDatabase):
         def reset(self, raw: Raw, timeout: float | None = None) -> None:
             given.append(timeout)
             raise TimeoutError
@@ -124,7 +124,7 @@ def test_a_reset_has_the_timeout_of_a_look(database: Database) -> None:
     assert given == [7]
 
 
-def test_a_crowd_loses_no_place_to_those_that_hang(database: Database) -> None:
+def test_a_crowd_loses_no_place_to_those_that_hang(database: PoolDatabase) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     dice = random.Random(seed)

@@ -12,39 +12,39 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.models.coordinator import Lost, World
+from tests.models.coordinator import CoordinatorWorld, Lost
 from txpool.resources.base import PrepareVote
 from txpool.tm.commit_request import Outcome
 
 KINDS = [(when, error) for when in ("before", "after") for error in (Lost, KeyboardInterrupt)]
 SHAPES = [
-    pytest.param(World(1), id="one"),
-    pytest.param(World(2), id="two"),
-    pytest.param(World(3), id="three"),
-    pytest.param(World(1, marked=True), id="one and marked"),
-    pytest.param(World(2, marked=True), id="two and marked"),
-    pytest.param(World(0, marked=True), id="marked alone"),
-    pytest.param(World(0, adopted=1), id="one task"),
-    pytest.param(World(0, adopted=2), id="two tasks"),
-    pytest.param(World(1, adopted=2), id="one and two tasks"),
-    pytest.param(World(1, marked=True, adopted=1), id="one, a task and marked"),
-    pytest.param(World(2, votes={0: PrepareVote.READ_ONLY}), id="one of two read-only"),
-    pytest.param(World(2, votes={0: PrepareVote.READ_ONLY, 1: PrepareVote.READ_ONLY}), id="both read-only"),
-    pytest.param(World(2, votes={1: None}), id="the second votes to roll back"),
-    pytest.param(World(2, asked=(0, 1)), id="two that are asked"),
-    pytest.param(World(2, reads=(0,)), id="one, and one that reads"),
-    pytest.param(World(2, reads=(0, 1)), id="two that read"),
-    pytest.param(World(3, reads=(1,)), id="two, and one that reads"),
-    pytest.param(World(1, marked=True, reads=(0,)), id="one that reads, and marked"),
-    pytest.param(World(2, marked=True, reads=(1,)), id="one, one that reads, and marked"),
-    pytest.param(World(1, marked=True, reads=(-1,)), id="one, and marked that reads"),
-    pytest.param(World(2, marked=True, reads=(-1,)), id="two, and marked that reads"),
-    pytest.param(World(1, adopted=1, reads=(0,)), id="one that reads, and a task"),
-    pytest.param(World(1, marked=True, adopted=1, reads=(-1,)), id="one, a task, and marked that reads"),
+    pytest.param(CoordinatorWorld(1), id="one"),
+    pytest.param(CoordinatorWorld(2), id="two"),
+    pytest.param(CoordinatorWorld(3), id="three"),
+    pytest.param(CoordinatorWorld(1, marked=True), id="one and marked"),
+    pytest.param(CoordinatorWorld(2, marked=True), id="two and marked"),
+    pytest.param(CoordinatorWorld(0, marked=True), id="marked alone"),
+    pytest.param(CoordinatorWorld(0, adopted=1), id="one task"),
+    pytest.param(CoordinatorWorld(0, adopted=2), id="two tasks"),
+    pytest.param(CoordinatorWorld(1, adopted=2), id="one and two tasks"),
+    pytest.param(CoordinatorWorld(1, marked=True, adopted=1), id="one, a task and marked"),
+    pytest.param(CoordinatorWorld(2, votes={0: PrepareVote.READ_ONLY}), id="one of two read-only"),
+    pytest.param(CoordinatorWorld(2, votes={0: PrepareVote.READ_ONLY, 1: PrepareVote.READ_ONLY}), id="both read-only"),
+    pytest.param(CoordinatorWorld(2, votes={1: None}), id="the second votes to roll back"),
+    pytest.param(CoordinatorWorld(2, asked=(0, 1)), id="two that are asked"),
+    pytest.param(CoordinatorWorld(2, reads=(0,)), id="one, and one that reads"),
+    pytest.param(CoordinatorWorld(2, reads=(0, 1)), id="two that read"),
+    pytest.param(CoordinatorWorld(3, reads=(1,)), id="two, and one that reads"),
+    pytest.param(CoordinatorWorld(1, marked=True, reads=(0,)), id="one that reads, and marked"),
+    pytest.param(CoordinatorWorld(2, marked=True, reads=(1,)), id="one, one that reads, and marked"),
+    pytest.param(CoordinatorWorld(1, marked=True, reads=(-1,)), id="one, and marked that reads"),
+    pytest.param(CoordinatorWorld(2, marked=True, reads=(-1,)), id="two, and marked that reads"),
+    pytest.param(CoordinatorWorld(1, adopted=1, reads=(0,)), id="one that reads, and a task"),
+    pytest.param(CoordinatorWorld(1, marked=True, adopted=1, reads=(-1,)), id="one, a task, and marked that reads"),
 ]
 
 
-def singles(world: World) -> Iterator[dict[int, tuple[str, type[BaseException]]]]:
+def singles(world: CoordinatorWorld) -> Iterator[dict[int, tuple[str, type[BaseException]]]]:
     """One fault at each call, until a plan is no longer reached."""
     for number in itertools.count():
         for kind in KINDS:
@@ -55,7 +55,7 @@ def singles(world: World) -> Iterator[dict[int, tuple[str, type[BaseException]]]
 
 
 @pytest.mark.parametrize("world", SHAPES)
-def test_any_one_fault(world: World) -> None:
+def test_any_one_fault(world: CoordinatorWorld) -> None:
     runs = 0
     for _ in singles(world):
         world.check()
@@ -64,7 +64,7 @@ def test_any_one_fault(world: World) -> None:
 
 
 @pytest.mark.parametrize("world", SHAPES)
-def test_any_two_faults(world: World) -> None:
+def test_any_two_faults(world: CoordinatorWorld) -> None:
     for first in list(singles(world)):
         start = next(iter(first)) + 1
         for number in itertools.count(start):
@@ -77,7 +77,7 @@ def test_any_two_faults(world: World) -> None:
 
 
 @pytest.mark.parametrize("world", SHAPES)
-def test_what_is_in_doubt_is_settled_later_and_rightly(world: World) -> None:
+def test_what_is_in_doubt_is_settled_later_and_rightly(world: CoordinatorWorld) -> None:
     for first in list(singles(world)):
         for number in range(next(iter(first)) + 1, next(iter(first)) + 4):
             world.run(first | {number: ("before", Lost)})
@@ -95,7 +95,7 @@ def test_what_is_in_doubt_is_settled_later_and_rightly(world: World) -> None:
 
 def test_nothing_goes_wrong() -> None:
     for shape in SHAPES:
-        world: World = shape.values[0]  # type: ignore[assignment]
+        world: CoordinatorWorld = shape.values[0]  # type: ignore[assignment]
         world.run({})
         bad = None in world.votes.values()
         assert world.result.outcome is (Outcome.ROLLED_BACK if bad else Outcome.COMMITTED)
@@ -105,7 +105,7 @@ def test_nothing_goes_wrong() -> None:
 
 
 @pytest.mark.parametrize("world", SHAPES)
-def test_the_end_of_a_reader_changes_no_outcome(world: World) -> None:
+def test_the_end_of_a_reader_changes_no_outcome(world: CoordinatorWorld) -> None:
     world.run({})
     outcome, calls = world.result.outcome, list(world.faults.calls)
     ends = [number for number, call in enumerate(calls) if ".reader_" in call]

@@ -9,7 +9,7 @@ from types import FrameType
 
 import pytest
 
-from tests.models.coordinator import Lost, World
+from tests.models.coordinator import CoordinatorWorld, Lost
 from txpool.resources.base import PrepareVote
 from txpool.tm import coordinator, readers
 from txpool.tm.commit_request import Outcome
@@ -18,7 +18,7 @@ from txpool.tm.resolver import Resolver
 
 
 def test_the_decision_is_written_after_the_last_vote_and_before_the_first_commit() -> None:
-    world = World(2)
+    world = CoordinatorWorld(2)
     world.run({})
     calls = world.faults.calls
     assert calls.index("log.record") > max(calls.index("db0.await_prepare"), calls.index("db1.await_prepare"))
@@ -26,7 +26,7 @@ def test_the_decision_is_written_after_the_last_vote_and_before_the_first_commit
 
 
 def test_prepares_and_commits_overlap() -> None:
-    world = World(2)
+    world = CoordinatorWorld(2)
     world.run({})
     calls = world.faults.calls
     assert calls.index("db1.start_prepare") < calls.index("db0.await_prepare")
@@ -34,7 +34,7 @@ def test_prepares_and_commits_overlap() -> None:
 
 
 def test_the_marked_row_is_answered_before_any_prepare_and_its_commit_follows_the_last_vote() -> None:
-    world = World(2, marked=True)
+    world = CoordinatorWorld(2, marked=True)
     world.run({})
     calls = world.faults.calls
     assert calls.index("ledger.mark") < calls.index("db0.start_prepare")
@@ -43,7 +43,7 @@ def test_the_marked_row_is_answered_before_any_prepare_and_its_commit_follows_th
 
 
 def test_a_task_named_for_the_log_gets_a_pointer_before_the_row_and_the_fence_is_read_after_it() -> None:
-    world = World(0, marked=True, adopted=1)
+    world = CoordinatorWorld(0, marked=True, adopted=1)
     world.run({})
     calls = world.faults.calls
     assert calls.index("log.point") < calls.index("ledger.mark") < calls.index("log.is_fenced")
@@ -51,19 +51,19 @@ def test_a_task_named_for_the_log_gets_a_pointer_before_the_row_and_the_fence_is
 
 
 def test_one_branch_commits_in_one_phase_without_the_log() -> None:
-    world = World(1)
+    world = CoordinatorWorld(1)
     world.run({})
     assert world.faults.calls == ["db0.commit_one_phase"]
 
 
 def test_a_single_prepared_branch_gets_a_decision() -> None:
-    for world in (World(0, adopted=1), World(2, votes={0: PrepareVote.READ_ONLY})):
+    for world in (CoordinatorWorld(0, adopted=1), CoordinatorWorld(2, votes={0: PrepareVote.READ_ONLY})):
         world.run({})
         assert "log.record" in world.faults.calls
 
 
 def test_a_lost_reply_to_the_only_commit_is_in_doubt_and_nobody_can_know() -> None:
-    world = World(1)
+    world = CoordinatorWorld(1)
     world.run({0: ("after", Lost)})
     assert world.result.outcome is Outcome.IN_DOUBT
     assert not world.result.resolvable
@@ -72,7 +72,7 @@ def test_a_lost_reply_to_the_only_commit_is_in_doubt_and_nobody_can_know() -> No
 
 def test_a_fenced_coordinator_that_finds_no_decision_says_in_doubt() -> None:
     """Recovery may have met the decision, completed it and forgotten it: rule 15 of the protocol."""
-    world = World(2)
+    world = CoordinatorWorld(2)
     world.run({})
     record = world.faults.calls.index("log.record")
 
@@ -82,7 +82,7 @@ def test_a_fenced_coordinator_that_finds_no_decision_says_in_doubt() -> None:
 
 
 def test_refused_by_the_fence_is_rolled_back() -> None:
-    world = World(2)
+    world = CoordinatorWorld(2)
     world.run({}, fenced_at="db1.await_prepare")
     assert world.result.outcome is Outcome.ROLLED_BACK
     assert {branch.state for branch in world.new} == {"rolled back"}
@@ -91,7 +91,7 @@ def test_refused_by_the_fence_is_rolled_back() -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_log_that_could_not_be_told_of_the_end_is_told_later(when: str) -> None:
     """Without the finished mark nobody ends what is unaccounted for, for as long as this process lives."""
-    world = World(2)
+    world = CoordinatorWorld(2)
     world.run({})
     lost = world.faults.calls.index("db1.await_commit")
     world.run({lost: ("before", Lost), lost + 1: (when, Lost)})
@@ -108,7 +108,7 @@ def test_a_log_that_could_not_be_told_of_the_end_is_told_later(when: str) -> Non
 @pytest.mark.parametrize("branches", [0, 1, 2])
 def test_loose_ends_have_their_mark_however_it_was_committed(branches: int, when: str | None) -> None:
     """In one phase, or with nothing to commit, as well: what a Spark task leaves late waits for it."""
-    world = World(branches, late_branches=True)
+    world = CoordinatorWorld(branches, late_branches=True)
     world.run({})
     assert world.disk.finished == {world.gtrid}
     if when is not None:
@@ -129,7 +129,7 @@ def test_what_watches_the_phases_changes_nothing_of_them(at: str, error: type[Ba
         if phase is Phase[at]:
             raise error
 
-    world = World(2)
+    world = CoordinatorWorld(2)
     world.run({}, watch=watch)
     assert (world.result.outcome, world.result.cause) == (Outcome.COMMITTED, None)
     assert {branch.state for branch in world.new} == {"committed"}
@@ -147,7 +147,7 @@ def test_an_interrupt_before_the_first_line_of_a_phase(step: str) -> None:
             struck.append(step)
             raise KeyboardInterrupt
 
-    world, profiled = World(2, votes={1: None} if step == "_roll_back" else {}), sys.getprofile()
+    world, profiled = CoordinatorWorld(2, votes={1: None} if step == "_roll_back" else {}), sys.getprofile()
     sys.setprofile(strike)
     try:
         world.run({})
@@ -159,7 +159,7 @@ def test_an_interrupt_before_the_first_line_of_a_phase(step: str) -> None:
     assert states == {"committed" if world.result.outcome is Outcome.COMMITTED else "rolled back"}
 
 
-def calls_of_ours(struck_at: int, world: World) -> list[str]:
+def calls_of_ours(struck_at: int, world: CoordinatorWorld) -> list[str]:
     """Run it, with an interrupt at the start of our so manyeth function; the functions that were called."""
     called: list[str] = []
 
@@ -181,7 +181,7 @@ def calls_of_ours(struck_at: int, world: World) -> list[str]:
 @pytest.mark.parametrize("reads", [(), (0,), (0, 1)])
 def test_an_interrupt_before_or_after_the_only_commit_leaves_no_doubt(reads: tuple[int, ...]) -> None:
     """At the start of any function: what was not sent is rolled back, what was answered is as it was answered."""
-    world = World(1 + bool(reads), reads=reads)
+    world = CoordinatorWorld(1 + bool(reads), reads=reads)
     calls = calls_of_ours(0, world)
     first, last = calls.index("_one_phase"), len(calls) - calls[::-1].index("roll_back") - 1
     assert first < last
@@ -199,7 +199,7 @@ def test_an_interrupt_before_or_after_the_only_commit_leaves_no_doubt(reads: tup
 
 @pytest.mark.parametrize("reads", [(2,), (1, 2)])
 def test_readers_end_once_the_others_have_answered_and_overlap(reads: tuple[int, ...]) -> None:
-    world = World(4, reads=reads)
+    world = CoordinatorWorld(4, reads=reads)
     world.run({})
     calls = world.faults.calls
     assert calls.index("db3.await_commit") < calls.index(f"db{reads[0]}.reader_start_commit")
@@ -207,7 +207,7 @@ def test_readers_end_once_the_others_have_answered_and_overlap(reads: tuple[int,
 
 
 def test_the_settler_tells_the_log_what_could_not_be_told() -> None:
-    world = World(2)
+    world = CoordinatorWorld(2)
     world.run({})
     lost = world.faults.calls.index("db1.await_commit")
     world.run({lost: ("before", Lost), lost + 1: ("before", Lost)})

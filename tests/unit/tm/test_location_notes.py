@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.models.coordinator import Lost, World
+from tests.models.coordinator import CoordinatorWorld, Lost
 from txpool.tm.commit_request import Outcome
 
 
 @pytest.mark.parametrize("marked", [False, True])
 def test_33_a_note_is_durable_before_the_first_prepare(marked: bool) -> None:
-    world = World(2, marked=marked)
+    world = CoordinatorWorld(2, marked=marked)
     world.run({})
     calls = world.faults.calls
     assert calls.index("log.note_location") < calls.index("db0.start_prepare")
@@ -24,7 +24,7 @@ def test_33_a_note_is_durable_before_the_first_prepare(marked: bool) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("number", [0, 1])
 def test_33_a_note_that_fails_is_a_vote_to_roll_back(number: int, when: str) -> None:
-    world = World(2)
+    world = CoordinatorWorld(2)
     world.run({number: (when, Lost)})
     assert world.faults.calls[number] == "log.note_location"
     assert world.result.outcome is Outcome.ROLLED_BACK
@@ -35,7 +35,7 @@ def test_33_a_note_that_fails_is_a_vote_to_roll_back(number: int, when: str) -> 
 
 @pytest.mark.parametrize(("branches", "marked"), [(1, False), (0, True), (0, False)])
 def test_33_one_phase_needs_no_note(branches: int, marked: bool) -> None:
-    world = World(branches, marked=marked)
+    world = CoordinatorWorld(branches, marked=marked)
     world.run({})
     assert world.result.outcome is Outcome.COMMITTED
     assert "log.note_location" not in world.faults.calls

@@ -38,7 +38,7 @@ def driver_of(databases: Databases, name: str, **options: Any) -> Driver:
     return make_driver(DataSourceSettings.load(name=name, **settings))
 
 
-class World:
+class BranchDatabase:
     """One database, branches in it, and ways to lose their sessions."""
 
     def __init__(self, databases: Databases, name: str = "one") -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.resources.postgresql.branches import World
+from tests.integration.resources.postgresql.branches import BranchDatabase
 from txpool import failpoints
 
 if TYPE_CHECKING:
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def world(databases: Databases) -> Iterator[World]:
+def world(databases: Databases) -> Iterator[BranchDatabase]:
     databases.execute("one", "create table work (id int primary key deferrable initially deferred)")
-    world = World(databases)
+    world = BranchDatabase(databases)
     yield world
     failpoints.disarm()
     for raw in world.raws:

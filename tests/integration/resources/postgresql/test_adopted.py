@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.integration.resources.postgresql.branches import World, new_xid
+from tests.integration.resources.postgresql.branches import BranchDatabase, new_xid
 from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.deadlines import Deadlines
@@ -19,7 +19,7 @@ from txpool.resources.postgresql.branch import PostgreSQLBranchRecovery
 from txpool.resources.postgresql.driver import PsycopgDriver, RawConnection
 
 
-def adopted(world: World, count: int) -> list[AdoptedBranch]:
+def adopted(world: BranchDatabase, count: int) -> list[AdoptedBranch]:
     channel = PhaseTwoConnection(world.driver)
     records = []
     for number in range(count):
@@ -29,7 +29,7 @@ def adopted(world: World, count: int) -> list[AdoptedBranch]:
 
 
 @pytest.mark.parametrize("verb", ["commit", "rollback"])
-def test_adopted_branches_share_one_connection(world: World, verb: str) -> None:
+def test_adopted_branches_share_one_connection(world: BranchDatabase, verb: str) -> None:
     branches = adopted(world, 5)
     for branch in branches:
         getattr(branch, f"start_{verb}")()
@@ -54,7 +54,7 @@ class _Stalling(PsycopgDriver):
         return raw
 
 
-def test_a_server_that_hangs_is_waited_for_once_whatever_it_holds(world: World) -> None:
+def test_a_server_that_hangs_is_waited_for_once_whatever_it_holds(world: BranchDatabase) -> None:
     driver = _Stalling(world.driver._settings)  # type: ignore[attr-defined]
     driver.opened = []
     channel = PhaseTwoConnection(driver, Deadlines(None, 0.2))
@@ -81,7 +81,7 @@ def test_adopted_branches_do_not_wait_for_ever_for_a_connection() -> None:
         assert branch.await_commit() is BranchOutcome.UNKNOWN
 
 
-def test_adopted_branches_outlive_a_lost_connection(world: World) -> None:
+def test_adopted_branches_outlive_a_lost_connection(world: BranchDatabase) -> None:
     branches = adopted(world, 4)
     for branch in branches:
         branch.start_commit()
@@ -95,7 +95,7 @@ def test_adopted_branches_outlive_a_lost_connection(world: World) -> None:
     assert world.rows() == [0, 1, 2, 3]
 
 
-def test_adopted_branches_of_a_server_that_is_down_are_left_to_recovery(world: World) -> None:
+def test_adopted_branches_of_a_server_that_is_down_are_left_to_recovery(world: BranchDatabase) -> None:
     branches = adopted(world, 3)
     world.databases.server.stop("immediate")
     try:

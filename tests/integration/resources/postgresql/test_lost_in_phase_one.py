@@ -7,13 +7,13 @@ import signal
 import psycopg
 import pytest
 
-from tests.integration.resources.postgresql.branches import SLOW, World
+from tests.integration.resources.postgresql.branches import SLOW, BranchDatabase
 from txpool.errors import OperationalError, TransactionRolledBack
 from txpool.resources.base import BranchOutcome
 from txpool.resources.postgresql.branch import PostgreSQLBranchRecovery
 
 
-def test_session_lost_before_prepare(world: World) -> None:
+def test_session_lost_before_prepare(world: BranchDatabase) -> None:
     branch = world.branch()
     world.kill()
     with pytest.raises(TransactionRolledBack, match=r"voted to roll back .* connection was lost"):
@@ -24,7 +24,7 @@ def test_session_lost_before_prepare(world: World) -> None:
     assert world.rows() == []
 
 
-def test_session_lost_and_nothing_sent(world: World) -> None:
+def test_session_lost_and_nothing_sent(world: BranchDatabase) -> None:
     branch = world.branch()
     world.kill()
     branch.start_rollback()
@@ -32,7 +32,7 @@ def test_session_lost_and_nothing_sent(world: World) -> None:
     assert world.rows() == []
 
 
-def test_answer_to_prepare_lost(world: World) -> None:
+def test_answer_to_prepare_lost(world: BranchDatabase) -> None:
     branch = world.branch()
     branch.start_prepare()
     world.until(world.databases.prepared)
@@ -45,7 +45,7 @@ def test_answer_to_prepare_lost(world: World) -> None:
     assert world.rows() == []
 
 
-def test_prepare_that_appears_late_is_unknown(world: World) -> None:
+def test_prepare_that_appears_late_is_unknown(world: BranchDatabase) -> None:
     world.databases.execute("one", "drop table work")
     world.databases.execute("one", SLOW)
     branch = world.branch()
@@ -60,7 +60,7 @@ def test_prepare_that_appears_late_is_unknown(world: World) -> None:
     assert world.rows() == []
 
 
-def test_session_killed_while_it_prepares_is_told_by_the_transactions_id(world: World) -> None:
+def test_session_killed_while_it_prepares_is_told_by_the_transactions_id(world: BranchDatabase) -> None:
     world.databases.execute("one", "drop table work")
     world.databases.execute("one", SLOW)
     branch = world.branch()
@@ -77,7 +77,7 @@ def test_session_killed_while_it_prepares_is_told_by_the_transactions_id(world: 
     assert world.rows() == []
 
 
-def test_prepare_answered_after_the_rollback_began(world: World) -> None:
+def test_prepare_answered_after_the_rollback_began(world: BranchDatabase) -> None:
     branch = world.branch()
     branch.start_prepare()
     branch.start_rollback()
@@ -86,7 +86,7 @@ def test_prepare_answered_after_the_rollback_began(world: World) -> None:
     assert world.driver.is_clean(world.raw)
 
 
-def test_keyboard_interrupt_while_prepare_is_awaited(world: World) -> None:
+def test_keyboard_interrupt_while_prepare_is_awaited(world: BranchDatabase) -> None:
     world.databases.execute("one", "drop table work")
     world.databases.execute("one", SLOW)
     branch = world.branch()
@@ -105,7 +105,7 @@ def test_keyboard_interrupt_while_prepare_is_awaited(world: World) -> None:
     assert world.driver.is_clean(world.raw)
 
 
-def test_rollback_of_an_interrupted_statement(world: World) -> None:
+def test_rollback_of_an_interrupted_statement(world: BranchDatabase) -> None:
     branch = world.branch()
     world.raw.pgconn.send_query(b"select pg_sleep(600)")
     world.raw.pgconn.flush()

@@ -8,12 +8,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.integration.resources.postgresql.branches import World, new_xid
+from tests.integration.resources.postgresql.branches import BranchDatabase, new_xid
 from txpool.resources.base import BranchOutcome, PrepareVote
 from txpool.resources.postgresql.branch import PostgreSQLBranch, PostgreSQLBranchRecovery
 
 
-def test_session_lost_between_the_phases(world: World) -> None:
+def test_session_lost_between_the_phases(world: BranchDatabase) -> None:
     branch = world.prepared_branch()
     world.kill()
     branch.start_commit()
@@ -23,7 +23,9 @@ def test_session_lost_between_the_phases(world: World) -> None:
 
 
 @pytest.mark.parametrize(("verb", "rows"), [("commit", [1]), ("rollback", [])])
-def test_answer_lost_in_phase_two_is_told_by_the_transactions_id(world: World, verb: str, rows: list[int]) -> None:
+def test_answer_lost_in_phase_two_is_told_by_the_transactions_id(
+    world: BranchDatabase, verb: str, rows: list[int]
+) -> None:
     branch = world.prepared_branch()
     getattr(branch, f"start_{verb}")()
     world.until(lambda: not world.databases.prepared())
@@ -35,7 +37,7 @@ def test_answer_lost_in_phase_two_is_told_by_the_transactions_id(world: World, v
 
 @pytest.mark.parametrize("verb", ["commit", "rollback"])
 @pytest.mark.parametrize("by_hand", ["commit", "rollback"])
-def test_finished_by_hand(world: World, verb: str, by_hand: str) -> None:
+def test_finished_by_hand(world: BranchDatabase, verb: str, by_hand: str) -> None:
     branch = world.prepared_branch()
     with psycopg.connect(world.databases.dsn("one"), autocommit=True) as dba:
         dba.execute(f"{by_hand} prepared '{branch.record.xid.joined}'")
@@ -45,7 +47,7 @@ def test_finished_by_hand(world: World, verb: str, by_hand: str) -> None:
     assert world.rows() == ([1] if by_hand == "commit" else [])
 
 
-def test_cancels_that_come_late_do_not_stop_phase_two(world: World) -> None:
+def test_cancels_that_come_late_do_not_stop_phase_two(world: BranchDatabase) -> None:
     raw = world.driver.connect()
     world.raws.append(raw)
     branches = []
@@ -75,7 +77,7 @@ def test_cancels_that_come_late_do_not_stop_phase_two(world: World) -> None:
     assert world.rows() == list(range(60))
 
 
-def test_server_restarted_while_prepared(world: World) -> None:
+def test_server_restarted_while_prepared(world: BranchDatabase) -> None:
     branch = world.prepared_branch()
     world.databases.server.restart("immediate")
     branch.start_commit()
@@ -83,7 +85,7 @@ def test_server_restarted_while_prepared(world: World) -> None:
     assert world.rows() == [1]
 
 
-def test_server_that_cannot_be_reached_has_not_answered(world: World) -> None:
+def test_server_that_cannot_be_reached_has_not_answered(world: BranchDatabase) -> None:
     branch = world.prepared_branch()
     world.databases.server.stop("immediate")
     try:

@@ -6,15 +6,15 @@ from contextlib import closing
 
 import psycopg
 
-from tests.integration.resources.postgresql.branches import World, driver_of, new_xid
+from tests.integration.resources.postgresql.branches import BranchDatabase, driver_of, new_xid
 from txpool.config.secrets import Secret
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.postgresql.branch import PostgreSQLBranchRecovery
 
 
-def test_recover_lists_ours_and_tells_those_of_other_databases_of_the_server(world: World) -> None:
+def test_recover_lists_ours_and_tells_those_of_other_databases_of_the_server(world: BranchDatabase) -> None:
     world.databases.execute("two", "create table work (id int)")
-    other = World(world.databases, "two")
+    other = BranchDatabase(world.databases, "two")
     here, there = world.prepared_branch(), other.prepared_branch()
     with closing(world.driver.connect()) as stranger:
         stranger.execute("insert into work values (9)")
@@ -34,14 +34,14 @@ def test_recover_lists_ours_and_tells_those_of_other_databases_of_the_server(wor
     other.raw.close()
 
 
-def test_absent_without_evidence_is_lost(world: World) -> None:
+def test_absent_without_evidence_is_lost(world: BranchDatabase) -> None:
     manager = PostgreSQLBranchRecovery("one", world.driver)
     record = BranchRecord(new_xid(), "one")
     assert manager.commit(record) is BranchOutcome.LOST
     assert manager.rollback(record) is BranchOutcome.LOST
 
 
-def test_absent_is_not_believed_on_another_server_or_timeline(world: World) -> None:
+def test_absent_is_not_believed_on_another_server_or_timeline(world: BranchDatabase) -> None:
     branch = world.prepared_branch()
     branch.start_commit()
     assert branch.await_commit() is BranchOutcome.COMMITTED
@@ -56,7 +56,7 @@ def test_absent_is_not_believed_on_another_server_or_timeline(world: World) -> N
     assert manager.commit(BranchRecord(record.xid, "one", record.identity, future)) is BranchOutcome.LOST
 
 
-def test_transaction_that_wrote_nothing_has_every_ending(world: World) -> None:
+def test_transaction_that_wrote_nothing_has_every_ending(world: BranchDatabase) -> None:
     branch = world.prepared_branch("select * from work")
     with psycopg.connect(world.databases.dsn("one"), autocommit=True) as dba:
         dba.execute(f"rollback prepared '{branch.record.xid.joined}'")
@@ -64,7 +64,7 @@ def test_transaction_that_wrote_nothing_has_every_ending(world: World) -> None:
     assert branch.await_commit() is BranchOutcome.COMMITTED
 
 
-def test_role_that_may_not_finish_a_branch_has_not_answered(world: World) -> None:
+def test_role_that_may_not_finish_a_branch_has_not_answered(world: BranchDatabase) -> None:
     world.databases.execute("one", "drop role if exists guest; create role guest login password 'guest'")
     branch = world.prepared_branch()
     guest = driver_of(

@@ -7,18 +7,18 @@ import signal
 import psycopg
 import pytest
 
-from tests.integration.resources.postgresql.branches import SLOW, World
+from tests.integration.resources.postgresql.branches import SLOW, BranchDatabase
 from txpool.errors import OperationalError
 from txpool.resources.base import BranchOutcome
 
 
-def test_one_phase(world: World) -> None:
+def test_one_phase(world: BranchDatabase) -> None:
     branch = world.branch()
     assert branch.commit_one_phase() is BranchOutcome.COMMITTED
     assert world.rows() == [1]
 
 
-def test_one_phase_of_a_failed_transaction(world: World) -> None:
+def test_one_phase_of_a_failed_transaction(world: BranchDatabase) -> None:
     branch = world.branch()
     with pytest.raises(psycopg.errors.UndefinedTable):
         world.raw.execute("select * from nowhere")
@@ -27,21 +27,21 @@ def test_one_phase_of_a_failed_transaction(world: World) -> None:
     assert world.rows() == []
 
 
-def test_one_phase_that_the_database_refuses(world: World) -> None:
+def test_one_phase_that_the_database_refuses(world: BranchDatabase) -> None:
     branch = world.branch("insert into work values (1), (1)")
     assert branch.commit_one_phase() is BranchOutcome.ROLLED_BACK
     assert isinstance(branch.failure, psycopg.errors.UniqueViolation)
     assert world.rows() == []
 
 
-def test_one_phase_over_a_session_that_is_known_to_be_dead(world: World) -> None:
+def test_one_phase_over_a_session_that_is_known_to_be_dead(world: BranchDatabase) -> None:
     branch = world.branch()
     world.kill()
     assert branch.commit_one_phase() is BranchOutcome.ROLLED_BACK
     assert world.rows() == []
 
 
-def test_one_phase_whose_answer_is_lost(world: World) -> None:
+def test_one_phase_whose_answer_is_lost(world: BranchDatabase) -> None:
     world.databases.execute("one", "drop table work")
     world.databases.execute("one", SLOW)
     branch = world.branch()
@@ -65,7 +65,7 @@ def test_one_phase_whose_answer_is_lost(world: World) -> None:
     ],
 )
 def test_one_phase_after_the_users_own_end(
-    world: World, statement: str, answer: BranchOutcome, rows: list[int]
+    world: BranchDatabase, statement: str, answer: BranchOutcome, rows: list[int]
 ) -> None:
     branch = world.branch()
     branch.ended_by_sql(world.driver.ended_by(world.raw, world.raw.execute(statement)) or "")

@@ -7,14 +7,14 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from tests.integration.resources.postgresql.branches import World, new_xid
+from tests.integration.resources.postgresql.branches import BranchDatabase, new_xid
 from txpool import failpoints
 from txpool.errors import IntegrityError, TransactionRolledBack
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote
 from txpool.resources.postgresql.branch import PostgreSQLBranchRecovery
 
 
-def test_failed_transaction_votes_no_where_psycopg_says_yes(world: World) -> None:
+def test_failed_transaction_votes_no_where_psycopg_says_yes(world: BranchDatabase) -> None:
     branch = world.branch()
     with pytest.raises(psycopg.errors.UndefinedTable):
         world.raw.execute("select * from nowhere")
@@ -37,7 +37,7 @@ def test_failed_transaction_votes_no_where_psycopg_says_yes(world: World) -> Non
         assert world.databases.prepared() == []
 
 
-def test_prepare_and_commit(world: World) -> None:
+def test_prepare_and_commit(world: BranchDatabase) -> None:
     branch = world.prepared_branch()
     record = branch.record
     assert record.identity == world.raw.identity
@@ -50,7 +50,7 @@ def test_prepare_and_commit(world: World) -> None:
     assert world.driver.is_clean(world.raw)
 
 
-def test_prepare_and_roll_back(world: World) -> None:
+def test_prepare_and_roll_back(world: BranchDatabase) -> None:
     branch = world.prepared_branch()
     branch.start_rollback()
     assert branch.await_rollback() is BranchOutcome.ROLLED_BACK
@@ -58,7 +58,7 @@ def test_prepare_and_roll_back(world: World) -> None:
     assert world.databases.prepared() == []
 
 
-def test_branch_is_idle_until_something_is_executed(world: World) -> None:
+def test_branch_is_idle_until_something_is_executed(world: BranchDatabase) -> None:
     branch = world.branch(None)
     assert branch.idle
     world.raw.execute("select 1")
@@ -71,7 +71,7 @@ def test_branch_is_idle_until_something_is_executed(world: World) -> None:
     [("commit", BranchOutcome.COMMITTED, [1]), ("rollback", BranchOutcome.ROLLED_BACK, [])],
 )
 def test_users_own_end_of_the_transaction_is_a_no(
-    world: World, statement: str, answer: BranchOutcome, rows: list[int]
+    world: BranchDatabase, statement: str, answer: BranchOutcome, rows: list[int]
 ) -> None:
     branch = world.branch()
     ended = world.driver.ended_by(world.raw, world.raw.execute(statement))
@@ -87,7 +87,7 @@ def test_users_own_end_of_the_transaction_is_a_no(
     assert world.databases.prepared() == []
 
 
-def test_transaction_that_ended_unseen_is_a_no(world: World) -> None:
+def test_transaction_that_ended_unseen_is_a_no(world: BranchDatabase) -> None:
     branch = world.branch()
     world.raw.execute("commit")
     with pytest.raises(TransactionRolledBack):
@@ -95,7 +95,7 @@ def test_transaction_that_ended_unseen_is_a_no(world: World) -> None:
     assert world.databases.prepared() == []
 
 
-def test_deferred_constraint_is_a_no_at_prepare(world: World) -> None:
+def test_deferred_constraint_is_a_no_at_prepare(world: BranchDatabase) -> None:
     branch = world.branch("insert into work values (1), (1)")
     branch.start_prepare()
     with pytest.raises(psycopg.errors.UniqueViolation) as caught:
@@ -108,7 +108,7 @@ def test_deferred_constraint_is_a_no_at_prepare(world: World) -> None:
     assert world.driver.is_clean(world.raw)
 
 
-def test_no_slot_left_is_a_no_and_the_manager_frees_the_slots(world: World) -> None:
+def test_no_slot_left_is_a_no_and_the_manager_frees_the_slots(world: BranchDatabase) -> None:
     ((slots,),) = world.databases.rows("one", "select current_setting('max_prepared_transactions')::int")
     holder = world.branch(None)
     for number in range(slots):
@@ -131,9 +131,9 @@ def test_no_slot_left_is_a_no_and_the_manager_frees_the_slots(world: World) -> N
     assert world.rows() == []
 
 
-def test_both_databases_work_before_any_answer_is_read(world: World) -> None:
+def test_both_databases_work_before_any_answer_is_read(world: BranchDatabase) -> None:
     world.databases.execute("two", "create table work (id int)")
-    other = World(world.databases, "two")
+    other = BranchDatabase(world.databases, "two")
     branches = [world.branch(), other.branch()]
     for branch in branches:
         branch.start_prepare()
@@ -148,7 +148,7 @@ def test_both_databases_work_before_any_answer_is_read(world: World) -> None:
     other.raw.close()
 
 
-def test_failpoints_strike_after_the_message_was_sent(world: World) -> None:
+def test_failpoints_strike_after_the_message_was_sent(world: BranchDatabase) -> None:
     branch = world.branch()
     with failpoints.arming("branch.prepare-sent"), pytest.raises(failpoints.Failpoint):
         branch.start_prepare()

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from tests.integration.tm.scope.reports import Reports
-from tests.integration.tm.scope.table import World
+from tests.integration.tm.scope.table import OneDatasource
 from txpool.datasource import DataSource
 from txpool.resources.xids import Xids
 from txpool.tm.manager import configure, current, rollback
@@ -35,18 +35,18 @@ def reports(caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest) ->
 
 
 @pytest.fixture(params=["psycopg", "sqlite3"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OneDatasource]:
     options: dict[str, Any]
     if request.param == "psycopg":
         databases: Databases = request.getfixturevalue("databases")
         options = {"mode": "xa", "url": databases.url("one"), "password": databases.server.password}
-        world = World(
+        world = OneDatasource(
             options | {"name": "one", "driver": request.param},
             lambda: psycopg.connect(databases.dsn("one"), autocommit=True),
         )
     else:
         options = {"mode": "cmr", "url": f"sqlite:///{tmp_path}/one.db", "driver_timeout": 1}
-        world = World(
+        world = OneDatasource(
             options | {"name": "one", "driver": request.param},
             lambda: sqlite3.connect(tmp_path / "one.db", isolation_level=None),
         )
@@ -59,6 +59,6 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture
-def strict(world: World) -> DataSource:
+def strict(world: OneDatasource) -> DataSource:
     """The same, with transaction.required = strict."""
     return world.open(transaction_required="strict")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from tests.integration.tm.scope.table import World
+from tests.integration.tm.scope.table import OneDatasource
 from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
@@ -16,18 +16,18 @@ TABLES = {"psycopg": "txpool_spark.writes", "sqlite3": "txpool_spark_writes"}
 ID = "invoice-42"
 
 
-def insert(world: World, number: int) -> None:
+def insert(world: OneDatasource, number: int) -> None:
     world.insert(world.datasource.connect(), number)
 
 
-def run(world: World, number: int, name: str = ID, **options: Any) -> str:
+def run(world: OneDatasource, number: int, name: str = ID, **options: Any) -> str:
     """One run of the work; the transaction's name."""
     with transaction(transaction_id=name, record_in=world.datasource, **options) as tx:
         insert(world, number)
     return tx.gtrid
 
 
-def records(world: World) -> list[tuple[Any, ...]]:
+def records(world: OneDatasource) -> list[tuple[Any, ...]]:
     with closing(world.bare()) as raw:
         return raw.execute(  # type: ignore[no-any-return]
             f"select transaction_id, target, gtrid, mode, plan from {TABLES[world.options['driver']]} order by gtrid"

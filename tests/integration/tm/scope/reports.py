@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.integration.tm.scope.table import World
+from tests.integration.tm.scope.table import OneDatasource
 from txpool.tm.scope import transaction
 
 
@@ -45,7 +45,7 @@ class Reports:
         return text
 
 
-def rolled_back(world: World) -> None:
+def rolled_back(world: OneDatasource) -> None:
     """All that was held is free: the place in the pool, and the lock on the row."""
     until(lambda: world.datasource.statistics().taken == 0)
     assert world.read() == []

@@ -9,7 +9,7 @@ from typing import Any
 from txpool.datasource import DataSource
 
 
-class World:
+class OneDatasource:
     """One datasource, and its table as a bare driver connection sees it."""
 
     def __init__(self, options: dict[str, Any], bare: Callable[[], Any]) -> None:

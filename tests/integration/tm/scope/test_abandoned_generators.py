@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.integration.tm.scope.reports import Reports, in_a_thread, rolled_back
-from tests.integration.tm.scope.table import World
+from tests.integration.tm.scope.table import OneDatasource
 from txpool.tm.manager import current, make_ambient
 from txpool.tm.scope import transaction, transactional
 
@@ -23,7 +23,7 @@ def pause() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("where", ["here", "in another thread", "in another context"])
-def test_a_generator_is_abandoned(world: World, reports: Reports, where: str) -> None:
+def test_a_generator_is_abandoned(world: OneDatasource, reports: Reports, where: str) -> None:
     def work() -> Iterator[None]:
         with transaction():  # here
             world.insert(world.datasource.connect(), 1)
@@ -44,7 +44,7 @@ def test_a_generator_is_abandoned(world: World, reports: Reports, where: str) ->
     reports.one("here")
 
 
-def test_an_exception_in_a_generator_s_loop(world: World, reports: Reports) -> None:
+def test_an_exception_in_a_generator_s_loop(world: OneDatasource, reports: Reports) -> None:
     def work() -> Iterator[None]:
         with transaction():  # here
             world.insert(world.datasource.connect(), 1)
@@ -60,7 +60,7 @@ def test_an_exception_in_a_generator_s_loop(world: World, reports: Reports) -> N
     reports.one("here")
 
 
-def test_a_coroutine_that_was_never_finished(world: World, reports: Reports) -> None:
+def test_a_coroutine_that_was_never_finished(world: OneDatasource, reports: Reports) -> None:
     async def work() -> None:
         with transaction():  # here
             world.insert(world.datasource.connect(), 1)
@@ -71,7 +71,7 @@ def test_a_coroutine_that_was_never_finished(world: World, reports: Reports) -> 
     reports.one("here")
 
 
-def test_a_task_that_was_never_finished(world: World, reports: Reports) -> None:
+def test_a_task_that_was_never_finished(world: OneDatasource, reports: Reports) -> None:
     """The collector finds the coroutine, its context and the transaction together."""
 
     @transactional  # here
@@ -93,7 +93,9 @@ def test_a_task_that_was_never_finished(world: World, reports: Reports) -> None:
 
 
 @pytest.mark.parametrize("propagation", ["requires_new", "not_supported"])
-def test_a_decorated_coroutine_that_was_never_finished(world: World, reports: Reports, propagation: Any) -> None:
+def test_a_decorated_coroutine_that_was_never_finished(
+    world: OneDatasource, reports: Reports, propagation: Any
+) -> None:
     @transactional(propagation)  # here
     async def work() -> None:
         if current() is not None:

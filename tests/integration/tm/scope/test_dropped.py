@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.tm.scope.reports import Reports, in_a_thread, rolled_back, until
-from tests.integration.tm.scope.table import World
+from tests.integration.tm.scope.table import OneDatasource
 from txpool.errors import Error, InterfaceError, ProgrammingError
 from txpool.tm.lifetime import TransactionScoped
 from txpool.tm.manager import begin, commit, configure, get_manager, make_ambient, suspend
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 on_postgresql = pytest.mark.parametrize("world", ["psycopg"], indirect=True)
 
 
-def test_the_thread_that_began_it_has_ended(world: World, reports: Reports) -> None:
+def test_the_thread_that_began_it_has_ended(world: OneDatasource, reports: Reports) -> None:
     def work() -> None:
         begin()  # here
         world.insert(world.datasource.connect(), 1)
@@ -43,7 +43,7 @@ def test_the_thread_that_began_it_has_ended(world: World, reports: Reports) -> N
     assert text.endswith("It holds a connection of one")
 
 
-def test_a_lost_reference(world: World, reports: Reports) -> None:
+def test_a_lost_reference(world: OneDatasource, reports: Reports) -> None:
     tx: Transaction | None = begin()  # here
     ended: list[Status] = []
     tx.after_completion(ended.append)  # type: ignore[union-attr]
@@ -59,7 +59,7 @@ def test_a_lost_reference(world: World, reports: Reports) -> None:
         connection.cursor()
 
 
-def test_what_lives_as_long_as_it_does_not_keep_it(world: World, reports: Reports) -> None:
+def test_what_lives_as_long_as_it_does_not_keep_it(world: OneDatasource, reports: Reports) -> None:
     closed: list[list[int]] = []
     basket: TransactionScoped[list[int]] = TransactionScoped(list, closed.append)
     gc.disable()
@@ -83,7 +83,7 @@ class Cycle:
         self.itself = self
 
 
-def test_it_is_found_by_the_collector(world: World, reports: Reports) -> None:
+def test_it_is_found_by_the_collector(world: OneDatasource, reports: Reports) -> None:
     tx = begin()  # here
     connection = world.datasource.connect()
     cursor = connection.cursor()
@@ -99,7 +99,7 @@ def test_it_is_found_by_the_collector(world: World, reports: Reports) -> None:
     assert world.datasource.statistics().lost == 0
 
 
-def test_an_exit_stack_is_not_where_it_was_begun(world: World, reports: Reports) -> None:
+def test_an_exit_stack_is_not_where_it_was_begun(world: OneDatasource, reports: Reports) -> None:
     def work() -> None:
         stack = ExitStack()
         stack.enter_context(transaction())  # here
@@ -111,7 +111,7 @@ def test_an_exit_stack_is_not_where_it_was_begun(world: World, reports: Reports)
     reports.one("here")
 
 
-def test_a_finaliser_does_not_wait(world: World, reports: Reports) -> None:
+def test_a_finaliser_does_not_wait(world: OneDatasource, reports: Reports) -> None:
     """Whatever the collector strikes in: the connection is busy, and the pool's lock is held by the very thread."""
     begin()  # here
     connection = world.datasource.connect()
@@ -144,7 +144,7 @@ def test_a_finaliser_does_not_wait(world: World, reports: Reports) -> None:
     reports.one("here")
 
 
-def test_a_handle_that_outlives_it_can_do_nothing(world: World) -> None:
+def test_a_handle_that_outlives_it_can_do_nothing(world: OneDatasource) -> None:
     lost = [begin()]
     connection = world.datasource.connect()
     world.insert(connection, 1)
@@ -165,7 +165,7 @@ def test_a_handle_that_outlives_it_can_do_nothing(world: World) -> None:
     rolled_back(world)
 
 
-def test_a_forked_child_does_nothing(world: World, reports: Reports) -> None:
+def test_a_forked_child_does_nothing(world: OneDatasource, reports: Reports) -> None:
     def work() -> Iterator[None]:
         with transaction():
             yield
@@ -189,7 +189,7 @@ def test_a_forked_child_does_nothing(world: World, reports: Reports) -> None:
 
 
 @on_postgresql
-def test_prepared_branches_of_tasks_roll_back(world: World, databases: Databases, reports: Reports) -> None:
+def test_prepared_branches_of_tasks_roll_back(world: OneDatasource, databases: Databases, reports: Reports) -> None:
     tx = begin()  # here
     suspend()
     task = Subordinate(tx.gtrid, write=1, partition=0, attempt=0)
@@ -206,7 +206,7 @@ def test_prepared_branches_of_tasks_roll_back(world: World, databases: Databases
     rolled_back(world)
 
 
-def test_a_task_s_part_is_dropped(world: World) -> None:
+def test_a_task_s_part_is_dropped(world: OneDatasource) -> None:
     if world.datasource.mode != "xa":
         return
     task: Any = Subordinate("txp1:driver:abcdefghijkl:1", write=1, partition=0, attempt=0)
@@ -217,7 +217,7 @@ def test_a_task_s_part_is_dropped(world: World) -> None:
     rolled_back(world)
 
 
-def test_one_that_is_open_for_long_is_reported_once_and_goes_on(world: World, reports: Reports) -> None:
+def test_one_that_is_open_for_long_is_reported_once_and_goes_on(world: OneDatasource, reports: Reports) -> None:
     manager = configure(node_name="tests", log_url="memory:", transaction_leak_threshold="1s")
     with closing(manager):
         with transaction():  # here
@@ -238,7 +238,7 @@ def test_it_is_off_by_default() -> None:
     assert get_manager().settings.transaction_leak_threshold is None
 
 
-def test_the_end_of_the_program_waits_for_it_and_tells_once(world: World) -> None:
+def test_the_end_of_the_program_waits_for_it_and_tells_once(world: OneDatasource) -> None:
     options = {key: str(value) for key, value in world.options.items()}
     source = f"""
         import threading, txpool
@@ -268,7 +268,7 @@ def unit_of_work() -> Iterator[Transaction]:
         yield tx
 
 
-def test_a_block_that_is_left_by_its_own_means_is_no_drop(world: World, reports: Reports) -> None:
+def test_a_block_that_is_left_by_its_own_means_is_no_drop(world: OneDatasource, reports: Reports) -> None:
     with pytest.raises(ZeroDivisionError), unit_of_work() as tx:
         raise ZeroDivisionError
     assert tx.status is Status.ROLLED_BACK

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.tm.scope.table import World
+from tests.integration.tm.scope.table import OneDatasource
 from txpool.datasource import DataSource
 from txpool.errors import PoolClosed, ProgrammingError, TransactionError, TransactionRolledBack, TransactionTimeout
 from txpool.resources.xids import Xids
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.conftest import Databases
 
 
-def test_commit_and_rollback_on_it(world: World) -> None:
+def test_commit_and_rollback_on_it(world: OneDatasource) -> None:
     with transaction():
         connection = world.datasource.connect()
         world.insert(connection, 1)
@@ -31,7 +31,7 @@ def test_commit_and_rollback_on_it(world: World) -> None:
     assert world.read() == [1, 2]
 
 
-def test_autocommit_on_it(world: World) -> None:
+def test_autocommit_on_it(world: OneDatasource) -> None:
     name, on, off = (
         ("autocommit", True, False) if world.datasource.driver == "psycopg" else ("isolation_level", None, "")
     )
@@ -59,7 +59,7 @@ def test_autocommit_on_it(world: World) -> None:
 
 
 @pytest.mark.parametrize("command", ["commit", "rollback"])
-def test_the_users_own_sql_ends_it(world: World, command: str) -> None:
+def test_the_users_own_sql_ends_it(world: OneDatasource, command: str) -> None:
     with pytest.raises(TransactionError) as caught, transaction():
         connection = world.datasource.connect()
         world.insert(connection, 1)
@@ -72,7 +72,7 @@ def test_the_users_own_sql_ends_it(world: World, command: str) -> None:
     assert world.read() == ([1] if command == "commit" else [])
 
 
-def test_a_failure_of_the_first_statement_ends_nothing(world: World) -> None:
+def test_a_failure_of_the_first_statement_ends_nothing(world: OneDatasource) -> None:
     with transaction():
         connection = world.datasource.connect()
         cursor = connection.cursor()
@@ -83,7 +83,7 @@ def test_a_failure_of_the_first_statement_ends_nothing(world: World) -> None:
     assert world.read() == [1]
 
 
-def test_it_timed_out(world: World) -> None:
+def test_it_timed_out(world: OneDatasource) -> None:
     before = world.datasource.connect()
     expired = threading.Event()
     with pytest.raises(TransactionTimeout), transaction(timeout=0.05) as tx:
@@ -98,7 +98,7 @@ def test_it_timed_out(world: World) -> None:
     before.close()
 
 
-def test_it_is_rollback_only(world: World) -> None:
+def test_it_is_rollback_only(world: OneDatasource) -> None:
     before = world.datasource.connect()
     with pytest.raises(TransactionRolledBack), transaction() as tx:
         connection = world.datasource.connect()
@@ -111,7 +111,7 @@ def test_it_is_rollback_only(world: World) -> None:
     before.close()
 
 
-def test_the_pool_is_closed_meanwhile(world: World) -> None:
+def test_the_pool_is_closed_meanwhile(world: OneDatasource) -> None:
     idle = world.datasource.connect()
     with transaction():
         connection = world.datasource.connect()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.tm.scope.table import World
+from tests.integration.tm.scope.table import OneDatasource
 from txpool.errors import ProgrammingError, TransactionRolledBack
 from txpool.tm.scope import transaction
 
@@ -75,7 +75,7 @@ def collect_inside(name: str) -> None:
 
 @pytest.mark.parametrize("mode", ["refuse", "join"])
 @pytest.mark.parametrize("place", ["open_enlistment", "enlist", "enter", "start"])
-def test_an_idle_handle_is_abandoned(world: World, mode: str, place: str) -> None:
+def test_an_idle_handle_is_abandoned(world: OneDatasource, mode: str, place: str) -> None:
     datasource = world.open(managed_commit=mode)
 
     def work() -> None:
@@ -93,7 +93,7 @@ def test_an_idle_handle_is_abandoned(world: World, mode: str, place: str) -> Non
 
 
 @pytest.mark.parametrize("mode", ["refuse", "join"])
-def test_an_idle_handle_brings_nothing_into_a_transaction(world: World, mode: str) -> None:
+def test_an_idle_handle_brings_nothing_into_a_transaction(world: OneDatasource, mode: str) -> None:
     datasource = world.open(managed_commit=mode)
     idle = datasource.connect()
     detached = datasource.connect()
@@ -115,7 +115,7 @@ def test_an_idle_handle_brings_nothing_into_a_transaction(world: World, mode: st
     assert world.read() == [1]
 
 
-def test_a_handle_that_is_enlisted_is_closed_while_another_thread_works(world: World) -> None:
+def test_a_handle_that_is_enlisted_is_closed_while_another_thread_works(world: OneDatasource) -> None:
     """A finaliser strikes in any thread: it must not wait for the statement of another."""
     datasource = world.open(managed_commit="join")
     with transaction():
@@ -133,7 +133,7 @@ def test_a_handle_that_is_enlisted_is_closed_while_another_thread_works(world: W
     assert world.read() == [1]
 
 
-def test_a_handle_with_work_is_abandoned_inside_a_statement(world: World) -> None:
+def test_a_handle_with_work_is_abandoned_inside_a_statement(world: OneDatasource) -> None:
     """Its work cannot be undone alone, below another's: as always then, the whole transaction rolls back."""
     datasource = world.open(managed_commit="join")
     kept: list[Any] = []

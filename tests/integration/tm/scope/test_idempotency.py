@@ -13,7 +13,7 @@ import pytest
 
 import txpool
 from tests.integration.tm.scope.idempotent_work import ID, insert, records, run
-from tests.integration.tm.scope.table import World
+from tests.integration.tm.scope.table import OneDatasource
 from txpool import AlreadyDone, ProgrammingError, Status, TransactionRolledBack
 from txpool.resources.xids import Xids
 from txpool.tm.manager import current, observers
@@ -26,7 +26,7 @@ on_postgresql = pytest.mark.parametrize("world", ["psycopg"], indirect=True)
 on_sqlite = pytest.mark.parametrize("world", ["sqlite3"], indirect=True)
 
 
-def test_a_rerun_is_told_before_the_body(world: World) -> None:
+def test_a_rerun_is_told_before_the_body(world: OneDatasource) -> None:
     """And a rollback, or an exception, takes the name back with all else."""
     with (
         pytest.raises(LookupError),
@@ -52,7 +52,7 @@ def test_a_rerun_is_told_before_the_body(world: World) -> None:
 
 
 @pytest.mark.parametrize("mode", ["cmr", "last-resource", "local"])
-def test_every_way_to_take_part(world: World, mode: str) -> None:
+def test_every_way_to_take_part(world: OneDatasource, mode: str) -> None:
     datasource = world.open(mode=mode)
     if mode == "cmr" and world.options["driver"] == "psycopg":
         Xids("one", datasource.driver_adapter).create()
@@ -66,7 +66,7 @@ def test_every_way_to_take_part(world: World, mode: str) -> None:
 
 
 @on_postgresql
-def test_the_record_is_one_with_what_is_elsewhere(world: World, databases: Databases) -> None:
+def test_the_record_is_one_with_what_is_elsewhere(world: OneDatasource, databases: Databases) -> None:
     databases.execute("two", "create table t (n integer)")
     second = world.open(name="two", url=databases.url("two"))
 
@@ -86,7 +86,7 @@ def test_the_record_is_one_with_what_is_elsewhere(world: World, databases: Datab
     assert databases.prepared() == []
 
 
-def test_a_nested_block_is_a_part_of_the_whole(world: World) -> None:
+def test_a_nested_block_is_a_part_of_the_whole(world: OneDatasource) -> None:
     """AlreadyDone dooms nobody, and leaves the session as it was; the record goes with the outer one."""
     with pytest.raises(LookupError), transaction():
         run(world, 1)
@@ -105,7 +105,7 @@ def test_a_nested_block_is_a_part_of_the_whole(world: World) -> None:
     assert world.read() == [2, 3, 5, 6]
 
 
-def test_a_decorated_function(world: World) -> None:
+def test_a_decorated_function(world: OneDatasource) -> None:
     @transactional(transaction_id=lambda number, **_: f"invoice-{number}", record_in=world.datasource)
     def pay(number: int, **_: Any) -> int:
         insert(world, number)
@@ -132,7 +132,7 @@ def test_a_decorated_function(world: World) -> None:
     assert world.read() == [1, 2]
 
 
-def test_a_method_and_a_coroutine_function(world: World) -> None:
+def test_a_method_and_a_coroutine_function(world: OneDatasource) -> None:
     class Till:
         @transactional(transaction_id=lambda _, number: f"invoice-{number}", record_in=world.datasource)
         async def pay(self, number: int) -> None:
@@ -145,7 +145,7 @@ def test_a_method_and_a_coroutine_function(world: World) -> None:
 
 
 @on_sqlite
-def test_attempts_of_a_claim_that_found_the_file_busy(world: World) -> None:
+def test_attempts_of_a_claim_that_found_the_file_busy(world: OneDatasource) -> None:
     datasource = world.open(driver_timeout=0.01)
     tried: list[int] = []
     with closing(world.bare()) as other:
@@ -191,7 +191,7 @@ def observing(seen: list[Status], first: Callable[[], object]) -> Iterator[None]
 
 @on_postgresql
 @pytest.mark.parametrize("branches", [1, 2])
-def test_attempts_after_a_conflict_at_the_end(world: World, databases: Databases, branches: int) -> None:
+def test_attempts_after_a_conflict_at_the_end(world: OneDatasource, databases: Databases, branches: int) -> None:
     databases.execute("two", "create table t (n integer)")
     second = world.open(name="two", url=databases.url("two"))
     tries: list[str] = []

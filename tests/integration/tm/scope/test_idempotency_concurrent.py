@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.tm.scope.idempotent_work import ID, hold, insert, records, run, waits
 from tests.integration.tm.scope.reports import until
-from tests.integration.tm.scope.table import World
+from tests.integration.tm.scope.table import OneDatasource
 from txpool import AlreadyDone, OperationalError, Status, TransactionRolledBack, TransactionTimeout, idempotency
 from txpool.resources.postgresql.trust import relation_faults
 from txpool.tm.scope import transaction
@@ -27,7 +27,7 @@ on_postgresql = pytest.mark.parametrize("world", ["psycopg"], indirect=True)
 @on_postgresql
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
 @pytest.mark.parametrize("commits", [True, False])
-def test_of_two_at_a_time_one_waits(world: World, databases: Databases, isolation: str, commits: bool) -> None:
+def test_of_two_at_a_time_one_waits(world: OneDatasource, databases: Databases, isolation: str, commits: bool) -> None:
     databases.execute("one", f"alter database one set default_transaction_isolation = '{isolation}'")  # type: ignore[arg-type]
     run(world, 0, "another")  # the table is there
     outcome: list[object] = []
@@ -54,7 +54,7 @@ def test_of_two_at_a_time_one_waits(world: World, databases: Databases, isolatio
 
 
 @on_postgresql
-def test_many_at_once_where_nothing_was_recorded_before(world: World) -> None:
+def test_many_at_once_where_nothing_was_recorded_before(world: OneDatasource) -> None:
     """Each of them makes the schema and the table; and none needs a second connection of the pool for that."""
     datasource = world.open(pool_max_size=4, pool_max_wait=5)
     start = threading.Barrier(4)
@@ -97,7 +97,7 @@ def test_a_table_that_is_made_while_somebody_looks_at_it_is_looked_at_again(data
 
 
 @on_postgresql
-def test_an_older_snapshot_lets_nobody_through(world: World, databases: Databases) -> None:
+def test_an_older_snapshot_lets_nobody_through(world: OneDatasource, databases: Databases) -> None:
     """It does not see the record, and its key is taken: what others see is told, and the outer one goes on."""
     run(world, 0, "another")
     with transaction():
@@ -112,7 +112,7 @@ def test_an_older_snapshot_lets_nobody_through(world: World, databases: Database
 
 
 @on_postgresql
-def test_who_waits_is_told_and_may_go_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_is_told_and_may_go_on(world: OneDatasource, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotency, "_PATIENCE", (50, 100))
     with closing(world.bare()) as other, transaction() as tx:
         run(world, 1, "another")
@@ -131,7 +131,9 @@ def test_who_waits_is_told_and_may_go_on(world: World, monkeypatch: pytest.Monke
 
 
 @on_postgresql
-def test_no_run_is_blamed_where_somebody_has_locked_the_records(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_run_is_blamed_where_somebody_has_locked_the_records(
+    world: OneDatasource, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(idempotency, "_PATIENCE", (50, 100))
     run(world, 1, "another")
     with closing(world.bare()) as other:
@@ -143,7 +145,7 @@ def test_no_run_is_blamed_where_somebody_has_locked_the_records(world: World, mo
 
 
 @on_postgresql
-def test_the_wait_ends_with_the_transactions_time(world: World) -> None:
+def test_the_wait_ends_with_the_transactions_time(world: OneDatasource) -> None:
     run(world, 1, "another")
     with closing(world.bare()) as other:
         hold(other)
@@ -153,7 +155,7 @@ def test_the_wait_ends_with_the_transactions_time(world: World) -> None:
 
 
 @on_postgresql
-def test_an_interrupted_claim_dooms_the_outer_transaction(world: World, databases: Databases) -> None:
+def test_an_interrupted_claim_dooms_the_outer_transaction(world: OneDatasource, databases: Databases) -> None:
     """The name may be taken by then, and nothing was done under it."""
     run(world, 1, "another")
     main = threading.get_ident()
@@ -173,7 +175,9 @@ def test_an_interrupted_claim_dooms_the_outer_transaction(world: World, database
     assert world.read() == [1]
 
 
-def test_an_interrupt_once_the_name_is_taken_dooms_it_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_once_the_name_is_taken_dooms_it_too(
+    world: OneDatasource, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def strike(*_: object, **__: object) -> NoReturn:
         raise KeyboardInterrupt
 

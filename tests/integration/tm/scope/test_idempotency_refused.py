@@ -9,7 +9,7 @@ import pytest
 
 import txpool
 from tests.integration.tm.scope.idempotent_work import ID, run
-from tests.integration.tm.scope.table import World
+from tests.integration.tm.scope.table import OneDatasource
 from txpool import AlreadyDone, OperationalError, ProgrammingError
 from txpool.datasource import DataSource
 from txpool.tm.manager import current
@@ -23,7 +23,7 @@ on_postgresql = pytest.mark.parametrize("world", ["psycopg"], indirect=True)
 
 
 @on_postgresql
-def test_where_nothing_can_be_recorded(world: World, databases: Databases) -> None:
+def test_where_nothing_can_be_recorded(world: OneDatasource, databases: Databases) -> None:
     """The error says so, nothing is done, and the outer transaction goes on."""
     run(world, 1, "another")
     with transaction():
@@ -92,7 +92,7 @@ def test_what_is_no_id(options: dict[str, Any], message: str) -> None:
     assert current() is None
 
 
-def test_what_is_no_place_and_no_propagation(world: World) -> None:
+def test_what_is_no_place_and_no_propagation(world: OneDatasource) -> None:
     with pytest.raises(txpool.ConfigurationError, match="nowhere"):
         transaction(transaction_id=ID, record_in="nowhere")
     with pytest.raises(ProgrammingError, match="a transaction_id has no use with 'supports'"):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.integration.tm.scope.table import World
+from tests.integration.tm.scope.table import OneDatasource
 from txpool.errors import ProgrammingError
 from txpool.tm.manager import current
 from txpool.tm.scope import transaction
@@ -17,7 +17,7 @@ from txpool.tm.scope import transaction
 _ELSEWHERE = "is left in another thread or context than it was entered in .*: what was done within it was rolled back"
 
 
-def test_a_generator_that_goes_on_in_another_thread(world: World) -> None:
+def test_a_generator_that_goes_on_in_another_thread(world: OneDatasource) -> None:
     def work() -> Iterator[None]:
         with transaction():
             world.insert(world.datasource.connect(), 1)
@@ -46,7 +46,7 @@ def test_a_generator_that_goes_on_in_another_thread(world: World) -> None:
     assert world.read() == [2]
 
 
-def test_a_dependency_whose_halves_run_in_copied_contexts(world: World) -> None:
+def test_a_dependency_whose_halves_run_in_copied_contexts(world: OneDatasource) -> None:
     """As web frameworks do with a synchronous one that yields."""
 
     @contextmanager

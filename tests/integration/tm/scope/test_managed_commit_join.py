@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from tests.integration.tm.scope.table import World
+from tests.integration.tm.scope.table import OneDatasource
 from txpool.datasource import DataSource
 from txpool.errors import InterfaceError, ProgrammingError, TransactionRolledBack
 from txpool.tm.scope import transaction
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def join(world: World) -> DataSource:
+def join(world: OneDatasource) -> DataSource:
     return world.open(managed_commit="join")
 
 
-def test_a_handle_keeps_and_undoes_what_it_did(world: World, join: DataSource) -> None:
+def test_a_handle_keeps_and_undoes_what_it_did(world: OneDatasource, join: DataSource) -> None:
     with transaction():
         connection = join.connect()
         connection.rollback()
@@ -42,7 +42,7 @@ def test_a_handle_keeps_and_undoes_what_it_did(world: World, join: DataSource) -
     connection.close()
 
 
-def test_what_a_handle_kept_goes_with_the_transaction(world: World, join: DataSource) -> None:
+def test_what_a_handle_kept_goes_with_the_transaction(world: OneDatasource, join: DataSource) -> None:
     with pytest.raises(ZeroDivisionError), transaction():
         connection = join.connect()
         world.insert(connection, 1)
@@ -51,7 +51,7 @@ def test_what_a_handle_kept_goes_with_the_transaction(world: World, join: DataSo
     assert world.read() == []
 
 
-def test_two_handles_one_after_another(world: World, join: DataSource) -> None:
+def test_two_handles_one_after_another(world: OneDatasource, join: DataSource) -> None:
     with transaction():
         first, second = join.connect(), join.connect()
         world.insert(first, 1)
@@ -65,7 +65,7 @@ def test_two_handles_one_after_another(world: World, join: DataSource) -> None:
     assert world.read() == [1, 4]
 
 
-def test_two_handles_nested(world: World, join: DataSource) -> None:
+def test_two_handles_nested(world: OneDatasource, join: DataSource) -> None:
     with transaction():
         first, second = join.connect(), join.connect()
         world.insert(first, 1)
@@ -79,7 +79,7 @@ def test_two_handles_nested(world: World, join: DataSource) -> None:
     assert world.read() == [1, 3]
 
 
-def test_a_commit_below_the_top_is_released_later(world: World, join: DataSource) -> None:
+def test_a_commit_below_the_top_is_released_later(world: OneDatasource, join: DataSource) -> None:
     with transaction():
         first, second = join.connect(), join.connect()
         world.insert(first, 1)
@@ -91,7 +91,7 @@ def test_a_commit_below_the_top_is_released_later(world: World, join: DataSource
     assert world.read() == [1]
 
 
-def test_a_rollback_that_would_undo_anothers_work(world: World, join: DataSource) -> None:
+def test_a_rollback_that_would_undo_anothers_work(world: OneDatasource, join: DataSource) -> None:
     with pytest.raises(TransactionRolledBack, match="what another has done since"), transaction():
         first, second = join.connect(), join.connect()
         world.insert(first, 1)
@@ -124,7 +124,7 @@ def test_another_that_came_too_late_overlays_nothing(databases: Databases) -> No
     assert databases.rows("one", "select n from t") == [(2,)]
 
 
-def test_rollback_after_its_transaction(world: World, join: DataSource) -> None:
+def test_rollback_after_its_transaction(world: OneDatasource, join: DataSource) -> None:
     with transaction():
         connection = join.connect()
         world.insert(connection, 1)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.integration.tm.scope.outside import plain, refused
-from tests.integration.tm.scope.table import World
+from tests.integration.tm.scope.table import OneDatasource
 from txpool.datasource import DataSource
 from txpool.errors import OutsideTransactionWarning, ProgrammingError
 from txpool.tm.manager import begin, commit, resume, rollback, suspend
@@ -25,11 +25,11 @@ on_sqlite = pytest.mark.parametrize("world", ["sqlite3"], indirect=True)
 
 
 @pytest.fixture
-def warned(world: World) -> DataSource:
+def warned(world: OneDatasource) -> DataSource:
     return world.open(transaction_required="warn")
 
 
-def test_a_thread_that_only_executes(world: World, strict: DataSource, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_only_executes(world: OneDatasource, strict: DataSource, monkeypatch: pytest.MonkeyPatch) -> None:
     """No caller is above the handle."""
     heard: list[object] = []
     done = threading.Event()
@@ -46,14 +46,14 @@ def test_a_thread_that_only_executes(world: World, strict: DataSource, monkeypat
     assert world.read() == []
 
 
-def test_it_is_off_by_default(world: World) -> None:
+def test_it_is_off_by_default(world: OneDatasource) -> None:
     with plain(world.datasource) as connection:
         world.insert(connection, 1)
         connection.commit()
     assert world.read() == [1]
 
 
-def test_threads_of_a_block_are_in_no_transaction(world: World, strict: DataSource) -> None:
+def test_threads_of_a_block_are_in_no_transaction(world: OneDatasource, strict: DataSource) -> None:
     """Without it five rows stay, whatever becomes of the transaction."""
 
     def work(number: int) -> None:
@@ -69,7 +69,7 @@ def test_threads_of_a_block_are_in_no_transaction(world: World, strict: DataSour
     assert strict.statistics().taken == 0
 
 
-def test_threads_that_are_given_the_connection_or_the_transaction(world: World, strict: DataSource) -> None:
+def test_threads_that_are_given_the_connection_or_the_transaction(world: OneDatasource, strict: DataSource) -> None:
     with transaction() as tx:
         connection = strict.connect()
 
@@ -87,7 +87,7 @@ def test_threads_that_are_given_the_connection_or_the_transaction(world: World, 
     assert world.read() == [1, 2, 3]
 
 
-def test_a_forgotten_decorator(world: World, strict: DataSource) -> None:
+def test_a_forgotten_decorator(world: OneDatasource, strict: DataSource) -> None:
     def forgotten() -> None:
         with plain(strict) as connection:
             world.insert(connection, 1)
@@ -106,7 +106,7 @@ def test_to_connect_is_no_work(strict: DataSource) -> None:
         cursor.close()
 
 
-def test_after_a_block_its_connection_is_outside(world: World, strict: DataSource) -> None:
+def test_after_a_block_its_connection_is_outside(world: OneDatasource, strict: DataSource) -> None:
     with plain(strict) as connection:
         with transaction():
             world.insert(connection, 1)
@@ -118,7 +118,7 @@ def test_after_a_block_its_connection_is_outside(world: World, strict: DataSourc
 
 
 @pytest.mark.parametrize("propagation", ["not_supported", "never"])
-def test_what_is_declared_outside_may_work_there(world: World, strict: DataSource, propagation: Any) -> None:
+def test_what_is_declared_outside_may_work_there(world: OneDatasource, strict: DataSource, propagation: Any) -> None:
     def look(number: int) -> None:
         with plain(strict) as connection:
             world.insert(connection, number)
@@ -143,7 +143,7 @@ def test_what_is_declared_outside_may_work_there(world: World, strict: DataSourc
 
 
 @on_postgresql
-def test_within_a_transaction_not_supported_is_outside(world: World, strict: DataSource) -> None:
+def test_within_a_transaction_not_supported_is_outside(world: OneDatasource, strict: DataSource) -> None:
     @transactional("not_supported")
     def log() -> None:
         with plain(strict) as connection:
@@ -157,7 +157,7 @@ def test_within_a_transaction_not_supported_is_outside(world: World, strict: Dat
     assert world.read() == [1]
 
 
-def test_supports_declares_nothing(world: World, strict: DataSource) -> None:
+def test_supports_declares_nothing(world: OneDatasource, strict: DataSource) -> None:
     @transactional("supports")
     def work() -> None:
         world.insert(strict.connect(), 1)
@@ -175,7 +175,7 @@ def test_supports_declares_nothing(world: World, strict: DataSource) -> None:
 
 
 @on_postgresql
-def test_what_is_suspended_may_be_worked_beside(world: World, strict: DataSource) -> None:
+def test_what_is_suspended_may_be_worked_beside(world: OneDatasource, strict: DataSource) -> None:
     def look(number: int) -> None:
         with plain(strict) as connection:
             world.insert(connection, number)
@@ -204,7 +204,7 @@ def test_what_is_suspended_may_be_worked_beside(world: World, strict: DataSource
     assert world.read() == [1, 3]
 
 
-def test_a_warning_names_the_line_once(world: World, warned: DataSource) -> None:
+def test_a_warning_names_the_line_once(world: OneDatasource, warned: DataSource) -> None:
     def work(number: int) -> None:
         with plain(warned) as connection:
             connection.cursor().execute(f"insert into t values ({number})")  # this line
@@ -243,13 +243,13 @@ def test_a_warning_names_the_line_beyond_what_executes_for_it(warned: DataSource
     assert {(warning.filename, warning.category) for warning in caught} == {(__file__, OutsideTransactionWarning)}
 
 
-def test_a_warning_that_is_an_error_has_done_nothing(world: World, warned: DataSource) -> None:
+def test_a_warning_that_is_an_error_has_done_nothing(world: OneDatasource, warned: DataSource) -> None:
     with plain(warned) as connection, pytest.raises(OutsideTransactionWarning):
         world.insert(connection, 1)
     assert world.read() == []
 
 
-def test_tasks_inherit_what_their_creator_was_in(world: World, strict: DataSource) -> None:
+def test_tasks_inherit_what_their_creator_was_in(world: OneDatasource, strict: DataSource) -> None:
     async def work(number: int) -> None:
         await asyncio.sleep(0)
         world.insert(strict.connect(), number)
@@ -269,7 +269,7 @@ def test_tasks_inherit_what_their_creator_was_in(world: World, strict: DataSourc
     assert world.read() == [1]
 
 
-def test_recovery_and_the_pool_are_not_concerned(world: World) -> None:
+def test_recovery_and_the_pool_are_not_concerned(world: OneDatasource) -> None:
     datasource = world.open(transaction_required="strict", pool_check_bypass=0)
     for number in (1, 2):
         with transaction():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.integration.tm.scope.outside import plain, refused
-from tests.integration.tm.scope.table import World
+from tests.integration.tm.scope.table import OneDatasource
 from txpool.datasource import DataSource
 
 on_postgresql = pytest.mark.parametrize("world", ["psycopg"], indirect=True)
@@ -83,7 +83,9 @@ def asks_a_pragma(connection: Any) -> None:
         names_a_cursor,
     ],
 )
-def test_every_way_to_execute_on_postgresql(world: World, strict: DataSource, work: Callable[[Any], None]) -> None:
+def test_every_way_to_execute_on_postgresql(
+    world: OneDatasource, strict: DataSource, work: Callable[[Any], None]
+) -> None:
     with refused, plain(strict) as connection:
         work(connection)
     assert world.read() == []
@@ -91,7 +93,7 @@ def test_every_way_to_execute_on_postgresql(world: World, strict: DataSource, wo
 
 @on_sqlite
 @pytest.mark.parametrize("work", [executes, executes_many, executes_a_script, opens_a_blob, asks_a_pragma])
-def test_every_way_to_execute_on_sqlite(world: World, strict: DataSource, work: Callable[[Any], None]) -> None:
+def test_every_way_to_execute_on_sqlite(world: OneDatasource, strict: DataSource, work: Callable[[Any], None]) -> None:
     with refused, plain(strict) as connection:
         work(connection)
     assert world.read() == []

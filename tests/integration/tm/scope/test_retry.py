@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from tests.integration.tm.scope.table import World
+from tests.integration.tm.scope.table import OneDatasource
 from txpool import Status, TransactionRolledBack, failpoints
 from txpool.tm.manager import current
 from txpool.tm.scope import transactional
@@ -53,7 +53,9 @@ def ends(seen: list[Transaction]) -> list[Status]:
 
 
 @on_postgresql
-def test_a_statement_that_cannot_be_serialized(world: World, seen: list[Transaction], note: Callable[[], int]) -> None:
+def test_a_statement_that_cannot_be_serialized(
+    world: OneDatasource, seen: list[Transaction], note: Callable[[], int]
+) -> None:
     with closing(world.bare()) as other:
         other.execute("insert into t values (1)")
 
@@ -75,7 +77,7 @@ def test_a_statement_that_cannot_be_serialized(world: World, seen: list[Transact
 @on_postgresql
 @pytest.mark.parametrize("branches", [1, 2])
 def test_a_commit_or_a_prepare_that_cannot_be_serialized(
-    world: World, databases: Databases, branches: int, seen: list[Transaction], note: Callable[[], int]
+    world: OneDatasource, databases: Databases, branches: int, seen: list[Transaction], note: Callable[[], int]
 ) -> None:
     databases.execute("two", "create table t (n integer primary key)")
     second = world.open(name="two", url=databases.url("two"))
@@ -98,7 +100,9 @@ def test_a_commit_or_a_prepare_that_cannot_be_serialized(
 
 
 @on_postgresql
-def test_a_deadlock(world: World, databases: Databases, seen: list[Transaction], note: Callable[[], int]) -> None:
+def test_a_deadlock(
+    world: OneDatasource, databases: Databases, seen: list[Transaction], note: Callable[[], int]
+) -> None:
     with closing(world.bare()) as other:
         other.execute("insert into t values (1), (20)")
     first, theirs = threading.Event(), threading.Event()
@@ -131,7 +135,7 @@ def test_a_deadlock(world: World, databases: Databases, seen: list[Transaction],
 
 @on_postgresql
 def test_no_slot_to_prepare_in(
-    world: World, databases: Databases, seen: list[Transaction], note: Callable[[], int]
+    world: OneDatasource, databases: Databases, seen: list[Transaction], note: Callable[[], int]
 ) -> None:
     databases.execute("two", "create table t (n integer primary key)")
     second = world.open(name="two", url=databases.url("two"))
@@ -157,7 +161,7 @@ def test_no_slot_to_prepare_in(
 
 @on_postgresql
 def test_a_database_that_has_not_answered(
-    world: World, databases: Databases, seen: list[Transaction], note: Callable[[], int]
+    world: OneDatasource, databases: Databases, seen: list[Transaction], note: Callable[[], int]
 ) -> None:
     """Its branch is prepared and holds its locks until recovery comes: another attempt would wait for them."""
     databases.execute("two", "create table t (n integer primary key)")
@@ -188,7 +192,7 @@ def test_a_database_that_has_not_answered(
 
 
 @on_sqlite
-def test_a_file_that_is_busy(world: World, seen: list[Transaction], note: Callable[[], int]) -> None:
+def test_a_file_that_is_busy(world: OneDatasource, seen: list[Transaction], note: Callable[[], int]) -> None:
     datasource = world.open(driver_timeout=0.01)
     with closing(world.bare()) as other:
         other.execute("begin immediate")
@@ -206,7 +210,7 @@ def test_a_file_that_is_busy(world: World, seen: list[Transaction], note: Callab
 
 @on_sqlite
 def test_a_file_that_is_busy_with_readers_at_the_commit(
-    world: World, seen: list[Transaction], note: Callable[[], int]
+    world: OneDatasource, seen: list[Transaction], note: Callable[[], int]
 ) -> None:
     """Without WAL a writer waits for readers when it commits."""
     datasource = world.open(driver_timeout=0.01)
@@ -227,7 +231,7 @@ def test_a_file_that_is_busy_with_readers_at_the_commit(
 
 
 @on_sqlite
-def test_it_stays_busy(world: World, seen: list[Transaction], note: Callable[[], int]) -> None:
+def test_it_stays_busy(world: OneDatasource, seen: list[Transaction], note: Callable[[], int]) -> None:
     datasource = world.open(driver_timeout=0.01)
     with closing(world.bare()) as other:
         other.execute("begin immediate")

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.integration.tm.scope.table import World
+from tests.integration.tm.scope.table import OneDatasource
 from txpool.errors import InterfaceError, ProgrammingError
 from txpool.tm.manager import begin, commit, resume, suspend
 from txpool.tm.scope import transaction
 
 
-def test_a_handle_closed_before_commit(world: World) -> None:
+def test_a_handle_closed_before_commit(world: OneDatasource) -> None:
     with transaction():
         first = world.datasource.connect()
         world.insert(first, 1)
@@ -28,7 +28,7 @@ def test_a_handle_closed_before_commit(world: World) -> None:
     assert world.datasource.statistics().taken == 0
 
 
-def test_another_thread_in_the_same_transaction(world: World) -> None:
+def test_another_thread_in_the_same_transaction(world: OneDatasource) -> None:
     errors: list[BaseException] = []
     with transaction():
         connection = world.datasource.connect()
@@ -51,7 +51,7 @@ def test_another_thread_in_the_same_transaction(world: World) -> None:
     assert len(world.read()) == 81
 
 
-def test_where_another_transaction_is_ambient(world: World) -> None:
+def test_where_another_transaction_is_ambient(world: OneDatasource) -> None:
     outer = begin()
     connection = world.datasource.connect()
     cursor = connection.cursor().execute("select 1")
@@ -69,7 +69,7 @@ def test_where_another_transaction_is_ambient(world: World) -> None:
     assert world.read() == [1]
 
 
-def test_open_local_work_when_a_transaction_begins(world: World) -> None:
+def test_open_local_work_when_a_transaction_begins(world: OneDatasource) -> None:
     connection = world.datasource.connect()
     world.insert(connection, 1)
     with transaction():
@@ -83,7 +83,7 @@ def test_open_local_work_when_a_transaction_begins(world: World) -> None:
     connection.close()
 
 
-def test_with_is_left_while_enlisted(world: World) -> None:
+def test_with_is_left_while_enlisted(world: OneDatasource) -> None:
     with transaction():
         with world.datasource.connect() as connection:
             world.insert(connection, 1)
@@ -96,7 +96,7 @@ def test_with_is_left_while_enlisted(world: World) -> None:
     assert world.read() == [1, 2]
 
 
-def test_taken_before_it_joins_on_its_next_use(world: World) -> None:
+def test_taken_before_it_joins_on_its_next_use(world: OneDatasource) -> None:
     datasource = world.open(pool_max_size=1)  # it cannot hold a place of its own meanwhile
     connection = datasource.connect()
     cursor = connection.cursor()
@@ -119,7 +119,7 @@ def test_taken_before_it_joins_on_its_next_use(world: World) -> None:
     assert datasource.statistics().idle == 1
 
 
-def test_what_was_set_before_it_goes_with_the_handle(world: World) -> None:
+def test_what_was_set_before_it_goes_with_the_handle(world: OneDatasource) -> None:
     def factory(cursor: Any, *_: Any) -> Any:
         return (lambda row: {"row": tuple(row)}) if world.datasource.driver == "psycopg" else {"row": tuple(_[0])}
 
@@ -132,7 +132,7 @@ def test_what_was_set_before_it_goes_with_the_handle(world: World) -> None:
     connection.close()
 
 
-def test_a_result_of_before_is_gone_after_joining(world: World) -> None:
+def test_a_result_of_before_is_gone_after_joining(world: OneDatasource) -> None:
     connection = world.datasource.connect()
     cursor = connection.cursor().execute("select 1")
     connection.commit()
@@ -144,7 +144,7 @@ def test_a_result_of_before_is_gone_after_joining(world: World) -> None:
     connection.close()
 
 
-def test_taken_inside_it_ends_with_it(world: World) -> None:
+def test_taken_inside_it_ends_with_it(world: OneDatasource) -> None:
     with transaction() as tx:
         connection = world.datasource.connect()
         cursor = connection.cursor().execute("select 1")

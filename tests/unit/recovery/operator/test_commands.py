@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recovery import RecoveryManager
-from tests.models.recovery import NODE, WatchedLog, World, logged, marked, pointed, world_after
+from tests.models.recovery import NODE, RecoveryWorld, WatchedLog, logged, marked, pointed, world_after
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.log.base import Heuristic, IncarnationState
 from txpool.resources.base import BranchOutcome
@@ -24,7 +24,7 @@ def test_a_rollback_by_hand_is_refused_where_it_is_decided(steps: object) -> Non
 
 @pytest.mark.parametrize(("steps", "last"), [(logged, "b prepared"), (marked, "b prepared"), (pointed, "pointed")])
 def test_a_rollback_by_hand_takes_the_key_from_a_living_process(steps: object, last: str) -> None:
-    world = World()
+    world = RecoveryWorld()
     running = steps(world)  # type: ignore[operator]
     while next(running) != last:
         pass
@@ -37,7 +37,7 @@ def test_a_rollback_by_hand_takes_the_key_from_a_living_process(steps: object, l
 
 
 def test_a_rollback_by_hand_ends_what_is_unknown_to_the_log() -> None:
-    world = World()
+    world = RecoveryWorld()
     xid = make_xid(make_gtrid(NODE, "strange00000", 1), 0, "a")
     world.a.prepare(xid)
     assert [each.gid for each in world.recovery.rollback(xid.gtrid).rolled_back] == [xid.joined]
@@ -66,13 +66,13 @@ def test_a_commit_by_hand_finishes_what_is_decided(steps: object) -> None:
 @pytest.mark.parametrize("act", ["commit", "rollback", "show"])
 def test_a_text_that_is_no_gtrid_is_refused(act: str) -> None:
     with pytest.raises(ProgrammingError, match="not a gtrid"):
-        getattr(World().recovery, act)("txp1:nobody")
+        getattr(RecoveryWorld().recovery, act)("txp1:nobody")
 
 
 class EndedMeanwhile(WatchedLog):
     """A log whose last reading is behind the evidence of a commit by hand: another recoverer goes first."""
 
-    beside: World | None = None
+    beside: RecoveryWorld | None = None
 
     def heuristics(self) -> list[Heuristic]:
         world, self.beside = self.beside, None
@@ -98,13 +98,13 @@ def test_a_commit_by_hand_that_finds_its_decision_gone_says_so(steps: object, wh
 @pytest.mark.parametrize("node", [NODE, "other"])
 def test_what_is_not_known_or_not_ours_is_refused_by_hand(act: str, node: str) -> None:
     with pytest.raises(ProgrammingError, match="nothing was done"):
-        getattr(World().recovery, act)(make_gtrid(node, "strange00000", 1))
+        getattr(RecoveryWorld().recovery, act)(make_gtrid(node, "strange00000", 1))
 
 
 # -- forget -------------------------------------------------------------------------------------------------------
 
 
-def noted(world: World, node: str) -> str:
+def noted(world: RecoveryWorld, node: str) -> str:
     """The gtrid of an outcome that people are to look at, of a transaction that is over."""
     gtrid = make_gtrid(node, world.incarnation, 2)
     world.log.record_heuristic(Heuristic(gtrid, "0:a:L", "a", "commit", "rolled back"))
@@ -112,7 +112,7 @@ def noted(world: World, node: str) -> str:
 
 
 def test_another_nodes_outcome_is_not_forgotten() -> None:
-    world = World()
+    world = RecoveryWorld()
     gtrid = noted(world, "other")
     with pytest.raises(ProgrammingError, match="belongs to node other"):
         world.recovery.forget(gtrid)
@@ -121,7 +121,7 @@ def test_another_nodes_outcome_is_not_forgotten() -> None:
 
 @pytest.mark.parametrize("name", ["a", "b", "ledger"])
 def test_nothing_is_forgotten_while_a_datasource_does_not_answer(name: str) -> None:
-    world = World()
+    world = RecoveryWorld()
     gtrid = noted(world, NODE)
     getattr(world, name).reachable = False
     with pytest.raises(OperationalError, match=f"{name} did not answer.*nothing was done"):

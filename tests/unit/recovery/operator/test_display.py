@@ -20,13 +20,13 @@ from recovery.operator.schema import shape
 from recovery.operator.suspension import Suspension
 from recovery.scan.expiry import Expired
 from recovery.scan.report import ScanReport
-from tests.models.recovery import World, logged, marked, pointed, unaccounted, world_after
+from tests.models.recovery import RecoveryWorld, logged, marked, pointed, unaccounted, world_after
 from txpool.errors import ProgrammingError
 from txpool.log.base import Heuristic
 from txpool.resources.base import BranchOutcome
 
 
-def heuristic_world() -> World:
+def heuristic_world() -> RecoveryWorld:
     """Decided to commit; somebody has rolled b back by hand, a does not answer, and a person has tried a rollback."""
     world = world_after(logged, "decided")
     world.b.end(world.xid(world.b, 1), BranchOutcome.ROLLED_BACK)

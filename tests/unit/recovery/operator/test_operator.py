@@ -8,13 +8,13 @@ import threading
 import pytest
 
 from recovery import RecoveryManager
-from tests.models.recovery import World, logged, marked, world_after
+from tests.models.recovery import RecoveryWorld, logged, marked, world_after
 from txpool.errors import LogError, ProgrammingError
 from txpool.log.base import SideRecord
 from txpool.resources.base import BranchOutcome
 
 
-def heuristic_world() -> World:
+def heuristic_world() -> RecoveryWorld:
     """Decided to commit; somebody has rolled b back by hand."""
     world = world_after(logged, "decided")
     world.b.end(world.xid(world.b, 1), BranchOutcome.ROLLED_BACK)
@@ -120,7 +120,7 @@ def test_what_is_done_by_hand_is_kept_with_who_when_why_and_what_came_of_it(capl
 def test_nobody_can_pass_for_another_by_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("LOGNAME", "USER", "USERNAME"):
         monkeypatch.setenv(variable, "somebody-else")
-    world = World()
+    world = RecoveryWorld()
     world.recovery.suspend()
     assert "somebody-else" not in world.recovery.audit_entries()[0].who
 

@@ -12,8 +12,8 @@ from recovery import RecoveryManager
 from recovery.scan.expiry import Entry, Expiry, Kind, KindScanner
 from tests.models.recovery import (
     NODE,
+    RecoveryWorld,
     WatchedLog,
-    World,
     logged,
     marked,
     pointed,
@@ -26,7 +26,7 @@ from txpool.log.base import Heuristic, IncarnationState
 from txpool.resources.base import BranchOutcome
 from txpool.xid import make_gtrid, make_xid
 
-Steps = Callable[[World], Iterator[str]]
+Steps = Callable[[RecoveryWorld], Iterator[str]]
 SCENARIOS = [logged, unaccounted, marked, pointed]
 
 
@@ -45,15 +45,15 @@ class ForgetfulLog(WatchedLog):
         self._disk.expired.clear()
 
 
-def greedy(world: World) -> RecoveryManager:
+def greedy(world: RecoveryWorld) -> RecoveryManager:
     return RecoveryManager(log=world.log, datasources=[world.a, world.b, world.ledger], backoff=0, scanners=[Greedy()])
 
 
 def played(
-    steps: Steps, lost_after: int, recovery: Callable[[World], RecoveryManager], log: type = WatchedLog
-) -> World:
+    steps: Steps, lost_after: int, recovery: Callable[[RecoveryWorld], RecoveryManager], log: type = WatchedLog
+) -> RecoveryWorld:
     """A process loses its lock after some steps and goes on; recovery scans twice before each of its next ones."""
-    world = World()
+    world = RecoveryWorld()
     world.log = log(world.disk, world.calls)
     manager = recovery(world)
     for number, _ in enumerate(steps(world)):
@@ -69,7 +69,7 @@ def played(
 
 
 def lengths() -> list[tuple[Steps, int]]:
-    return [(steps, number) for steps in SCENARIOS for number in range(len(list(steps(World()))))]
+    return [(steps, number) for steps in SCENARIOS for number in range(len(list(steps(RecoveryWorld()))))]
 
 
 @pytest.mark.parametrize(("steps", "lost_after"), lengths())
@@ -77,7 +77,7 @@ def test_no_outcome_depends_on_what_has_expired(steps: Steps, lost_after: int) -
     world = played(steps, lost_after, greedy)
     assert len(world.outcomes()) == 1
     assert world.is_clean()
-    assert world.outcomes() == played(steps, lost_after, World.recoverer).outcomes()
+    assert world.outcomes() == played(steps, lost_after, RecoveryWorld.recoverer).outcomes()
     assert world.disk.expired == {world.incarnation}, "it is in the end of no use"
 
 
@@ -106,7 +106,7 @@ def test_no_step_of_a_pass_is_harmed_by_what_expires_beside_it(number: int) -> N
 
 
 def test_a_branch_of_an_expired_incarnation_that_appears_late_is_swept() -> None:
-    world = World()
+    world = RecoveryWorld()
     world.die()
     manager = greedy(world)
     manager.scan()
@@ -124,7 +124,7 @@ def test_a_branch_of_an_expired_incarnation_that_appears_late_is_swept() -> None
 
 
 def test_a_record_of_an_expired_incarnation_that_appears_late_is_cleaned() -> None:
-    world = World()
+    world = RecoveryWorld()
     world.die()
     manager = greedy(world)
     manager.scan()
@@ -137,7 +137,7 @@ def test_a_record_of_an_expired_incarnation_that_appears_late_is_cleaned() -> No
 
 @pytest.mark.parametrize("life", [IncarnationState.ALIVE, IncarnationState.DEAD])
 def test_what_is_not_fenced_never_expires(life: IncarnationState) -> None:
-    world = World()
+    world = RecoveryWorld()
     world.disk.states[world.incarnation] = life
     world.log.expire([world.incarnation, "unknown00000"])
     assert world.disk.states == {world.incarnation: life}
@@ -159,7 +159,7 @@ def test_a_decision_never_expires_while_its_datasource_is_gone(steps: Steps, las
 
 
 def test_nothing_expires_while_a_datasource_does_not_answer() -> None:
-    world = World()
+    world = RecoveryWorld()
     world.die()
     world.b.reachable = False
     manager = greedy(world)
@@ -172,7 +172,7 @@ def test_nothing_expires_while_a_datasource_does_not_answer() -> None:
 # -- heuristic outcomes -------------------------------------------------------------------------------------------
 
 
-def heuristic_world() -> World:
+def heuristic_world() -> RecoveryWorld:
     """Decided to commit; somebody has rolled b back by hand, and a answers no more for now."""
     world = world_after(logged, "decided")
     world.b.end(world.xid(world.b, 1), BranchOutcome.ROLLED_BACK)
@@ -228,7 +228,7 @@ def test_a_crash_between_keeping_and_dropping_loses_nothing() -> None:
 
 
 def test_an_abort_record_of_an_unknown_incarnation_is_assumed_complete() -> None:
-    world = World()
+    world = RecoveryWorld()
     gtrid = make_gtrid(NODE, "strange00000", 1)
     world.log.abort(gtrid)
     manager = greedy(world)
@@ -239,7 +239,7 @@ def test_an_abort_record_of_an_unknown_incarnation_is_assumed_complete() -> None
 
 
 def test_12_the_abort_record_of_a_process_that_began_during_the_pass_stays() -> None:
-    world = World()
+    world = RecoveryWorld()
     gtrid = make_gtrid(NODE, "newcomer0000", 1)
 
     def begin(number: int) -> None:
@@ -258,7 +258,7 @@ def test_12_the_abort_record_of_a_process_that_began_during_the_pass_stays() -> 
 
 @pytest.mark.parametrize("kept", ["a branch", "a mark", "a pointer", "a living process"])
 def test_an_abort_record_stays_while_anything_else_is_there(kept: str) -> None:
-    world = World()
+    world = RecoveryWorld()
     gtrid = make_gtrid(NODE, world.incarnation if kept == "a living process" else "strange00000", 1)
     world.log.abort(gtrid)
     if kept == "a branch":
@@ -275,13 +275,13 @@ def test_an_abort_record_stays_while_anything_else_is_there(kept: str) -> None:
 # -- when ---------------------------------------------------------------------------------------------------------
 
 
-def manager_with(world: World, **options: object) -> RecoveryManager:
+def manager_with(world: RecoveryWorld, **options: object) -> RecoveryManager:
     settings = RecoverySettings.load(None, **options)  # type: ignore[arg-type]
     return RecoveryManager(settings, log=world.log, datasources=[world.a, world.b, world.ledger], backoff=0)
 
 
 def test_an_entry_expires_after_the_interval_that_scans_have_seen_it_for_restarts_included() -> None:
-    world = World()
+    world = RecoveryWorld()
     world.die()
     for _ in range(3):
         assert manager_with(world, recovery_expiry_interval="1h").scan().expired == ()
@@ -294,7 +294,7 @@ def test_an_entry_expires_after_the_interval_that_scans_have_seen_it_for_restart
 
 @pytest.mark.parametrize("options", [{"recovery_expiry_interval": "none"}, {"recovery_expiry_interval": "0"}])
 def test_it_can_be_never(options: dict[str, str]) -> None:
-    world = World()
+    world = RecoveryWorld()
     world.die()
     manager = manager_with(world, **options)
     for _ in range(3):
@@ -303,7 +303,7 @@ def test_it_can_be_never(options: dict[str, str]) -> None:
 
 
 def test_the_first_can_be_skipped() -> None:
-    world = World()
+    world = RecoveryWorld()
     world.die()
     manager = manager_with(world, recovery_expiry_interval="1h", recovery_expiry_skip_first=True)
     manager.scan()
@@ -312,7 +312,7 @@ def test_the_first_can_be_skipped() -> None:
 
 
 def test_scanners_choose_by_kind() -> None:
-    world = World()
+    world = RecoveryWorld()
     world.die()
     world.log.record_heuristic(Heuristic(make_gtrid(NODE, "strange00000", 1), "0:a:L", "a", "commit", "rolled back"))
     expiry = Expiry(1e-9, [KindScanner(Kind.HEURISTIC)])
@@ -325,7 +325,7 @@ def test_scanners_choose_by_kind() -> None:
 
 
 def test_31_what_somebody_else_has_prepared_keeps_no_incarnation() -> None:
-    world = World()
+    world = RecoveryWorld()
     xid = make_xid(world.gtrid, 9, "a", decider="nosuch")
     world.a.forged[xid] = frozenset({"mallory"})
     manager = greedy(world)

@@ -21,7 +21,7 @@ from recovery.scan.orphans import (
     voters,
 )
 from recovery.scan.snapshot import CoordinatorState
-from tests.models.recovery import NODE, World, logged, marked, world_after
+from tests.models.recovery import NODE, RecoveryWorld, logged, marked, world_after
 from tests.unit.recovery.scan.test_orphans import evidence_of
 from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError
@@ -63,7 +63,7 @@ def classes(tmp_path: Path) -> Iterator[str]:
     sys.modules.pop("operators_own", None)
 
 
-def manager(world: World, **options: str) -> RecoveryManager:
+def manager(world: RecoveryWorld, **options: str) -> RecoveryManager:
     settings = RecoverySettings.load(None, **options)
     return RecoveryManager(settings, log=world.log, datasources=[world.a, world.b, world.ledger], backoff=0)
 
@@ -185,13 +185,13 @@ def test_a_scanner_of_ones_own_chooses_only_among_what_may_expire(classes: str) 
 )
 def test_a_name_that_leads_nowhere_is_an_error_of_configuration(names: str, problem: str, classes: str) -> None:
     with pytest.raises(ConfigurationError, match=f"recovery.orphan.filters.*{problem}"):
-        manager(World(), recovery_orphan_filters=names)
+        manager(RecoveryWorld(), recovery_orphan_filters=names)
 
 
 @pytest.mark.parametrize("key", ["recovery.orphan-filters", "recovery.expiry.scanners"])
 def test_a_file_that_names_a_class_must_not_be_writable_by_others(tmp_path: Path, classes: str, key: str) -> None:
     conf = tmp_path / "recovery.properties"
-    world = World()
+    world = RecoveryWorld()
     for names, mode, refused in (("Hold", 0o664, True), ("Hold", 0o644, False), ("", 0o666, False)):
         own = {"recovery.orphan-filters": "Hold", "recovery.expiry.scanners": "Greedy"}[key]
         house = {"recovery.orphan-filters": "node", "recovery.expiry.scanners": "incarnation"}[key]

@@ -12,7 +12,7 @@ from recovery.scan.owners import BranchOwners
 from tests.models.recovery import (
     NODE,
     ModelDatabase,
-    World,
+    RecoveryWorld,
     logged,
     marked,
     pointed,
@@ -26,7 +26,7 @@ from txpool.log.locations import INCARNATION, LocationNote
 from txpool.resources.base import BranchOutcome, PrepareLocation
 from txpool.xid import Xid, make_gtrid, make_xid
 
-Steps = Callable[[World], Iterator[str]]
+Steps = Callable[[RecoveryWorld], Iterator[str]]
 
 COMMITTED, ROLLED_BACK = BranchOutcome.COMMITTED, BranchOutcome.ROLLED_BACK
 MALLORY = frozenset({"mallory"})
@@ -48,7 +48,7 @@ STANDS = [
 SAYS = ["L", "L:0.0.7.1", "M.ledger", "M.ledger:abcdefghijkl", "M.nosuch"]
 
 
-def forge(world: World, database: ModelDatabase, bqual: str, roles: frozenset[str] = MALLORY) -> Xid:
+def forge(world: RecoveryWorld, database: ModelDatabase, bqual: str, roles: frozenset[str] = MALLORY) -> Xid:
     """Somebody who owns nothing prepares there."""
     xid = Xid(world.gtrid, bqual)
     database.forged[xid] = roles
@@ -74,7 +74,7 @@ def test_31_what_somebody_else_has_prepared_decides_nothing_and_holds_nothing_up
 
 @pytest.mark.parametrize("said", SAYS)
 def test_31_alone_it_is_no_transaction_of_ours(said: str) -> None:
-    world = World()
+    world = RecoveryWorld()
     xid = forge(world, world.a, f"0:a:{said}")
     world.die()
     report = world.scan()
@@ -205,7 +205,7 @@ def test_31_a_database_that_cannot_tell_our_role_has_not_answered() -> None:
 class ByItsNote:
     """What leads to a database that recovery was not configured with."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: RecoveryWorld) -> None:
         self.world = world
         self.fails = False
 
@@ -222,7 +222,7 @@ class ByItsNote:
         """Nothing is open."""
 
 
-def knows_a_only(world: World, *, noted: bool = True) -> ByItsNote:
+def knows_a_only(world: RecoveryWorld, *, noted: bool = True) -> ByItsNote:
     """Its node has noted b, where it has, and recovery's file does not name that."""
     found = ByItsNote(world)
     world.disk.side_records[INCARNATION, world.incarnation] = SideRecord(INCARNATION, world.incarnation, FORMAT)
@@ -271,7 +271,7 @@ def test_33_without_the_note_nobody_hears_of_it() -> None:
 
 
 def test_33_a_branch_appears_there_long_after_its_incarnation_has_expired() -> None:
-    world = World()
+    world = RecoveryWorld()
     knows_a_only(world)
     world.die()
     world.scan()

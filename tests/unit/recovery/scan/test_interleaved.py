@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.models.recovery import Calls, World, logged, marked, pointed, unaccounted
+from tests.models.recovery import Calls, RecoveryWorld, logged, marked, pointed, unaccounted
 
-Steps = Callable[[World], Iterator[str]]
+Steps = Callable[[RecoveryWorld], Iterator[str]]
 COORDINATORS: list[Steps] = [logged, unaccounted, marked, pointed]
 
 
 def count_of(steps: Steps) -> int:
-    return sum(1 for _ in steps(World()))
+    return sum(1 for _ in steps(RecoveryWorld()))
 
 
 def advance(running: Iterator[str], count: int) -> None:
@@ -25,7 +25,7 @@ def advance(running: Iterator[str], count: int) -> None:
         next(running, None)
 
 
-def check(world: World, what: object) -> None:
+def check(world: RecoveryWorld, what: object) -> None:
     """After the process has died and two more scans: one outcome, and nothing left."""
     assert len(world.outcomes()) <= 1, (what, world.calls.names)
     world.calls.before = lambda number: None
@@ -48,14 +48,14 @@ def test_a_coordinator_that_moves_between_any_two_readings(steps: Steps, lost: b
         first, second = 0, 0
         while True:
             for dies in (False, True):
-                world = World()
+                world = RecoveryWorld()
                 running = steps(world)
                 advance(running, start)
                 if lost:
                     world.lose()
 
                 def move(
-                    number: int, world: World = world, running: Iterator[str] = running, dies: bool = dies
+                    number: int, world: RecoveryWorld = world, running: Iterator[str] = running, dies: bool = dies
                 ) -> None:
                     if number == first:  # noqa: B023
                         advance(running, moves)  # noqa: B023
@@ -80,7 +80,7 @@ def test_a_coordinator_that_moves_between_any_two_readings(steps: Steps, lost: b
 def test_a_recovery_that_is_interrupted_at_any_call_and_starts_again(steps: Steps) -> None:
     for done in range(count_of(steps) + 1):
         for stop in itertools.count():
-            world = World()
+            world = RecoveryWorld()
             advance(running := steps(world), done)
             world.die()
             del running
@@ -104,13 +104,13 @@ def test_a_recovery_that_is_interrupted_at_any_call_and_starts_again(steps: Step
 def test_a_second_recoverer_that_does_it_all_within_any_call_of_the_first(steps: Steps) -> None:
     for done in range(count_of(steps) + 1):
         for at in itertools.count():
-            world = World()
+            world = RecoveryWorld()
             running = steps(world)
             advance(running, done)
             world.die()
             calls = world.calls
 
-            def other(number: int, world: World = world, at: int = at, calls: Calls = calls) -> None:
+            def other(number: int, world: RecoveryWorld = world, at: int = at, calls: Calls = calls) -> None:
                 if number == at:
                     calls.before = lambda number: None
                     world.recoverer().scan()

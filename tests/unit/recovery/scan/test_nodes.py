@@ -12,7 +12,7 @@ from recovery import RecoveryManager
 from recovery.scan import saved
 from recovery.scan.orphans import NodeFilter, Vote
 from recovery.service.alarms import unconfigured
-from tests.models.recovery import NODE, World, logged, marked, pointed, unaccounted
+from tests.models.recovery import NODE, RecoveryWorld, logged, marked, pointed, unaccounted
 from tests.unit.recovery.scan.test_orphans import evidence_of
 from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError, ProgrammingError
@@ -34,9 +34,9 @@ STEPS = [
 ]
 
 
-def world_of(node: str, steps: object, last: str, *, ours: set[str], dead: bool = True) -> World:
+def world_of(node: str, steps: object, last: str, *, ours: set[str], dead: bool = True) -> RecoveryWorld:
     """A world in which a coordinator of that node has come as far as the step called `last`."""
-    world = World()
+    world = RecoveryWorld()
     world.gtrid = make_gtrid(node, world.incarnation, 1)
     world.log.ours = frozenset(ours)
     running = steps(world)  # type: ignore[operator]
@@ -47,7 +47,7 @@ def world_of(node: str, steps: object, last: str, *, ours: set[str], dead: bool 
     return world
 
 
-def everything(world: World) -> tuple[object, ...]:
+def everything(world: RecoveryWorld) -> tuple[object, ...]:
     """All that recovery could end or forget."""
     disk = world.disk
     found = (world.a.prepared, world.b.prepared, world.ledger.rows, disk.outcomes, disk.pointers, disk.finished)
@@ -179,7 +179,7 @@ def test_a_log_in_a_folder_is_one_nodes_alone(tmp_path: Path) -> None:
 
 
 def test_the_manager_says_whom_it_recovers() -> None:
-    world = World()
+    world = RecoveryWorld()
     named = RecoveryManager(RecoverySettings.load(**_SHARED, recovery_nodes="etl-2, etl-3"), datasources=[world.a])
     assert "etl-2, etl-3" in repr(named)
     every = RecoveryManager(RecoverySettings.load(**_SHARED, recovery_nodes="*"), datasources=[world.a])

@@ -7,7 +7,7 @@ import pytest
 from recovery.scan.datasources import ListedBranch, Listing
 from recovery.scan.orphans import Ballot, IncarnationFilter, NodeFilter, TransactionLogFilter, Vote, poll, voters
 from recovery.scan.snapshot import CoordinatorState, Snapshot
-from tests.models.recovery import NODE, evidence
+from tests.models.recovery import NODE, snapshot_with
 from txpool.log.base import Decision, IncarnationState
 from txpool.xid import Xid, make_gtrid, make_xid
 
@@ -18,7 +18,7 @@ def evidence_of(xid: Xid, life: IncarnationState | None, **known: object) -> Sna
         "incarnations": {xid.incarnation: life} if life else {},
         "fenced": frozenset({xid.incarnation} if life is IncarnationState.FENCED else ()),
     }
-    return evidence(**(found | known))
+    return snapshot_with(**(found | known))
 
 
 @pytest.mark.parametrize(

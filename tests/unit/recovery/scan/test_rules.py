@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from recovery import RecoveryManager
-from tests.models.recovery import NODE, World, logged, marked, pointed, unaccounted, world_after
+from tests.models.recovery import NODE, RecoveryWorld, logged, marked, pointed, unaccounted, world_after
 from txpool.log.base import IncarnationState
 from txpool.resources.base import BranchOutcome, BranchRecord, MarkedRow
 from txpool.xid import TaskName, make_gtrid, make_xid
@@ -85,7 +85,7 @@ def test_28_a_branch_that_the_decision_does_not_name_rolls_back_beside_it() -> N
 
 
 def test_27_a_branch_that_appears_long_after_the_fence_rolls_back() -> None:
-    world = World()
+    world = RecoveryWorld()
     world.die()
     world.scan()
     world.a.prepare(world.xid(world.a))
@@ -95,7 +95,7 @@ def test_27_a_branch_that_appears_long_after_the_fence_rolls_back() -> None:
 
 @pytest.mark.parametrize("node", [NODE, "other"])
 def test_what_is_unknown_to_the_log_or_another_nodes_is_left_alone(node: str) -> None:
-    world = World()
+    world = RecoveryWorld()
     xid = make_xid(make_gtrid(node, "strange00000", 1), 0, "a")
     world.a.prepare(xid)
     report = world.scan()
@@ -140,7 +140,7 @@ def test_another_servers_answer_is_no_answer() -> None:
 
 
 def test_6_absent_without_evidence_is_enough_after_a_decision() -> None:
-    world = World()
+    world = RecoveryWorld()
     world.log.record(world.gtrid, [BranchRecord(world.xid(world.a), "a", world.a.server)])
     world.die()
     report = world.scan()
@@ -252,7 +252,7 @@ def test_13_a_tombstone_is_kept_while_any_datasource_has_not_answered() -> None:
 
 
 def test_12_a_row_of_another_node_is_never_touched() -> None:
-    world = World()
+    world = RecoveryWorld()
     gtrid = make_gtrid("other", world.incarnation, 1)
     world.ledger.rows[gtrid] = MarkedRow(gtrid, "other", True)
     world.die()
@@ -289,7 +289,7 @@ def test_8_a_pointer_without_branches_is_resolved_before_it_goes() -> None:
 
 
 def test_marks_and_abort_records_go_with_the_fence() -> None:
-    world = World()
+    world = RecoveryWorld()
     other = make_gtrid(NODE, world.incarnation, 2)
     world.log.abort(world.gtrid)
     world.log.finish(other)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from recovery import RecoveryManager
-from tests.models.recovery import NODE, ModelDatabase, ModelLedger, World, logged, marked, pointed, world_after
+from tests.models.recovery import NODE, ModelDatabase, ModelLedger, RecoveryWorld, logged, marked, pointed, world_after
 from tests.unit.recovery.scan.test_orphans import evidence_of
 from txpool.log.base import Decision, IncarnationState
 from txpool.resources.base import BranchRecord, MarkedRow
@@ -47,7 +47,7 @@ class StagedLedger(ModelLedger):
         return self.shared
 
 
-def staged(world: World) -> Tables:
+def staged(world: RecoveryWorld) -> Tables:
     """A table that this transaction has left, in a database that an xa and two marked datasources lead to."""
     shared = Tables(StagingTable(world.gtrid, 0))
     a, archive, ledger = (
@@ -80,7 +80,7 @@ def test_the_sweep_lays_no_tombstone_beside_a_decision(steps: object, b: str) ->
 
 
 def test_what_nobody_has_decided_gets_a_tombstone_wherever_it_might_still_be() -> None:
-    world = World()
+    world = RecoveryWorld()
     shared = staged(world)
     world.die()
     assert not world.scan().errors
@@ -95,7 +95,7 @@ def test_what_nobody_has_decided_gets_a_tombstone_wherever_it_might_still_be() -
 @pytest.mark.parametrize("ledger", ["answers", "is down"])
 def test_a_commit_that_lands_beside_anothers_tombstone_is_what_decides(ledger: str) -> None:
     """Its row is in flight, and its branch too, while the sweep finds nothing: then both land."""
-    world = World()
+    world = RecoveryWorld()
     shared = staged(world)
     xid = world.xid(world.b, 1, marked=True)
     world.ledger.mark(world.gtrid, [BranchRecord(xid, "b", world.b.server)])
@@ -114,7 +114,7 @@ def test_a_commit_that_lands_beside_anothers_tombstone_is_what_decides(ledger: s
 
 
 def test_it_is_dropped_behind_a_living_process_that_has_let_go_of_it_without_a_tombstone() -> None:
-    world = World()
+    world = RecoveryWorld()
     shared = staged(world)
     world.disk.finished.add(world.gtrid)
     world.scan()
@@ -124,7 +124,7 @@ def test_it_is_dropped_behind_a_living_process_that_has_let_go_of_it_without_a_t
 
 @pytest.mark.parametrize("steps", [None, logged, marked])
 def test_31_what_somebody_else_has_prepared_keeps_no_staging_table(steps: object) -> None:
-    world = World() if steps is None else world_after(steps, "decided")  # type: ignore[arg-type]
+    world = RecoveryWorld() if steps is None else world_after(steps, "decided")  # type: ignore[arg-type]
     shared = staged(world)
     forged = [Xid(world.gtrid, "9:a:M.nosuch"), Xid(world.gtrid, "8:a:M.ledger")]
     world.a.forged = dict.fromkeys(forged, frozenset({"mallory"}))

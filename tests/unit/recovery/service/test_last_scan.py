@@ -14,7 +14,7 @@ from recovery.cli import ExitCode, _code
 from recovery.operator.listing import OVER, BranchState, InDoubt
 from recovery.scan.report import AlarmKind, ScanReport
 from recovery.service.alarms import Alarms
-from tests.models.recovery import World, evidence, logged, marked, unaccounted, world_after
+from tests.models.recovery import RecoveryWorld, logged, marked, snapshot_with, unaccounted, world_after
 from txpool.config.settings import RecoverySettings
 from txpool.metrics import catalogue, collect
 from txpool.resources.base import BranchOutcome, PreparedSlots
@@ -35,7 +35,7 @@ class Raised:
 
     def said(self, *found: InDoubt, silent: Any = None, slots: Any = None) -> list[str]:
         self._caplog.clear()
-        self._alarms.update(found, evidence(silent=silent or {}), slots or {})
+        self._alarms.update(found, snapshot_with(silent=silent or {}), slots or {})
         assert {record.levelname for record in self._caplog.records} <= {"WARNING"}
         return [record.message for record in self._caplog.records]
 
@@ -132,7 +132,7 @@ def samples(manager: RecoveryManager) -> dict[Any, float]:
 
 
 def test_before_the_first_scan_nothing_is_known() -> None:
-    world = World()
+    world = RecoveryWorld()
     assert world.recovery.watch.overview is None
     assert samples(world.recovery)["txpool_recovery_scans_total", "completed"] == 0
 

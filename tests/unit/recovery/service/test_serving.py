@@ -17,7 +17,7 @@ import pytest
 
 from recovery.service.serving import Limits
 from recovery.service.status import StatusServer
-from tests.models.recovery import World, logged, world_after
+from tests.models.recovery import RecoveryWorld, logged, world_after
 from tests.unit.recovery.service.test_status import BEARER, TOKEN, Got, doubt, get, overview
 from txpool.config.address import Address
 from txpool.config.properties import Properties, Secret
@@ -34,12 +34,12 @@ Serve = Callable[..., StatusServer]
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> RecoveryWorld:
     return world_after(logged, "decided")
 
 
 @pytest.fixture
-def serve(world: World) -> Iterator[Serve]:
+def serve(world: RecoveryWorld) -> Iterator[Serve]:
     with ExitStack() as opened:
 
         def start(token: Secret | None = None, address: str = "127.0.0.1", **limits: Any) -> StatusServer:
@@ -92,7 +92,7 @@ def until_there_are(number: int) -> None:
         time.sleep(0.05)
 
 
-def many_in_doubt(world: World, number: int) -> None:
+def many_in_doubt(world: RecoveryWorld, number: int) -> None:
     world.recovery.watch.overview = overview(in_doubt=tuple(doubt(gtrid=f"gtrid-{n:06}") for n in range(number)))
 
 
@@ -126,7 +126,7 @@ def test_a_crowd_takes_a_fixed_number_of_descriptors_and_of_threads(serve: Serve
         assert threading.active_count() == threads
 
 
-def test_those_whose_answer_is_not_taken_give_way(serve: Serve, world: World) -> None:
+def test_those_whose_answer_is_not_taken_give_way(serve: Serve, world: RecoveryWorld) -> None:
     many_in_doubt(world, 8000)
     server = serve(connections=4, seconds=FOREVER)
     with crowd(server, 12, b"GET /api/in-doubt HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"):
@@ -152,7 +152,7 @@ def test_a_request_has_one_deadline_however_slowly_it_comes(serve: Serve) -> Non
     connection.close()
 
 
-def test_a_reply_that_is_not_read_has_the_same_deadline(serve: Serve, world: World) -> None:
+def test_a_reply_that_is_not_read_has_the_same_deadline(serve: Serve, world: RecoveryWorld) -> None:
     many_in_doubt(world, 8000)
     server = serve(seconds=0.5)
     before = descriptors()
@@ -177,7 +177,7 @@ def test_what_follows_a_request_is_not_read_for_ever(serve: Serve) -> None:
     connection.close()
 
 
-def test_a_list_that_is_too_long_is_refused_and_others_are_shared(serve: Serve, world: World) -> None:
+def test_a_list_that_is_too_long_is_refused_and_others_are_shared(serve: Serve, world: RecoveryWorld) -> None:
     server = serve()
     many_in_doubt(world, 10_001)
     got = get(server, "api/in-doubt")
@@ -187,7 +187,7 @@ def test_a_list_that_is_too_long_is_refused_and_others_are_shared(serve: Serve, 
 
 
 def test_a_page_that_took_long_to_make_is_kept_until_something_changes(
-    serve: Serve, world: World, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, world: RecoveryWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from recovery.service import status
 
@@ -216,7 +216,7 @@ def test_it_ends_while_a_thousand_connections_are_open(serve: Serve) -> None:
         connect(server)
 
 
-def test_it_ends_while_a_reply_is_on_its_way(serve: Serve, world: World) -> None:
+def test_it_ends_while_a_reply_is_on_its_way(serve: Serve, world: RecoveryWorld) -> None:
     many_in_doubt(world, 8000)
     server = serve(seconds=FOREVER)
     with crowd(server, 8, b"GET /api/in-doubt HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"):
@@ -224,7 +224,7 @@ def test_it_ends_while_a_reply_is_on_its_way(serve: Serve, world: World) -> None
         server.close()
 
 
-def test_an_address_that_cannot_be_served_leaves_nothing_behind(serve: Serve, world: World) -> None:
+def test_an_address_that_cannot_be_served_leaves_nothing_behind(serve: Serve, world: RecoveryWorld) -> None:
     server = serve()
     before = descriptors()
     for host, port in (("127.0.0.1", int(server.url.rsplit(":", 1)[1].rstrip("/"))), ("192.0.2.1", 0)):
@@ -320,7 +320,7 @@ def test_a_head_may_come_byte_by_byte(serve: Serve) -> None:
 
 
 def test_an_answer_that_cannot_be_made_is_said_once(
-    serve: Serve, world: World, caplog: pytest.LogCaptureFixture
+    serve: Serve, world: RecoveryWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serve()
     world.recovery.watch.overview = replace(overview(), in_doubt=None)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from recovery.scan.report import Alarm, Ended, ScanReport
 from recovery.service.last_scan import DatasourceStatus, LastScan, Overview
 from recovery.service.page import age, page, verdict
 from recovery.service.status import StatusServer
-from tests.models.recovery import World, logged, world_after
+from tests.models.recovery import RecoveryWorld, logged, world_after
 from txpool.config.address import Address
 from txpool.config.properties import Properties, Secret
 from txpool.config.settings import RecoverySettings
@@ -59,19 +59,19 @@ def get(server: StatusServer, path: str = "", method: str = "GET", **headers: st
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> RecoveryWorld:
     return world_after(logged, "decided")
 
 
 @pytest.fixture
-def server(world: World) -> Iterator[StatusServer]:
+def server(world: RecoveryWorld) -> Iterator[StatusServer]:
     with closing(StatusServer(world.recovery, Address("127.0.0.1", 0))) as server:
         yield server
     instruments.armed = False
 
 
 @pytest.fixture
-def guarded(world: World) -> Iterator[StatusServer]:
+def guarded(world: RecoveryWorld) -> Iterator[StatusServer]:
     with closing(StatusServer(world.recovery, Address("127.0.0.1", 0), Secret(TOKEN))) as server:
         yield server
     instruments.armed = False
@@ -80,7 +80,7 @@ def guarded(world: World) -> Iterator[StatusServer]:
 # -- what there is ------------------------------------------------------------------------------------------------
 
 
-def test_it_shows_what_the_last_scan_has_left(world: World, server: StatusServer) -> None:
+def test_it_shows_what_the_last_scan_has_left(world: RecoveryWorld, server: StatusServer) -> None:
     assert "The first scan is under way" in get(server).text
     assert json.loads(get(server, "api/in-doubt").text) == {"at": None, "in_doubt": []}
     world.b.reachable = False
@@ -101,7 +101,7 @@ def test_it_shows_what_the_last_scan_has_left(world: World, server: StatusServer
     assert get(server, "metrics", method="PUT").status == 501
 
 
-def test_looking_asks_no_database_and_waits_for_no_scan(world: World, server: StatusServer) -> None:
+def test_looking_asks_no_database_and_waits_for_no_scan(world: RecoveryWorld, server: StatusServer) -> None:
     world.scan()
     reached, go = threading.Event(), threading.Event()
 
@@ -123,7 +123,7 @@ def test_looking_asks_no_database_and_waits_for_no_scan(world: World, server: St
         scanning.join()
 
 
-def test_health_is_that_scans_are_completed(world: World, server: StatusServer) -> None:
+def test_health_is_that_scans_are_completed(world: RecoveryWorld, server: StatusServer) -> None:
     assert get(server, "healthz").status == 200
     world.recovery.watch.failed(OSError("the log is on a bad disk"))
     got = get(server, "healthz")
@@ -169,7 +169,7 @@ def test_it_answers_to_no_other_name(server: StatusServer, host: str, path: str)
     assert "gtrid" not in got.text
 
 
-def test_a_page_of_another_site_gets_nothing(guarded: StatusServer, world: World) -> None:
+def test_a_page_of_another_site_gets_nothing(guarded: StatusServer, world: RecoveryWorld) -> None:
     host = guarded.url.removeprefix("http://").rstrip("/")
     assert get(guarded, Origin=f"http://{host}").status == 200
     for origin in ("http://evil.example", "null", f"https://{host}", "http://127.0.0.1:1"):
@@ -182,7 +182,7 @@ def test_a_page_of_another_site_gets_nothing(guarded: StatusServer, world: World
     assert world.calls.names == []
 
 
-def test_without_a_token_it_only_shows(server: StatusServer, world: World) -> None:
+def test_without_a_token_it_only_shows(server: StatusServer, world: RecoveryWorld) -> None:
     got = get(server, "api/scan", method="POST")
     assert (got.status, "status.token" in got.text) == (403, True)
     assert get(server, "api/scan", method="POST", **BEARER).status == 403
@@ -191,7 +191,7 @@ def test_without_a_token_it_only_shows(server: StatusServer, world: World) -> No
     assert world.calls.names == []
 
 
-def test_with_the_token_a_scan_can_be_asked_for(guarded: StatusServer, world: World) -> None:
+def test_with_the_token_a_scan_can_be_asked_for(guarded: StatusServer, world: RecoveryWorld) -> None:
     assert "Scan now" in get(guarded).text
     world.recovery.period = 3600.0
     scanned = threading.Semaphore(0)
@@ -216,7 +216,7 @@ def test_with_the_token_a_scan_can_be_asked_for(guarded: StatusServer, world: Wo
     assert not scanned.acquire(blocking=False)
 
 
-def test_beyond_loopback_everything_takes_the_token(world: World) -> None:
+def test_beyond_loopback_everything_takes_the_token(world: RecoveryWorld) -> None:
     with closing(StatusServer(world.recovery, Address("0.0.0.0", 0), Secret(TOKEN))) as server:
         for path in ("", "metrics", "healthz", "api/in-doubt", "nothing"):
             assert get(server, path).status == 401
@@ -255,7 +255,7 @@ def test_a_right_configuration() -> None:
     assert RecoverySettings.load().status_address is None
 
 
-def test_an_address_that_is_taken_is_an_error_that_names_it(world: World, server: StatusServer) -> None:
+def test_an_address_that_is_taken_is_an_error_that_names_it(world: RecoveryWorld, server: StatusServer) -> None:
     port = int(server.url.rsplit(":", 1)[1].rstrip("/"))
     with pytest.raises(ConfigurationError, match=rf"status\.address = 127\.0\.0\.1:{port}: Address already in use"):
         StatusServer(world.recovery, Address("127.0.0.1", port))
@@ -344,6 +344,6 @@ def test_ages_are_said_as_people_say_them(seconds: float, said: str) -> None:
     assert age(seconds) == said
 
 
-def test_a_manager_without_a_file_says_whose_it_is(world: World) -> None:
+def test_a_manager_without_a_file_says_whose_it_is(world: RecoveryWorld) -> None:
     assert world.recovery.whose == "node etl-1"
     assert "node etl-1" in repr(RecoveryManager(log=world.log, datasources=[world.a]))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from recovery import RecoveryManager, ScanReport
-from recovery.scan.datasources import RecoveryDatasources
+from recovery.scan.datasources import ListedBranch, Listing, RecoveryDatasources
 from recovery.scan.modules import DecidedModule, MarkedModule, OrphanModule
 from recovery.scan.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
 from recovery.scan.recovery_pass import RecoveryPass
@@ -269,6 +269,16 @@ def snapshot_with(**known: Any) -> Snapshot:
     }
     empty |= {name: frozenset() for name in ("fenced", "finished", "aborted")} | {"nodes": frozenset({NODE})}
     return Snapshot(**(empty | known))
+
+
+def snapshot_of(xid: Xid, state: IncarnationState | None, **known: object) -> Snapshot:
+    """A pass that has found this branch, and its coordinator in this state."""
+    found: dict[str, object] = {
+        "listings": {"a": Listing("", (ListedBranch(xid, "a", ""),))},
+        "incarnations": {xid.incarnation: state} if state else {},
+        "fenced": frozenset({xid.incarnation} if state is IncarnationState.FENCED else ()),
+    }
+    return snapshot_with(**(found | known))
 
 
 def logged(world: RecoveryWorld) -> Iterator[str]:

@@ -2,5 +2,6 @@
 
 `model` holds the state of the databases and what every command does to it; `parts` are the branches, logs and tables
 that the real code is given; `actors` run the real code one call at a time; `explore` searches every interleaving and
-every fate of every call; `final_check` lets recovery finish and checks the invariants; `trace` tells people what happened.
+every fate of every call; `final_check` lets recovery finish and checks the invariants; `trace`
+prints what happened.
 """

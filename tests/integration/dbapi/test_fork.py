@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.dbapi.table import rows
-from tests.unit.pool.test_fork import in_child
+from tests.support.forking import in_child
 from txpool.datasource import DataSource
 from txpool.errors import InterfaceError
 from txpool.tm.scope import transaction

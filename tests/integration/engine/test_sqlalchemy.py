@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from tests.integration.engine.table import EngineTable
 from txpool.datasource import DataSource
 from txpool.engine import create_engine
 from txpool.errors import ConfigurationError, ProgrammingError, TransactionRolledBack
-from txpool.tm.manager import configure
 from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
@@ -34,79 +33,58 @@ class Fare(Base):
     name: orm.Mapped[str] = orm.mapped_column(sa.String(20), unique=True)
 
 
-class World:
-    """An engine over one datasource, and its table as a bare driver connection sees it."""
-
-    def __init__(self, datasource: DataSource, bare: Callable[[], Any]) -> None:
-        self.datasource = datasource
-        self.engine = create_engine(datasource)
-        self._bare = bare
-        with closing(bare()) as raw:
-            raw.execute("create table fare (id integer primary key, name varchar(20) unique)")
-
-    def read(self) -> list[tuple[int, str]]:
-        with closing(self._bare()) as raw:
-            found: list[tuple[int, str]] = raw.execute("select id, name from fare order by id").fetchall()
-        return found
-
-
-@pytest.fixture(autouse=True)
-def coordinator() -> Iterator[None]:
-    manager = configure(node_name="tests", log_url="memory:")
-    yield
-    manager.close()
-
-
 @pytest.fixture
-def world(joining: Joining) -> World:
-    return World(*joining)
+def fares(joining: Joining) -> EngineTable:
+    table = EngineTable(*joining, name="fare")
+    table.execute("create table fare (id integer primary key, name varchar(20) unique)")
+    return table
 
 
-def test_core(world: World) -> None:
-    with world.engine.begin() as connection:
+def test_core(fares: EngineTable) -> None:
+    with fares.engine.begin() as connection:
         connection.execute(sa.insert(Fare), [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
-    with pytest.raises(ZeroDivisionError), world.engine.begin() as connection:
+    with pytest.raises(ZeroDivisionError), fares.engine.begin() as connection:
         connection.execute(sa.insert(Fare).values(id=3, name="lost"))
         raise ZeroDivisionError
-    with world.engine.connect() as connection:
+    with fares.engine.connect() as connection:
         connection.execute(sa.insert(Fare).values(id=4, name="lost"))
         assert connection.scalar(sa.select(sa.func.count(Fare.id))) == 3
-    assert world.read() == [(1, "a"), (2, "b")]
-    assert world.datasource.statistics().taken == 0
+    assert fares.read() == [(1, "a"), (2, "b")]
+    assert fares.datasource.statistics().taken == 0
 
 
-def test_core_inside_a_transaction(world: World) -> None:
+def test_core_inside_a_transaction(fares: EngineTable) -> None:
     with transaction():
-        with world.engine.begin() as connection:
+        with fares.engine.begin() as connection:
             connection.execute(sa.insert(Fare).values(id=1, name="a"))
-        with pytest.raises(ZeroDivisionError), world.engine.begin() as connection:
+        with pytest.raises(ZeroDivisionError), fares.engine.begin() as connection:
             connection.execute(sa.insert(Fare).values(id=2, name="lost"))
             raise ZeroDivisionError
-        with world.engine.connect() as connection:
+        with fares.engine.connect() as connection:
             assert connection.scalars(sa.select(Fare.name)).all() == ["a"]
             with pytest.raises(sa.exc.IntegrityError):
                 connection.execute(sa.insert(Fare).values(id=1, name="again"))
-        with world.engine.connect() as connection, connection.begin():
+        with fares.engine.connect() as connection, connection.begin():
             connection.execute(sa.insert(Fare).values(id=3, name="c"))
             with connection.begin_nested() as nested:
                 connection.execute(sa.insert(Fare).values(id=4, name="lost"))
                 nested.rollback()
-        assert world.read() == []
-    assert world.read() == [(1, "a"), (3, "c")]
+        assert fares.read() == []
+    assert fares.read() == [(1, "a"), (3, "c")]
 
 
-def test_what_the_engine_committed_goes_with_the_transaction(world: World) -> None:
+def test_what_the_engine_committed_goes_with_the_transaction(fares: EngineTable) -> None:
     with pytest.raises(ZeroDivisionError), transaction():
-        with world.engine.begin() as connection:
+        with fares.engine.begin() as connection:
             connection.execute(sa.insert(Fare).values(id=1, name="lost"))
         raise ZeroDivisionError
-    assert world.read() == []
+    assert fares.read() == []
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_session(world: World, inside: bool) -> None:
+def test_a_session(fares: EngineTable, inside: bool) -> None:
     def work() -> None:
-        with orm.Session(world.engine) as session:
+        with orm.Session(fares.engine) as session:
             session.add_all([Fare(id=1, name="a"), Fare(id=2, name="b")])
             session.commit()
             session.add(Fare(id=3, name="lost"))
@@ -125,28 +103,28 @@ def test_a_session(world: World, inside: bool) -> None:
     if inside:
         with transaction():
             work()
-            assert world.read() == []
+            assert fares.read() == []
     else:
         work()
-    assert world.read() == [(1, "a"), (2, "c")]
+    assert fares.read() == [(1, "a"), (2, "c")]
 
 
-def test_a_session_around_transactions(world: World) -> None:
-    with orm.Session(world.engine) as session:
+def test_a_session_around_transactions(fares: EngineTable) -> None:
+    with orm.Session(fares.engine) as session:
         for number in (1, 2):
             with transaction():
                 session.add(Fare(id=number, name=str(number)))
                 session.commit()
-                assert len(world.read()) == number - 1
-    assert world.read() == [(1, "1"), (2, "2")]
+                assert len(fares.read()) == number - 1
+    assert fares.read() == [(1, "1"), (2, "2")]
 
 
-def test_two_sessions_that_overlap(world: World) -> None:
+def test_two_sessions_that_overlap(fares: EngineTable) -> None:
     with (
         pytest.raises(TransactionRolledBack, match="what another has done since"),
         transaction(),
-        orm.Session(world.engine) as first,
-        orm.Session(world.engine) as second,
+        orm.Session(fares.engine) as first,
+        orm.Session(fares.engine) as second,
     ):
         first.add(Fare(id=1, name="a"))
         first.flush()
@@ -154,25 +132,25 @@ def test_two_sessions_that_overlap(world: World) -> None:
         second.commit()
         with pytest.raises(ProgrammingError, match="what another has done since"):
             first.rollback()
-    assert world.read() == []
+    assert fares.read() == []
 
 
-def test_returning_reflection_and_streaming(world: World) -> None:
-    with transaction(), world.engine.begin() as connection:
+def test_returning_reflection_and_streaming(fares: EngineTable) -> None:
+    with transaction(), fares.engine.begin() as connection:
         assert connection.scalars(sa.insert(Fare).values(id=1, name="a").returning(Fare.id)).one() == 1
         assert "fare" in sa.inspect(connection).get_table_names()
         rows = connection.execution_options(stream_results=True).execute(sa.select(Fare.name))
         assert rows.all() == [("a",)]
-    assert world.read() == [(1, "a")]
+    assert fares.read() == [(1, "a")]
 
 
 @pytest.mark.parametrize(
     ("option", "says"),
     [({"pool_size": 5}, "pool.max-size"), ({"poolclass": sa.QueuePool}, "its keys begin with pool.")],
 )
-def test_the_pool_is_the_datasources(world: World, option: dict[str, Any], says: str) -> None:
+def test_the_pool_is_the_datasources(fares: EngineTable, option: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=f"datasource fares.*{says}"):
-        create_engine(world.datasource, **option)
+        create_engine(fares.datasource, **option)
 
 
 def test_an_isolation_level_is_set_once_for_all_that_join(databases: Databases) -> None:
@@ -188,14 +166,14 @@ def test_an_isolation_level_is_set_once_for_all_that_join(databases: Databases) 
         assert shown == ["repeatable read"] * 2
 
 
-def test_autocommit(world: World) -> None:
-    with world.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+def test_autocommit(fares: EngineTable) -> None:
+    with fares.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(sa.insert(Fare).values(id=1, name="a"))
-        assert world.read() == [(1, "a")]
+        assert fares.read() == [(1, "a")]
     with pytest.raises(ZeroDivisionError), transaction():
-        with world.engine.connect() as connection, pytest.raises(Exception, match="owns"):
+        with fares.engine.connect() as connection, pytest.raises(Exception, match="owns"):
             connection.execution_options(isolation_level="AUTOCOMMIT")
         raise ZeroDivisionError
-    with world.engine.begin() as connection:  # the pool's connection is as it was
+    with fares.engine.begin() as connection:  # the pool's connection is as it was
         connection.execute(sa.insert(Fare).values(id=2, name="b"))
-    assert world.read() == [(1, "a"), (2, "b")]
+    assert fares.read() == [(1, "a"), (2, "b")]

@@ -32,7 +32,7 @@ from tests.spark.commit.bypassing import (
     write_outside,
     written,
 )
-from tests.unit.pool.test_fork import in_child
+from tests.support.forking import in_child
 from txpool.datasource import DataSource
 from txpool.jobs import properties
 from txpool.spark import foreach_partition, register

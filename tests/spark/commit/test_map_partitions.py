@@ -13,6 +13,7 @@ from pyspark import TaskContext
 
 import txpool
 from recovery import RecoveryManager
+from tests.spark.commit.partition_functions import insert
 from txpool.errors import AlreadyDone, ProgrammingError, TransactionRolledBack
 from txpool.spark import map_partitions
 from txpool.spark.commit.locations import note_locations
@@ -30,15 +31,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 _TABLE = "create table landed (id bigint primary key, attempt bigint)"
-
-
-def insert(rows: Iterator[Any]) -> Iterator[tuple[int, int]]:
-    here = TaskContext.get()
-    assert here is not None
-    cursor = txpool.connect("one.properties").cursor()
-    for row in rows:
-        cursor.execute("insert into landed values (%s, %s)", [row, here.taskAttemptId()])
-        yield row, here.taskAttemptId()
 
 
 @pytest.mark.usefixtures("sources")
@@ -136,7 +128,7 @@ _SCRIPT = """
 
     import txpool
     from tests.spark.losing_tasks import first_time, kill_executor
-    from tests.spark.commit.test_map_partitions import insert
+    from tests.spark.commit.partition_functions import insert
     from txpool.tm import manager
     from txpool.tm.scope import transaction
     from txpool.spark import map_partitions

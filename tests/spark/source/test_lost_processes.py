@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from recovery import RecoveryManager
+from tests.spark.source.file_stream import stream_of_files
 from txpool.datasource import DataSource
 from txpool.spark import register
 from txpool.tm.manager import get_manager
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from tests.conftest import Databases
 
@@ -132,23 +133,17 @@ def test_a_stream_goes_on_where_its_driver_was_killed(
     assert count(databases, "plain") == (5, 5)
     assert len(databases.prepared()) > 1
     register(spark)
-    query = _stream(spark, sources).start()
+    query = stream_of_files(spark, sources).start()
     assert query.awaitTermination(200)
     assert count(databases, "plain") == (15, 15)
     assert leftovers(databases) == []
 
 
 _STREAM = """
-from tests.spark.source.test_lost_processes import _stream
+from tests.spark.source.file_stream import stream_of_files
 
-_stream(spark, Path(folder)).start().awaitTermination()
+stream_of_files(spark, Path(folder)).start().awaitTermination()
 """
-
-
-def _stream(spark: SparkSession, folder: Path) -> Any:
-    read: DataFrame = spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
-    writer = read.writeStream.format("txpool").options(datasource="one.properties", dbtable="plain")
-    return writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
 
 
 def _script(source: str) -> str:

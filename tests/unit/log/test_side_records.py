@@ -1,4 +1,4 @@
-"""What every store promises of expired incarnations and of memos."""
+"""What every store promises of expired incarnations and of side records."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.unit.log import test_store as store
+from tests.unit.log.stores import Opener, branches_of, gtrid_of
 from txpool.config.secrets import Secret
 from txpool.errors import LogError
 from txpool.log import IncarnationState, Refused, SideRecord, SqliteLog, SqlLog, adopt_log, open_log
 from txpool.log.base import DecisionLog, Heuristic
 from txpool.xid import make_gtrid
 
-opener = store.opener
-log = store.log
-
 
 @pytest.fixture
-def gone(opener: store.Opener, log: DecisionLog) -> str:
+def gone(opener: Opener, log: DecisionLog) -> str:
     """The name of an incarnation that has expired, while its process goes on."""
     name = opener().incarnation
     log.fence(name)
@@ -31,7 +28,7 @@ def gone(opener: store.Opener, log: DecisionLog) -> str:
 
 
 def test_an_expired_incarnation_leaves_the_registry_and_nothing_else_changes(
-    opener: store.Opener, log: DecisionLog, gone: str
+    opener: Opener, log: DecisionLog, gone: str
 ) -> None:
     assert gone not in log.incarnations()
     for each in (log, opener()):
@@ -45,7 +42,7 @@ def test_an_expired_incarnation_leaves_the_registry_and_nothing_else_changes(
     assert log.expired([]) == log.expired(["unknown00000"]) == set()
 
 
-def test_a_fence_brings_an_expired_incarnation_back(opener: store.Opener, log: DecisionLog, gone: str) -> None:
+def test_a_fence_brings_an_expired_incarnation_back(opener: Opener, log: DecisionLog, gone: str) -> None:
     opener().fence(gone)
     assert (log.incarnations()[gone], log.expired()) == (IncarnationState.FENCED, set())
     log.fence(gone)
@@ -54,7 +51,7 @@ def test_a_fence_brings_an_expired_incarnation_back(opener: store.Opener, log: D
     assert log.expired() == {gone}
 
 
-def test_recoverers_that_bring_it_back_at_once_all_succeed(opener: store.Opener, log: DecisionLog, gone: str) -> None:
+def test_recoverers_that_bring_it_back_at_once_all_succeed(opener: Opener, log: DecisionLog, gone: str) -> None:
     logs = [opener() for _ in range(4)]
     start, errors = threading.Barrier(len(logs)), list[Exception]()
 
@@ -74,23 +71,23 @@ def test_recoverers_that_bring_it_back_at_once_all_succeed(opener: store.Opener,
     assert log.incarnations()[gone] is IncarnationState.FENCED
 
 
-def test_only_what_is_fenced_expires(opener: store.Opener, log: DecisionLog) -> None:
+def test_only_what_is_fenced_expires(opener: Opener, log: DecisionLog) -> None:
     alive = opener()
     name = alive.incarnation
     log.expire([name, "unknown00000"])
     assert log.incarnations() == {name: IncarnationState.ALIVE}
     assert log.expired() == set()
     assert not log.is_fenced(name)
-    gtrid = store.gtrid_of(alive)
-    alive.record(gtrid, store.branches_of(gtrid))
+    gtrid = gtrid_of(alive)
+    alive.record(gtrid, branches_of(gtrid))
     with pytest.raises(LogError, match="never registered"):
         log.fence("unknown00000")
 
 
-def test_a_memo_is_kept_in_the_place_of_its_name_and_told_oldest_first(opener: store.Opener, log: DecisionLog) -> None:
+def test_a_memo_is_kept_in_the_place_of_its_name_and_told_oldest_first(opener: Opener, log: DecisionLog) -> None:
     kept = [SideRecord("audit", "b", "first", 1.0), SideRecord("audit", "a", "second", 2.0)]
-    for memo in (SideRecord("audit", "a", "draft", 0.0), *kept, SideRecord("other", "a", "", 0.0)):
-        log.put_record(memo)
+    for record in (SideRecord("audit", "a", "draft", 0.0), *kept, SideRecord("other", "a", "", 0.0)):
+        log.put_record(record)
     assert opener().side_records("audit") == kept
     assert log.side_records("nothing") == []
     opener().delete_records("audit", ["a", "never"])
@@ -105,7 +102,7 @@ def test_one_branchs_heuristic_outcome_is_dismissed_alone(log: DecisionLog) -> N
     assert [(each.gtrid, each.bqual) for each in log.heuristics()] == [("g", "2:a:L"), ("h", "1:a:L")]
 
 
-# -- logs that were made before there were memos, and logs that were copied ---------------------------------------
+# -- logs that were made before there were side records, and logs that were copied ----------------------------------
 
 
 def test_a_folder_that_was_made_without_the_tables_gets_them_when_it_is_opened(tmp_path: Path) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.unit.log.stores import Opener, branches_of, gtrid_of
 from txpool import failpoints
-from txpool.config.secrets import Secret
 from txpool.errors import ConfigurationError, LogError
 from txpool.log import (
     DecisionLog,
@@ -19,50 +18,10 @@ from txpool.log import (
     Refused,
     Resolution,
     SqliteLog,
-    SqlLog,
     folder_of,
     open_log,
 )
-from txpool.resources.base import BranchRecord
-from txpool.xid import make_gtrid, make_xid, new_incarnation
-
-Opener = Callable[[], DecisionLog]
-
-
-@pytest.fixture(params=["memory", "sqlite", "sql"])
-def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
-    """Opens the same log once more, as another process of its node would."""
-    disk = MemoryDisk("etl-1")
-    databases = request.getfixturevalue("databases") if request.param == "sql" else None
-    opened: list[DecisionLog] = []
-
-    def opening() -> DecisionLog:
-        if request.param == "memory":
-            opened.append(MemoryLog(disk, node="etl-1"))
-        elif request.param == "sql":
-            password = Secret(databases.server.password)
-            opened.append(SqlLog(databases.url("one"), node="etl-1", create=True, password=password))
-        else:
-            opened.append(SqliteLog(tmp_path / "log", node="etl-1", create=True))
-        return opened[-1]
-
-    yield opening
-    for log in opened:
-        log.close()
-
-
-@pytest.fixture
-def log(opener: Opener) -> DecisionLog:
-    return opener()
-
-
-def gtrid_of(log: DecisionLog, number: int = 1) -> str:
-    return make_gtrid(log.node, log.incarnation, number)
-
-
-def branches_of(gtrid: str) -> list[BranchRecord]:
-    orders = BranchRecord(make_xid(gtrid, 1, "orders"), "orders", "7412/5", {"xid": "771"})
-    return [orders, BranchRecord(make_xid(gtrid, 2, "audit"), "audit")]
+from txpool.xid import make_gtrid, new_incarnation
 
 
 def test_a_decision_is_seen_by_every_process_with_all_its_branches(opener: Opener, log: DecisionLog) -> None:

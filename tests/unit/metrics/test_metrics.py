@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 
 import txpool
-from tests.unit.pool.test_fork import in_child
+from tests.support.forking import in_child
 from txpool.errors import PoolTimeout
 from txpool.metrics import (
     FAMILIES,

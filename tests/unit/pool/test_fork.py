@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import gc
-import os
 import socket
 import threading
-import traceback
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
 
+from tests.support.forking import in_child
 from txpool.errors import PoolClosed
 from txpool.pool import Pool, Pooled
 
@@ -69,26 +67,6 @@ def server() -> Iterator[EchoServer]:
     server = EchoServer()
     yield server
     server.shut()
-
-
-def in_child(work: Callable[[], None]) -> None:
-    """Run it in a forked child; what it raises there fails the test."""
-    reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what this is about
-        pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-        except BaseException:
-            os.write(writer, traceback.format_exc().encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as pipe:
-        error = pipe.read().decode()
-    os.waitpid(pid, 0)
-    assert not error, error
 
 
 def test_child_begins_empty(server: EchoServer) -> None:

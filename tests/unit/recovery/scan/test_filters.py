@@ -21,8 +21,7 @@ from recovery.scan.orphans import (
     voters,
 )
 from recovery.scan.snapshot import CoordinatorState
-from tests.models.recovery import NODE, RecoveryWorld, logged, marked, world_after
-from tests.unit.recovery.scan.test_orphans import evidence_of
+from tests.models.recovery import NODE, RecoveryWorld, logged, marked, snapshot_of, world_after
 from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError
 from txpool.log.base import IncarnationState
@@ -97,7 +96,7 @@ def test_a_reckless_vote_loses_against_the_incarnations(life: IncarnationState |
             return Ballot(Vote.ROLLBACK, "away with it")
 
     xid = spark_xid()
-    assert poll(voters([Reckless()]), evidence_of(xid, life), xid).vote is Vote.LEAVE_ALONE
+    assert poll(voters([Reckless()]), snapshot_of(xid, life), xid).vote is Vote.LEAVE_ALONE
 
 
 def test_the_two_vote_once_whether_they_are_named_or_not() -> None:
@@ -115,7 +114,7 @@ def test_one_that_extends_one_of_the_two_has_its_say_besides(kind: type) -> None
             return Ballot(Vote.LEAVE_ALONE, "not at night")
 
     xid = spark_xid()
-    assert poll(voters([Careful()]), evidence_of(xid, IncarnationState.FENCED), xid).reason == "not at night"
+    assert poll(voters([Careful()]), snapshot_of(xid, IncarnationState.FENCED), xid).reason == "not at night"
 
 
 # -- subordinate --------------------------------------------------------------------------------------------------
@@ -123,17 +122,17 @@ def test_one_that_extends_one_of_the_two_has_its_say_besides(kind: type) -> None
 
 def test_a_spark_tasks_work_is_left_alone_while_its_driver_lives() -> None:
     xid = spark_xid()
-    ballot = poll(voters([SubordinateFilter()]), evidence_of(xid, IncarnationState.ALIVE), xid)
+    ballot = poll(voters([SubordinateFilter()]), snapshot_of(xid, IncarnationState.ALIVE), xid)
     assert (ballot.vote, ballot.alarm) == (Vote.LEAVE_ALONE, False)
     assert "Spark task (partition 3, attempt 7)" in ballot.reason
     plain = make_xid(xid.gtrid, 0, "a")
-    assert SubordinateFilter().vote(evidence_of(plain, IncarnationState.ALIVE), plain) is None
+    assert SubordinateFilter().vote(snapshot_of(plain, IncarnationState.ALIVE), plain) is None
 
 
 @pytest.mark.parametrize(("life", "finished"), [(IncarnationState.FENCED, False), (IncarnationState.ALIVE, True)])
 def test_it_is_swept_once_its_driver_is_fenced_or_has_let_go_of_it(life: IncarnationState, finished: bool) -> None:
     xid = spark_xid()
-    evidence = evidence_of(xid, life, finished=frozenset([xid.gtrid] if finished else []))
+    evidence = snapshot_of(xid, life, finished=frozenset([xid.gtrid] if finished else []))
     assert evidence.coordinator_state(xid.gtrid) in (CoordinatorState.FENCED, CoordinatorState.FINISHED)
     assert poll(voters([SubordinateFilter()]), evidence, xid).vote is Vote.ROLLBACK
 

@@ -12,8 +12,7 @@ from recovery import RecoveryManager
 from recovery.scan import saved
 from recovery.scan.orphans import NodeFilter, Vote
 from recovery.service.alarms import unconfigured
-from tests.models.recovery import NODE, RecoveryWorld, logged, marked, pointed, unaccounted
-from tests.unit.recovery.scan.test_orphans import evidence_of
+from tests.models.recovery import NODE, RecoveryWorld, logged, marked, pointed, snapshot_of, unaccounted
 from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError, ProgrammingError
 from txpool.log.base import IncarnationState
@@ -90,8 +89,8 @@ def test_a_living_process_of_another_node_is_left_alone_too(last: str) -> None:
 
 def test_the_filter_of_nodes_knows_those_of_the_pass() -> None:
     xid = make_xid(make_gtrid(OTHER, "incarnation0", 1), 0, "a")
-    assert NodeFilter().vote(evidence_of(xid, IncarnationState.FENCED), xid) is None
-    ballot = NodeFilter().vote(evidence_of(xid, IncarnationState.FENCED, nodes=frozenset({NODE, OTHER})), xid)
+    assert NodeFilter().vote(snapshot_of(xid, IncarnationState.FENCED), xid) is None
+    ballot = NodeFilter().vote(snapshot_of(xid, IncarnationState.FENCED, nodes=frozenset({NODE, OTHER})), xid)
     assert ballot is not None
     assert ballot.vote is Vote.ROLLBACK
 

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.scan.datasources import ListedBranch, Listing
 from recovery.scan.orphans import Ballot, IncarnationFilter, NodeFilter, TransactionLogFilter, Vote, poll, voters
 from recovery.scan.snapshot import CoordinatorState, Snapshot
-from tests.models.recovery import NODE, snapshot_with
+from tests.models.recovery import NODE, snapshot_of
 from txpool.log.base import Decision, IncarnationState
 from txpool.xid import Xid, make_gtrid, make_xid
-
-
-def evidence_of(xid: Xid, life: IncarnationState | None, **known: object) -> Snapshot:
-    found: dict[str, object] = {
-        "listings": {"a": Listing("", (ListedBranch(xid, "a", ""),))},
-        "incarnations": {xid.incarnation: life} if life else {},
-        "fenced": frozenset({xid.incarnation} if life is IncarnationState.FENCED else ()),
-    }
-    return snapshot_with(**(found | known))
 
 
 @pytest.mark.parametrize(
@@ -40,14 +30,14 @@ def test_one_leave_alone_wins(life: IncarnationState | None, known: dict[str, st
         "decisions": {xid.gtrid: Decision(xid.gtrid, ())},
         "pointers": {xid.gtrid: "ledger"},
     }
-    evidence = evidence_of(xid, life, **{name: values[name] for name in known})
+    evidence = snapshot_of(xid, life, **{name: values[name] for name in known})
     ballot = poll((TransactionLogFilter(), NodeFilter(), IncarnationFilter()), evidence, xid)
     assert ballot.vote is outcome
 
 
 def test_no_vote_leaves_and_a_filter_of_ones_own_has_a_say() -> None:
     xid = make_xid(make_gtrid(NODE, "incarnation0", 1), 0, "a")
-    evidence = evidence_of(xid, IncarnationState.FENCED)
+    evidence = snapshot_of(xid, IncarnationState.FENCED)
 
     class Hold:
         def vote(self, evidence: Snapshot, xid: Xid) -> Ballot | None:
@@ -56,14 +46,14 @@ def test_no_vote_leaves_and_a_filter_of_ones_own_has_a_say() -> None:
     assert poll((), evidence, xid).vote is Vote.LEAVE_ALONE
     assert poll((NodeFilter(),), evidence, xid).vote is Vote.ROLLBACK
     assert (
-        poll((NodeFilter(),), evidence_of(xid, IncarnationState.FENCED, nodes={"other"}), xid).vote is Vote.LEAVE_ALONE
+        poll((NodeFilter(),), snapshot_of(xid, IncarnationState.FENCED, nodes={"other"}), xid).vote is Vote.LEAVE_ALONE
     )
     assert poll((NodeFilter(), Hold()), evidence, xid).reason == "not on a Friday"
 
 
 def test_another_nodes_standing_is_foreign_even_where_the_incarnation_is_known() -> None:
     xid = make_xid(make_gtrid("other", "incarnation0", 1), 0, "a")
-    assert evidence_of(xid, IncarnationState.FENCED).coordinator_state(xid.gtrid) is CoordinatorState.OTHER_NODE
+    assert snapshot_of(xid, IncarnationState.FENCED).coordinator_state(xid.gtrid) is CoordinatorState.OTHER_NODE
 
 
 def test_a_filter_of_ones_own_cannot_have_another_nodes_branch_rolled_back() -> None:
@@ -73,4 +63,4 @@ def test_a_filter_of_ones_own_cannot_have_another_nodes_branch_rolled_back() -> 
         def vote(self, evidence: Snapshot, xid: Xid) -> Ballot | None:
             return Ballot(Vote.ROLLBACK, "it has been there for an hour")
 
-    assert poll(voters([Greedy()]), evidence_of(xid, IncarnationState.DEAD), xid).vote is Vote.LEAVE_ALONE
+    assert poll(voters([Greedy()]), snapshot_of(xid, IncarnationState.DEAD), xid).vote is Vote.LEAVE_ALONE

@@ -7,8 +7,17 @@ from dataclasses import replace
 import pytest
 
 from recovery import RecoveryManager
-from tests.models.recovery import NODE, ModelDatabase, ModelLedger, RecoveryWorld, logged, marked, pointed, world_after
-from tests.unit.recovery.scan.test_orphans import evidence_of
+from tests.models.recovery import (
+    NODE,
+    ModelDatabase,
+    ModelLedger,
+    RecoveryWorld,
+    logged,
+    marked,
+    pointed,
+    snapshot_of,
+    world_after,
+)
 from txpool.log.base import Decision, IncarnationState
 from txpool.resources.base import BranchRecord, MarkedRow
 from txpool.resources.postgresql.staging import StagingTable
@@ -141,7 +150,7 @@ def test_a_tombstone_decides_only_where_nothing_else_does() -> None:
     xid = make_xid(make_gtrid(NODE, "incarnation0", 1), 0, "a")
     gtrid = xid.gtrid
     dead, row = MarkedRow(gtrid, NODE, False), MarkedRow(gtrid, NODE, True)
-    alone = evidence_of(xid, IncarnationState.FENCED, rows={"archive": {gtrid: dead}, "ledger": {}})
+    alone = snapshot_of(xid, IncarnationState.FENCED, rows={"archive": {gtrid: dead}, "ledger": {}})
     assert (alone.marked_by(gtrid), alone.row(gtrid)) == ("archive", dead)
     decided = replace(alone, decisions={gtrid: Decision(gtrid, ())})
     assert (decided.marked_by(gtrid), decided.row(gtrid)) == (None, None)
@@ -150,5 +159,5 @@ def test_a_tombstone_decides_only_where_nothing_else_does() -> None:
     pointing = replace(alone, pointers={gtrid: "ledger"})
     assert (pointing.marked_by(gtrid), pointing.row(gtrid)) == ("ledger", None)
     named = make_xid(gtrid, 0, "a", decider="ledger")
-    naming = evidence_of(named, IncarnationState.FENCED, rows=alone.rows, tags={named.decider: "ledger"})
+    naming = snapshot_of(named, IncarnationState.FENCED, rows=alone.rows, tags={named.decider: "ledger"})
     assert (naming.marked_by(gtrid), naming.row(gtrid)) == ("ledger", None)

@@ -18,7 +18,7 @@ import pytest
 from recovery.service.serving import Limits
 from recovery.service.status import StatusServer
 from tests.models.recovery import RecoveryWorld, logged, world_after
-from tests.unit.recovery.service.test_status import BEARER, TOKEN, Got, doubt, get, overview
+from tests.unit.recovery.service.status_client import BEARER, TOKEN, Got, doubt, get, overview
 from txpool.config.address import Address
 from txpool.config.properties import Properties, Secret
 from txpool.config.settings import RecoverySettings

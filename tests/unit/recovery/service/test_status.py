@@ -6,23 +6,21 @@ import base64
 import json
 import re
 import threading
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
 from html import unescape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from recovery import RecoveryManager
-from recovery.operator.listing import BranchState, InDoubt
+from recovery.operator.listing import BranchState
 from recovery.scan.report import Alarm, Ended, ScanReport
 from recovery.service.last_scan import DatasourceStatus, LastScan, Overview
 from recovery.service.page import age, page, verdict
 from recovery.service.status import StatusServer
 from tests.models.recovery import RecoveryWorld, logged, world_after
+from tests.unit.recovery.service.status_client import BEARER, TOKEN, doubt, get, overview
 from txpool.config.address import Address
 from txpool.config.properties import Properties, Secret
 from txpool.config.settings import RecoverySettings
@@ -31,31 +29,6 @@ from txpool.metrics import instruments
 
 if TYPE_CHECKING:
     from tests.conftest import PythonWithout
-
-TOKEN = "a token, and no other"
-BEARER = {"Authorization": f"Bearer {TOKEN}"}
-
-
-@dataclass
-class Got:
-    """An answer."""
-
-    status: int
-    text: str
-    headers: Mapping[str, str]
-
-
-def get(server: StatusServer, path: str = "", method: str = "GET", **headers: str) -> Got:
-    url = server.url.replace("0.0.0.0", "127.0.0.1") + path
-    request = urllib.request.Request(url, method=method)
-    for name, value in headers.items():
-        request.add_header(name.replace("_", "-"), value)
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return Got(answer.status, answer.read().decode(), answer.headers)
-    except urllib.error.HTTPError as error:
-        with error:
-            return Got(error.code, error.read().decode(), error.headers)
 
 
 @pytest.fixture
@@ -266,21 +239,10 @@ def test_an_address_that_is_taken_is_an_error_that_names_it(world: RecoveryWorld
 HOSTILE = "<script>alert(1)</script>\"'&"
 
 
-def overview(**changes: Any) -> Overview:
-    return replace(Overview(1_800_000_000.0, 0.01, 1, ScanReport(), (), ()), **changes)
-
-
 def shown(seen: Overview) -> str:
     watch = LastScan(RecoverySettings.load())
     watch.overview = seen
     return page(watch, title="Recovery of node etl-1", period=120, pools=(), acts=False)
-
-
-def doubt(**changes: Any) -> InDoubt:
-    branches = (BranchState("g:0:a:L", "a", "prepared"),)
-    return replace(
-        InDoubt("g", "etl-1", "i", "its process is dead", 5.0, "commit", "the log", branches, "commit"), **changes
-    )
 
 
 def test_whatever_comes_from_elsewhere_is_text() -> None:

@@ -46,7 +46,7 @@ _QUIET = f"""
 #: A transaction without an id.
 _UNNAMED: Mapping[str, Any] = {}
 #: How long this process may take to settle what is in doubt, in seconds.
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 
 
 class CrashSite:
@@ -141,7 +141,7 @@ class CrashSite:
 
     def wait_until_resolved(self, manager: TransactionManager) -> None:
         """Wait until nothing is in doubt in this process."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         while manager.in_doubt:
             assert time.monotonic() < deadline, "still in doubt"
             time.sleep(0.05)

@@ -154,11 +154,11 @@ def by_crashes(checker: CrashChecker, random: Random) -> Iterator[list[str]]:
 
 
 def by_failing(kind: str) -> Callable[[CrashChecker, Random], Iterator[list[str]]]:
-    def look(checker: CrashChecker, random: Random) -> Iterator[list[str]]:
+    def check(checker: CrashChecker, random: Random) -> Iterator[list[str]]:
         for run in runs_with_fault(checker, kind, 80, random):
             yield checker.check(run, [(run.recording.failed_at or 0) + 1, len(run.recording.operations)], (LOST,), SEED)
 
-    return look
+    return check
 
 
 _FOLDER = "txpool.log.folder:"
@@ -189,8 +189,8 @@ MUTATIONS = {
 
 @pytest.mark.parametrize("left_out", MUTATIONS)
 def test_what_is_left_out_is_found(checker: CrashChecker, random: Random, left_out: str) -> None:
-    edit, look = MUTATIONS[left_out]
+    edit, check = MUTATIONS[left_out]
     with applied([edit]):
-        found = next((problems for problems in look(checker, random) if problems), None)
+        found = next((problems for problems in check(checker, random) if problems), None)
     assert found, f"nothing was found without it, by seed {SEED}"
     print("\n".join(found))

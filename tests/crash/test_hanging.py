@@ -20,7 +20,7 @@ PLAIN = ("one", "two")
 LEDGER = ("one", "two", "ledger")
 BOOK = ("one", "two", "book")
 #: Seconds until something that ought to have come by itself is given up.
-_PATIENCE = 30
+_TIMEOUT = 30
 
 #: What waits in PREPARE, or where it is alone in COMMIT, for whoever holds the advisory lock.
 _DEFERRED = """
@@ -60,7 +60,7 @@ def attempt(world: CrashSite, number: int, *names: str) -> str:
     """What the caller is told, within the test's patience."""
     telling: queue.Queue[str] = queue.Queue()
     threading.Thread(target=lambda: telling.put(world.attempt(number, *names)), daemon=True).start()
-    return telling.get(timeout=_PATIENCE)
+    return telling.get(timeout=_TIMEOUT)
 
 
 @pytest.mark.parametrize("names", [PLAIN, LEDGER, BOOK], ids=["log", "ledger", "book"])
@@ -88,7 +88,7 @@ def test_the_timeout_never_cancels_what_decides(world: CrashSite) -> None:
         with pytest.raises(TimeoutError):
             telling.result(1.5)
         other.execute("select pg_advisory_unlock(1)")
-        assert telling.result(_PATIENCE) == DONE
+        assert telling.result(_TIMEOUT) == DONE
     assert world.holders(1) == {"one"}
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PLAIN = ("one", "two")
 BOOK = ("one", "two", "book")
 _ROOT = Path(__file__).parents[2]
-_PATIENCE = 120.0
+_TIMEOUT = 120.0
 #: Both ends notice within seconds that the other is gone, as with less haste they do by default.
 _SERVER = {
     "tcp_keepalives_idle": "1",
@@ -118,8 +118,8 @@ class Coordinator:
             file.write("recovery.nodes = *\n")
         self._environment = os.environ | {"PYTHONPATH": str(_ROOT)}
         self._process = self._start("-c", _COORDINATOR)
-        self._patience = threading.Timer(_PATIENCE, self._process.kill)
-        self._patience.start()
+        self._deadline = threading.Timer(_TIMEOUT, self._process.kill)
+        self._deadline.start()
 
     def order(self, number: int, *names: str, stay: str = "-") -> None:
         """Begin a transaction, which is `there` once it has come to that point, and stays until it is told to `go`."""
@@ -136,16 +136,16 @@ class Coordinator:
     def scan(self) -> None:
         """Recovery, on its host."""
         process = self._start("-m", "recovery", "scan", "--conf", "recovery/recovery.properties")
-        output, _ = process.communicate(timeout=_PATIENCE)
+        output, _ = process.communicate(timeout=_TIMEOUT)
         assert process.returncode == 0, output
 
     def end(self) -> None:
         """Let it end by itself."""
-        self._patience.cancel()
-        self._process.communicate(timeout=_PATIENCE)
+        self._deadline.cancel()
+        self._process.communicate(timeout=_TIMEOUT)
 
     def close(self) -> None:
-        self._patience.cancel()
+        self._deadline.cancel()
         self._process.kill()
         with suppress(ValueError):  # it has ended, and its pipes are closed
             self._process.communicate()

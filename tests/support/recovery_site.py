@@ -26,7 +26,7 @@ from txpool.config.settings import RecoverySettings
 
 PASSWORD = "TXPOOL_TEST_RECOVERY_PASSWORD"  # the name of a variable
 ROOT = Path(__file__).parents[2]
-_PATIENCE = 240.0
+_TIMEOUT = 240.0
 #: The databases that prepare.
 BOTH = ("one", "two")
 
@@ -221,7 +221,7 @@ def lines_until(process: Any, *texts: str) -> list[str]:
 def daemon(site: Site) -> Iterator[tuple[Any, str]]:
     """The daemon, once its first scan is through, and the address of its page. Whoever waits for it in vain ends it."""
     process = site.daemon()
-    deadline = threading.Timer(_PATIENCE, process.kill)
+    deadline = threading.Timer(_TIMEOUT, process.kill)
     deadline.start()
     try:
         url = address_in(until(process, SERVED))

@@ -319,7 +319,7 @@ class ModelLog:
     def incarnations_noting(self) -> set[str]:
         return {INCARNATION}
 
-    def put_record(self, memo: SideRecord) -> None:
+    def put_record(self, record: SideRecord) -> None:
         """Nothing depends on one."""
 
     def side_records(self, kind: str) -> list[SideRecord]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Stopper = Callable[[int], None]
 Maker = Callable[..., DataSource]
 #: Seconds until something that ought to have come by itself is given up.
-_PATIENCE = 30
+_TIMEOUT = 30
 _SIZE = 3
 
 
@@ -85,7 +85,7 @@ def within(work: Callable[[], Any]) -> Any:
             ended.put((None, error))
 
     threading.Thread(target=run, daemon=True).start()
-    value, error = ended.get(timeout=_PATIENCE)
+    value, error = ended.get(timeout=_TIMEOUT)
     if error is not None:
         raise error
     return value
@@ -226,7 +226,7 @@ def test_who_waits_is_handed_one_that_stands_still(make: Maker, stop: Stopper) -
         pass
     stop(pid)
     datasource.pool.give_back(held)
-    assert served.get(timeout=_PATIENCE) != pid
+    assert served.get(timeout=_TIMEOUT) != pid
     assert datasource.statistics().size == 1
 
 

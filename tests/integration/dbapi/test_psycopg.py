@@ -83,7 +83,7 @@ def test_with_ends_a_plain_connection_as_psycopg_does(postgres_source: DataSourc
 
 @pytest.mark.parametrize("enlisted", [False, True])
 def test_rows_come_as_the_handle_wants_them(postgres_source: DataSource, enlisted: bool) -> None:
-    def look() -> None:
+    def assert_row_factories() -> None:
         connection, other = postgres_source.connect(), postgres_source.connect()
         connection.row_factory = dict_row  # type: ignore[attr-defined]
         assert connection.row_factory is dict_row
@@ -96,9 +96,9 @@ def test_rows_come_as_the_handle_wants_them(postgres_source: DataSource, enliste
 
     if enlisted:
         with transaction():
-            look()
+            assert_row_factories()
     else:
-        look()
+        assert_row_factories()
     with postgres_source.connect() as first, postgres_source.connect() as second:
         assert first.execute("select 1").fetchone() == second.execute("select 1").fetchone() == (1,)
 

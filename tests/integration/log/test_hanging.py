@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.conftest import Databases
 
 #: Seconds until something that ought to have come by itself is given up.
-_PATIENCE = 45
+_TIMEOUT = 45
 _SESSIONS = "select pid from pg_stat_activity where application_name = 'txpool log'"
 
 
@@ -43,7 +43,7 @@ def within(work: Callable[[], Any]) -> Any:
             ended.put(error)
 
     threading.Thread(target=run, daemon=True).start()
-    found = ended.get(timeout=_PATIENCE)
+    found = ended.get(timeout=_TIMEOUT)
     if isinstance(found, BaseException):
         raise found
     return found

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-_PATIENCE = 60
+_TIMEOUT = 60
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +146,7 @@ def test_threads_of_the_driver(spark: SparkSession, databases: Databases, source
 
     def go_on() -> None:
         attempt("heir")
-        ended.wait(_PATIENCE)
+        ended.wait(_TIMEOUT)
         attempt("heir, later")
 
     def run(kind: type[threading.Thread], target: Any, *args: Any) -> None:
@@ -222,7 +222,7 @@ def test_a_stream_that_was_started_within_goes_on_after_it(
     with transaction() as tx:
         early = start("early")
         with pytest.raises(Exception, match=f"was started within {tx.gtrid}"):
-            early.awaitTermination(_PATIENCE)
+            early.awaitTermination(_TIMEOUT)
         # One that has nothing to do yet.
         (sources / "in").mkdir()
         late = spark.readStream.schema("value bigint").json(str(sources / "in"))
@@ -305,7 +305,7 @@ def interrupted(spark: SparkSession) -> None:
     timer = threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT])
     timer.start()
     spark.sparkContext._jvm.java.lang.Thread.sleep(2000)
-    time.sleep(_PATIENCE)  # whichever of both it comes to
+    time.sleep(_TIMEOUT)  # whichever of both it comes to
 
 
 def test_an_interrupt_takes_the_thread_that_was_told(
@@ -317,7 +317,7 @@ def test_an_interrupt_takes_the_thread_that_was_told(
         return [text for text in caplog.messages if "there was no chance to tell later jobs" in text]
 
     # Any call that takes a connection tells it again.
-    with pytest.raises(ZeroDivisionError), transaction(timeout=_PATIENCE) as tx:
+    with pytest.raises(ZeroDivisionError), transaction(timeout=_TIMEOUT) as tx:
         with pytest.raises(KeyboardInterrupt):
             interrupted(spark)
         txpool.connect("one.properties")
@@ -369,7 +369,7 @@ def test_a_transaction_that_outlives_its_session(
     ended, found = threading.Event(), []
 
     def heir() -> None:
-        ended.wait(_PATIENCE)
+        ended.wait(_TIMEOUT)
         found.append(by_rdd(spark, write, str(sources)))
 
     with transaction() as tx:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("sources")]
 
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 #: Between two looks, for the tests.
 _PERIOD = 0.3
 _WAITING = "select count(*) from pg_locks where not granted and locktype in ('transactionid', 'tuple')"
@@ -63,7 +63,7 @@ def update(rows: Iterator[Any]) -> None:
 
 
 def until(seen: Callable[[], object]) -> None:
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while not seen():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -88,7 +88,7 @@ def beside(work: Callable[[], object]) -> Iterator[list[BaseException]]:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     yield raised
-    thread.join(_PATIENCE)
+    thread.join(_TIMEOUT)
     assert not thread.is_alive()
 
 

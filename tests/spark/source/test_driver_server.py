@@ -1,4 +1,4 @@
-"""The driver's desk: what other processes of its user may ask the driver's own."""
+"""The driver's server: what other processes of its user may ask the driver's own."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def answer(request: Any) -> Any:
 
 
 def test_answers_and_errors_come_back() -> None:
-    desk = DriverServer(answer)
-    assert ask(desk.address, ["all", 1]) == (["all", 1], os.getpid())
+    server = DriverServer(answer)
+    assert ask(server.address, ["all", 1]) == (["all", 1], os.getpid())
     errors: list[Exception] = [
         psycopg.errors.UniqueViolation("twice"),
         TransactionInDoubt("nobody knows", gtrid="txp1:a:b:c", datasource="one"),
     ]
     for error in errors:
         with pytest.raises(type(error), match=str(error)) as caught:
-            ask(desk.address, error)
+            ask(server.address, error)
         assert caught.value.__notes__ == ["and what is to be done"]
 
 
@@ -50,9 +50,9 @@ def test_what_cannot_travel_comes_as_text() -> None:
 
 def test_many_ask_at_once() -> None:
     meeting = threading.Barrier(8)
-    desk = DriverServer(lambda request: (meeting.wait(30), request)[1])
+    server = DriverServer(lambda request: (meeting.wait(30), request)[1])
     replies: list[int] = []
-    threads = [threading.Thread(target=lambda n=n: replies.append(ask(desk.address, n))) for n in range(8)]
+    threads = [threading.Thread(target=lambda n=n: replies.append(ask(server.address, n))) for n in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -80,11 +80,11 @@ def test_a_forked_child_leaves_it_to_its_parent() -> None:
 import os
 from txpool.spark.source.driver_server import DriverServer, ask
 
-desk = DriverServer(lambda request: os.getpid())
+server = DriverServer(lambda request: os.getpid())
 child = os.fork()
 if child:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    print(ask(desk.address, None) == os.getpid())
+    print(ask(server.address, None) == os.getpid())
 """
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

@@ -239,7 +239,7 @@ def test_offsets_are_the_same_each_time_that_a_batch_runs(spark: SparkSession, s
     spark.range(9).write.parquet(str(sources / "static"))
     seen: list[Any] = []
 
-    def look(batch_df: DataFrame, batch_id: int) -> None:
+    def note_offsets(batch_df: DataFrame, batch_id: int) -> None:
         query_id = batch_df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         assert query_id is not None
         seen.append(json.loads(offsets(spark, query_id, batch_id)))
@@ -252,7 +252,7 @@ def test_offsets_are_the_same_each_time_that_a_batch_runs(spark: SparkSession, s
         files = spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).json(str(sources / "in"))
         ticks = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load().select("value")
         joined = files.union(ticks).join(spark.read.parquet(str(sources / "static")), "id")
-        writer = joined.writeStream.option("checkpointLocation", str(sources / "checkpoint")).foreachBatch(look)
+        writer = joined.writeStream.option("checkpointLocation", str(sources / "checkpoint")).foreachBatch(note_offsets)
         writer.trigger(processingTime="0 seconds").start().awaitTermination()
 
     for _ in range(2):

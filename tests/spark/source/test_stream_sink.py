@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("sources")]
 
-_PATIENCE = 120
+_TIMEOUT = 120
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def start(
 
 
 def end(query: StreamingQuery) -> None:
-    assert query.awaitTermination(_PATIENCE)
+    assert query.awaitTermination(_TIMEOUT)
 
 
 def forget(checkpoint: str, batch: int) -> None:

@@ -28,23 +28,23 @@ class Abandoned:
         self.end()
 
 
-def strike_inside(lock: Any, *ends: Callable[[], object]) -> None:
+def finalise_inside(lock: Any, *ends: Callable[[], object]) -> None:
     """Have the collector come while its thread holds the lock; in a thread that may stand for ever."""
 
-    def strike() -> None:
+    def finalise() -> None:
         for end in ends:
             Abandoned(end)
         with lock:
             gc.collect()
 
-    striking = threading.Thread(target=strike, daemon=True)
-    striking.start()
-    striking.join(20)
-    assert not striking.is_alive(), "it waits for the lock that its own thread holds"
+    finaliser = threading.Thread(target=finalise, daemon=True)
+    finaliser.start()
+    finaliser.join(20)
+    assert not finaliser.is_alive(), "it waits for the lock that its own thread holds"
 
 
-def strike_inside_the_lock(pool: Pool[Raw], *ends: Callable[[], object]) -> None:
-    strike_inside(pool.exchange.lock, *ends)
+def finalise_inside_the_lock(pool: Pool[Raw], *ends: Callable[[], object]) -> None:
+    finalise_inside(pool.exchange.lock, *ends)
     pool.exchange.run_deferred()
 
 
@@ -58,7 +58,7 @@ def _only_when_told() -> Iterator[None]:
 def test_it_gives_back(database: PoolDatabase) -> None:
     with pool_of(database, max_size=2) as pool:
         first, second = pool.take(), pool.take()
-        strike_inside_the_lock(pool, lambda: pool.give_back(first), lambda: pool.give_back(second))
+        finalise_inside_the_lock(pool, lambda: pool.give_back(first), lambda: pool.give_back(second))
         assert (pool.statistics().idle, pool.statistics().taken) == (2, 0)
         assert database.connects == 2
 
@@ -68,7 +68,7 @@ def test_it_gives_back_to_one_who_waits(database: PoolDatabase) -> None:
         held = pool.take()
         waiter = threads.submit(pool.take, 20)
         until(lambda: waiting(pool))
-        strike_inside_the_lock(pool, lambda: pool.give_back(held))
+        finalise_inside_the_lock(pool, lambda: pool.give_back(held))
         assert waiter.result(20) is held
         pool.give_back(held)
 
@@ -85,7 +85,7 @@ def test_it_gives_back_what_is_not_clean(database: PoolDatabase) -> None:
             ping(raw)
 
         database.reset = reset  # type: ignore[method-assign]
-        strike_inside_the_lock(pool, lambda: pool.give_back(held))
+        finalise_inside_the_lock(pool, lambda: pool.give_back(held))
         assert within == [False]  # never held over I/O
         assert not held.raw.in_transaction
         assert pool.statistics().idle == 1
@@ -94,7 +94,7 @@ def test_it_gives_back_what_is_not_clean(database: PoolDatabase) -> None:
 def test_it_discards(database: PoolDatabase) -> None:
     with pool_of(database, max_size=1) as pool:
         held = pool.take()
-        strike_inside_the_lock(pool, lambda: pool.discard(held))
+        finalise_inside_the_lock(pool, lambda: pool.discard(held))
         assert not database.live
         use(pool)
         assert pool.statistics().destroyed == 1
@@ -104,7 +104,7 @@ def test_it_gives_back_to_a_pool_that_is_closed(database: PoolDatabase) -> None:
     with pool_of(database, max_size=2) as pool:
         held = pool.take()
         pool.close()
-        strike_inside_the_lock(pool, lambda: pool.give_back(held))
+        finalise_inside_the_lock(pool, lambda: pool.give_back(held))
         assert not database.live
         assert pool.statistics().size == 0
 
@@ -120,7 +120,7 @@ def test_it_cannot_wait_for_a_connection(database: PoolDatabase) -> None:
             except InterfaceError as error:
                 heard.append(error)
 
-        strike_inside_the_lock(pool, take)
+        finalise_inside_the_lock(pool, take)
         assert "a finaliser may give" in str(heard[0])
         pool.give_back(held)
         use(pool)
@@ -190,6 +190,6 @@ def test_it_strikes_inside_a_histogram(database: PoolDatabase) -> None:
     with pool_of(database) as pool:
         held = pool.take()
         armed, instruments.armed = instruments.armed, True
-        strike_inside(HISTOGRAMS[USE_SECONDS]._lock, lambda: pool.give_back(held))
+        finalise_inside(HISTOGRAMS[USE_SECONDS]._lock, lambda: pool.give_back(held))
         instruments.armed = armed
         assert pool.statistics().idle == 1

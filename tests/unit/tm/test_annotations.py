@@ -110,9 +110,9 @@ class Keeping(MemoryLog):
         super().__init__(disk, node=node)
         self.kept: list[tuple[str, str]] = []
 
-    def put_record(self, memo: SideRecord) -> None:
-        self.kept.append((memo.kind, memo.name))
-        super().put_record(memo)
+    def put_record(self, record: SideRecord) -> None:
+        self.kept.append((record.kind, record.name))
+        super().put_record(record)
 
 
 @pytest.mark.parametrize("note", ["invoice 42", ""])
@@ -128,5 +128,5 @@ def test_beside_a_heuristic_outcome_note_and_ends_are_kept_once_however_many_bra
     assert result.outcome is Outcome.HEURISTIC_ROLLBACK
     assert [each.datasource for each in log.heuristics()] == ["one", "two"]
     assert log.kept == [("note", gtrid)] * bool(note) + [("ends", gtrid)]
-    assert [memo.text for memo in log.side_records("note")] == [note] * bool(note)
-    assert [memo.recorded_at > 0 for memo in log.side_records("note")] == [True] * bool(note)
+    assert [record.text for record in log.side_records("note")] == [note] * bool(note)
+    assert [record.recorded_at > 0 for record in log.side_records("note")] == [True] * bool(note)

@@ -140,20 +140,20 @@ def test_what_watches_the_phases_changes_nothing_of_them(at: str, error: type[Ba
 @pytest.mark.parametrize("step", ["_prepare", "_decide", "_commit", "_roll_back", "_complete", "_forget"])
 def test_an_interrupt_before_the_first_line_of_a_phase(step: str) -> None:
     """Where Python looks for signals: at the start of each function."""
-    struck: list[str] = []
+    interrupted: list[str] = []
 
-    def strike(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_name == step and not struck:
-            struck.append(step)
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name == step and not interrupted:
+            interrupted.append(step)
             raise KeyboardInterrupt
 
     world, profiled = CoordinatorWorld(2, votes={1: None} if step == "_roll_back" else {}), sys.getprofile()
-    sys.setprofile(strike)
+    sys.setprofile(interrupt)
     try:
         world.run({})
     finally:
         sys.setprofile(profiled)
-    assert struck
+    assert interrupted
     assert isinstance(world.result.interrupt, KeyboardInterrupt)
     states = {branch.state for branch in world.new}
     assert states == {"committed" if world.result.outcome is Outcome.COMMITTED else "rolled back"}
@@ -163,14 +163,14 @@ def calls_of_ours(struck_at: int, world: CoordinatorWorld) -> list[str]:
     """Run it, with an interrupt at the start of our so manyeth function; the functions that were called."""
     called: list[str] = []
 
-    def strike(frame: FrameType, event: str, _: object) -> None:
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
         if event == "call" and frame.f_code.co_filename in (coordinator.__file__, readers.__file__):
             called.append(frame.f_code.co_name)
             if len(called) == struck_at:
                 raise KeyboardInterrupt
 
     profiled = sys.getprofile()
-    sys.setprofile(strike)
+    sys.setprofile(interrupt)
     try:
         world.run({})
     finally:

@@ -300,12 +300,12 @@ def test_what_was_begun_and_never_ended_is_told_at_the_end() -> None:
 
 
 def test_an_interrupted_begin_leaves_nothing_ambient(monkeypatch: pytest.MonkeyPatch) -> None:
-    def strike(transaction: Transaction | None) -> None:
+    def interrupt(transaction: Transaction | None) -> None:
         if transaction is not None:
             raise KeyboardInterrupt
 
     assert "pyspark" in sys.modules
-    monkeypatch.setattr("txpool.tm.manager.publish", strike)
+    monkeypatch.setattr("txpool.tm.manager.publish", interrupt)
     for start in (txpool.begin, txpool.transaction().__enter__):
         with pytest.raises(KeyboardInterrupt):
             start()

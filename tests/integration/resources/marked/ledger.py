@@ -41,10 +41,10 @@ def others(gtrid: str) -> list[BranchRecord]:
 class Ledger:
     """A marked datasource with a table of work, and branches in it."""
 
-    def __init__(self, settings: DataSourceSettings, look: Callable[[str], list[tuple[Any, ...]]]) -> None:
+    def __init__(self, settings: DataSourceSettings, query_rows: Callable[[str], list[tuple[Any, ...]]]) -> None:
         self.driver = make_driver(settings)
         self.sqlite = settings.driver == "sqlite3"
-        self.look = look
+        self.query_rows = query_rows
         self.xids = Xids("ledger", self.driver, lock_timeout=0.3)
         self.cleanup = CleanupQueue(self.xids, batch_size=3)
         self.raws: list[Any] = []
@@ -87,11 +87,14 @@ class Ledger:
             raw.commit()
 
     def work(self) -> int:
-        return len(self.look("select id from work"))
+        return len(self.query_rows("select id from work"))
 
     def rows(self) -> dict[str, str]:
         """What the table says, by key."""
-        return {str(key): str(kind) for key, kind in self.look(f"select xid, kind from xids where xid <> '{IDENTITY}'")}
+        return {
+            str(key): str(kind)
+            for key, kind in self.query_rows(f"select xid, kind from xids where xid <> '{IDENTITY}'")
+        }
 
 
 @contextmanager
@@ -101,7 +104,7 @@ def opened(kind: str, tmp_path: Path, request: pytest.FixtureRequest, journal: s
         with closing(sqlite3.connect(path)) as first:
             first.execute(f"pragma journal_mode = {journal}")
 
-        def look(query: str) -> list[tuple[Any, ...]]:
+        def query_rows(query: str) -> list[tuple[Any, ...]]:
             with closing(sqlite3.connect(path)) as reader:
                 return reader.execute(query).fetchall()
 
@@ -111,14 +114,14 @@ def opened(kind: str, tmp_path: Path, request: pytest.FixtureRequest, journal: s
     else:
         databases: Databases = request.getfixturevalue("databases")
 
-        def look(query: str) -> list[tuple[Any, ...]]:
+        def query_rows(query: str) -> list[tuple[Any, ...]]:
             return databases.rows("one", query)
 
         password = Secret(databases.server.password)
         settings = DataSourceSettings.load(
             name="ledger", driver="psycopg", mode="cmr", url=databases.url("one"), password=password
         )
-    ledger = Ledger(settings, look)
+    ledger = Ledger(settings, query_rows)
     yield ledger
     failpoints.disarm()
     for raw in ledger.raws:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def test_branches_name_the_very_table_that_decides(ledger: Ledger) -> None:
     branch = ledger.branch()
-    ((identity,),) = ledger.look(f"select action_uid from xids where xid = '{IDENTITY}'")
+    ((identity,),) = ledger.query_rows(f"select action_uid from xids where xid = '{IDENTITY}'")
     assert branch.identity() == identity
     named = make_xid(new_gtrid(), 0, "two", decider="ledger", identity=branch.identity())
     read = parse(named.joined)
@@ -33,7 +33,7 @@ def test_branches_name_the_very_table_that_decides(ledger: Ledger) -> None:
     assert (read.decider, read.identity) == ("ledger", identity)
     branch.rollback()
     ledger.xids.create()
-    assert ledger.look(f"select action_uid from xids where xid = '{IDENTITY}'") == [(identity,)]
+    assert ledger.query_rows(f"select action_uid from xids where xid = '{IDENTITY}'") == [(identity,)]
 
 
 def test_an_old_table_gets_its_identity_at_first_use(ledger: Ledger) -> None:
@@ -43,7 +43,7 @@ def test_an_old_table_gets_its_identity_at_first_use(ledger: Ledger) -> None:
     assert bool(first[0].identity()) is not ledger.sqlite
     first[0].record(first[1], others(first[1]))
     second = ledger.decided()[0].identity()
-    assert ledger.look(f"select action_uid from xids where xid = '{IDENTITY}'") == [(second,)]
+    assert ledger.query_rows(f"select action_uid from xids where xid = '{IDENTITY}'") == [(second,)]
     assert not ledger.xids.tombstone(new_gtrid(), second).committed
 
 
@@ -71,7 +71,7 @@ def test_a_row_never_goes_into_another_table_and_the_next_goes_by_what_is_there(
     assert ledger.rows() == {}
     branch, gtrid = ledger.decided()
     assert ledger.rows() == {gtrid: "commit"}
-    assert ledger.look(f"select action_uid from xids where xid = '{IDENTITY}'") == [(branch.identity(),)]
+    assert ledger.query_rows(f"select action_uid from xids where xid = '{IDENTITY}'") == [(branch.identity(),)]
 
 
 def test_marks_are_not_deleted_in_another_table(ledger: Ledger) -> None:
@@ -134,7 +134,7 @@ def test_a_row_is_sealed_in_the_table_that_it_was_written_into(pg: Ledger) -> No
         stray.mark(other, others(other))
     voted = [replace(record, evidence={"xid": "77"}) for record in others(gtrid)]
     branch.record(gtrid, voted)
-    [(kept,)] = pg.look(f"select branches from public.xids where xid = '{gtrid}'")
+    [(kept,)] = pg.query_rows(f"select branches from public.xids where xid = '{gtrid}'")
     assert list(decode(gtrid, kept)) == voted
 
 

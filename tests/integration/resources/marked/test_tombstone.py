@@ -33,13 +33,13 @@ def test_tombstone_meets_the_row_and_makes_it_durable(ledger: Ledger) -> None:
     met = ledger.xids.tombstone(gtrid)
     assert met.committed
     assert list(met.branches) == others(gtrid)
-    assert ledger.look(f"select kind, confirmed from xids where xid <> '{IDENTITY}'") == [("commit", 1)]
+    assert ledger.query_rows(f"select kind, confirmed from xids where xid <> '{IDENTITY}'") == [("commit", 1)]
 
 
 def test_tombstone_meets_anothers_tombstone(ledger: Ledger) -> None:
     gtrid = new_gtrid()
     assert [ledger.xids.tombstone(gtrid).committed for _ in range(2)] == [False, False]
-    assert ledger.look(f"select kind, confirmed from xids where xid <> '{IDENTITY}'") == [("abort", 1)]
+    assert ledger.query_rows(f"select kind, confirmed from xids where xid <> '{IDENTITY}'") == [("abort", 1)]
 
 
 def test_tombstone_of_a_row_in_flight_is_undecided_after_the_lock_timeout(ledger: Ledger) -> None:
@@ -60,7 +60,7 @@ def test_tombstone_waits_for_the_row_in_flight(ledger: Ledger, commits: bool) ->
             with pytest.raises(TimeoutError):
                 met.result(0.2)
         else:
-            while not ledger.look("select 1 from pg_locks where not granted"):
+            while not ledger.query_rows("select 1 from pg_locks where not granted"):
                 assert not met.done()
         if commits:
             branch.record(gtrid, others(gtrid))

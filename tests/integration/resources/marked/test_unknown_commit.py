@@ -43,9 +43,9 @@ def test_session_lost_in_commit_is_unknown_until_the_tombstone(pg: Ledger) -> No
     pid = pg.raw.info.backend_pid
     with ThreadPoolExecutor(1) as pool:
         recording = pool.submit(branch.record, gtrid, others(gtrid))
-        while pg.look(f"select wait_event from pg_stat_activity where pid = {pid}") != [("PgSleep",)]:
+        while pg.query_rows(f"select wait_event from pg_stat_activity where pid = {pid}") != [("PgSleep",)]:
             assert not recording.done()
-        pg.look(f"select pg_terminate_backend({pid}, 5000)")
+        pg.query_rows(f"select pg_terminate_backend({pid}, 5000)")
         with pytest.raises(psycopg.errors.AdminShutdown):
             recording.result(30)
     assert branch.abort(gtrid) is Resolution.ABORTED
@@ -56,7 +56,7 @@ def test_session_lost_in_commit_is_unknown_until_the_tombstone(pg: Ledger) -> No
 
 def test_session_that_died_before_commit_is_definite(pg: Ledger) -> None:
     branch, gtrid = pg.marked()
-    pg.look(f"select pg_terminate_backend({pg.raw.info.backend_pid}, 5000)")
+    pg.query_rows(f"select pg_terminate_backend({pg.raw.info.backend_pid}, 5000)")
     with pytest.raises(Refused, match="lost"):
         branch.record(gtrid, others(gtrid))
     assert branch.rollback() is BranchOutcome.ROLLED_BACK

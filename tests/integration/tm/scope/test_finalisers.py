@@ -65,12 +65,12 @@ def returns(work: Callable[[], None]) -> None:
 def collect_inside(name: str) -> None:
     """The collector's hour: when this thread next calls a function of that name."""
 
-    def strike(frame: Any, event: str, _: Any) -> None:
+    def finalise(frame: Any, event: str, _: Any) -> None:
         if event == "call" and frame.f_code.co_name == name:
             sys.setprofile(None)
             gc.collect()
 
-    sys.setprofile(strike)
+    sys.setprofile(finalise)
 
 
 @pytest.mark.parametrize("mode", ["refuse", "join"])

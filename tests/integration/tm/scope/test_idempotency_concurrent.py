@@ -160,13 +160,13 @@ def test_an_interrupted_claim_dooms_the_outer_transaction(world: OneDatasource, 
     run(world, 1, "another")
     main = threading.get_ident()
 
-    def strike() -> None:
+    def interrupt() -> None:
         until(lambda: waits(databases))
         signal.pthread_kill(main, signal.SIGINT)
 
     with closing(world.bare()) as other, pytest.raises(TransactionRolledBack), transaction() as tx:
         hold(other)
-        thread = threading.Thread(target=strike)
+        thread = threading.Thread(target=interrupt)
         thread.start()
         with pytest.raises(KeyboardInterrupt):
             run(world, 2)
@@ -178,10 +178,10 @@ def test_an_interrupted_claim_dooms_the_outer_transaction(world: OneDatasource, 
 def test_an_interrupt_once_the_name_is_taken_dooms_it_too(
     world: OneDatasource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def strike(*_: object, **__: object) -> NoReturn:
+    def interrupt(*_: object, **__: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(idempotency.IdempotentWork, "_resolved", strike)
+    monkeypatch.setattr(idempotency.IdempotentWork, "_resolved", interrupt)
     with pytest.raises(TransactionRolledBack), transaction() as tx:
         with pytest.raises(KeyboardInterrupt):
             run(world, 1)

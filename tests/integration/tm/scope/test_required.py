@@ -119,26 +119,26 @@ def test_after_a_block_its_connection_is_outside(world: OneDatasource, strict: D
 
 @pytest.mark.parametrize("propagation", ["not_supported", "never"])
 def test_what_is_declared_outside_may_work_there(world: OneDatasource, strict: DataSource, propagation: Any) -> None:
-    def look(number: int) -> None:
+    def insert_outside(number: int) -> None:
         with plain(strict) as connection:
             world.insert(connection, number)
             connection.commit()
 
     @transactional(propagation)
     def declared() -> None:
-        look(1)
+        insert_outside(1)
         with transaction():
             world.insert(strict.connect(), 2)
         begin()
         world.insert(strict.connect(), 3)
         commit()
-        look(4)
+        insert_outside(4)
         with ThreadPoolExecutor(1) as pool, refused:
-            pool.submit(look, 5).result()
+            pool.submit(insert_outside, 5).result()
 
     declared()
     with refused:
-        look(6)
+        insert_outside(6)
     assert world.read() == [1, 2, 3, 4]
 
 
@@ -176,31 +176,31 @@ def test_supports_declares_nothing(world: OneDatasource, strict: DataSource) -> 
 
 @on_postgresql
 def test_what_is_suspended_may_be_worked_beside(world: OneDatasource, strict: DataSource) -> None:
-    def look(number: int) -> None:
+    def insert_outside(number: int) -> None:
         with plain(strict) as connection:
             world.insert(connection, number)
             connection.commit()
 
     suspend()
     with refused:
-        look(0)
+        insert_outside(0)
     begin()
     tx = suspend()
-    look(1)
+    insert_outside(1)
     resume(tx)
     rollback()
     with refused:
-        look(2)
+        insert_outside(2)
     # One that has ended elsewhere is not suspended any more.
     begin()
     tx = suspend()
     assert tx is not None
-    look(3)
+    insert_outside(3)
     thread = threading.Thread(target=tx.commit)
     thread.start()
     thread.join()
     with refused:
-        look(4)
+        insert_outside(4)
     assert world.read() == [1, 3]
 
 

@@ -128,7 +128,7 @@ def test_nobody_can_pass_for_another_by_a_variable(monkeypatch: pytest.MonkeyPat
 def test_nothing_is_done_where_the_audit_cannot_be_kept() -> None:
     world = world_after(logged, "b prepared")
 
-    def refuse(memo: SideRecord) -> None:
+    def refuse(record: SideRecord) -> None:
         raise LogError("the disk is full")
 
     world.log.put_record = refuse  # type: ignore[method-assign]
@@ -140,13 +140,13 @@ def test_nothing_is_done_where_the_audit_cannot_be_kept() -> None:
 
 def test_a_deed_whose_outcome_cannot_be_kept_is_done_and_said_to_have_begun(caplog: pytest.LogCaptureFixture) -> None:
     world = world_after(logged, "b prepared")
-    keep, memos = world.log.put_record, list[SideRecord]()
+    keep, records = world.log.put_record, list[SideRecord]()
 
-    def once(memo: SideRecord) -> None:
-        memos.append(memo)
-        if len(memos) > 1:
+    def once(record: SideRecord) -> None:
+        records.append(record)
+        if len(records) > 1:
             raise LogError("the disk is full")
-        keep(memo)
+        keep(record)
 
     world.log.put_record = once  # type: ignore[method-assign]
     world.recovery.rollback(world.gtrid)

@@ -285,10 +285,10 @@ def test_an_entry_expires_after_the_interval_that_scans_have_seen_it_for_restart
     world.die()
     for _ in range(3):
         assert manager_with(world, recovery_expiry_interval="1h").scan().expired == ()
-    (memo,) = world.log.side_records("expiry")
-    long_ago = {f"incarnation {world.incarnation}": memo.recorded_at - 3600}
-    assert json.loads(memo.text).keys() == {"format", *long_ago}
-    world.log.put_record(replace(memo, text=json.dumps(long_ago)))
+    (record,) = world.log.side_records("expiry")
+    long_ago = {f"incarnation {world.incarnation}": record.recorded_at - 3600}
+    assert json.loads(record.text).keys() == {"format", *long_ago}
+    world.log.put_record(replace(record, text=json.dumps(long_ago)))
     assert manager_with(world, recovery_expiry_interval="1h").scan().expired == (f"incarnation {world.incarnation}",)
 
 

@@ -39,7 +39,6 @@ class Proxy:
         #: Whether a client learns of the end of the server's session before it sends again.
         self.tells_the_end = True
         self._dark = False
-        self._healing = threading.Event()
         self._delivery = threading.Event()
         self._lock = threading.Lock()
         self._links: list[_Link] = []

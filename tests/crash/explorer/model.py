@@ -53,8 +53,6 @@ class ExternalState(NamedTuple):
     #: The marked branch's local transaction: "", "open", "row" (its INSERT is done), "left" (its client has gone, and a
     #: command is on its way), "committed", "aborted".
     ledger: str = ""
-    #: The branches that the row in flight names.
-    flying: tuple[Rec, ...] = ()
     #: Committed rows of the marked database; None is a tombstone.
     rows: frozenset[tuple[str, tuple[Rec, ...] | None]] = frozenset()
     log: LogState = LogState()
@@ -273,7 +271,7 @@ class Machine:
             return world, ("!", Lost, "the session is gone")
         if any(key == gtrid for key, _ in world.rows):
             return world._replace(ledger="aborted"), ("!", DatabaseError, "the key is taken")
-        return world._replace(ledger="row", flying=recs), ("=", None)
+        return world._replace(ledger="row"), ("=", None)
 
     def _decide_row(
         self, world: ExternalState, place: str, gtrid: str, recs: tuple[Rec, ...]
@@ -281,7 +279,7 @@ class Machine:
         if world.ledger != "row":
             return world, ("!", Lost, "the session is gone")
         rows = world.rows | {(gtrid, recs)}
-        return world._replace(ledger="committed", flying=(), rows=rows, unsynced=world.unsynced - {"row"}), ("=", None)
+        return world._replace(ledger="committed", rows=rows, unsynced=world.unsynced - {"row"}), ("=", None)
 
     def _both_row(
         self, world: ExternalState, place: str, gtrid: str, recs: tuple[Rec, ...]
@@ -298,7 +296,7 @@ class Machine:
     def _leave_row(self, world: ExternalState, place: str) -> tuple[ExternalState, Reply]:
         busy = any(c[1] == LEDGER and c[0] in ("mark", "decide", "both", "alone") for c in world.late)
         if world.ledger in ("open", "row") and not busy:
-            world = world._replace(ledger="aborted", flying=())
+            world = world._replace(ledger="aborted")
         elif world.ledger == "open":
             world = world._replace(ledger="left")
         return world, ("=", None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,8 +17,6 @@ from txpool.tm.scope import transaction
 if TYPE_CHECKING:
     from tests.conftest import Databases
     from tests.integration.conftest import Joining
-
-    Read = Callable[[], list[tuple[int, str]]]
 
 
 class Base(orm.DeclarativeBase):

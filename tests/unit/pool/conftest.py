@@ -1,4 +1,4 @@
-"""What the tests of the pool share, and those of settings.
+"""A database behind a pool, and an interrupt of the thread that uses it.
 
 Names of the pool's tests are psycopg_pool's where its users know the behaviour.
 """
@@ -14,9 +14,7 @@ from pathlib import Path
 
 import pytest
 
-import txpool
 from tests.models.pool import PoolDatabase
-from tests.unit.web.wsgi_server import Server
 
 
 @pytest.fixture
@@ -35,25 +33,9 @@ def database(tmp_path: Path) -> Iterator[PoolDatabase]:
 
 @pytest.fixture
 def interrupt() -> Iterator[Callable[[], None]]:
-    """Strike the main thread with a real SIGINT, even where the tests run with that ignored."""
+    """Interrupt the main thread with a real SIGINT, even where the tests run with that ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     main = threading.main_thread().ident
     assert main is not None
     yield lambda: signal.pthread_kill(main, signal.SIGINT)
     signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture
-def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A working directory of the test's own, and no configuration around it."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("TXPOOL_CONF", raising=False)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    """A WSGI server that notes what it hears, and a database behind it."""
-    txpool.configure(node_name="unit-test")
-    server = Server(tmp_path)
-    with server.datasource:
-        yield server

@@ -76,7 +76,7 @@ IN_THE_MARK = (
 
 
 @dataclass(frozen=True)
-class Scenario:
+class InterruptedTransaction:
     """One transaction, and the failpoints armed in it."""
 
     names: tuple[str, ...]
@@ -97,7 +97,7 @@ class Scenario:
         return f"{'+'.join(self.names)}, reading {'+'.join(self.reads) or 'nothing'}: {self.points}"
 
 
-def scenarios() -> Iterator[Scenario]:
+def scenarios() -> Iterator[InterruptedTransaction]:
     marked: tuple[tuple[str, ...], ...] = ((), ("ledger",), ("book",))
     for count in (1, 2, 3):
         for mark in marked if FULL or count == 2 else marked[:2]:
@@ -108,13 +108,13 @@ def scenarios() -> Iterator[Scenario]:
                 each = (FULL and point.startswith("branch.")) or point == "coordinator.one-committed"
                 for nth in range(1, count + 1 if each else 2):
                     for action in ("kill", "raise"):
-                        yield Scenario(names, before, point, action, nth, committed)
+                        yield InterruptedTransaction(names, before, point, action, nth, committed)
     for names, reads in READ:
         for before, point, committed in BESIDE_READERS:
             for action in ("kill", "raise"):
-                yield Scenario(names, before, point, action, 1, committed, reads)
+                yield InterruptedTransaction(names, before, point, action, 1, committed, reads)
     for point, committed in (("readers.apart", False), ("readers.committing", True)):
-        yield Scenario(PREPARING[:1], PLAIN, point, "kill", 1, committed, PREPARING[1:2])
+        yield InterruptedTransaction(PREPARING[:1], PLAIN, point, "kill", 1, committed, PREPARING[1:2])
 
 
 @pytest.fixture(params=["sqlite", "sql"])
@@ -130,10 +130,10 @@ class Crashes:
         self.fork_server = fork_server
         self.evidence = evidence
         self.hit: set[str] = set()
-        self._played: list[tuple[int, Scenario, str, str]] = []
+        self._played: list[tuple[int, InterruptedTransaction, str, str]] = []
         self._count = 0
 
-    def play(self, scenario: Scenario) -> None:
+    def play(self, scenario: InterruptedTransaction) -> None:
         self._count += 1
         answer = self.fork_server.transact(self._count, scenario.names, scenario.points, reads=scenario.reads)
         if scenario.action == "kill":
@@ -194,11 +194,11 @@ def test_every_point_of_a_transaction(crashes: Crashes, store: str) -> None:
 
 
 LEFT_BEHIND = (
-    Scenario(PREPARING[:2], PLAIN, "coordinator.prepared", "kill", 1, False),
-    Scenario(PREPARING, PLAIN, "coordinator.one-committed", "kill", 1, True),
-    Scenario((*PREPARING[:2], "ledger"), PLAIN, "coordinator.prepared", "kill", 1, False),
-    Scenario((*PREPARING[:2], "ledger"), PLAIN, "marked.committed", "kill", 1, True),
-    Scenario((*PREPARING[:2], "book"), PLAIN, "marked.commit", "kill", 1, False),
+    InterruptedTransaction(PREPARING[:2], PLAIN, "coordinator.prepared", "kill", 1, False),
+    InterruptedTransaction(PREPARING, PLAIN, "coordinator.one-committed", "kill", 1, True),
+    InterruptedTransaction((*PREPARING[:2], "ledger"), PLAIN, "coordinator.prepared", "kill", 1, False),
+    InterruptedTransaction((*PREPARING[:2], "ledger"), PLAIN, "marked.committed", "kill", 1, True),
+    InterruptedTransaction((*PREPARING[:2], "book"), PLAIN, "marked.commit", "kill", 1, False),
 )
 #: Recovery's points, and how often each is reached on its way through what is left behind.
 IN_RECOVERY = {

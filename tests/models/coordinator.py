@@ -14,12 +14,12 @@ from txpool.tm.coordinator import Coordinator, Phase
 from txpool.xid import TaskName, Xid, make_gtrid, make_xid
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """What a cut connection looks like."""
 
 
 @dataclass
-class Faults:
+class FailingCalls:
     """Which calls fail, by their number; counts the calls, so that a sweep knows where it ends."""
 
     plan: dict[int, tuple[str, type[BaseException]]] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Faults:
         self.before.get(name, lambda: None)()
         number = len(self.calls)
         self.calls.append(name)
-        when, error = self.plan.get(number, ("", Lost))
+        when, error = self.plan.get(number, ("", ConnectionLost))
         if when == "before":
             self._raise(error, f"before {name}")
         result = effect()
@@ -80,7 +80,7 @@ class ModelBranch:
 
     idle = False
 
-    def __init__(self, faults: Faults, datasource: str, vote: PrepareVote | None = PrepareVote.COMMIT) -> None:
+    def __init__(self, faults: FailingCalls, datasource: str, vote: PrepareVote | None = PrepareVote.COMMIT) -> None:
         self.faults = faults
         self.datasource = datasource
         self.vote = vote
@@ -117,7 +117,7 @@ class ModelBranch:
         def effect() -> PrepareVote:
             if self.vote is None:
                 self.state = "rolled back"
-                raise Lost("a vote to roll back")
+                raise ConnectionLost("a vote to roll back")
             if self.vote is PrepareVote.COMMIT:
                 self.state = "prepared"
             return self.vote
@@ -149,7 +149,7 @@ class ModelMarked:
 
     idle = False
 
-    def __init__(self, faults: Faults) -> None:
+    def __init__(self, faults: FailingCalls) -> None:
         self.faults = faults
         self.datasource = "ledger"
         self.asked = self.reads = False
@@ -214,7 +214,7 @@ class ModelMarked:
 class FaultyLog:
     """The memory store, reached over something that may fail."""
 
-    def __init__(self, log: MemoryLog, faults: Faults) -> None:
+    def __init__(self, log: MemoryLog, faults: FailingCalls) -> None:
         self._log = log
         self._faults = faults
 
@@ -245,7 +245,7 @@ class CoordinatorWorld:
         fenced_at: str = "",
         watch: Callable[[Phase], object] | None = None,
     ) -> None:
-        self.faults = Faults(plan, before={fenced_at: self.fence})
+        self.faults = FailingCalls(plan, before={fenced_at: self.fence})
         self.disk = MemoryDisk("node")
         log = MemoryLog(self.disk, node="node")
         self.gtrid = make_gtrid("node", log.incarnation, 1)

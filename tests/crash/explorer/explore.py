@@ -22,7 +22,7 @@ from tests.crash.explorer.actors import (
     recovery_program,
 )
 from tests.crash.explorer.final_check import FinalCheck, kill, land
-from tests.crash.explorer.model import INCARNATION, LEDGER, Command, ExternalState, Lost, Machine, Reply
+from tests.crash.explorer.model import INCARNATION, LEDGER, Command, CommandLost, ExternalState, Reply, Transitions
 from tests.crash.explorer.scenarios import Scenario
 from txpool.log.base import IncarnationState
 from txpool.resources.base import Refused
@@ -46,7 +46,7 @@ _INTERNAL = frozenset({"heuristics", "report"})
 _NAMES_A_BRANCH = frozenset({"list", "prepare", "commit", "rollback"})
 
 
-class Faults(NamedTuple):
+class FaultBudget(NamedTuple):
     """What may still go wrong."""
 
     fates: int
@@ -62,7 +62,7 @@ class State(NamedTuple):
 
     world: ExternalState
     positions: tuple[int, ...]
-    faults: Faults
+    faults: FaultBudget
     reported: Outcome | None
 
 
@@ -97,7 +97,7 @@ class Explorer:
 
     def __init__(self, scenario: Scenario, flaws: frozenset[str] = frozenset()) -> None:
         self.scenario = scenario
-        self.machine = Machine(
+        self.transitions = Transitions(
             scenario.names,
             frozenset(scenario.opened[: scenario.abstaining]),
             reading=scenario.reading,
@@ -105,7 +105,7 @@ class Explorer:
             flaws=flaws,
             superuser=scenario.superuser,
         )
-        self.final_check = FinalCheck(scenario, self.machine)
+        self.final_check = FinalCheck(scenario, self.transitions)
         recovery = Process(recovery_program(scenario), flaws)
         self.processes = [Process(coordinator_program(scenario), flaws), *[recovery] * scenario.recoverers]
         self.names = ["C", *[f"R{number + 1}" for number in range(scenario.recoverers)]]
@@ -113,7 +113,7 @@ class Explorer:
             self.processes.append(Process(operator_program(scenario), flaws))
             self.names.append("O")
         self._forged = forged_names(scenario)
-        faults = Faults(*(getattr(scenario, kind) for kind in Faults._fields))
+        faults = FaultBudget(*(getattr(scenario, kind) for kind in FaultBudget._fields))
         self.first = State(first_world(scenario), (0,) * len(self.processes), faults, None)
 
     def search(self, limit: int, wanted: str = "") -> Finding:
@@ -165,14 +165,14 @@ class Explorer:
             or (name == "R2" and state.positions[who] == 0 and state.positions[who - 1] == 0)
         ):
             return  # one of two recoverers that are the same begins first
-        after, reply = self.machine.apply(state.world, command)
+        after, reply = self.transitions.apply(state.world, command)
         yield f"{name}.ok", self._advance(state, who, after, reply)
         if self.scenario.disk and reply[0] == "=":
             yield from self._disk_steps(state, who, command, after)
         if not state.faults.fates:
             return
         charged = state._replace(faults=state.faults._replace(fates=state.faults.fates - 1))
-        lost = KeyboardInterrupt if self.scenario.interrupts and who == 0 else Lost
+        lost = KeyboardInterrupt if self.scenario.interrupts and who == 0 else CommandLost
         silence: Reply = ("!", lost, "no reply")
         for fate in (_RECOVERYS if who else _COORDINATORS).get(command[0], ()):
             if fate == "lost":
@@ -187,8 +187,8 @@ class Explorer:
         if self.scenario.refusals and command[0] == "record":
             yield f"{name}.no", self._advance(charged, who, state.world, ("!", Refused, "the disk is full"))
         if self.scenario.refusals and command[0] in ("prepare", "alone") and reply[0] == "=" and command[1] != LEDGER:
-            refused, no = self.machine._refuse(state.world, command[1])
-            answer = reply if "false yes" in self.machine.flaws else no
+            refused, no = self.transitions._refuse(state.world, command[1])
+            answer = reply if "false yes" in self.transitions.flaws else no
             yield f"{name}.no", self._advance(charged, who, refused, answer)
 
     def _forge_steps(self, state: State) -> Iterator[Step]:
@@ -202,17 +202,17 @@ class Explorer:
         told = [command for command in (*filter(None, commands), *state.world.late) if command[0] in _NAMES_A_BRANCH]
         over = (ENDED if state.positions[0] == ENDED else DEAD, *[DEAD] * (len(state.positions) - 1))
         for place, bqual in self._forged:
-            after = self.machine.forge(state.world, place, bqual)
+            after = self.transitions.forge(state.world, place, bqual)
             if after is None:
                 continue
             if any(where == place and (verb == "list" or rest[0] == bqual) for verb, where, *rest in told):
                 yield f"forge.{bqual}@{place}", state._replace(world=after, faults=state.faults._replace(forges=left))
-            yield f"last.{bqual}@{place}", State(after, over, Faults(0, 0, 0, 0, 0, left), state.reported)
+            yield f"last.{bqual}@{place}", State(after, over, FaultBudget(0, 0, 0, 0, 0, left), state.reported)
 
     def _never(self, world: ExternalState, command: Command, who: int) -> ExternalState:
         """A command that never arrives, since its session is cut."""
         if who == 0 and command[0] in ("ask", "prepare", "alone", "mark", "decide", "both"):
-            return self.machine.apply(world, ("leave", command[1]))[0]
+            return self.transitions.apply(world, ("leave", command[1]))[0]
         return world
 
     def _disk_steps(self, state: State, who: int, command: Command, after: ExternalState) -> Iterator[Step]:
@@ -226,11 +226,11 @@ class Explorer:
             yield f"{self.names[who]}.unsynced", _moved(state, who, written, DEAD)
         elif state.faults.crashes:
             spent = state._replace(faults=state.faults._replace(crashes=state.faults.crashes - 1))
-            yield "C.unsynced", _moved(spent, 0, kill(written, self.machine), DEAD)
+            yield "C.unsynced", _moved(spent, 0, kill(written, self.transitions), DEAD)
         if command[0] == "record" and state.faults.fates:
             charged = state._replace(faults=state.faults._replace(fates=state.faults.fates - 1))
             failed = state.world._replace(shadow=command[3])
-            yield "C.sync-fails", self._advance(charged, who, failed, ("!", Lost, "the sync failed"))
+            yield "C.sync-fails", self._advance(charged, who, failed, ("!", CommandLost, "the sync failed"))
 
     def _advance(self, state: State, who: int, world: ExternalState, reply: Reply) -> State:
         process = self.processes[who]
@@ -242,7 +242,7 @@ class Explorer:
                 reported = command[1]
                 position = process.advance(position, ("=", None))
             else:
-                world, answer = self.machine.apply(world, command)
+                world, answer = self.transitions.apply(world, command)
                 position = process.advance(position, answer)
             command = process.command(position)
         return _moved(state, who, world, position)._replace(reported=reported)
@@ -250,11 +250,11 @@ class Explorer:
     def _events(self, state: State) -> Iterator[Step]:
         world, faults = state.world, state.faults
         for number in range(len(world.late)):
-            yield f"land{number}", state._replace(world=land(self.machine, world, number))
+            yield f"land{number}", state._replace(world=land(self.transitions, world, number))
         dead = state.positions[0] == DEAD
         if faults.crashes and not dead:
             spent = state._replace(faults=faults._replace(crashes=faults.crashes - 1))
-            yield "crash", _moved(spent, 0, kill(world, self.machine), DEAD)
+            yield "crash", _moved(spent, 0, kill(world, self.transitions), DEAD)
         if faults.leases and not dead and world.life is IncarnationState.ALIVE:
             log = world.log._replace(lives=((INCARNATION, IncarnationState.DEAD),))
             taken = faults._replace(leases=faults.leases - 1)
@@ -262,7 +262,7 @@ class Explorer:
         if faults.cuts:
             cut = state._replace(faults=faults._replace(cuts=faults.cuts - 1))
             for name in (*self.scenario.opened, LEDGER) if self.scenario.marked else self.scenario.opened:
-                after = self.machine.apply(world, ("leave", name))[0]
+                after = self.transitions.apply(world, ("leave", name))[0]
                 if after != world:
                     yield f"cut.{name}", cut._replace(world=after)
         if world.wrong_url:
@@ -272,15 +272,15 @@ class Explorer:
             yield "wrong-url", gone._replace(world=world._replace(wrong_url=True))
         decided = any(recs is not None for _, recs in (*world.log.outcomes, *world.rows))
         if self.scenario.meddles and decided and not world.meddled:
-            for name in self.machine.names:
-                if self.machine.state(world, name) == "prepared":
-                    yield f"meddle.{name}", state._replace(world=self.machine.meddle(world, name))
+            for name in self.transitions.names:
+                if self.transitions.state(world, name) == "prepared":
+                    yield f"meddle.{name}", state._replace(world=self.transitions.meddle(world, name))
         if faults.forges:
             yield from self._forge_steps(state)
         if dead and self.scenario.holds:
-            for name in self.machine.names:
-                if self.machine.state(world, name) == "held":
-                    yield f"notice.{name}", state._replace(world=self.machine.notice(world, name))
+            for name in self.transitions.names:
+                if self.transitions.state(world, name) == "held":
+                    yield f"notice.{name}", state._replace(world=self.transitions.notice(world, name))
 
 
 def _moved(state: State, who: int, world: ExternalState, position: int) -> State:

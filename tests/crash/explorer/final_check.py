@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tests.crash.explorer.actors import DEAD, ENDED, manager_of, unpack
-from tests.crash.explorer.model import GTRID, INCARNATION, LEDGER, Command, ExternalState, Machine, Reply, named
+from tests.crash.explorer.model import GTRID, INCARNATION, LEDGER, Command, ExternalState, Reply, Transitions, named
 from tests.crash.explorer.scenarios import Scenario
 from tests.crash.explorer.words import answer_of, describe
 from txpool.log.base import IncarnationState
@@ -38,15 +38,15 @@ class End(NamedTuple):
 class DirectPort:
     """Recovery's way into a world where everything can be reached, and nothing is lost any more."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.flaws = machine.flaws
+    def __init__(self, transitions: Transitions) -> None:
+        self.flaws = transitions.flaws
         self.world: ExternalState
         self.story: list[str | tuple[Command, Reply]] = []
-        self._machine = machine
+        self._transitions = transitions
 
     def call(self, *command: Any) -> Any:
         before = self.world
-        self.world, reply = self._machine.apply(before, command)
+        self.world, reply = self._transitions.apply(before, command)
         if command[0] not in _READS:
             self.story.append((command, reply))
         return unpack(reply)
@@ -55,10 +55,10 @@ class DirectPort:
 class FinalCheck:
     """Checks the end of executions; each distinct one once."""
 
-    def __init__(self, scenario: Scenario, machine: Machine) -> None:
+    def __init__(self, scenario: Scenario, transitions: Transitions) -> None:
         self._scenario = scenario
-        self._machine = machine
-        self._port = DirectPort(machine)
+        self._transitions = transitions
+        self._port = DirectPort(transitions)
         self._manager = manager_of(scenario, self._port)
         self._known: dict[tuple[ExternalState, bool], End] = {}
 
@@ -71,7 +71,7 @@ class FinalCheck:
         """What is wrong with this end of an execution, or nothing."""
         lives = position == ENDED and world.life is not IncarnationState.DEAD and reported is not Outcome.IN_DOUBT
         starts = [(world, True)] if lives else []
-        starts.append((kill(world, self._machine), False))
+        starts.append((kill(world, self._transitions), False))
         starts += [(after, False) for after in self._without_power(world)]
         for start, alive in starts:
             problem = self._problem_of(self._end(start, alive), reported)
@@ -84,7 +84,7 @@ class FinalCheck:
         lives = position == ENDED and world.life is not IncarnationState.DEAD and reported is not Outcome.IN_DOUBT
         starts = [("the coordinator lives on; recovery scans", world, True)] if lives else []
         dead = "the coordinator is dead; recovery scans" if position == DEAD else "the coordinator dies; recovery scans"
-        starts.append((dead, kill(world, self._machine), False))
+        starts.append((dead, kill(world, self._transitions), False))
         starts += [("the power is lost; recovery scans", after, False) for after in self._without_power(world)]
         for title, start, alive in starts:
             self._port.story = [f"--              {title}"]
@@ -114,11 +114,11 @@ class FinalCheck:
             self._scan()
         while port.world.late:
             port.story.append(f"late            {describe(port.world.late[0])} is executed now")
-            port.world = land(self._machine, port.world, 0)
+            port.world = land(self._transitions, port.world, 0)
             self._scan()
-        held = [name for name in self._machine.names if self._machine.state(port.world, name) == "held"]
+        held = [name for name in self._transitions.names if self._transitions.state(port.world, name) == "held"]
         for name in held:
-            port.world = self._machine.notice(port.world, name)
+            port.world = self._transitions.notice(port.world, name)
         if held:
             self._scan()
         waits = self._result(port.world, alive)
@@ -139,16 +139,20 @@ class FinalCheck:
     def _result(self, world: ExternalState, alive: bool) -> End:
         states = [state for state, _ in world.branches] + [world.ledger]
         # An attempt that lost has no part in the outcome: it may only not stay. Nor has what has only read.
-        named_states = list(zip((*self._machine.names, LEDGER), states, strict=True))
-        judged = [state for name, state in named_states if name not in {"zombie", *self._machine.reading}]
+        named_states = list(zip((*self._transitions.names, LEDGER), states, strict=True))
+        judged = [state for name, state in named_states if name not in {"zombie", *self._transitions.reading}]
         ends = frozenset(judged) & {"committed", "aborted"}
-        read = {state for name, state in named_states if name in self._machine.reading}
+        read = {state for name, state in named_states if name in self._transitions.reading}
         problem = ""
         if len(ends) == 2 and not world.meddled:
             problem = "MIX: one database has committed, another has rolled back"
         elif "committed" in read and "aborted" in ends and not world.meddled:
             problem = "EARLY: a reader has committed, and the others have rolled back"
-        elif len(ends) and "zombie" in self._machine.names and self._machine.state(world, "zombie") == "committed":
+        elif (
+            len(ends)
+            and "zombie" in self._transitions.names
+            and self._transitions.state(world, "zombie") == "committed"
+        ):
             problem = "an attempt that lost has committed"
         elif {"prepared", "held"} & set(states):
             problem = "a branch stays prepared"
@@ -194,22 +198,22 @@ class FinalCheck:
         after = [lost]
         if world.shadow is not None and not log.outcomes:
             after.append(lost._replace(log=log._replace(outcomes=frozenset({(GTRID, world.shadow)}))))
-        return [kill(each, self._machine) for each in after]
+        return [kill(each, self._transitions) for each in after]
 
 
-def kill(world: ExternalState, machine: Machine) -> ExternalState:
+def kill(world: ExternalState, transitions: Transitions) -> ExternalState:
     """The coordinator is dead, and the databases notice; what it had sent is still on its way."""
-    for name in machine.names:
-        world = machine.apply(world, ("leave", name))[0]
-    world = machine.apply(world, ("leave", "ledger"))[0] if world.ledger else world
+    for name in transitions.names:
+        world = transitions.apply(world, ("leave", name))[0]
+    world = transitions.apply(world, ("leave", "ledger"))[0] if world.ledger else world
     lives = tuple(
         (name, IncarnationState.DEAD if life is IncarnationState.ALIVE else life) for name, life in world.log.lives
     )
     return world._replace(log=world.log._replace(lives=lives))
 
 
-def land(machine: Machine, world: ExternalState, number: int) -> ExternalState:
+def land(transitions: Transitions, world: ExternalState, number: int) -> ExternalState:
     """The effect of a command that had been given up."""
     command: Command = world.late[number]
     late = world.late[:number] + world.late[number + 1 :]
-    return machine.apply(world._replace(late=late), command)[0]
+    return transitions.apply(world._replace(late=late), command)[0]

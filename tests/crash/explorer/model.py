@@ -76,7 +76,7 @@ class ExternalState(NamedTuple):
         return dict(self.log.lives).get(INCARNATION)
 
 
-class Lost(Exception):
+class CommandLost(Exception):
     """What a cut connection, or a disk that fails, looks like to the process."""
 
 
@@ -117,7 +117,7 @@ def named(world: ExternalState) -> frozenset[tuple[str, str]]:
     return frozenset((place, bqual) for recs in kept for bqual, place, _ in recs)
 
 
-class Machine:
+class Transitions:
     """What commands do, for one scenario. `flaws` name what a mutation leaves out of the model's own stores."""
 
     def __init__(
@@ -170,12 +170,12 @@ class Machine:
 
     def _ask(self, world: ExternalState, name: str) -> tuple[ExternalState, Reply]:
         if self.state(world, name) != "open":
-            return world, ("!", Lost, "the session is gone")
+            return world, ("!", CommandLost, "the session is gone")
         return world, ("=", name in self.reading)
 
     def _prepare(self, world: ExternalState, name: str, bqual: str) -> tuple[ExternalState, Reply]:
         if self.state(world, name) != "open":
-            return world, ("!", Lost, "the session is gone")
+            return world, ("!", CommandLost, "the session is gone")
         if name in self._abstaining:
             return self._become(world, name, "read-only"), ("=", "read-only")
         if (name, bqual) in world.forged:
@@ -192,7 +192,7 @@ class Machine:
 
     def _alone(self, world: ExternalState, name: str) -> tuple[ExternalState, Reply]:
         if self.state(world, name) != "open":
-            return world, ("!", Lost, "the session is gone")
+            return world, ("!", CommandLost, "the session is gone")
         return self._become(world, name, "committed"), ("=", None)
 
     def _commit(
@@ -259,16 +259,16 @@ class Machine:
 
     def _ask_row(self, world: ExternalState, place: str) -> tuple[ExternalState, Reply]:
         if world.ledger != "open":
-            return world, ("!", Lost, "the session is gone")
+            return world, ("!", CommandLost, "the session is gone")
         return world, ("=", place in self.reading)
 
     def _mark_row(
         self, world: ExternalState, place: str, gtrid: str, recs: tuple[Rec, ...]
     ) -> tuple[ExternalState, Reply]:
         if world.ledger == "left":
-            return world._replace(ledger="aborted"), ("!", Lost, "the session is gone")
+            return world._replace(ledger="aborted"), ("!", CommandLost, "the session is gone")
         if world.ledger != "open":
-            return world, ("!", Lost, "the session is gone")
+            return world, ("!", CommandLost, "the session is gone")
         if any(key == gtrid for key, _ in world.rows):
             return world._replace(ledger="aborted"), ("!", DatabaseError, "the key is taken")
         return world._replace(ledger="row"), ("=", None)
@@ -277,7 +277,7 @@ class Machine:
         self, world: ExternalState, place: str, gtrid: str, recs: tuple[Rec, ...]
     ) -> tuple[ExternalState, Reply]:
         if world.ledger != "row":
-            return world, ("!", Lost, "the session is gone")
+            return world, ("!", CommandLost, "the session is gone")
         rows = world.rows | {(gtrid, recs)}
         return world._replace(ledger="committed", rows=rows, unsynced=world.unsynced - {"row"}), ("=", None)
 
@@ -290,7 +290,7 @@ class Machine:
 
     def _alone_row(self, world: ExternalState, place: str) -> tuple[ExternalState, Reply]:
         if world.ledger not in ("open", "left"):
-            return world, ("!", Lost, "the session is gone")
+            return world, ("!", CommandLost, "the session is gone")
         return world._replace(ledger="committed"), ("=", None)
 
     def _leave_row(self, world: ExternalState, place: str) -> tuple[ExternalState, Reply]:

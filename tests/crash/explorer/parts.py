@@ -51,7 +51,7 @@ class Port(Protocol):
         """The answer; an exception where there is none, or an error."""
 
 
-class ModelReadOnlyCheck:
+class ExploredReadOnlyCheck:
     """The question to a part, and the end of one that has only read."""
 
     def __init__(self, port: Port, datasource: str) -> None:
@@ -83,7 +83,7 @@ class ModelReadOnlyCheck:
         self._port.call("leave", self.datasource)
 
 
-class ModelBranch:
+class ExploredBranch:
     """A branch over one session, with the states of PostgreSQL's."""
 
     idle = False
@@ -115,8 +115,8 @@ class ModelBranch:
     def ended_by_sql(self, command: str) -> None:
         raise AssertionError("nobody disturbs a model")
 
-    def read_only_check(self, *, committing: bool) -> ModelReadOnlyCheck | None:
-        return ModelReadOnlyCheck(self._port, self.datasource) if self._asked else None
+    def read_only_check(self, *, committing: bool) -> ExploredReadOnlyCheck | None:
+        return ExploredReadOnlyCheck(self._port, self.datasource) if self._asked else None
 
     def rollback(self) -> BranchOutcome:
         self._port.call("leave", self.datasource)
@@ -170,7 +170,7 @@ class ModelBranch:
         return self._reply
 
 
-class ModelMarked:
+class ExploredMarked:
     """A marked branch: the row in its own local transaction, whose commit is the decision."""
 
     idle = False
@@ -187,8 +187,8 @@ class ModelMarked:
     def commit_one_phase(self) -> BranchOutcome:
         return _alone(self._port, LEDGER)
 
-    def read_only_check(self, *, committing: bool) -> ModelReadOnlyCheck | None:
-        return ModelReadOnlyCheck(self._port, LEDGER) if self._asked else None
+    def read_only_check(self, *, committing: bool) -> ExploredReadOnlyCheck | None:
+        return ExploredReadOnlyCheck(self._port, LEDGER) if self._asked else None
 
     def identity(self) -> str:
         return RIGHT

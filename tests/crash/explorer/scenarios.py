@@ -10,7 +10,7 @@ _NAMES = ("orders", "audit", "stock")
 
 @dataclass(frozen=True)
 class Scenario:
-    """One configuration. The numbers bound how often each kind of fault strikes in one execution."""
+    """One configuration. The numbers bound how often each kind of fault occurs in one execution."""
 
     name: str
     branches: int
@@ -45,7 +45,7 @@ class Scenario:
     cuts: int = 0
     #: The disk forgets what was not synced when the power is lost, and a sync may fail.
     disk: bool = False
-    #: What strikes the coordinator is a KeyboardInterrupt.
+    #: The fault that the coordinator meets is a KeyboardInterrupt.
     interrupts: bool = False
     #: A database may vote no, and the log may refuse.
     refusals: bool = False

@@ -73,5 +73,5 @@ def _line(explorer: Explorer, state: State, choice: str) -> str:
     who = explorer.names.index(what)
     command = explorer.processes[who].command(state.positions[who])
     assert command is not None
-    came = _FATES.get(detail) or answer_of(explorer.machine.apply(state.world, command)[1])
+    came = _FATES.get(detail) or answer_of(explorer.transitions.apply(state.world, command)[1])
     return f"{_WHO.get(what, f'recoverer {what[1:]}'):13} {describe(command)}: {came}"

@@ -33,7 +33,7 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
-class Answer:
+class CheckResult:
     """What the command has said."""
 
     code: int
@@ -111,12 +111,12 @@ class Place:
         self.admin(*whole, database=database)
 
 
-def checked(path: Path, *options: str) -> Answer:
+def checked(path: Path, *options: str) -> CheckResult:
     """The command itself; nothing but JSON on its output."""
     result = CliRunner().invoke(app, ["check", str(path), "--json", *options])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.output
     sections = json.loads(result.stdout)["sections"]
-    return Answer(result.exit_code, [finding for section in sections for finding in section["findings"]])
+    return CheckResult(result.exit_code, [finding for section in sections for finding in section["findings"]])
 
 
 def execute(path: Path, *statements: str) -> None:

@@ -70,7 +70,7 @@ _MANY = """case when {{0}} is not null then coalesce(
 
 
 @dataclass(frozen=True)
-class Kind:
+class WrittenType:
     """A type of PostgreSQL's, and how a value of Spark's comes to be one."""
 
     declared: str
@@ -88,7 +88,7 @@ class Kind:
     elsewhere: bool = False
 
 
-def _digits(r: random.Random) -> Kind:
+def _digits(r: random.Random) -> WrittenType:
     precision = r.randint(1, 38)
     scale = r.randint(0, precision)
 
@@ -98,7 +98,7 @@ def _digits(r: random.Random) -> Kind:
         text = str(abs(number)).zfill(scale + 1)
         return ("-" if number < 0 else "") + text[: len(text) - scale] + ("." + text[-scale:] if scale else "")
 
-    return Kind(f"numeric({precision},{scale})", make, f"cast({{}} as decimal({precision},{scale}))")
+    return WrittenType(f"numeric({precision},{scale})", make, f"cast({{}} as decimal({precision},{scale}))")
 
 
 def _clock(r: random.Random) -> str:
@@ -119,12 +119,12 @@ def _text(r: random.Random) -> str:
     return r.choice([*_WORDS, "".join(map(chr, r.sample(range(32, 0x3000), 12)))])
 
 
-def _plain(declared: str, cast: str, make: Callable[[random.Random], str]) -> Callable[[random.Random], Kind]:
-    kind = Kind(declared, make, f"cast({{}} as {cast})")
+def _plain(declared: str, cast: str, make: Callable[[random.Random], str]) -> Callable[[random.Random], WrittenType]:
+    kind = WrittenType(declared, make, f"cast({{}} as {cast})")
     return lambda r: kind
 
 
-_SINGLES: tuple[Callable[[random.Random], Kind], ...] = (
+_SINGLES: tuple[Callable[[random.Random], WrittenType], ...] = (
     _plain("boolean", "boolean", lambda r: r.choice(["true", "false"])),
     _plain("smallint", "tinyint", _whole(8)),
     _plain("smallint", "smallint", _whole(16)),
@@ -135,22 +135,24 @@ _SINGLES: tuple[Callable[[random.Random], Kind], ...] = (
     _plain("text", "string", _text),
     _digits,
     _digits,
-    lambda r: Kind("bytea", lambda r: r.randbytes(r.choice([0, 1, 900])).hex(), "unhex({})", "hex({})"),
-    lambda r: Kind(
+    lambda r: WrittenType("bytea", lambda r: r.randbytes(r.choice([0, 1, 900])).hex(), "unhex({})", "hex({})"),
+    lambda r: WrittenType(
         "date",
         lambda r: _clock(r)[:10],
         "cast({} as date)",
         "cast(unix_date({}) as string)",
         "({} - date '1970-1-1')::text",
     ),
-    lambda r: Kind("timestamptz", _clock, "cast({} as timestamp)", "cast(unix_micros({}) as string)", _MICROSECONDS),
-    lambda r: Kind("timestamp", _clock, "cast({} as timestamp_ntz)", asked="{}::text"),
+    lambda r: WrittenType(
+        "timestamptz", _clock, "cast({} as timestamp)", "cast(unix_micros({}) as string)", _MICROSECONDS
+    ),
+    lambda r: WrittenType("timestamp", _clock, "cast({} as timestamp_ntz)", asked="{}::text"),
 )
 _SCALARS = (
     *_SINGLES,
     _plain("time", "time", lambda r: r.choice(["00:00:00", "23:59:59.999999", _clock(r)[11:]])),
     # The reader has strings for intervals, in words of its driver's.
-    lambda r: Kind(
+    lambda r: WrittenType(
         "interval",
         lambda r: f"{r.choice('+-')}{r.randint(0, 10**10)}.{r.randint(0, 999_999):06}",
         "make_dt_interval(0, 0, 0, cast({} as decimal(18, 6)))",
@@ -158,16 +160,16 @@ _SCALARS = (
         _MICROSECONDS,
         read="",
     ),
-    lambda r: Kind(
+    lambda r: WrittenType(
         "jsonb",
         _document,
         "from_json({}, 'a bigint, b array<string>, c map<string, double>')",
         "to_json({})",
         read="{}",
     ),
-    lambda r: Kind(r.choice(["json", "jsonb"]), _document, "{}", "{}", elsewhere=True),
-    lambda r: Kind("varchar(40)", lambda r: _text(r)[:40], "{}", "{}", elsewhere=True),
-    lambda r: Kind("uuid", lambda r: str(_uuid(r)), "{}", "{}", elsewhere=True),
+    lambda r: WrittenType(r.choice(["json", "jsonb"]), _document, "{}", "{}", elsewhere=True),
+    lambda r: WrittenType("varchar(40)", lambda r: _text(r)[:40], "{}", "{}", elsewhere=True),
+    lambda r: WrittenType("uuid", lambda r: str(_uuid(r)), "{}", "{}", elsewhere=True),
 )
 
 
@@ -180,7 +182,7 @@ def _uuid(r: random.Random) -> str:
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
-def _array(r: random.Random) -> Kind:
+def _array(r: random.Random) -> WrittenType:
     one = r.choice(_SINGLES)(r)
 
     def make(r: random.Random) -> str:
@@ -300,7 +302,7 @@ def _set_machine(spark: SparkSession, zone: str) -> None:
     zones.setDefault(zones.getTimeZone(zone))
 
 
-def _shown(df: DataFrame, kinds: Mapping[str, Kind]) -> list[dict[str, Any]]:
+def _shown(df: DataFrame, kinds: Mapping[str, WrittenType]) -> list[dict[str, Any]]:
     shown = df.selectExpr("at", *(f"{kind.shown.format(name)} as {name}" for name, kind in kinds.items()))
     return [row.asDict() for row in sorted(shown.collect(), key=lambda row: row["at"])]
 
@@ -312,7 +314,7 @@ def _same_type(there: str, declared: str) -> bool:
     return there == declared
 
 
-def _told(name: str, kind: Kind, sent: Any, found: Any) -> str:
+def _told(name: str, kind: WrittenType, sent: Any, found: Any) -> str:
     return f"column {name}, {kind.declared}: sent {sent!r}, and found {found!r}"
 
 

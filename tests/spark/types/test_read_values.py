@@ -32,7 +32,7 @@ _MICROSECONDS = "(extract(epoch from {}) * 1000000)::bigint"
 
 
 @dataclass(frozen=True)
-class Kind:
+class ReadType:
     """A type of PostgreSQL's: how a value of it is made, and what of a value is compared: there, and in Spark."""
 
     name: str
@@ -71,7 +71,7 @@ def double(r: random.Random) -> str:
     return r.choice(["NaN", "Infinity", "-0", "5e-324", repr(r.gauss(0, 1e100))])
 
 
-def several(kind: Kind) -> Callable[[random.Random], Any]:
+def several(kind: ReadType) -> Callable[[random.Random], Any]:
     return lambda r: [None if r.random() < 0.2 else kind.make(r) for _ in range(r.choice([0, 1, 5]))]
 
 
@@ -83,45 +83,45 @@ def lasted(r: random.Random) -> str:
     return f"{r.randint(-9999, 9999)} days {r.choice([0, r.randint(-(10**15), 10**15)])} microseconds"
 
 
-_INTEGER = Kind("integer", whole(32))
+_INTEGER = ReadType("integer", whole(32))
 _EACH = "case when {} is not null then array(select " + _MICROSECONDS.format("e") + " from unnest({}) e) end"
-KINDS: dict[str, Kind] = {
-    "yes": Kind("boolean", lambda r: r.random() < 0.5),
-    "short": Kind("smallint", whole(16)),
+KINDS: dict[str, ReadType] = {
+    "yes": ReadType("boolean", lambda r: r.random() < 0.5),
+    "short": ReadType("smallint", whole(16)),
     "normal": _INTEGER,
-    "large": Kind("bigint", whole(64)),
-    "single": Kind("real", single, "{}::float8", "cast({} as double)"),
-    "double": Kind("double precision", double),
-    "price": Kind("numeric(12, 3)", digits(12, 3)),
-    "widest": Kind("numeric(38, 17)", digits(38, 17)),
-    "free": Kind("numeric", digits(38, 18)),
-    "rounded": Kind("numeric(5, -2)", digits(6, 0)),
-    "small": Kind("numeric(2, 5)", digits(2, 5)),
-    "name": Kind("text", text),
-    "code": Kind("varchar(20)", lambda r: text(r)[:20]),
-    "padded": Kind("char(7)", lambda r: text(r)[:7]),
-    "key": Kind("uuid", lambda r: str(uuid.UUID(int=r.getrandbits(128))), "{}::text"),
-    "doc": Kind("jsonb", lambda r: json.dumps({"a": r.random(), "b": [text(r)]}), "{}::text"),
-    "kept": Kind("json", lambda r: json.dumps({"a": text(r)}), "{}::text"),
-    "raw": Kind("bytea", lambda r: r.randbytes(r.choice([0, 1, 3000]))),
-    "day": Kind("date", lambda r: moment(r).date()),
-    "hour": Kind("time", lambda r: r.choice(["24:00", str(moment(r).time())]), "{}::text"),
-    "clock": Kind("timestamp", moment),
-    "instant": Kind("timestamptz", instants, _MICROSECONDS, "unix_micros({})"),
-    "long": Kind("interval", lasted),
-    "mood": Kind("mood", lambda r: r.choice(["fine", 'so "so"']), "{}::text"),
-    "count": Kind("positive", lambda r: r.randint(1, 100)),
-    "numbers": Kind("integer[]", several(_INTEGER)),
-    "checked": Kind("positive[]", several(Kind("", lambda r: r.randint(1, 100))), "{}::int[]"),
-    "words": Kind("text[]", several(Kind("", text))),
-    "fixed": Kind("char(7)[]", several(Kind("", lambda r: text(r)[:7]))),
-    "doubles": Kind("double precision[]", several(Kind("", double))),
-    "prices": Kind("numeric(20, 4)[]", several(Kind("", digits(20, 4)))),
-    "raws": Kind("bytea[]", several(Kind("", lambda r: r.randbytes(r.choice([0, 1, 30]))))),
-    "days": Kind("date[]", several(Kind("", lambda r: moment(r).date()))),
-    "moments": Kind("timestamptz[]", several(Kind("", instants)), _EACH, "transform({}, e -> unix_micros(e))"),
-    "moods": Kind("moods", several(Kind("", lambda r: r.choice(["fine", 'so "so"']))), "{}::text[]"),
-    "spans": Kind("interval[]", several(Kind("", lasted))),
+    "large": ReadType("bigint", whole(64)),
+    "single": ReadType("real", single, "{}::float8", "cast({} as double)"),
+    "double": ReadType("double precision", double),
+    "price": ReadType("numeric(12, 3)", digits(12, 3)),
+    "widest": ReadType("numeric(38, 17)", digits(38, 17)),
+    "free": ReadType("numeric", digits(38, 18)),
+    "rounded": ReadType("numeric(5, -2)", digits(6, 0)),
+    "small": ReadType("numeric(2, 5)", digits(2, 5)),
+    "name": ReadType("text", text),
+    "code": ReadType("varchar(20)", lambda r: text(r)[:20]),
+    "padded": ReadType("char(7)", lambda r: text(r)[:7]),
+    "key": ReadType("uuid", lambda r: str(uuid.UUID(int=r.getrandbits(128))), "{}::text"),
+    "doc": ReadType("jsonb", lambda r: json.dumps({"a": r.random(), "b": [text(r)]}), "{}::text"),
+    "kept": ReadType("json", lambda r: json.dumps({"a": text(r)}), "{}::text"),
+    "raw": ReadType("bytea", lambda r: r.randbytes(r.choice([0, 1, 3000]))),
+    "day": ReadType("date", lambda r: moment(r).date()),
+    "hour": ReadType("time", lambda r: r.choice(["24:00", str(moment(r).time())]), "{}::text"),
+    "clock": ReadType("timestamp", moment),
+    "instant": ReadType("timestamptz", instants, _MICROSECONDS, "unix_micros({})"),
+    "long": ReadType("interval", lasted),
+    "mood": ReadType("mood", lambda r: r.choice(["fine", 'so "so"']), "{}::text"),
+    "count": ReadType("positive", lambda r: r.randint(1, 100)),
+    "numbers": ReadType("integer[]", several(_INTEGER)),
+    "checked": ReadType("positive[]", several(ReadType("", lambda r: r.randint(1, 100))), "{}::int[]"),
+    "words": ReadType("text[]", several(ReadType("", text))),
+    "fixed": ReadType("char(7)[]", several(ReadType("", lambda r: text(r)[:7]))),
+    "doubles": ReadType("double precision[]", several(ReadType("", double))),
+    "prices": ReadType("numeric(20, 4)[]", several(ReadType("", digits(20, 4)))),
+    "raws": ReadType("bytea[]", several(ReadType("", lambda r: r.randbytes(r.choice([0, 1, 30]))))),
+    "days": ReadType("date[]", several(ReadType("", lambda r: moment(r).date()))),
+    "moments": ReadType("timestamptz[]", several(ReadType("", instants)), _EACH, "transform({}, e -> unix_micros(e))"),
+    "moods": ReadType("moods", several(ReadType("", lambda r: r.choice(["fine", 'so "so"']))), "{}::text[]"),
+    "spans": ReadType("interval[]", several(ReadType("", lasted))),
 }
 
 

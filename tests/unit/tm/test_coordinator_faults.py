@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.models.coordinator import CoordinatorWorld, Lost
+from tests.models.coordinator import ConnectionLost, CoordinatorWorld
 from txpool.resources.base import PrepareVote
 from txpool.tm.commit_request import Outcome
 
-KINDS = [(when, error) for when in ("before", "after") for error in (Lost, KeyboardInterrupt)]
+KINDS = [(when, error) for when in ("before", "after") for error in (ConnectionLost, KeyboardInterrupt)]
 SHAPES = [
     pytest.param(CoordinatorWorld(1), id="one"),
     pytest.param(CoordinatorWorld(2), id="two"),
@@ -80,7 +80,7 @@ def test_any_two_faults(world: CoordinatorWorld) -> None:
 def test_what_is_in_doubt_is_settled_later_and_rightly(world: CoordinatorWorld) -> None:
     for first in list(singles(world)):
         for number in range(next(iter(first)) + 1, next(iter(first)) + 4):
-            world.run(first | {number: ("before", Lost)})
+            world.run(first | {number: ("before", ConnectionLost)})
             if world.result.outcome is not Outcome.IN_DOUBT or not world.result.resolvable:
                 continue
             decided = world.decided

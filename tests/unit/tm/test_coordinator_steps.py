@@ -9,7 +9,7 @@ from types import FrameType
 
 import pytest
 
-from tests.models.coordinator import CoordinatorWorld, Lost
+from tests.models.coordinator import ConnectionLost, CoordinatorWorld
 from txpool.resources.base import PrepareVote
 from txpool.tm import coordinator, readers
 from txpool.tm.commit_request import Outcome
@@ -64,7 +64,7 @@ def test_a_single_prepared_branch_gets_a_decision() -> None:
 
 def test_a_lost_reply_to_the_only_commit_is_in_doubt_and_nobody_can_know() -> None:
     world = CoordinatorWorld(1)
-    world.run({0: ("after", Lost)})
+    world.run({0: ("after", ConnectionLost)})
     assert world.result.outcome is Outcome.IN_DOUBT
     assert not world.result.resolvable
     assert world.new[0].state == "committed"
@@ -76,7 +76,7 @@ def test_a_fenced_coordinator_that_finds_no_decision_says_in_doubt() -> None:
     world.run({})
     record = world.faults.calls.index("log.record")
 
-    world.run({record: ("before", Lost)}, fenced_at="log.abort")
+    world.run({record: ("before", ConnectionLost)}, fenced_at="log.abort")
     assert world.result.outcome is Outcome.IN_DOUBT
     assert {branch.state for branch in world.new} == {"prepared"}
 
@@ -94,7 +94,7 @@ def test_a_log_that_could_not_be_told_of_the_end_is_told_later(when: str) -> Non
     world = CoordinatorWorld(2)
     world.run({})
     lost = world.faults.calls.index("db1.await_commit")
-    world.run({lost: ("before", Lost), lost + 1: (when, Lost)})
+    world.run({lost: ("before", ConnectionLost), lost + 1: (when, ConnectionLost)})
     assert world.faults.calls[lost + 1] == "log.finish"
     assert world.result.outcome is Outcome.COMMITTED
     assert not world.result.complete
@@ -112,7 +112,7 @@ def test_loose_ends_have_their_mark_however_it_was_committed(branches: int, when
     world.run({})
     assert world.disk.finished == {world.gtrid}
     if when is not None:
-        world.run({world.faults.calls.index("log.finish"): (when, Lost)})
+        world.run({world.faults.calls.index("log.finish"): (when, ConnectionLost)})
         assert (world.result.outcome, world.result.complete, world.result.resolvable) == (
             Outcome.COMMITTED,
             False,
@@ -210,7 +210,7 @@ def test_the_settler_tells_the_log_what_could_not_be_told() -> None:
     world = CoordinatorWorld(2)
     world.run({})
     lost = world.faults.calls.index("db1.await_commit")
-    world.run({lost: ("before", Lost), lost + 1: ("before", Lost)})
+    world.run({lost: ("before", ConnectionLost), lost + 1: ("before", ConnectionLost)})
     settler, told = Resolver(), threading.Event()
     settler.add(world.coordinator, lambda result: told.set())
     assert told.wait(30)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.models.coordinator import CoordinatorWorld, Lost
+from tests.models.coordinator import ConnectionLost, CoordinatorWorld
 from txpool.tm.commit_request import Outcome
 
 
@@ -25,7 +25,7 @@ def test_33_a_note_is_durable_before_the_first_prepare(marked: bool) -> None:
 @pytest.mark.parametrize("number", [0, 1])
 def test_33_a_note_that_fails_is_a_vote_to_roll_back(number: int, when: str) -> None:
     world = CoordinatorWorld(2)
-    world.run({number: (when, Lost)})
+    world.run({number: (when, ConnectionLost)})
     assert world.faults.calls[number] == "log.note_location"
     assert world.result.outcome is Outcome.ROLLED_BACK
     assert not any(call.endswith("prepare") for call in world.faults.calls)

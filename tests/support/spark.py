@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT = 240.0
 # A Java of these tests lives for seconds: the second compiler and parallel collection cost more than they give back.
-_SHORT_LIVED = os.environ.get("XJ", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="session")

@@ -89,6 +89,7 @@ def world(victim: EmbeddedPostgres, tmp_path: Path, store: str) -> Iterator[Cras
     world.close()
 
 
+@pytest.mark.slow
 def test_no_money_is_made_or_lost(world: CrashSite, store: str, evidence: Evidence) -> None:
     print(f"seed {SEED}")
     bank = Bank(world)

@@ -179,6 +179,7 @@ def crashes(world: CrashSite, fork_server: ForkServer, evidence: Evidence) -> Cr
     return Crashes(world, fork_server, evidence)
 
 
+@pytest.mark.slow
 def test_every_point_of_a_transaction(crashes: Crashes, store: str) -> None:
     everything = list(scenarios())
     if store == "sql" and not FULL:
@@ -222,6 +223,7 @@ def faults_in_recovery() -> Iterator[tuple[str, str, int]]:
                 yield point, "raise", nth
 
 
+@pytest.mark.slow
 def test_every_point_of_recovery(crashes: Crashes, store: str) -> None:
     """Recovery is killed, or fails, at its own points; the next one goes on where that has stopped."""
     faults = list(faults_in_recovery())

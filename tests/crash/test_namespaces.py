@@ -275,6 +275,7 @@ def test_it_is_cut_before_it_hears_that_it_has_decided(world: CrashSite, waiting
     evidence.add(Count.NETWORK_FAULTS)
 
 
+@pytest.mark.slow
 def test_it_is_cut_after_it_has_decided(world: CrashSite, waiting: Pair, evidence: Evidence) -> None:
     cut, other = waiting
     cut.order(2, *PLAIN, stay="coordinator.decided")

@@ -95,6 +95,7 @@ def test_a_fault_at_a_statement(
     evidence.add(Count.NETWORK_FAULTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", list(NetworkFault), ids=lambda how: how.name)
 def test_a_process_dies_before_the_network_is_repaired(
     world: CrashSite, proxy: Proxy, how: NetworkFault, evidence: Evidence

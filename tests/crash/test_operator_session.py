@@ -121,6 +121,7 @@ def decided(site: Site) -> Iterator[str]:
         process.communicate()
 
 
+@pytest.mark.slow
 def test_a_database_is_away_and_a_person_meddles(
     console: OperatorConsole, second: EmbeddedPostgres, evidence: Evidence
 ) -> None:

@@ -10,14 +10,15 @@ import pytest
 _KILLING = {"any_site", "cluster", "local_cluster", "site", "spark_process", "web_site"}
 #: Each of these starts a Spark of the test's own.
 _OWN_SPARK = {"cluster", "local_cluster", "spark_process"}
-_CRASH = Path(__file__).parents[1] / "crash"
+#: Where every test does.
+_FOLDERS = [Path(__file__).parents[1] / each for each in ("crash", "integration/recovery", "integration/tracing")]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
-        if _CRASH in item.path.parents or fixtures & _KILLING:
+        if not {*item.path.parents}.isdisjoint(_FOLDERS) or fixtures & _KILLING:
             item.add_marker("crash")
         if fixtures & _OWN_SPARK:
             item.add_marker("slow")

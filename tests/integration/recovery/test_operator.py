@@ -46,6 +46,7 @@ def names_of(kind: type) -> list[str]:
 # -- suspended ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "sql"])
 def test_a_suspended_daemon_does_nothing_restarts_included_until_it_is_resumed(
     tmp_path: Path, databases: Any, store: str
@@ -82,6 +83,7 @@ def test_a_suspended_daemon_does_nothing_restarts_included_until_it_is_resumed(
 # -- what was done by hand ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_person_is_shown_what_it_is_about_and_asked(site: Site) -> None:
     site.killed(WRITER, *BOTH, failpoints=PENDING)
     gtrid = gtrid_in(site)
@@ -113,6 +115,7 @@ def test_a_deed_that_did_nothing_is_told_as_that(site: Site) -> None:
     assert len(site.databases.prepared()) == 1
 
 
+@pytest.mark.slow
 def test_a_heuristic_outcome_is_shown_branch_by_branch_and_resolved_by_a_person(site: Site) -> None:
     site.killed(WRITER, *BOTH, failpoints=DECIDED)
     gtrid = gtrid_in(site)
@@ -146,6 +149,7 @@ def test_a_heuristic_outcome_is_shown_branch_by_branch_and_resolved_by_a_person(
 # -- expired ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "sql"])
 def test_what_has_expired_is_listed_and_a_late_branch_of_it_is_swept(
     tmp_path: Path, databases: Any, store: str
@@ -216,6 +220,7 @@ def test_the_list_can_be_copied_from_at_80_columns(site: Site) -> None:
     assert {line for line in scanned if line.startswith(gtrid)} == {f"{gtrid}:0:one:L", f"{gtrid}:1:two:L"}
 
 
+@pytest.mark.slow
 def test_every_command_prints_json(site: Site) -> None:
     assert [[*each] for each in json.loads(site.command("init", "--json").stdout)] == [names_of(Step)] * 2
     site.killed(WRITER, *BOTH, failpoints=DECIDED)

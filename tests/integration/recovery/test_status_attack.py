@@ -123,6 +123,7 @@ def site(site: Site) -> Site:
     return site
 
 
+@pytest.mark.slow
 def test_recovery_goes_on_while_its_page_is_attacked(site: Site) -> None:
     site.write("recovery", site.conf.read_text().replace("recovery.period = 3600", "recovery.period = 0.2").strip())
     with daemon(site) as (process, url):

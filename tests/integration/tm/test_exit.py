@@ -290,6 +290,7 @@ def test_a_server_that_is_gone_costs_its_own_marks_only(book: Site, other: Embed
     assert book.kept() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("journal", "end"), [("wal", ""), ("delete", 'find("ledger.properties").close()')], ids=["exit", "close"]
 )

@@ -83,6 +83,7 @@ def require_refusal(text: str, gtrid: str) -> None:
     assert "Nothing was written. Run the function by txpool.spark.foreach_partition()" in text
 
 
+@pytest.mark.slow
 def test_every_form_is_refused_and_nothing_stays(spark: SparkSession, databases: Databases, sources: Path) -> None:
     spark.sparkContext.parallelize([str(sources)] * 2, 2).foreach(keep)
     with pytest.raises(Exception, match="Nothing was written") as caught, transaction() as tx:
@@ -362,6 +363,7 @@ def test_an_interrupt_while_spark_is_told(
     del caught
 
 
+@pytest.mark.slow
 def test_a_transaction_that_outlives_its_session(
     spark: SparkSession, databases: Databases, sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

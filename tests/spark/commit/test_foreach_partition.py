@@ -76,6 +76,7 @@ def landed(databases: Databases, name: str) -> list[int]:
     return [row for (row,) in databases.rows(name, "select id from landed order by id")]
 
 
+@pytest.mark.slow
 def test_every_partition_lands_with_what_the_driver_wrote(spark: SparkSession, databases: Databases) -> None:
     with transaction() as tx:
         first = foreach_partition(spark.range(100).repartition(3), writer("one.properties", "two.properties"))
@@ -131,6 +132,7 @@ def test_a_partition_that_fails_leaves_nothing_of_any(spark: SparkSession, datab
     assert tx.gtrid in tx._log.finished()  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_what_is_prepared_after_the_rollback_is_swept_by_recovery(spark: SparkSession, databases: Databases) -> None:
     # The server goes on with the PREPARE of partition 0, whose client is killed meanwhile with the rest of the job.
     databases.execute(
@@ -183,6 +185,7 @@ def test_a_marked_datasource_is_refused_in_a_task(spark: SparkSession, databases
     assert not (folder / "ledger.db").exists()
 
 
+@pytest.mark.slow
 def test_a_timeout_cancels_the_job(spark: SparkSession, databases: Databases) -> None:
     def sleep(partition: int) -> None:
         from txpool.datasource import connect
@@ -204,6 +207,7 @@ def test_slots_are_counted_before_the_job(spark: SparkSession, databases: Databa
     assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
 
 
+@pytest.mark.slow
 def test_a_task_that_finds_no_slot_says_so_and_all_is_freed(spark: SparkSession, databases: Databases) -> None:
     rows = spark.sparkContext.parallelize(range(70), 70)
     with pytest.raises(Exception, match=r"each of its 70 partitions\. Write fewer partitions"), transaction():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.spark.source.batches import write_batches
 from txpool import failpoints
 from txpool.datasource import DataSource, connect
 from txpool.errors import NotSupportedError, ProgrammingError
@@ -31,42 +32,17 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("sources")]
 _LEDGER = "name = ledger\ndriver = sqlite3\nmode = cmr\nurl = sqlite:///ledger.db\n"
 _COUNT = "select count(*), count(distinct id) from landed"
 _SCRIPT = """
-    import os, signal, sys
+    import os, sys
 
     from pyspark.sql import SparkSession
 
+    from tests.spark.source.batches import write_batches
     from txpool.tm import manager
-    from txpool.datasource import connect
-    from txpool.spark import once_per_batch, write_table
 
-    last = int(sys.argv[2])
     os.chdir(sys.argv[1])
-
-
-    def write(batch_df, batch_id):
-        with open("calls", "a") as calls:
-            calls.write(f"{batch_id} ")
-        write_table(batch_df, "one.properties", "landed")
-        write_table(batch_df, "two.properties", "landed")
-        rows = [(row.id, batch_id) for row in batch_df.toLocalIterator()]
-        connect("ledger.properties").cursor().executemany("insert into landed values (?, ?)", rows)
-
-
-    once = once_per_batch(write, "one.properties")
-
-
-    def once_and_die(batch_df, batch_id):
-        once(batch_df, batch_id)
-        if batch_id == last:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
     spark = SparkSession.builder.getOrCreate()
     manager.configure(node_name="driver", log_url="sqlite:///txlog")
-    stream = spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).json("in").writeStream
-    stream = stream.option("checkpointLocation", "checkpoint").trigger(availableNow=True)
-    stream.foreachBatch(once_and_die).start().awaitTermination()
-    spark.stop()
+    write_batches(spark, dies_after=int(sys.argv[2]))
 """
 
 
@@ -86,7 +62,7 @@ def put(folder: Path, number: int) -> None:
 
 
 def test_every_row_lands_exactly_once_whenever_the_driver_is_killed(
-    spark_process: Callable[..., subprocess.Popen[str]], databases: Databases, sources: Path
+    spark: SparkSession, spark_process: Callable[..., subprocess.Popen[str]], databases: Databases, sources: Path
 ) -> None:
     for number in range(1, 4):
         put(sources / "in", number)
@@ -97,10 +73,10 @@ def test_every_row_lands_exactly_once_whenever_the_driver_is_killed(
     (sources / "ledger.properties").write_text(_LEDGER)
     DataSource.from_properties("ledger.properties").xids_table().create()  # type: ignore[attr-defined]
 
-    def run(last: int = -1, **environment: str) -> int:
-        process = spark_process(_SCRIPT, str(sources), str(last), env=environment)
+    def killed(dies_after: int = -1, **environment: str) -> bool:
+        process = spark_process(_SCRIPT, str(sources), str(dies_after), env=environment)
         process.communicate(timeout=240)
-        return process.returncode
+        return process.returncode == -signal.SIGKILL
 
     def held() -> list[int]:
         with closing(sqlite3.connect(ledger)) as connection:
@@ -110,17 +86,17 @@ def test_every_row_lands_exactly_once_whenever_the_driver_is_killed(
         return [rows for rows, _ in counts]
 
     # Batch 1 is prepared everywhere, and not decided.
-    assert run(TXPOOL_FAILPOINTS="coordinator.prepared=kill@2") == -signal.SIGKILL
+    assert killed(TXPOOL_FAILPOINTS="coordinator.prepared=kill@2")
     assert (held(), len(databases.prepared())) == ([5, 5, 5], 3)
     # It has rolled back, and is written; batch 2 is decided by the ledger, and not committed elsewhere.
-    assert run(TXPOOL_FAILPOINTS="coordinator.decided=kill@2") == -signal.SIGKILL
+    assert killed(TXPOOL_FAILPOINTS="coordinator.decided=kill@2")
     assert (held(), len(databases.prepared())) == ([15, 10, 10], 3)
     # It is committed, and not written; batch 3 is committed, and Spark has not been told.
-    assert run(last=3) == -signal.SIGKILL
+    assert killed(dies_after=3)
     assert (held(), databases.prepared()) == ([20, 20, 20], [])
     assert not (sources / "checkpoint/commits/3").exists()
     # It is not written.
-    assert run() == 0
+    write_batches(spark)
     assert (held(), databases.prepared()) == ([20, 20, 20], [])
     assert (sources / "checkpoint/commits/3").exists()
     assert (sources / "calls").read_text().split() == ["0", "1", "1", "2", "3"]
@@ -160,6 +136,7 @@ def counts(databases: Databases) -> list[tuple[Any, ...]]:
     return [*databases.rows("one", _COUNT), *databases.rows("two", _COUNT)]
 
 
+@pytest.mark.slow
 def test_a_name_is_recognised_on_another_checkpoint(
     stream: Callable[..., list[int]], databases: Databases, sources: Path
 ) -> None:

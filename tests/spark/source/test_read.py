@@ -80,6 +80,7 @@ def test_partitions_are_few_where_values_are(databases: Databases) -> None:
 # -- in Spark -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_schema_of_fewer_columns_and_what_spark_prunes(spark: SparkSession, databases: Databases) -> None:
     databases.execute(
         "one", "create table t as select n as id, n * 2 as twice, 'n' || n as name from generate_series(1, 9) n"

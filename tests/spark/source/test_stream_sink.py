@@ -72,6 +72,7 @@ def rows(databases: Databases, table: str = "plain", name: str = "one") -> list[
     return databases.rows(name, f"select * from {table} order by 1")
 
 
+@pytest.mark.slow
 def test_a_batch_that_comes_again_is_skipped(
     spark: SparkSession, databases: Databases, arrive: Callable[..., None]
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_batch_that_comes_again_is_skipped(
     assert databases.prepared() == []
 
 
+@pytest.mark.slow
 def test_upserts_and_whole_results(spark: SparkSession, databases: Databases, arrive: Callable[..., None]) -> None:
     numbered = stream(spark).selectExpr("id", "id % 10 as n")
     totals = stream(spark).groupBy("id").agg({"who": "count"}).withColumnRenamed("count(who)", "n")

@@ -60,6 +60,7 @@ def new(*ids: int) -> list[tuple[int, str]]:
     return [(number, "new") for number in range(*ids)]
 
 
+@pytest.mark.slow
 def test_it_is_a_part_of_the_transaction_of_its_thread(spark: SparkSession, databases: Databases) -> None:
     with transaction() as tx:
         save(frame(spark, 100, partitions=3), "plain")
@@ -130,6 +131,7 @@ def test_where_there_is_no_transaction_it_is_one(spark: SparkSession, databases:
     assert rows(databases, "plain") == databases.prepared() == staging(databases) == []
 
 
+@pytest.mark.slow
 def test_modes(spark: SparkSession, databases: Databases) -> None:
     databases.execute("one", "insert into keyed values (-5, 'old', 1), (3, 'old', 1)")
     save(frame(spark, 10), "keyed", upsertKeys="id")
@@ -175,6 +177,7 @@ class _Others:
         self._kept.release()
 
 
+@pytest.mark.slow
 def test_a_name_of_its_own_makes_a_rerun_harmless(spark: SparkSession, databases: Databases) -> None:
     for table in ("plain", "keyed"):
         save(frame(spark, 10), table, transactionId="nightly")
@@ -188,6 +191,7 @@ def test_a_name_of_its_own_makes_a_rerun_harmless(spark: SparkSession, databases
     assert databases.prepared() == staging(databases) == []
 
 
+@pytest.mark.slow
 def test_what_cannot_be_told_is_refused(spark: SparkSession, databases: Databases) -> None:
     few = frame(spark, 3)
 
@@ -255,6 +259,7 @@ def test_a_timeout_ends_the_job(spark: SparkSession, databases: Databases) -> No
     assert rows(databases, "plain") == databases.prepared() == staging(databases) == []
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_said_before_any_task_runs(spark: SparkSession, databases: Databases) -> None:
     databases.execute("one", "create table deep (id bigint, doc jsonb, at timestamp[])")
     few = frame(spark, 3)

@@ -53,6 +53,7 @@ def run(df: Any, function: Any = write, **once: Any) -> PartitionsReport:
         return foreach_partition(df, function, datasources=["one.properties"], **(once or _ONCE))
 
 
+@pytest.mark.slow
 def test_a_rerun_finishes_or_skips(spark: SparkSession, databases: Databases, sources: Path) -> None:
     flag = sources / "fail"
     flag.touch()

@@ -125,6 +125,7 @@ def shuffling(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(name, value)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shuffling")
 def test_each_partition_lands_exactly_once(spark: SparkSession, databases: Databases, sources: Path) -> None:
     describe(sources, "ledger", databases.url("one"), "mode = cmr")

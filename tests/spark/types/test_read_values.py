@@ -125,6 +125,7 @@ KINDS: dict[str, ReadType] = {
 }
 
 
+@pytest.mark.slow
 def test_what_is_read_is_what_is_there(spark: SparkSession, databases: Databases) -> None:
     seed = random.randrange(10**9)
     print(f"seed {seed}")

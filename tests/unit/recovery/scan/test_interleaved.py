@@ -36,6 +36,7 @@ def check(world: RecoveryWorld, what: object) -> None:
     assert world.is_clean(), (what, world.disk, world.a.prepared, world.b.prepared, world.ledger.rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [False, True], ids=["", "lock-lost"])
 @pytest.mark.parametrize("steps", COORDINATORS)
 def test_a_coordinator_that_moves_between_any_two_readings(steps: Steps, lost: bool) -> None:

@@ -50,6 +50,7 @@ def returns(work: Callable[[], None]) -> None:
     def run() -> None:
         try:
             work()
+            assert sys.getprofile() is None, "the function in which the collector was to come was never called"
         except BaseException as error:
             errors.append(error)
         finally:

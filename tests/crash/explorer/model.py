@@ -1,7 +1,8 @@
 """The model: databases that keep their word, a network and processes that do not, and a disk that forgets.
 
-A `World` is a value; `Machine.apply` is what one command does to it. The decision log's own behaviour is the memory
-store's real code. Only what is written and not yet synced, and what a failed sync made invisible, is the model's.
+An `ExternalState` is a value; `Transitions.apply` is what one command does to it. The decision log's own behaviour is
+the memory store's real code. Only what is written and not yet synced, and what a failed sync made invisible, is the
+model's.
 """
 
 from __future__ import annotations
@@ -103,7 +104,9 @@ def thaw(recs: Iterable[Rec]) -> tuple[BranchRecord, ...]:
     )
 
 
-_DURABLE = frozenset({"record", "abort", "fence", "finish", "point", "purge", "note", "expire", "note_location"})
+_DURABLE = frozenset(
+    {"record", "abort", "fence", "finish", "point", "purge", "record_heuristic", "expire", "note_location"}
+)
 
 
 def location_of(name: str) -> PrepareLocation:
@@ -334,7 +337,7 @@ class Transitions:
         key = (world.log, command)
         found = self._log_known.get(key)
         if found is None:
-            found = self._log_known[key] = _told(world.log, command)
+            found = self._log_known[key] = _answer_of_log(world.log, command)
         log, reply = found
         if log is not world.log:
             world = world._replace(log=log)
@@ -345,7 +348,7 @@ class Transitions:
         return world, reply
 
 
-def _told(log: LogState, command: Command) -> tuple[LogState, Reply]:
+def _answer_of_log(log: LogState, command: Command) -> tuple[LogState, Reply]:
     """The memory store's own answer, and what it has made of the disk."""
     disk = MemoryDisk(NODE)
     disk.outcomes = {g: None if recs is None else Decision(g, thaw(recs)) for g, recs in log.outcomes}
@@ -360,7 +363,7 @@ def _told(log: LogState, command: Command) -> tuple[LogState, Reply]:
     verb, _, *arguments = command
     if verb == "record":
         arguments[1] = thaw(arguments[1])
-    elif verb == "note":
+    elif verb == "record_heuristic":
         arguments = [Heuristic(GTRID, arguments[0], "", *arguments[1:])]
     elif verb == "note_location":
         arguments = [location_of(*arguments)]

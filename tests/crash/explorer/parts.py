@@ -287,7 +287,7 @@ class ModelLog:
         return dict(self._call("incarnations", "log"))
 
     def record_heuristic(self, heuristic: Heuristic) -> None:
-        self._call("note", "log", heuristic.bqual, heuristic.decided, heuristic.ended)
+        self._call("record_heuristic", "log", heuristic.bqual, heuristic.decided, heuristic.ended)
 
     def heuristics(self) -> list[Heuristic]:
         return [Heuristic(GTRID, b, "", decided, ended) for b, decided, ended in self._call("heuristics", "log")]

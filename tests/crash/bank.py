@@ -1,7 +1,7 @@
 """A bank with accounts in three databases, transferring until it is killed.
 
 It runs as `python -m tests.crash.bank FOLDER SEED THREADS`. Each transfer takes from an account in one database and
-gives to one in another; some also stand in a marked one. What the callers were told goes into `FOLDER/told`.
+gives to one in another; some also stand in a marked one. What the callers were told goes into `FOLDER/outcomes`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Bank:
 
     def outcomes(self) -> dict[str, str]:
         """What the callers were told, by transfer; those that were killed first were told nothing."""
-        lines = (self._world.folder / "told").read_text().splitlines()
+        lines = (self._world.folder / "outcomes").read_text().splitlines()
         return dict(line.split(" ", 1) for line in lines)
 
     def audit(self) -> Counter[str]:
@@ -79,7 +79,7 @@ class Bank:
         lies |= {number: word for number, word in said.items() if word == "rolled back" and number in transfers}
         assert lies == {}
         assert set(said.values()) <= {"committed", "rolled back", "in doubt"}
-        return Counter(said.values()) + Counter({"untold": len(transfers.keys() - said.keys())})
+        return Counter(said.values()) + Counter({"unreported": len(transfers.keys() - said.keys())})
 
 
 def main(folder: Path, seed: str, threads: int) -> None:
@@ -119,7 +119,7 @@ def _arm(point: str, chance: random.Random) -> None:
 def _transfer(seed: str, teller: int) -> None:
     """Transfer for ever."""
     chance = random.Random(f"{seed} {teller}")
-    with open("told", "ab", buffering=0) as file:
+    with open("outcomes", "ab", buffering=0) as file:
         number = 0
         while True:
             number += 1

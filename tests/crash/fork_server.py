@@ -17,13 +17,12 @@ from typing import Any
 
 from recovery import RecoveryManager
 from tests.crash.site import ALREADY, EVERYONE, outcome_of
+from tests.support.repository import ROOT
 from txpool import failpoints
 from txpool.datasource import connect, find
 from txpool.errors import AlreadyDone
 from txpool.tm.manager import configure, current
 from txpool.tm.scope import transaction
-
-_ROOT = Path(__file__).parents[2]
 
 
 class ForkServer:
@@ -32,7 +31,7 @@ class ForkServer:
     def __init__(self, folder: Path) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.crash.fork_server", str(folder)],
-            cwd=_ROOT,
+            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

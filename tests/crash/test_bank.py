@@ -21,6 +21,7 @@ import pytest
 from tests.crash.bank import Bank
 from tests.crash.evidence import SEED, Count, Evidence
 from tests.crash.site import CrashSite
+from tests.support.repository import ROOT
 from txpool.demo.server import EmbeddedPostgres
 from txpool.xid import PREFIX
 
@@ -28,7 +29,6 @@ SECONDS = float(os.environ.get("TXPOOL_CRASH_SECONDS", "20"))
 PROCESSES, THREADS = 2, 4
 #: Who is killed, and how often beside the others.
 VICTIMS = {"process": 6, "daemon": 2, "server": 2}
-_ROOT = Path(__file__).parents[2]
 
 
 class Staff:
@@ -45,11 +45,11 @@ class Staff:
     def _process(self) -> subprocess.Popen[bytes]:
         self._hired += 1
         arguments = ["tests.crash.bank", str(self._world.folder), f"{SEED}.{self._hired}", str(THREADS)]
-        return subprocess.Popen([sys.executable, "-m", *arguments], cwd=_ROOT, stderr=self._errors)
+        return subprocess.Popen([sys.executable, "-m", *arguments], cwd=ROOT, stderr=self._errors)
 
     def _new_daemon(self) -> subprocess.Popen[bytes]:
         arguments = ["recovery", "run", "--conf", str(self._world.conf)]
-        return subprocess.Popen([sys.executable, "-m", *arguments], cwd=_ROOT, stderr=self._daemon_errors)
+        return subprocess.Popen([sys.executable, "-m", *arguments], cwd=ROOT, stderr=self._daemon_errors)
 
     def kill_process(self, number: int) -> None:
         self._kill(self._processes[number])

@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -23,6 +22,7 @@ import pytest
 from tests.crash.evidence import Count, Evidence
 from tests.crash.hosts import Host, Network
 from tests.crash.site import LOG, SERVED, CrashSite
+from tests.support.repository import ROOT
 from txpool.demo.server import EmbeddedPostgres
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 PLAIN = ("one", "two")
 BOOK = ("one", "two", "book")
-_ROOT = Path(__file__).parents[2]
 _TIMEOUT = 120.0
 #: Both ends notice within seconds that the other is gone, as with less haste they do by default.
 _SERVER = {
@@ -42,7 +41,7 @@ _SERVER = {
 _CLIENT = "keepalives_idle=1&keepalives_interval=1&keepalives_count=1&tcp_user_timeout=1000&connect_timeout=2"
 _COORDINATOR = """
 import sys
-from tests.crash.site import told
+from tests.crash.site import outcome_of
 from txpool import failpoints
 from txpool.datasource import connect
 from txpool.tm.manager import configure
@@ -62,7 +61,7 @@ for line in iter(sys.stdin.readline, ""):
     point, *words = line.split()
     if point != "-":
         failpoints.arm(point, stay)
-    print(told(lambda: transact(*words)), flush=True)
+    print(outcome_of(lambda: transact(*words)), flush=True)
     failpoints.disarm()
 """
 
@@ -116,7 +115,7 @@ class Coordinator:
             copy.write_text(text.replace(f"/{LOG}\n", f"/{LOG}?{_CLIENT}\n"))
         with (self.folder / "recovery" / "recovery.properties").open("a") as file:
             file.write("recovery.nodes = *\n")
-        self._environment = os.environ | {"PYTHONPATH": str(_ROOT)}
+        self._environment = os.environ | {"PYTHONPATH": str(ROOT)}
         self._process = self._start("-c", _COORDINATOR)
         self._deadline = threading.Timer(_TIMEOUT, self._process.kill)
         self._deadline.start()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+
+from tests.support.repository import ROOT
 
 #: Whoever uses one of these kills processes or servers, or has them stand still.
 _KILLING = {"any_site", "cluster", "local_cluster", "site", "spark_process", "web_site"}
 #: Each of these starts a Spark of the test's own.
 _OWN_SPARK = {"cluster", "local_cluster", "spark_process"}
 #: Where every test does.
-_FOLDERS = [Path(__file__).parents[1] / each for each in ("crash", "integration/recovery", "integration/tracing")]
+_FOLDERS = [ROOT / "tests" / each for each in ("crash", "integration/recovery", "integration/tracing")]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -22,10 +22,10 @@ from psycopg import sql
 
 from recovery import RecoveryManager
 from recovery.setup import initialise
+from tests.support.repository import ROOT
 from txpool.config.settings import RecoverySettings
 
 PASSWORD = "TXPOOL_TEST_RECOVERY_PASSWORD"  # the name of a variable
-ROOT = Path(__file__).parents[2]
 _TIMEOUT = 240.0
 #: The databases that prepare.
 BOTH = ("one", "two")

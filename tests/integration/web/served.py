@@ -16,7 +16,8 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 import txpool
-from tests.support.recovery_site import ROOT, Site
+from tests.support.recovery_site import Site
+from tests.support.repository import ROOT
 from txpool import failpoints
 
 _TIMEOUT = 60.0

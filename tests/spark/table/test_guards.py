@@ -176,7 +176,7 @@ _SCRIPT = """
     from pyspark.sql import SparkSession
 
     from txpool.tm.manager import configure
-    from txpool.spark.commit.session import guard
+    from txpool.spark.commit.session import warn_of_risks
 
     configure(node_name="driver", log_url="sqlite:///txlog", log_create=True)
     said = []
@@ -184,9 +184,9 @@ _SCRIPT = """
         spark = SparkSession.builder.master(master).getOrCreate()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            guard(spark)
-            guard(spark.sparkContext, spark.range(3))
-            guard(spark, atomicity="partition")
+            warn_of_risks(spark)
+            warn_of_risks(spark.sparkContext, spark.range(3))
+            warn_of_risks(spark, atomicity="partition")
         said.append([[str(each.message), each.category.__name__] for each in caught])
         spark.stop()
     print(json.dumps(said))

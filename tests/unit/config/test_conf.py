@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.repository import ROOT
 from txpool.config.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS
 from txpool.config.properties import Properties
 from txpool.config.settings import CoordinatorSettings, DataSourceSettings, RecoverySettings
 
-CONF = Path(__file__).parents[3] / "conf"
+CONF = ROOT / "conf"
 FILES = sorted(CONF.glob("*.properties"))
 DATASOURCES = {"orders": "xa", "ledger": "cmr", "marked-postgresql": "cmr", "audit": "last-resource"}
 COORDINATION = ("txpool", "cluster", "recovery")

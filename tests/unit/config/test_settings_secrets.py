@@ -11,6 +11,7 @@ from pathlib import Path
 import psycopg.conninfo
 import pytest
 
+from tests.support.repository import ROOT
 from tests.unit.config.settings_files import LEDGER, ORDERS, PASSWORD, refused, write
 from txpool.config.properties import Secret, SecurityWarning
 from txpool.config.settings import DataSourceSettings
@@ -137,7 +138,7 @@ def test_settings_travel_as_text_and_are_resolved_where_they_arrive(
         "print(json.dumps([repr(s), s.connect_options(), s.recovery_password.reveal(), s.name, s.url]))"
     )
     environment = {
-        "PYTHONPATH": str(Path(__file__).parents[3]),
+        "PYTHONPATH": str(ROOT),
         "ORDERS_PASSWORD": "of the executor",
         "TXPOOL_DS_SHOP_RECOVERY_PASSWORD": "of the executor, too",
     }

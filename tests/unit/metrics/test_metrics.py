@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import txpool
 from tests.support.forking import in_child
+from tests.support.repository import ROOT
 from txpool.errors import PoolTimeout
 from txpool.metrics import (
     FAMILIES,
@@ -32,8 +33,6 @@ from txpool.metrics import opentelemetry as otel
 
 if TYPE_CHECKING:
     from tests.conftest import PythonWithout
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from opentelemetry.trace import StatusCode, get_current_span
 
 import txpool
 from tests.models.pool import until
+from tests.support.repository import ROOT
 from txpool import tracing
 from txpool.errors import TransactionRolledBack
 from txpool.log.memory import MemoryDisk, MemoryLog
@@ -351,7 +352,7 @@ def test_without_the_extra_an_error_names_it(python_without: PythonWithout) -> N
 
 def test_opentelemetry_instrument_finds_it(spans: InMemorySpanExporter, provider: TracerProvider) -> None:
     otel.uninstrument()
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = project["entry-points"]["opentelemetry_instrumentor"]["txpool"]
     assert EntryPoint("txpool", named, "opentelemetry_instrumentor").load() is otel.Instrumentor
     otel.Instrumentor().instrument(tracer_provider=provider, skip_dep_check=True)
@@ -378,8 +379,7 @@ def test_our_own_records_have_the_gtrid(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_every_logger_of_the_package_is_among_them() -> None:
     """A new one would log records without it."""
-    root = Path(__file__).parents[3]
-    sources = "".join(p.read_text() for folder in ("txpool", "recovery") for p in (root / folder).rglob("*.py"))
+    sources = "".join(p.read_text() for folder in ("txpool", "recovery") for p in (ROOT / folder).rglob("*.py"))
     named = {*re.findall(r'getLogger\("([\w.]+)"\)', sources)}
     assert {name for name in named if name.startswith("txpool")} == {*tracing.logs._OURS}
 

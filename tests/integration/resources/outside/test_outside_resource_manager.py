@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Databases
+from tests.support.repository import ROOT
 
-ROOT = Path(__file__).parents[3]
 PASSWORD = "TXPOOL_TEST_OUTSIDE"  # the name of a variable
 WRITER = """
 import sys

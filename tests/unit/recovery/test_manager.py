@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from recovery import RecoveryManager
-from tests.models.recovery import NODE, logged, world_after
+from tests.models.recovery import logged, world_after
+from tests.models.recovery_databases import NODE
 from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError
 from txpool.log.base import Heuristic

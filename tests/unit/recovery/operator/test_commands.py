@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from recovery import RecoveryManager
-from tests.models.recovery import NODE, RecoveryWorld, WatchedLog, logged, marked, pointed, world_after
+from tests.models.recovery import RecoveryWorld, logged, marked, pointed, world_after
+from tests.models.recovery_databases import NODE, WatchedLog
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.log.base import Heuristic, IncarnationState
 from txpool.resources.base import BranchOutcome

@@ -10,16 +10,8 @@ import pytest
 
 from recovery import RecoveryManager
 from recovery.scan.expiry import Entry, Expiry, Kind, KindScanner
-from tests.models.recovery import (
-    NODE,
-    RecoveryWorld,
-    WatchedLog,
-    logged,
-    marked,
-    pointed,
-    unaccounted,
-    world_after,
-)
+from tests.models.recovery import RecoveryWorld, logged, marked, pointed, unaccounted, world_after
+from tests.models.recovery_databases import NODE, WatchedLog
 from txpool.config.settings import RecoverySettings
 from txpool.errors import ProgrammingError
 from txpool.log.base import Heuristic, IncarnationState

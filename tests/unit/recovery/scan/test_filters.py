@@ -21,7 +21,8 @@ from recovery.scan.orphans import (
     voters,
 )
 from recovery.scan.snapshot import CoordinatorState
-from tests.models.recovery import NODE, RecoveryWorld, logged, marked, snapshot_of, world_after
+from tests.models.recovery import RecoveryWorld, logged, marked, snapshot_of, world_after
+from tests.models.recovery_databases import NODE
 from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError
 from txpool.log.base import IncarnationState

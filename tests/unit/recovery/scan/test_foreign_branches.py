@@ -9,16 +9,8 @@ import pytest
 from recovery import RecoveryManager
 from recovery.scan.datasources import ListedBranch
 from recovery.scan.owners import BranchOwners
-from tests.models.recovery import (
-    NODE,
-    ModelDatabase,
-    RecoveryWorld,
-    logged,
-    marked,
-    pointed,
-    unaccounted,
-    world_after,
-)
+from tests.models.recovery import RecoveryWorld, logged, marked, pointed, unaccounted, world_after
+from tests.models.recovery_databases import NODE, ModelDatabase
 from txpool.errors import OperationalError
 from txpool.log.base import IncarnationState, SideRecord
 from txpool.log.formats import FORMAT

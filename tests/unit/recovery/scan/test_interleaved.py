@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.models.recovery import Calls, RecoveryWorld, logged, marked, pointed, unaccounted
+from tests.models.recovery import RecoveryWorld, logged, marked, pointed, unaccounted
+from tests.models.recovery_databases import Calls
 
 Steps = Callable[[RecoveryWorld], Iterator[str]]
 COORDINATORS: list[Steps] = [logged, unaccounted, marked, pointed]

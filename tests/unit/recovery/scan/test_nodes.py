@@ -12,7 +12,8 @@ from recovery import RecoveryManager
 from recovery.scan import saved
 from recovery.scan.orphans import NodeFilter, Vote
 from recovery.service.alarms import unconfigured
-from tests.models.recovery import NODE, RecoveryWorld, logged, marked, pointed, snapshot_of, unaccounted
+from tests.models.recovery import RecoveryWorld, logged, marked, pointed, snapshot_of, unaccounted
+from tests.models.recovery_databases import NODE
 from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError, ProgrammingError
 from txpool.log.base import IncarnationState

@@ -6,7 +6,8 @@ import pytest
 
 from recovery.scan.orphans import Ballot, IncarnationFilter, NodeFilter, TransactionLogFilter, Vote, poll, voters
 from recovery.scan.snapshot import CoordinatorState, Snapshot
-from tests.models.recovery import NODE, snapshot_of
+from tests.models.recovery import snapshot_of
+from tests.models.recovery_databases import NODE
 from txpool.log.base import Decision, IncarnationState
 from txpool.xid import Xid, make_gtrid, make_xid
 

@@ -7,7 +7,8 @@ import logging
 import pytest
 
 from recovery import RecoveryManager
-from tests.models.recovery import NODE, RecoveryWorld, logged, marked, pointed, unaccounted, world_after
+from tests.models.recovery import RecoveryWorld, logged, marked, pointed, unaccounted, world_after
+from tests.models.recovery_databases import NODE
 from txpool.log.base import IncarnationState
 from txpool.resources.base import BranchOutcome, BranchRecord, MarkedRow
 from txpool.xid import TaskName, make_gtrid, make_xid

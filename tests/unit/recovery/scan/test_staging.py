@@ -7,17 +7,8 @@ from dataclasses import replace
 import pytest
 
 from recovery import RecoveryManager
-from tests.models.recovery import (
-    NODE,
-    ModelDatabase,
-    ModelLedger,
-    RecoveryWorld,
-    logged,
-    marked,
-    pointed,
-    snapshot_of,
-    world_after,
-)
+from tests.models.recovery import RecoveryWorld, logged, marked, pointed, snapshot_of, world_after
+from tests.models.recovery_databases import NODE, ModelDatabase, ModelLedger
 from txpool.log.base import Decision, IncarnationState
 from txpool.resources.base import BranchRecord, MarkedRow
 from txpool.resources.postgresql.staging import StagingTable

@@ -88,11 +88,11 @@ def main(folder: Path, seed: str, threads: int) -> None:
     chance = random.Random(seed)
     for point in _LINGERS:
         _arm(point, chance)
-    tellers = [threading.Thread(target=_transfer, args=(seed, number)) for number in range(threads)]
-    for teller in tellers:
-        teller.start()
-    for teller in tellers:
-        teller.join()
+    clerks = [threading.Thread(target=_transfer, args=(seed, number)) for number in range(threads)]
+    for clerk in clerks:
+        clerk.start()
+    for clerk in clerks:
+        clerk.join()
 
 
 def _open() -> None:
@@ -116,14 +116,14 @@ def _arm(point: str, chance: random.Random) -> None:
     failpoints.arm(point, linger, nth=chance.randint(1, 12))
 
 
-def _transfer(seed: str, teller: int) -> None:
+def _transfer(seed: str, clerk: int) -> None:
     """Transfer for ever."""
-    chance = random.Random(f"{seed} {teller}")
+    chance = random.Random(f"{seed} {clerk}")
     with open("outcomes", "ab", buffering=0) as file:
         number = 0
         while True:
             number += 1
-            name = f"{os.getpid()}.{teller}.{number}"
+            name = f"{os.getpid()}.{clerk}.{number}"
             word = outcome_of(lambda name=name: _one(chance, name))  # type: ignore[misc]
             file.write(f"{name} {word}\n".encode())
 

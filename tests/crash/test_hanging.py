@@ -57,7 +57,7 @@ def configure(world: CrashSite, line: str) -> None:
 
 
 def attempt(world: CrashSite, number: int, *names: str) -> str:
-    """What the caller is told, within the test's patience."""
+    """What the caller is told, within the test's timeout."""
     telling: queue.Queue[str] = queue.Queue()
     threading.Thread(target=lambda: telling.put(world.attempt(number, *names)), daemon=True).start()
     return telling.get(timeout=_TIMEOUT)

@@ -1,4 +1,4 @@
-"""Servers crash at every step, run out of slots and patience, change their passwords, and are meddled with by hand.
+"""Servers crash at every step, run out of slots, time out, change their passwords, and are meddled with by hand.
 
 All of it over a log in a folder; over one on a server of its own a sample, and all with TXPOOL_CRASH_FULL=1. What
 happens to that server itself is test_log_server's.

@@ -101,7 +101,7 @@ class ModelBranch:
         return PrepareLocation(self.datasource)
 
     def ended_by_sql(self, command: str) -> None:
-        raise AssertionError("nobody disturbs a model")
+        raise AssertionError("a model hears of no SQL command")
 
     def read_only_check(self, *, committing: bool) -> ModelReadOnlyCheck | None:
         return ModelReadOnlyCheck(self) if self.asked else None
@@ -161,7 +161,7 @@ class ModelMarked:
         return self.faults.around(f"ledger.{name}", effect)
 
     def ended_by_sql(self, command: str) -> None:
-        raise AssertionError("nobody disturbs a model")
+        raise AssertionError("a model hears of no SQL command")
 
     def read_only_check(self, *, committing: bool) -> ModelReadOnlyCheck | None:
         return ModelReadOnlyCheck(self) if self.asked else None

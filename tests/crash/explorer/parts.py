@@ -113,7 +113,7 @@ class ExploredBranch:
         self._xid = xid
 
     def ended_by_sql(self, command: str) -> None:
-        raise AssertionError("nobody disturbs a model")
+        raise AssertionError("a model hears of no SQL command")
 
     def read_only_check(self, *, committing: bool) -> ExploredReadOnlyCheck | None:
         return ExploredReadOnlyCheck(self._port, self.datasource) if self._asked else None
@@ -182,7 +182,7 @@ class ExploredMarked:
         self._recs: tuple[Rec, ...] = ()
 
     def ended_by_sql(self, command: str) -> None:
-        raise AssertionError("nobody disturbs a model")
+        raise AssertionError("a model hears of no SQL command")
 
     def commit_one_phase(self) -> BranchOutcome:
         return _alone(self._port, LEDGER)

@@ -75,7 +75,7 @@ def make(databases: Databases) -> Iterator[Maker]:
 
 
 def within(work: Callable[[], Any]) -> Any:
-    """What the work returns or raises, within the test's patience."""
+    """What the work returns or raises, within the test's timeout."""
     ended: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue()
 
     def run() -> None:

@@ -33,7 +33,7 @@ def proxy(databases: Databases) -> Iterator[Proxy]:
 
 
 def within(work: Callable[[], Any]) -> Any:
-    """What the work returns or raises, within the test's patience."""
+    """What the work returns or raises, within the test's timeout."""
     ended: queue.Queue[Any] = queue.Queue()
 
     def run() -> None:

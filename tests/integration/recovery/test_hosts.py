@@ -80,10 +80,10 @@ def daemon(site: Site) -> Iterator[subprocess.Popen[str]]:
     process = site.process(
         "from recovery.cli import main; import sys; sys.argv[1:] = ['run', '--conf', 'elsewhere.properties']; main()"
     )
-    patience = threading.Timer(60, process.kill)
-    patience.start()
+    deadline = threading.Timer(60, process.kill)
+    deadline.start()
     yield process
-    patience.cancel()
+    deadline.cancel()
     process.kill()
     process.communicate()
 

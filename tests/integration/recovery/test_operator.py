@@ -95,10 +95,10 @@ def test_a_person_is_shown_what_it_is_about_and_asked(site: Site) -> None:
     assert json.loads(site.command("audit", "--json").stdout) == []
     assert site.command("rollback", gtrid, "--reason", "ticket 7", answer="y\n").returncode == ExitCode.OK
     assert site.databases.prepared() == []
-    (deed,) = json.loads(site.command("audit", "--json").stdout)
-    assert [*deed] == names_of(AuditEntry)
-    assert (deed["command"], deed["gtrid"], deed["reason"]) == ("rollback", gtrid, "ticket 7")
-    assert deed["outcome"] == "done: 2 rolled back"
+    (entry,) = json.loads(site.command("audit", "--json").stdout)
+    assert [*entry] == names_of(AuditEntry)
+    assert (entry["command"], entry["gtrid"], entry["reason"]) == ("rollback", gtrid, "ticket 7")
+    assert entry["outcome"] == "done: 2 rolled back"
     assert "ticket 7" in site.command("audit").stdout
     assert "ticket 7" in site.command("show", gtrid).stdout
 
@@ -110,8 +110,8 @@ def test_a_deed_that_did_nothing_is_told_as_that(site: Site) -> None:
     end(site, "one", "commit", gid)
     site.write("two", (site.folder / "two.properties").read_text().replace("/two", "/one").strip())
     assert site.command("commit", gtrid, "--yes").returncode == ExitCode.IN_DOUBT
-    (deed,) = json.loads(site.command("audit", "--json").stdout)
-    assert deed["outcome"].startswith("unfinished: 1 left alone; two: two leads to another database")
+    (entry,) = json.loads(site.command("audit", "--json").stdout)
+    assert entry["outcome"].startswith("unfinished: 1 left alone; two: two leads to another database")
     assert len(site.databases.prepared()) == 1
 
 

@@ -58,16 +58,16 @@ def test_32_nothing_is_staged_in_a_schema_of_a_strangers(
     strangers: Strangers, source: DataSource, staging: Staging
 ) -> None:
     strangers.does("mallory", "create schema txpool_spark", *FOR_ALL)
-    deeds: list[Callable[[], Any]] = [
+    actions: list[Callable[[], Any]] = [
         lambda: staging.create(new_table(), ["id bigint"]),
         lambda: staging.ensure(new_table(), ["id bigint"]),
         lambda: claim(source),
     ]
-    for deed in deeds:
+    for action in actions:
         with pytest.raises(
             OperationalError, match=r"schema txpool_spark belongs to mallory.*ALTER SCHEMA txpool_spark OWNER"
         ):
-            deed()
+            action()
     assert strangers.databases.rows("one", "select 1 from pg_tables where schemaname = 'txpool_spark'") == []
 
 
@@ -210,12 +210,12 @@ def test_the_format_of_the_records_in_sqlite_has_a_number(tmp_path: Path) -> Non
                     assert records.insert(cursor, RECORD, 0)
                     assert records.read(cursor, "nightly", "public.landed") is not None
                 else:
-                    for deed in (
+                    for action in (
                         lambda: records.create(source, cursor),  # noqa: B023
                         lambda: records.read(cursor, "nightly", "public.landed"),  # noqa: B023
                     ):
                         with pytest.raises(NotSupportedError, match="txpool format 2"):
-                            deed()
+                            action()
                 connection.commit()
             with closing(sqlite3.connect(path)) as raw:
                 (made,) = raw.execute("select sql from sqlite_master where name = 'txpool_spark_writes'").fetchone()

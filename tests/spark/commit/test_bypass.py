@@ -266,7 +266,7 @@ def test_a_session_that_is_created_within(
             patch.setattr(SparkContext, "_active_spark_context", None)
             return txpool.begin()
 
-    def told() -> list[str]:
+    def warnings_given() -> list[str]:
         return [text for text in caplog.messages if "there was no chance to tell its jobs" in text]
 
     def by_connecting() -> None:
@@ -284,12 +284,12 @@ def test_a_session_that_is_created_within(
             work()
         txpool.rollback()
     assert ids(databases) == []
-    assert told() == []
+    assert warnings_given() == []
     tx = created_within()
     by_rdd(spark, write, folder)
     txpool.rollback()
     assert ids(databases) == [1, 2, 3, 4]
-    (text,) = told()
+    (text,) = warnings_given()
     assert text.startswith(tx.gtrid)
     assert text.endswith("Create the session before the transaction begins")
 

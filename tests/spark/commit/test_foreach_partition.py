@@ -297,12 +297,12 @@ def test_no_password_travels(spark: SparkSession, databases: Databases, folder: 
     inline.chmod(0o600)
     code = DataSource("code", driver="psycopg", url=databases.url("one"), password=databases.server.password)
     txpool.datasource.register(code)
-    luggage = TaskDatasources.pack(
+    datasources = TaskDatasources.pack(
         [txpool.datasource.find("one.properties")], datasources_for((), writer("inline.properties"))
     )
-    assert set(luggage.settings) == {"one", "inline"}
+    assert set(datasources.settings) == {"one", "inline"}
     sent = cloudpickle.dumps(
-        PartitionTask("txp1:n:abcdefghijkl:1", 0, 4, writer("inline.properties"), luggage, frozenset())
+        PartitionTask("txp1:n:abcdefghijkl:1", 0, 4, writer("inline.properties"), datasources, frozenset())
     )
     assert b"inline.properties" in sent
     assert databases.server.password.encode() not in sent

@@ -94,10 +94,13 @@ def test_a_retry_adopts_only_where_no_yields_are_wanted(databases: Databases) ->
     try:
         with pytest.raises(ZeroDivisionError), transaction() as tx:
             source = txpool.DataSource.from_properties("one.properties")
-            luggage, places = TaskDatasources.pack([source], {source.name: source}), note_locations(tx.log, [source])
+            datasources, places = (
+                TaskDatasources.pack([source], {source.name: source}),
+                note_locations(tx.log, [source]),
+            )
             found: dict[bool, list[int]] = {}
             for write, yielding in enumerate((False, True)):
-                task = PartitionTask(tx.gtrid, write, 1, insert, luggage, places, yielding=yielding)
+                task = PartitionTask(tx.gtrid, write, 1, insert, datasources, places, yielding=yielding)
                 found[yielding] = []
                 for number in (0, 1):
                     # As a worker has it of Spark.

@@ -49,7 +49,7 @@ def finalise_inside_the_lock(pool: Pool[Raw], *ends: Callable[[], object]) -> No
 
 
 @pytest.fixture(autouse=True)
-def _only_when_told() -> Iterator[None]:
+def _collect_on_request_only() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()

@@ -57,10 +57,10 @@ def test_a_decorated_function_has_one() -> None:
 
 
 def test_remarks_go_with_a_branch_that_has_evidence_and_come_back() -> None:
-    remarks = {"note": 'Größe "42" ✓', "traceparent": PLACE}
+    annotations = {"note": 'Größe "42" ✓', "traceparent": PLACE}
     records = [record(0), record(1, xid="7", timeline="1"), record(2, xid="8")]
-    kept = decode(GTRID, encode(with_annotations(records, remarks)))
-    assert annotations_in(kept) == remarks
+    kept = decode(GTRID, encode(with_annotations(records, annotations)))
+    assert annotations_in(kept) == annotations
     # What any version goes by is as it was.
     assert [(r.xid, r.datasource, r.identity) for r in kept] == [(r.xid, r.datasource, r.identity) for r in records]
     assert [r.evidence.get("xid") for r in kept] == [None, "7", "8"]

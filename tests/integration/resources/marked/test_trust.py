@@ -46,7 +46,7 @@ def recovery(strangers: Strangers, **options: Any) -> Xids:
 
 def refused(ledger: Ledger, message: str) -> None:
     """Neither a transaction nor recovery goes by it."""
-    for deed in (
+    for action in (
         ledger.marked,
         ledger.xids.create,
         ledger.xids.read,
@@ -54,7 +54,7 @@ def refused(ledger: Ledger, message: str) -> None:
         lambda: ledger.xids.delete([new_gtrid()]),
     ):
         with pytest.raises(OperationalError, match=message):
-            deed()
+            action()
 
 
 def planted(strangers: Strangers, *statements: str) -> None:

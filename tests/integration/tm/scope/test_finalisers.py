@@ -37,7 +37,7 @@ class Quiet(Abandoned):
 
 
 @pytest.fixture(autouse=True)
-def _only_when_told() -> Iterator[None]:
+def _collect_on_request_only() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()

@@ -107,7 +107,7 @@ def test_json_is_what_its_types_say() -> None:
     plain: dict[Any, list[Any]] = {
         ScanReport: [world.scan().as_dict(), world_after(marked, "decided").scan().as_dict()],
         InDoubt: [each.as_dict() for each in (*world.recovery.in_doubt(), world.recovery.show(world.gtrid)) if each],
-        AuditEntry: [dataclasses.asdict(deed) for deed in world.recovery.audit_entries()],
+        AuditEntry: [dataclasses.asdict(entry) for entry in world.recovery.audit_entries()],
         Suspension: [dataclasses.asdict(held)],
     }
     for kind, found in plain.items():

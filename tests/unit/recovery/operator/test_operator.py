@@ -101,20 +101,20 @@ def test_what_is_done_by_hand_is_kept_with_who_when_why_and_what_came_of_it(capl
     world.recovery.rollback(world.gtrid, "ticket 7")
     world.recovery.suspend("pause")
     world.recovery.resume()
-    deeds = world.recoverer().audit_entries()
-    assert [(deed.command, deed.gtrid, deed.reason) for deed in deeds] == [
+    entries = world.recoverer().audit_entries()
+    assert [(entry.command, entry.gtrid, entry.reason) for entry in entries] == [
         ("commit", world.gtrid, "the boss said so"),
         ("rollback", world.gtrid, "ticket 7"),
         ("suspend", "", "pause"),
         ("resume", "", ""),
     ]
-    assert deeds[0].outcome.startswith(f"refused: {world.gtrid} is not decided")
-    assert [deed.outcome for deed in deeds[1:]] == ["done: 2 rolled back", "done", "done"]
-    assert all("@" in deed.who and deed.when > 0 for deed in deeds)
-    assert f"rollback of {world.gtrid} by {deeds[1].who}: ticket 7" in caplog.text
+    assert entries[0].outcome.startswith(f"refused: {world.gtrid} is not decided")
+    assert [entry.outcome for entry in entries[1:]] == ["done: 2 rolled back", "done", "done"]
+    assert all("@" in entry.who and entry.when > 0 for entry in entries)
+    assert f"rollback of {world.gtrid} by {entries[1].who}: ticket 7" in caplog.text
     shown = world.recovery.show(world.gtrid)
     assert shown is not None
-    assert shown.history == tuple(deeds[:2])
+    assert shown.history == tuple(entries[:2])
 
 
 def test_nobody_can_pass_for_another_by_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_a_deed_whose_outcome_cannot_be_kept_is_done_and_said_to_have_begun(capl
     world.log.put_record = once  # type: ignore[method-assign]
     world.recovery.rollback(world.gtrid)
     assert world.outcomes() == {"rolled back"}
-    assert [deed.outcome for deed in world.recovery.audit_entries()] == ["begun"]
+    assert [entry.outcome for entry in world.recovery.audit_entries()] == ["begun"]
     assert "the log keeps no outcome" in caplog.text
 
 

@@ -72,7 +72,7 @@ def rest(connection: socket.socket) -> bytes:
     return found
 
 
-def told(server: StatusServer, data: bytes) -> bytes:
+def raw_response(server: StatusServer, data: bytes) -> bytes:
     return rest(connect(server, data))
 
 
@@ -241,7 +241,9 @@ def test_head_is_get_without_a_body(serve: Serve, path: str) -> None:
     server = serve()
     asked = f" {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
     while True:
-        (got, body), (head, none) = (told(server, verb + asked).split(b"\r\n\r\n", 1) for verb in (b"GET", b"HEAD"))
+        (got, body), (head, none) = (
+            raw_response(server, verb + asked).split(b"\r\n\r\n", 1) for verb in (b"GET", b"HEAD")
+        )
         dates = [line for each in (got, head) for line in each.splitlines() if line.startswith(b"Date: ")]
         if dates[0] == dates[1]:  # else a second has passed in between
             break
@@ -255,7 +257,9 @@ def test_head_is_get_without_a_body(serve: Serve, path: str) -> None:
     "method", ["PUT", "DELETE", "OPTIONS", "TRACE", "PATCH", "CONNECT", "get", "BREW", "__class__"]
 )
 def test_a_method_that_is_not_served_is_answered(serve: Serve, method: str) -> None:
-    assert told(serve(), f"{method} / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()).startswith(b"HTTP/1.1 501 ")
+    assert raw_response(serve(), f"{method} / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()).startswith(
+        b"HTTP/1.1 501 "
+    )
 
 
 @pytest.mark.parametrize(
@@ -293,7 +297,7 @@ def test_whatever_comes_is_answered_and_logged_nowhere(
 ) -> None:
     server = serve(seconds=FOREVER)
     before = descriptors()
-    got = told(server, data)
+    got = raw_response(server, data)
     assert got.startswith(b"HTTP/1.1 " + status + b" "), got[:200]
     assert got.count(b"HTTP/1.1 ") == 1
     for header in (b"Connection: close", b"Cache-Control: no-store", b"Content-Security-Policy: default-src 'none'"):

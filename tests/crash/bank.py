@@ -1,7 +1,7 @@
 """A bank with accounts in three databases, transferring until it is killed.
 
 It runs as `python -m tests.crash.bank FOLDER SEED THREADS`. Each transfer takes from an account in one database and
-gives to one in another; some also stand in a marked one. What the callers were told goes into `FOLDER/told`.
+gives to one in another; some also stand in a marked one. What the callers were told goes into `FOLDER/outcomes`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
-from tests.crash.world import PREPARING, SERVED, World, told
+from tests.crash.site import PREPARING, SERVED, CrashSite, outcome_of
 from txpool import failpoints
 from txpool.datasource import connect
 from txpool.errors import LogError
@@ -35,14 +35,14 @@ _MARKS: tuple[list[str], ...] = ([], [], [], [], [], [], ["ledger"], ["book"])
 class Bank:
     """The bank in a world, as its auditor sees it: past txpool."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CrashSite) -> None:
         self._world = world
         for name in SERVED:
-            world.eye(name).execute(_TABLE)
+            world.session(name).execute(_TABLE)
         for name in PREPARING:
-            eye = world.eye(name)
-            eye.execute("create table account (id int primary key, balance int not null)")
-            eye.execute(f"insert into account select n, {OPENING} from generate_series(1, {ACCOUNTS}) n")
+            session = world.session(name)
+            session.execute("create table account (id int primary key, balance int not null)")
+            session.execute(f"insert into account select n, {OPENING} from generate_series(1, {ACCOUNTS}) n")
             world.describe(name, more="driver.options = -c lock_timeout=1000")
         with closing(sqlite3.connect(world.folder / "ledger.db")) as ledger:
             ledger.execute(_TABLE)
@@ -50,7 +50,7 @@ class Bank:
     def balance(self) -> int:
         """All the money there is."""
         query = "select sum(balance) from account"
-        return sum((self._world.eye(name).execute(query).fetchone() or (0,))[0] for name in PREPARING)
+        return sum((self._world.session(name).execute(query).fetchone() or (0,))[0] for name in PREPARING)
 
     def transfers(self) -> dict[str, tuple[set[str], set[str]]]:
         """By transfer, the databases that hold it, and those that ought to, where any does."""
@@ -58,20 +58,20 @@ class Bank:
         found: dict[str, tuple[set[str], set[str]]] = {}
         with closing(sqlite3.connect(self._world.folder / "ledger.db")) as ledger:
             held = {"ledger": ledger.execute(query).fetchall()}
-        held |= {name: self._world.eye(name).execute(query).fetchall() for name in SERVED}
+        held |= {name: self._world.session(name).execute(query).fetchall() for name in SERVED}
         for name, rows in held.items():
             for number, names in rows:
                 found.setdefault(number, (set(), set(names.split("+"))))[0].add(name)
         return found
 
-    def told(self) -> dict[str, str]:
+    def outcomes(self) -> dict[str, str]:
         """What the callers were told, by transfer; those that were killed first were told nothing."""
-        lines = (self._world.folder / "told").read_text().splitlines()
+        lines = (self._world.folder / "outcomes").read_text().splitlines()
         return dict(line.split(" ", 1) for line in lines)
 
     def audit(self) -> Counter[str]:
         """No money is made or lost, no transfer is torn, and everybody was told the truth; how often what was told."""
-        transfers, said = self.transfers(), self.told()
+        transfers, said = self.transfers(), self.outcomes()
         torn = {number: held for number, held in transfers.items() if held[0] != held[1]}
         assert torn == {}, f"torn: {torn}"
         assert self.balance() == len(PREPARING) * ACCOUNTS * OPENING
@@ -79,7 +79,7 @@ class Bank:
         lies |= {number: word for number, word in said.items() if word == "rolled back" and number in transfers}
         assert lies == {}
         assert set(said.values()) <= {"committed", "rolled back", "in doubt"}
-        return Counter(said.values()) + Counter({"untold": len(transfers.keys() - said.keys())})
+        return Counter(said.values()) + Counter({"unreported": len(transfers.keys() - said.keys())})
 
 
 def main(folder: Path, seed: str, threads: int) -> None:
@@ -88,11 +88,11 @@ def main(folder: Path, seed: str, threads: int) -> None:
     chance = random.Random(seed)
     for point in _LINGERS:
         _arm(point, chance)
-    tellers = [threading.Thread(target=_transfer, args=(seed, number)) for number in range(threads)]
-    for teller in tellers:
-        teller.start()
-    for teller in tellers:
-        teller.join()
+    clerks = [threading.Thread(target=_transfer, args=(seed, number)) for number in range(threads)]
+    for clerk in clerks:
+        clerk.start()
+    for clerk in clerks:
+        clerk.join()
 
 
 def _open() -> None:
@@ -116,15 +116,15 @@ def _arm(point: str, chance: random.Random) -> None:
     failpoints.arm(point, linger, nth=chance.randint(1, 12))
 
 
-def _transfer(seed: str, teller: int) -> None:
+def _transfer(seed: str, clerk: int) -> None:
     """Transfer for ever."""
-    chance = random.Random(f"{seed} {teller}")
-    with open("told", "ab", buffering=0) as file:
+    chance = random.Random(f"{seed} {clerk}")
+    with open("outcomes", "ab", buffering=0) as file:
         number = 0
         while True:
             number += 1
-            name = f"{os.getpid()}.{teller}.{number}"
-            word = told(lambda name=name: _one(chance, name))  # type: ignore[misc]
+            name = f"{os.getpid()}.{clerk}.{number}"
+            word = outcome_of(lambda name=name: _one(chance, name))  # type: ignore[misc]
             file.write(f"{name} {word}\n".encode())
 
 

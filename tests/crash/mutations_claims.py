@@ -10,7 +10,7 @@ from tests.crash.mutating import Edit, Mutation
 _PREPARE = "txpool.tm.coordinator:Coordinator._prepare"
 _MARKED_BY = "recovery.scan.snapshot:Snapshot.marked_by"
 _DISPUTED = "recovery.scan.snapshot:Snapshot.disputed"
-_UNIT = "tests/unit/test_recovery_foreign.py::"
+_UNIT = "tests/unit/recovery/scan/test_foreign_branches.py::"
 
 _NOTED = "    for branch in self._branches:\n        self._required_log.note_location(branch.location)\n"
 _STARTED = "    for branch in self._branches:\n        branch.start_prepare()\n"
@@ -44,7 +44,7 @@ MUTATIONS = (
     Mutation(
         "31 server",
         "where the server tells no owner, whoever asks is taken for it",
-        test="tests/integration/test_foreign_branches.py::"
+        test="tests/integration/recovery/test_foreign_branches.py::"
         "test_the_server_tells_who_may_have_prepared_it_and_whose_role_is_gone_is_nobodys",
         real=(
             Edit(
@@ -70,7 +70,7 @@ MUTATIONS = (
         "the names of branches are asked where the log has a pointer",
         (Edit(_MARKED_BY, "if gtrid in self.pointers:", "if False:"),),
         scenario=POINTER,
-        test="tests/unit/test_recovery_rules.py::"
+        test="tests/unit/recovery/scan/test_rules.py::"
         "test_8_a_pointer_overrides_the_name_and_is_kept_while_its_row_may_still_commit",
     ),
     Mutation(
@@ -99,7 +99,7 @@ MUTATIONS = (
         (Edit(_PREPARE, _NOTED, ""),),
         scenario=UNNOTED,
         found="stays prepared",
-        test="tests/unit/test_coordinator_notes.py::test_33_a_note_is_durable_before_the_first_prepare",
+        test="tests/unit/tm/test_location_notes.py::test_33_a_note_is_durable_before_the_first_prepare",
     ),
     Mutation(
         "33 late",

@@ -68,7 +68,7 @@ MUTATIONS = (
         "a decision looks for the fence in a snapshot",
         flaw="snapshot",
         scenario=TWO,
-        test="tests/integration/log_sql/test_locks.py::test_10_a_decision_waits_for_the_fence_in_flight_and_is_refused",
+        test="tests/integration/log/test_locks.py::test_10_a_decision_waits_for_the_fence_in_flight_and_is_refused",
         real=(Edit("txpool.log.sql:_RECORD", " FOR SHARE", ""),),
     ),
     Mutation(
@@ -76,7 +76,7 @@ MUTATIONS = (
         "a decision is not refused when fenced",
         (Edit("txpool.log.memory:MemoryLog._require_undecided", "is IncarnationState.FENCED", "is None"),),
         scenario=TWO,
-        test="tests/unit/test_log_store.py::test_11_a_decision_is_refused_when_its_incarnation_was_fenced_by_another[sqlite]",
+        test="tests/unit/log/test_store.py::test_11_a_decision_is_refused_when_its_incarnation_was_fenced_by_another[sqlite]",
         real=(Edit("txpool.log.sqlite:_RECORD", " AND fenced = 0", ""),),
     ),
     Mutation(
@@ -159,8 +159,8 @@ MUTATIONS = (
         "the row is committed as it was written before the votes",
         flaw="unsealed",
         scenario=replace(MARKED, name="one+marked, a person meddles", meddles=True, leases=0),
-        found="UNTOLD",
-        test="tests/integration/marked/test_row.py::"
+        found="UNREPORTED",
+        test="tests/integration/resources/marked/test_row.py::"
         "test_the_row_has_the_evidence_of_the_votes_though_it_was_written_before_them[postgresql]",
         real=(
             Edit(
@@ -186,7 +186,7 @@ MUTATIONS = (
     Mutation(
         "25",
         "the deciding process is vouched for by its own incarnation only",
-        test="tests/unit/test_log_store.py::"
+        test="tests/unit/log/test_store.py::"
         "test_25_another_process_may_decide_for_the_living_incarnation_that_named_the_gtrid[sqlite]",
         real=(
             Edit(
@@ -199,7 +199,7 @@ MUTATIONS = (
     Mutation(
         "26",
         "a task rolls back after PREPARE",
-        test="tests/integration/test_subordinate.py::test_a_branch_that_votes_no_leaves_the_others_to_the_coordinator",
+        test="tests/integration/tm/test_subordinate.py::test_a_branch_that_votes_no_leaves_the_others_to_the_coordinator",
         real=(
             Edit(
                 "txpool.tm.subordinate:Subordinate.prepare",
@@ -216,7 +216,7 @@ MUTATIONS = (
         (Edit(_C + "_forget", "if self._request.late_branches or set(", "if set("),),
         scenario=replace(TASKS, name="one+task, a loser", loser=True, fates=0),
         found="stays prepared",
-        test="tests/unit/test_recovery_rules.py::test_28_a_branch_that_the_decision_does_not_name_rolls_back_beside_it",
+        test="tests/unit/recovery/scan/test_rules.py::test_28_a_branch_that_the_decision_does_not_name_rolls_back_beside_it",
         real=(
             Edit(
                 "recovery.scan.recovery_pass:RecoveryPass.settle",
@@ -237,7 +237,7 @@ MUTATIONS = (
         "a decision is told to be durable, and is not synced",
         flaw="no sync",
         scenario=_DISK,
-        test="tests/unit/test_log_sqlite.py::test_the_log_is_durable_with_each_commit",
+        test="tests/unit/log/test_sqlite.py::test_the_log_is_durable_with_each_commit",
         real=(Edit("txpool.log.folder:_make_durable", "synchronous = FULL", "synchronous = OFF"),),
     ),
     Mutation(
@@ -275,8 +275,8 @@ MUTATIONS = (
         "false yes",
         "PREPARE that is answered by ROLLBACK is believed",
         flaw="false yes",
-        scenario=replace(TWO, name="two, votes and cuts", noes=True, cuts=1, leases=0),
-        test="tests/integration/postgresql_branch/test_two_phases.py::test_failed_transaction_votes_no_where_psycopg_says_yes",
+        scenario=replace(TWO, name="two, votes and cuts", refusals=True, cuts=1, leases=0),
+        test="tests/integration/resources/postgresql/test_two_phases.py::test_failed_transaction_votes_no_where_psycopg_says_yes",
         real=(
             Edit(
                 "txpool.resources.postgresql.branch:PostgreSQLBranch.start_prepare",

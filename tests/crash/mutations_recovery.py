@@ -76,7 +76,7 @@ MUTATIONS = (
             ),
         ),
         scenario=MARKED,
-        test="tests/integration/marked/test_tombstone.py::test_tombstone_meets_the_row_and_makes_it_durable",
+        test="tests/integration/resources/marked/test_tombstone.py::test_tombstone_meets_the_row_and_makes_it_durable",
         real=(
             Edit(
                 "txpool.resources.xids:Xids.tombstone", '_row(gtrid, "abort", "[]")', '_row(gtrid + "0", "abort", "[]")'
@@ -114,7 +114,7 @@ MUTATIONS = (
             ),
         ),
         scenario=replace(MARKED, name="one+marked, two recoverers", recoverers=2, fates=0),
-        test="tests/integration/marked/test_tombstone.py::test_tombstone_meets_anothers_tombstone",
+        test="tests/integration/resources/marked/test_tombstone.py::test_tombstone_meets_anothers_tombstone",
         real=(
             Edit(
                 "txpool.resources.marks:Marks.put_tombstone",
@@ -128,7 +128,7 @@ MUTATIONS = (
         "who meets a row does not make it durable",
         flaw="unsynced tombstone",
         scenario=replace(MARKED, name="one+marked, disk", disk=True, leases=0),
-        test="tests/integration/marked/test_durability.py::test_meeting_a_row_writes_to_the_disk",
+        test="tests/integration/resources/marked/test_durability.py::test_meeting_a_row_writes_to_the_disk",
         real=(
             Edit("txpool.resources.marks:Marks.put_tombstone", "= met.confirmed + 1", "= met.confirmed where false"),
         ),
@@ -138,7 +138,7 @@ MUTATIONS = (
         "recovery acts on what it reads without a durable write",
         (Edit("recovery.scan.snapshot:_Fences.build", "self._log.fence(name)", "pass"),),
         scenario=_DISK,
-        test="tests/unit/test_log_sqlite.py::test_18_23_24_whoever_meets_what_was_written_writes_it_again",
+        test="tests/unit/log/test_sqlite.py::test_18_23_24_whoever_meets_what_was_written_writes_it_again",
         real=(Edit("txpool.log.sqlite:_fence", "fenced = fenced + 1", "fenced = 1"),),
     ),
     Mutation(
@@ -178,14 +178,14 @@ MUTATIONS = (
         "recovery keeps no record of a branch that a person has ended otherwise",
         (Edit("recovery.scan.recovery_pass:RecoveryPass._heuristic", "self.log.record_heuristic(found)", "pass"),),
         scenario=replace(TWO, name="two, a person meddles", meddles=True, leases=0),
-        found="UNTOLD",
+        found="UNREPORTED",
     ),
     Mutation(
         "identity",
         "a tombstone goes into whatever table the url leads to today",
         (Edit(_TOMBSTONE, _ASKED, "return table.tombstone(gtrid)"),),
-        scenario=replace(MARKED, name="one+marked, astray", strays=1, leases=0),
-        test="tests/integration/test_recovery.py::test_another_table_of_marks_has_not_answered",
+        scenario=replace(MARKED, name="one+marked, wrong url", wrong_urls=1, leases=0),
+        test="tests/integration/recovery/test_outcomes.py::test_another_table_of_marks_has_not_answered",
         real=(Edit("txpool.resources.xids:Xids._require_identity", "identity and found[0] != identity", "False"),),
     ),
     Mutation(
@@ -198,7 +198,7 @@ MUTATIONS = (
                 "marked.datasource",
             ),
         ),
-        scenario=replace(POINTER, name="task+marked, astray", strays=1, leases=0),
+        scenario=replace(POINTER, name="task+marked, wrong url", wrong_urls=1, leases=0),
     ),
     Mutation(
         "by hand",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.crash.mutating import Edit, Mutation
 
-_TESTS = "tests/spark/test_write_table.py::"
+_TESTS = "tests/spark/table/test_write.py::"
 
 MUTATIONS = (
     Mutation(
@@ -29,7 +29,7 @@ MUTATIONS = (
         "29 tombstone",
         "recovery drops a marked database's staging tables without a tombstone",
         test=(
-            "tests/spark/test_write_table_lost.py::test_a_marked_databases_staging_table_is_swept_behind_its_tombstone"
+            "tests/spark/table/test_lost_processes.py::test_a_marked_databases_staging_table_is_swept_behind_its_tombstone"
         ),
         real=(
             Edit(
@@ -42,14 +42,14 @@ MUTATIONS = (
     Mutation(
         "29 decider",
         "recovery lays a tombstone into every marked database that has the staging table, whoever decides",
-        test="tests/unit/test_recovery_staging.py::test_the_sweep_lays_no_tombstone_beside_a_decision[logged-silent]",
+        test="tests/unit/recovery/scan/test_staging.py::test_the_sweep_lays_no_tombstone_beside_a_decision[logged-silent]",
         real=(Edit("recovery.scan.staging:_may_commit", "return undecided and", "return True or"),),
     ),
     Mutation(
         "9 decider",
         "a tombstone in one marked database is taken for the word of who decides in another",
         test=(
-            "tests/unit/test_recovery_staging.py::"
+            "tests/unit/recovery/scan/test_staging.py::"
             "test_a_commit_that_lands_beside_anothers_tombstone_is_what_decides[is down]"
         ),
         real=(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.crash.mutating import Edit, Mutation
 
 _FAULTS = "txpool.resources.postgresql.trust:relation_faults"
-_LOG = "tests/integration/log_sql/test_trust.py"
-_MARKED = "tests/integration/marked/test_trust.py"
+_LOG = "tests/integration/log/test_trust.py"
+_MARKED = "tests/integration/resources/marked/test_trust.py"
 
 MUTATIONS = (
     Mutation(
@@ -30,7 +30,7 @@ MUTATIONS = (
     Mutation(
         "32d",
         "recovery drops whatever is called as a staging table is",
-        test="tests/integration/test_spark_tables.py::"
+        test="tests/integration/spark/test_owned_tables.py::"
         "test_32_a_staging_table_of_a_strangers_is_not_used_and_keeps_recovery_from_nothing",
         real=(Edit("txpool.resources.postgresql.staging:_LIST", " and c.relowner in (table ours)", ""),),
     ),

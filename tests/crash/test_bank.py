@@ -20,7 +20,8 @@ import pytest
 
 from tests.crash.bank import Bank
 from tests.crash.evidence import SEED, Count, Evidence
-from tests.crash.world import World
+from tests.crash.site import CrashSite
+from tests.support.repository import ROOT
 from txpool.demo.server import EmbeddedPostgres
 from txpool.xid import PREFIX
 
@@ -28,13 +29,12 @@ SECONDS = float(os.environ.get("TXPOOL_CRASH_SECONDS", "20"))
 PROCESSES, THREADS = 2, 4
 #: Who is killed, and how often beside the others.
 VICTIMS = {"process": 6, "daemon": 2, "server": 2}
-_ROOT = Path(__file__).parents[2]
 
 
 class Staff:
     """The bank's processes and its recovery daemon: killed, and replaced at once."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CrashSite) -> None:
         self._world = world
         self._hired = 0
         self._errors = (world.folder / "errors").open("ab")
@@ -45,11 +45,11 @@ class Staff:
     def _process(self) -> subprocess.Popen[bytes]:
         self._hired += 1
         arguments = ["tests.crash.bank", str(self._world.folder), f"{SEED}.{self._hired}", str(THREADS)]
-        return subprocess.Popen([sys.executable, "-m", *arguments], cwd=_ROOT, stderr=self._errors)
+        return subprocess.Popen([sys.executable, "-m", *arguments], cwd=ROOT, stderr=self._errors)
 
     def _new_daemon(self) -> subprocess.Popen[bytes]:
         arguments = ["recovery", "run", "--conf", str(self._world.conf)]
-        return subprocess.Popen([sys.executable, "-m", *arguments], cwd=_ROOT, stderr=self._daemon_errors)
+        return subprocess.Popen([sys.executable, "-m", *arguments], cwd=ROOT, stderr=self._daemon_errors)
 
     def kill_process(self, number: int) -> None:
         self._kill(self._processes[number])
@@ -82,19 +82,20 @@ def store(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def world(victim: EmbeddedPostgres, tmp_path: Path, store: str) -> Iterator[World]:
+def world(victim: EmbeddedPostgres, tmp_path: Path, store: str) -> Iterator[CrashSite]:
     victim.start()
-    world = World(tmp_path, victim, store=store, immediate_cleanup=False)
+    world = CrashSite(tmp_path, victim, store=store, immediate_cleanup=False)
     yield world
     world.close()
 
 
-def test_no_money_is_made_or_lost(world: World, store: str, evidence: Evidence) -> None:
+@pytest.mark.slow
+def test_no_money_is_made_or_lost(world: CrashSite, store: str, evidence: Evidence) -> None:
     print(f"seed {SEED}")
     bank = Bank(world)
     kills = _under_fire(world, Staff(world), SECONDS if store == "sqlite" else SECONDS / 2)
     world.server.start()
-    world.quiet()
+    world.wait_for_sessions()
     # All processes are dead: one scan ends everything, and the next one drops the marks of what was rolled back.
     report, again = world.scan(), world.scan()
     assert report.errors == again.errors == {}
@@ -112,7 +113,7 @@ def test_no_money_is_made_or_lost(world: World, store: str, evidence: Evidence) 
     evidence.add(Count.RECOVERIES, recovered + len(report.committed) + len(report.rolled_back))
 
 
-def _under_fire(world: World, staff: Staff, seconds: float) -> Counter[str]:
+def _under_fire(world: CrashSite, staff: Staff, seconds: float) -> Counter[str]:
     """Kill and replace, on a schedule that the seed gives."""
     schedule = random.Random(SEED)
     acts: dict[str, Callable[[], object]] = {

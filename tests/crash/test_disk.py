@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.crash.disk.image import KILLED, LOSSES, LOST, Loss
-from tests.crash.disk.judge import Bench
-from tests.crash.disk.tape import KINDS, Entries, Fault, Sync, SyncDirectory, Write
+from tests.crash.disk.recording import KINDS, Entries, Fault, Sync, SyncDirectory, Write
+from tests.crash.disk.verdict import CrashChecker
 from tests.crash.disk.vfs import file_system
-from tests.crash.disk.work import Life
+from tests.crash.disk.work import LogRun
 from tests.crash.evidence import SEED, Count, Evidence
 from tests.crash.mutating import Edit, applied
 
@@ -32,18 +32,18 @@ SOME = tuple(Loss("some is lost, some torn", seed=str(n)) for n in range(8 if FU
 
 
 @pytest.fixture
-def bench(require: Require, tmp_path: Path, evidence: Evidence) -> Iterator[Bench]:
+def checker(require: Require, tmp_path: Path, evidence: Evidence) -> Iterator[CrashChecker]:
     """In memory where there is such a folder: what a disk keeps is reckoned here, and needs none."""
     system = file_system() if sys.platform == "linux" else None
     require(system is not None, "Linux, and a Python whose SQLite is a shared library")
     assert system is not None
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as folder:
-        bench = Bench(system, Path(folder))
-        yield bench
-        print(f"seed {SEED}: {bench.tally}")
-        evidence.add(Count.IO_FAULTS, bench.tally.faults)
-        evidence.add(Count.IMAGES, bench.tally.images)
+        checker = CrashChecker(system, Path(folder))
+        yield checker
+        print(f"seed {SEED}: {checker.counts}")
+        evidence.add(Count.IO_FAULTS, checker.counts.faults)
+        evidence.add(Count.IMAGES, checker.counts.images)
 
 
 @pytest.fixture
@@ -60,19 +60,19 @@ def assert_none(problems: list[str]) -> None:
     assert not problems, f"seed {SEED}\n" + "\n".join(problems)
 
 
-def test_what_a_life_of_the_log_does(bench: Bench) -> None:
+def test_what_a_life_of_the_log_does(checker: CrashChecker) -> None:
     """What the other tests crash is worth it: shared syncs, checkpoints, write-ahead logs that begin anew."""
-    life = bench.live()
-    assert_none(life.history.problems)
-    calls = [call for call in life.history.calls if call.name != "forget"]
+    run = checker.run()
+    assert_none(run.history.problems)
+    calls = [call for call in run.history.calls if call.name != "forget"]
     unexpected = [str(call) for call in calls if call.outcome != "yes"]
     assert len(unexpected) == 2, unexpected  # decisions of an aborted gtrid, and of a fenced incarnation
     decided = [call for call in calls if call.name == "record" and call.outcome == "yes"]
     assert len({call.returned for call in decided}) < len(decided), "threads that decide together share a sync"
 
-    operations = life.tape.operations
+    operations = run.recording.operations
     made = next(call.returned for call in calls if call.name == "create")
-    log = os.stat(life.tape.root / "txlog" / "log.db").st_ino
+    log = os.stat(run.recording.root / "txlog" / "log.db").st_ino
     restarts = {op.file for op in operations[made:] if isinstance(op, Write) and op.offset == 0 and op.file != log}
     assert any(isinstance(op, Write) and op.file == log for op in operations[made:]), "a checkpoint"
     assert sum(isinstance(op, Write) and op.offset == 0 for op in operations[made:]) > len(restarts) > 1
@@ -80,83 +80,85 @@ def test_what_a_life_of_the_log_does(bench: Bench) -> None:
     assert {op.path for op in operations if isinstance(op, SyncDirectory)} == {"", "txlog"}
 
 
-def test_after_any_crash_every_promise_holds(bench: Bench, random: Random) -> None:
-    life = bench.live()
-    positions = some(range(len(life.tape.operations) + 1), 150, random)
-    assert_none(bench.judge(life, positions, (*LOSSES, *SOME), SEED))
+def test_after_any_crash_every_promise_holds(checker: CrashChecker, random: Random) -> None:
+    run = checker.run()
+    positions = some(range(len(run.recording.operations) + 1), 150, random)
+    assert_none(checker.check(run, positions, (*LOSSES, *SOME), SEED))
 
 
-def test_after_a_crash_of_recovery_what_it_has_answered_holds(bench: Bench, random: Random) -> None:
+def test_after_a_crash_of_recovery_what_it_has_answered_holds(checker: CrashChecker, random: Random) -> None:
     """Also where it follows a kill, and what it has read was never synced."""
-    life = bench.live()
-    for position in some(range(made(life), len(life.tape.operations) + 1), 15, random):
+    run = checker.run()
+    for position in some(range(made(run), len(run.recording.operations) + 1), 15, random):
         for loss in (KILLED, LOST):
-            assert_none(bench.judge_recovery(life, position, loss, f"{SEED}.{position}", every=2 if FULL else 5))
+            assert_none(checker.check_recovery(run, position, loss, f"{SEED}.{position}", every=2 if FULL else 5))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whichever_operation_fails_what_is_told_is_true(bench: Bench, random: Random, kind: str) -> None:
-    for life in struck(bench, kind, 6, random):
-        first, last = life.tape.struck or 0, len(life.tape.operations)
+def test_whichever_operation_fails_what_is_told_is_true(checker: CrashChecker, random: Random, kind: str) -> None:
+    for run in runs_with_fault(checker, kind, 6, random):
+        first, last = run.recording.failed_at or 0, len(run.recording.operations)
         near = range(first, min(last, first + 60))
         positions = {first + 1, last, *random.sample(near, min(len(near), 10 if FULL else 3))}
-        assert_none(bench.judge(life, positions, (KILLED, LOST, SOME[0]), f"{SEED}.{life.tape.fault}"))
-    assert bench.tally.faults
+        assert_none(checker.check(run, positions, (KILLED, LOST, SOME[0]), f"{SEED}.{run.recording.fault}"))
+    assert checker.counts.faults
 
 
 @pytest.mark.parametrize("kind", sorted({*KINDS} - {"ENOSPC that lasts"}))
-def test_a_log_whose_creation_fails_can_be_made(bench: Bench, random: Random, kind: str) -> None:
-    for life in struck(bench, kind, 12, random, short=True):
-        assert_none(life.history.problems)
-        assert life.history.calls[-1].name in ("record", "abort", "register"), "a decision was tried"
+def test_a_log_whose_creation_fails_can_be_made(checker: CrashChecker, random: Random, kind: str) -> None:
+    for run in runs_with_fault(checker, kind, 12, random, short=True):
+        assert_none(run.history.problems)
+        assert run.history.calls[-1].name in ("record", "abort", "register"), "a decision was tried"
 
 
-def test_what_a_full_disk_has_left_is_no_damage(bench: Bench) -> None:
+def test_what_a_full_disk_has_left_is_no_damage(checker: CrashChecker) -> None:
     """The end of a transaction that failed lies behind what has overwritten its beginning, and then comes a crash."""
-    whole = bench.live()
+    whole = checker.run()
     group = max(call.returned or 0 for call in whole.history.calls[:9] if call.name == "record")
     until = _grown(whole, group)
     problems = []
     for nth in range(until - 4, until + 1):
-        life = bench.live(Fault("ENOSPC that lasts", nth))
-        first = life.tape.struck or 0
-        problems += bench.judge(life, range(first, min(first + 12, len(life.tape.operations))), (KILLED,), SEED)
+        run = checker.run(Fault("ENOSPC that lasts", nth))
+        first = run.recording.failed_at or 0
+        problems += checker.check(run, range(first, min(first + 12, len(run.recording.operations))), (KILLED,), SEED)
     assert_none(problems)
 
 
-def _grown(life: Life, position: int) -> int:
+def _grown(run: LogRun, position: int) -> int:
     """How many operations before it want room."""
     return sum(
         isinstance(op, Write) or (isinstance(op, Entries) and None not in op.change.values())
-        for op in life.tape.operations[:position]
+        for op in run.recording.operations[:position]
     )
 
 
-def made(life: Life) -> int:
+def made(run: LogRun) -> int:
     """The position at which the log was there."""
-    return next(c.returned or 0 for c in life.history.calls if c.name == "create" and c.outcome == "yes")
+    return next(c.returned or 0 for c in run.history.calls if c.name == "create" and c.outcome == "yes")
 
 
-def struck(bench: Bench, kind: str, count: int, random: Random, *, short: bool = False) -> Iterator[Life]:
-    """Lives in each of which another operation fails: so many, or all."""
-    counts = bench.live(short=short).tape.counts
+def runs_with_fault(
+    checker: CrashChecker, kind: str, count: int, random: Random, *, short: bool = False
+) -> Iterator[LogRun]:
+    """Runs in each of which another operation fails: so many, or all."""
+    counts = checker.run(short=short).recording.counts
     for nth in some(range(1, sum(counts[operation] for operation in KINDS[kind]) + 1), count, random):
-        life = bench.live(Fault(kind, nth), short=short)
-        if life.tape.struck is not None:  # a life is not always of the same length
-            yield life
+        run = checker.run(Fault(kind, nth), short=short)
+        if run.recording.failed_at is not None:  # a run is not always of the same length
+            yield run
 
 
-def by_crashes(bench: Bench, random: Random) -> Iterator[list[str]]:
-    life = bench.live()
-    yield bench.judge(life, range(made(life), len(life.tape.operations), 9), (LOST,), SEED)
+def by_crashes(checker: CrashChecker, random: Random) -> Iterator[list[str]]:
+    run = checker.run()
+    yield checker.check(run, range(made(run), len(run.recording.operations), 9), (LOST,), SEED)
 
 
-def by_failing(kind: str) -> Callable[[Bench, Random], Iterator[list[str]]]:
-    def look(bench: Bench, random: Random) -> Iterator[list[str]]:
-        for life in struck(bench, kind, 80, random):
-            yield bench.judge(life, [(life.tape.struck or 0) + 1, len(life.tape.operations)], (LOST,), SEED)
+def by_failing(kind: str) -> Callable[[CrashChecker, Random], Iterator[list[str]]]:
+    def check(checker: CrashChecker, random: Random) -> Iterator[list[str]]:
+        for run in runs_with_fault(checker, kind, 80, random):
+            yield checker.check(run, [(run.recording.failed_at or 0) + 1, len(run.recording.operations)], (LOST,), SEED)
 
-    return look
+    return check
 
 
 _FOLDER = "txpool.log.folder:"
@@ -186,9 +188,9 @@ MUTATIONS = {
 
 
 @pytest.mark.parametrize("left_out", MUTATIONS)
-def test_what_is_left_out_is_found(bench: Bench, random: Random, left_out: str) -> None:
-    edit, look = MUTATIONS[left_out]
+def test_what_is_left_out_is_found(checker: CrashChecker, random: Random, left_out: str) -> None:
+    edit, check = MUTATIONS[left_out]
     with applied([edit]):
-        found = next((problems for problems in look(bench, random) if problems), None)
+        found = next((problems for problems in check(checker, random) if problems), None)
     assert found, f"nothing was found without it, by seed {SEED}"
     print("\n".join(found))

@@ -15,9 +15,9 @@ import pytest
 
 from tests.crash.evidence import Count, Evidence
 from tests.crash.explorer.explore import Explorer, State
+from tests.crash.explorer.model import RIGHT
 from tests.crash.explorer.scenarios import FORGED_TWO, SCENARIOS, TWO, UNNOTED, Scenario, deeper
 from tests.crash.explorer.trace import replay_string, tell, trace
-from tests.crash.explorer.world import RIGHT
 
 DEPTH = int(os.environ.get("TXPOOL_EXPLORE_DEPTH", "0"))
 _LIMIT = 400_000 * (1 + DEPTH) ** 2
@@ -56,7 +56,7 @@ def wandered(explorer: Explorer) -> tuple[set[str], set[State]]:
 
 def test_what_is_explored_is_what_it_says() -> None:
     """Every fault that a scenario allows was met, and every kind of outcome was reported."""
-    seen, states = wandered(Explorer(replace(TWO, disk=True, noes=True, cuts=1)))
+    seen, states = wandered(Explorer(replace(TWO, disk=True, refusals=True, cuts=1)))
     reported = {state.reported.value if state.reported else "" for state in states}
     fates = {f"{who}.{fate}" for who in ("C", "R1") for fate in ("ok", "lost", "reply-lost", "late", "unsynced")}
     assert fates | {"C.no", "C.sync-fails", "crash", "lease", "land0", "cut.orders", "cut.audit"} <= seen

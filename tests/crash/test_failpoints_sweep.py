@@ -13,15 +13,15 @@ from dataclasses import dataclass
 import pytest
 
 from tests.crash.evidence import Count, Evidence
-from tests.crash.nursery import Nursery
-from tests.crash.world import PREPARING, World
+from tests.crash.fork_server import ForkServer
+from tests.crash.site import PREPARING, CrashSite
 from txpool import failpoints
 
 FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
 #: How many transactions crash before recovery comes.
 BATCH = 10
 
-#: What is struck by default where the log is on a server.
+#: The transactions that are run by default where the log is on a server.
 ON_A_SERVER = (PREPARING[:1], PREPARING[:2], (*PREPARING[:2], "ledger"))
 
 #: What happens first, so that a point is reached at all, and whether the transaction commits then.
@@ -76,8 +76,8 @@ IN_THE_MARK = (
 
 
 @dataclass(frozen=True)
-class Scenario:
-    """One transaction, and where it is struck."""
+class InterruptedTransaction:
+    """One transaction, and the failpoints armed in it."""
 
     names: tuple[str, ...]
     before: str
@@ -97,7 +97,7 @@ class Scenario:
         return f"{'+'.join(self.names)}, reading {'+'.join(self.reads) or 'nothing'}: {self.points}"
 
 
-def scenarios() -> Iterator[Scenario]:
+def scenarios() -> Iterator[InterruptedTransaction]:
     marked: tuple[tuple[str, ...], ...] = ((), ("ledger",), ("book",))
     for count in (1, 2, 3):
         for mark in marked if FULL or count == 2 else marked[:2]:
@@ -108,13 +108,13 @@ def scenarios() -> Iterator[Scenario]:
                 each = (FULL and point.startswith("branch.")) or point == "coordinator.one-committed"
                 for nth in range(1, count + 1 if each else 2):
                     for action in ("kill", "raise"):
-                        yield Scenario(names, before, point, action, nth, committed)
+                        yield InterruptedTransaction(names, before, point, action, nth, committed)
     for names, reads in READ:
         for before, point, committed in BESIDE_READERS:
             for action in ("kill", "raise"):
-                yield Scenario(names, before, point, action, 1, committed, reads)
+                yield InterruptedTransaction(names, before, point, action, 1, committed, reads)
     for point, committed in (("readers.apart", False), ("readers.committing", True)):
-        yield Scenario(PREPARING[:1], PLAIN, point, "kill", 1, committed, PREPARING[1:2])
+        yield InterruptedTransaction(PREPARING[:1], PLAIN, point, "kill", 1, committed, PREPARING[1:2])
 
 
 @pytest.fixture(params=["sqlite", "sql"])
@@ -125,17 +125,17 @@ def store(request: pytest.FixtureRequest) -> str:
 class Crashes:
     """Scenarios that were played in a world, each with a number of its own, until recovery is checked."""
 
-    def __init__(self, world: World, nursery: Nursery, evidence: Evidence) -> None:
+    def __init__(self, world: CrashSite, fork_server: ForkServer, evidence: Evidence) -> None:
         self.world = world
-        self.nursery = nursery
+        self.fork_server = fork_server
         self.evidence = evidence
         self.hit: set[str] = set()
-        self._played: list[tuple[int, Scenario, str, str]] = []
+        self._played: list[tuple[int, InterruptedTransaction, str, str]] = []
         self._count = 0
 
-    def play(self, scenario: Scenario) -> None:
+    def play(self, scenario: InterruptedTransaction) -> None:
         self._count += 1
-        answer = self.nursery.transact(self._count, scenario.names, scenario.points, reads=scenario.reads)
+        answer = self.fork_server.transact(self._count, scenario.names, scenario.points, reads=scenario.reads)
         if scenario.action == "kill":
             assert answer == {"status": -9}, f"{scenario} was not reached: {answer}"
             self.hit.add(scenario.point)
@@ -154,8 +154,8 @@ class Crashes:
                 assert holders == set(), f"{scenario}: told that it rolled back"
             elif said == "committed" and gtrid not in waiting:
                 assert holders == set(scenario.names), f"{scenario}: told that it committed"
-        self.nursery.release()
-        self.world.quiet()
+        self.fork_server.release()
+        self.world.wait_for_sessions()
         report = self.world.scan()
         assert not report.errors
         assert not report.heuristics
@@ -175,10 +175,11 @@ class Crashes:
 
 
 @pytest.fixture
-def crashes(world: World, nursery: Nursery, evidence: Evidence) -> Crashes:
-    return Crashes(world, nursery, evidence)
+def crashes(world: CrashSite, fork_server: ForkServer, evidence: Evidence) -> Crashes:
+    return Crashes(world, fork_server, evidence)
 
 
+@pytest.mark.slow
 def test_every_point_of_a_transaction(crashes: Crashes, store: str) -> None:
     everything = list(scenarios())
     if store == "sql" and not FULL:
@@ -188,17 +189,17 @@ def test_every_point_of_a_transaction(crashes: Crashes, store: str) -> None:
         for scenario in everything[first : first + BATCH]:
             crashes.play(scenario)
         committed += crashes.check()
-    print(f"{len(everything)} transactions struck, {committed} of them committed; {len(crashes.hit)} points")
+    print(f"{len(everything)} transactions interrupted, {committed} of them committed; {len(crashes.hit)} points")
     crashes.evidence.hit(crashes.hit)
     assert {point for point in failpoints.POINTS if not point.startswith("recovery.")} - crashes.hit == set()
 
 
 LEFT_BEHIND = (
-    Scenario(PREPARING[:2], PLAIN, "coordinator.prepared", "kill", 1, False),
-    Scenario(PREPARING, PLAIN, "coordinator.one-committed", "kill", 1, True),
-    Scenario((*PREPARING[:2], "ledger"), PLAIN, "coordinator.prepared", "kill", 1, False),
-    Scenario((*PREPARING[:2], "ledger"), PLAIN, "marked.committed", "kill", 1, True),
-    Scenario((*PREPARING[:2], "book"), PLAIN, "marked.commit", "kill", 1, False),
+    InterruptedTransaction(PREPARING[:2], PLAIN, "coordinator.prepared", "kill", 1, False),
+    InterruptedTransaction(PREPARING, PLAIN, "coordinator.one-committed", "kill", 1, True),
+    InterruptedTransaction((*PREPARING[:2], "ledger"), PLAIN, "coordinator.prepared", "kill", 1, False),
+    InterruptedTransaction((*PREPARING[:2], "ledger"), PLAIN, "marked.committed", "kill", 1, True),
+    InterruptedTransaction((*PREPARING[:2], "book"), PLAIN, "marked.commit", "kill", 1, False),
 )
 #: Recovery's points, and how often each is reached on its way through what is left behind.
 IN_RECOVERY = {
@@ -213,7 +214,7 @@ IN_RECOVERY = {
 }
 
 
-def strikes_at_recovery() -> Iterator[tuple[str, str, int]]:
+def faults_in_recovery() -> Iterator[tuple[str, str, int]]:
     for point, times in IN_RECOVERY.items():
         for nth in range(1, times + 1):
             if FULL or nth in (1, times):
@@ -222,22 +223,23 @@ def strikes_at_recovery() -> Iterator[tuple[str, str, int]]:
                 yield point, "raise", nth
 
 
+@pytest.mark.slow
 def test_every_point_of_recovery(crashes: Crashes, store: str) -> None:
     """Recovery is killed, or fails, at its own points; the next one goes on where that has stopped."""
-    strikes = list(strikes_at_recovery())
+    faults = list(faults_in_recovery())
     if store == "sql" and not FULL:
-        strikes = [(point, action, nth) for point, action, nth in strikes if action == "kill" and nth == 1]
-    for point, action, nth in strikes:
+        faults = [(point, action, nth) for point, action, nth in faults if action == "kill" and nth == 1]
+    for point, action, nth in faults:
         for scenario in LEFT_BEHIND:
             crashes.play(scenario)
-        crashes.world.quiet()
-        answer = crashes.nursery.scan(f"{point}={action}@{nth}")
+        crashes.world.wait_for_sessions()
+        answer = crashes.fork_server.scan(f"{point}={action}@{nth}")
         if action == "kill":
             assert answer == {"status": -9}, f"recovery did not come to {point} for the {nth}. time: {answer}"
             crashes.evidence.add(Count.KILLS)
         else:
             assert point in answer["points"]
         assert crashes.check() == 2
-    print(f"recovery struck {len(strikes)} times, at {len(IN_RECOVERY)} points")
+    print(f"recovery interrupted {len(faults)} times, at {len(IN_RECOVERY)} points")
     crashes.evidence.hit(IN_RECOVERY)
     assert {point for point in failpoints.POINTS if point.startswith("recovery.")} <= IN_RECOVERY.keys()

@@ -12,15 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from tests.crash.proxy import Proxy, Strike
-from tests.crash.world import APPLICATION, DONE, UNDONE, World
+from tests.crash.site import APPLICATION, DONE, UNDONE, CrashSite
+from tests.support.proxy import NetworkFault, Proxy
 from txpool import failpoints
 
 PLAIN = ("one", "two")
 LEDGER = ("one", "two", "ledger")
 BOOK = ("one", "two", "book")
 #: Seconds until something that ought to have come by itself is given up.
-_PATIENCE = 30
+_TIMEOUT = 30
 
 #: What waits in PREPARE, or where it is alone in COMMIT, for whoever holds the advisory lock.
 _DEFERRED = """
@@ -34,13 +34,13 @@ Stopper = Callable[[str], None]
 
 
 @pytest.fixture
-def stop(world: World) -> Iterator[Stopper]:
+def stop(world: CrashSite) -> Iterator[Stopper]:
     """`stop("one")`: the server processes of that database's sessions stand still, until the test is over."""
     stopped: list[int] = []
 
     def stop(name: str) -> None:
         query = "select pid from pg_stat_activity where datname = %s and application_name = %s"
-        for (pid,) in world.eye("two").execute(query, [name, APPLICATION]).fetchall():
+        for (pid,) in world.session("two").execute(query, [name, APPLICATION]).fetchall():
             os.kill(pid, signal.SIGSTOP)
             stopped.append(pid)
         assert stopped
@@ -48,51 +48,51 @@ def stop(world: World) -> Iterator[Stopper]:
     yield stop
     for pid in stopped:
         os.kill(pid, signal.SIGCONT)
-    world.quiet()
+    world.wait_for_sessions()
 
 
-def configure(world: World, line: str) -> None:
+def configure(world: CrashSite, line: str) -> None:
     path = world.folder / "txpool.properties"
     path.write_text(f"{path.read_text()}\n{line}\n")
 
 
-def attempt(world: World, number: int, *names: str) -> str:
-    """What the caller is told, within the test's patience."""
+def attempt(world: CrashSite, number: int, *names: str) -> str:
+    """What the caller is told, within the test's timeout."""
     telling: queue.Queue[str] = queue.Queue()
     threading.Thread(target=lambda: telling.put(world.attempt(number, *names)), daemon=True).start()
-    return telling.get(timeout=_PATIENCE)
+    return telling.get(timeout=_TIMEOUT)
 
 
 @pytest.mark.parametrize("names", [PLAIN, LEDGER, BOOK], ids=["log", "ledger", "book"])
-def test_the_timeout_cancels_a_prepare_that_waits(world: World, names: tuple[str, ...]) -> None:
+def test_the_timeout_cancels_a_prepare_that_waits(world: CrashSite, names: tuple[str, ...]) -> None:
     configure(world, "transaction.timeout = 700ms")
-    world.eye("one").execute(_DEFERRED)
+    world.session("one").execute(_DEFERRED)
     with psycopg.connect(world.server.dsn("one")) as other, world.coordinator():
         other.execute("select pg_advisory_lock(1)")
         failpoints.arm("coordinator.preparing", "count")
         assert attempt(world, 1, *names) == UNDONE
         assert failpoints.reached("coordinator.preparing") == 1
-        assert world.eye("one").execute("select pid from pg_locks where not granted").fetchall() == []
+        assert world.session("one").execute("select pid from pg_locks where not granted").fetchall() == []
         assert world.prepared() == []
     world.scan()
     world.assert_settled(1, names, UNDONE)
 
 
-def test_the_timeout_never_cancels_what_decides(world: World) -> None:
+def test_the_timeout_never_cancels_what_decides(world: CrashSite) -> None:
     """The only COMMIT of a transaction is its decision: it waits as long as it must, and is told as it ends."""
     configure(world, "transaction.timeout = 500ms")
-    world.eye("one").execute(_DEFERRED)
+    world.session("one").execute(_DEFERRED)
     with psycopg.connect(world.server.dsn("one")) as other, world.coordinator(), ThreadPoolExecutor(1) as pool:
         other.execute("select pg_advisory_lock(1)")
         telling = pool.submit(world.attempt, 1, "one")
         with pytest.raises(TimeoutError):
             telling.result(1.5)
         other.execute("select pg_advisory_unlock(1)")
-        assert telling.result(_PATIENCE) == DONE
+        assert telling.result(_TIMEOUT) == DONE
     assert world.holders(1) == {"one"}
 
 
-@pytest.mark.parametrize("how", [Strike.BLACK_HOLE, Strike.DEAF], ids=lambda how: how.name)
+@pytest.mark.parametrize("how", [NetworkFault.BLACK_HOLE, NetworkFault.DEAF], ids=lambda how: how.name)
 @pytest.mark.parametrize(
     ("needle", "names", "said"),
     [
@@ -104,7 +104,7 @@ def test_the_timeout_never_cancels_what_decides(world: World) -> None:
     ids=["PREPARE", "row", "COMMIT-PREPARED", "marked-COMMIT-PREPARED"],
 )
 def test_commit_ends_within_the_timeout_where_no_packet_comes_back(
-    world: World, needle: bytes, names: tuple[str, ...], said: str, how: Strike
+    world: CrashSite, needle: bytes, names: tuple[str, ...], said: str, how: NetworkFault
 ) -> None:
     """Nothing in the driver's settings notices, and neither a cancel nor a fresh connection gets through."""
     proxy = Proxy(world.server.port)
@@ -113,16 +113,16 @@ def test_commit_ends_within_the_timeout_where_no_packet_comes_back(
     try:
         with world.coordinator():
             assert world.attempt(0, *names) == DONE
-            proxy.strike(needle, how)
+            proxy.fail_at(needle, how)
             assert attempt(world, 1, *names) == said
-            assert proxy.struck.wait(10)
+            assert proxy.failed.wait(10)
             proxy.heal()
             world.scan()
             assert world.prepared() == []
             assert world.holders(1) == (set(names) if said == DONE else set())
     finally:
         proxy.close()
-    world.quiet()
+    world.wait_for_sessions()
     world.scan()
     world.assert_settled(1, names, said)
 
@@ -141,18 +141,18 @@ def test_commit_ends_within_the_timeout_where_no_packet_comes_back(
     ids=["log", "ledger", "book", "rollback"],
 )
 def test_a_session_that_stands_still_in_phase_two_is_left_to_recovery(
-    world: World, stop: Stopper, point: str, names: tuple[str, ...], said: str, limit: str
+    world: CrashSite, stop: Stopper, point: str, names: tuple[str, ...], said: str, limit: str
 ) -> None:
     """The caller is told the outcome, and recovery makes it whole while that process lives and the session hangs."""
     configure(world, limit)
     with world.coordinator():
 
-        def strike() -> None:
+        def stop_sessions() -> None:
             stop("one")
             if said == UNDONE:
                 raise failpoints.Failpoint(point)
 
-        failpoints.arm(point, strike)
+        failpoints.arm(point, stop_sessions)
         assert attempt(world, 1, *names) == said
         failpoints.disarm()
         assert len(world.prepared()) == 1
@@ -164,7 +164,7 @@ def test_a_session_that_stands_still_in_phase_two_is_left_to_recovery(
     world.assert_settled(1, names, said)
 
 
-def test_a_session_that_stands_still_in_prepare_votes_to_roll_back(world: World, stop: Stopper) -> None:
+def test_a_session_that_stands_still_in_prepare_votes_to_roll_back(world: CrashSite, stop: Stopper) -> None:
     """And what it prepares once it goes on is swept."""
     configure(world, "transaction.timeout = 1s")
     with world.coordinator():
@@ -174,16 +174,16 @@ def test_a_session_that_stands_still_in_prepare_votes_to_roll_back(world: World,
     assert world.holders(1) == set()
 
 
-def test_the_pool_never_gives_out_a_connection_that_was_cancelled(world: World) -> None:
+def test_the_pool_never_gives_out_a_connection_that_was_cancelled(world: CrashSite) -> None:
     """The server may hear of the cancel late, and would stop somebody else's statement."""
     configure(world, "transaction.timeout = 700ms")
-    world.eye("one").execute(_DEFERRED)
+    world.session("one").execute(_DEFERRED)
     query = f"select pid from pg_stat_activity where datname = 'one' and application_name = '{APPLICATION}'"
     pids: list[tuple[int]] = []
     with psycopg.connect(world.server.dsn("one")) as other, world.coordinator():
         other.execute("select pg_advisory_lock(1)")
         for number, said in ((1, UNDONE), (2, DONE)):
-            failpoints.arm("coordinator.begin", lambda: pids.extend(world.eye("one").execute(query).fetchall()))
+            failpoints.arm("coordinator.begin", lambda: pids.extend(world.session("one").execute(query).fetchall()))
             assert attempt(world, number, *PLAIN) == said
             failpoints.disarm()
             other.execute("select pg_advisory_unlock_all()")

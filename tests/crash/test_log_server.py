@@ -14,9 +14,9 @@ import psycopg
 import pytest
 
 from tests.crash.evidence import Count, Evidence
-from tests.crash.proxy import Proxy, Strike
-from tests.crash.striking import DECIDING, IMPATIENT, Statement, struck
-from tests.crash.world import DONE, LOG, UNDONE, UNKNOWN, World
+from tests.crash.lost_messages import DECIDING, IMPATIENT, Statement, attempt_with_fault
+from tests.crash.site import DONE, LOG, UNDONE, UNKNOWN, CrashSite
+from tests.support.proxy import NetworkFault, Proxy
 from txpool import failpoints
 from txpool.demo.server import EmbeddedPostgres
 from txpool.errors import LogError
@@ -40,14 +40,14 @@ def where() -> str:
 
 
 @pytest.fixture
-def log_server(victim: EmbeddedPostgres, keeper: EmbeddedPostgres, where: str) -> EmbeddedPostgres:
-    return keeper if where == "apart" else victim
+def log_server(victim: EmbeddedPostgres, log_only_server: EmbeddedPostgres, where: str) -> EmbeddedPostgres:
+    return log_only_server if where == "apart" else victim
 
 
 @pytest.fixture
-def proxy(world: World) -> Iterator[Proxy]:
+def proxy(world: CrashSite) -> Iterator[Proxy]:
     """Between the transactions and their log."""
-    proxy = Proxy(world.keeper.port)
+    proxy = Proxy(world.log_server.port)
     options = "&".join(f"{key}={value}" for key, value in IMPATIENT.items())
     world.describe_log(port=proxy.port, options=f"?connect_timeout=2&{options}")
     yield proxy
@@ -58,23 +58,23 @@ def proxy(world: World) -> Iterator[Proxy]:
 
 #: What happens to the decision on its way; what the caller is told, and how it ends in truth. An abort record meets
 #: the decision, or takes its place, as soon as the log can be asked again: until then it is in doubt.
-ON_ITS_WAY = {**DECIDING, Strike.LATE: (UNDONE, False)}
+ON_ITS_WAY = {**DECIDING, NetworkFault.LATE: (UNDONE, False)}
 STRIKES = [pytest.param(how, *expected, id=how.name) for how, expected in ON_ITS_WAY.items()]
 
 
 @pytest.mark.parametrize(("how", "said", "committed"), STRIKES)
 def test_the_network_fails_under_the_decision(
-    world: World, proxy: Proxy, how: Strike, said: str, committed: bool, evidence: Evidence
+    world: CrashSite, proxy: Proxy, how: NetworkFault, said: str, committed: bool, evidence: Evidence
 ) -> None:
     with world.coordinator() as manager:
-        assert struck(world, proxy, DECISION, how) == said
+        assert attempt_with_fault(world, proxy, DECISION, how) == said
         assert len(world.prepared()) == (len(PLAIN) if said == UNKNOWN else 0)
         proxy.repair(how)
-        world.settle(manager)
+        world.wait_until_resolved(manager)
         # Nothing waits for recovery, nor for the end of the process.
         assert world.prepared() == []
         assert world.holders(1) == (set(PLAIN) if committed else set())
-    world.quiet()
+    world.wait_for_sessions()
     assert not world.scan().errors
     assert world.assert_settled(1, PLAIN, said) is committed
     evidence.add(Count.NETWORK_FAULTS)
@@ -82,16 +82,16 @@ def test_the_network_fails_under_the_decision(
 
 @pytest.mark.parametrize(("how", "said", "committed"), STRIKES)
 def test_a_process_dies_before_its_log_is_reached_again(
-    world: World, proxy: Proxy, how: Strike, said: str, committed: bool, evidence: Evidence
+    world: CrashSite, proxy: Proxy, how: NetworkFault, said: str, committed: bool, evidence: Evidence
 ) -> None:
     """Recovery has a way of its own to the log; a decision that arrives behind its fence decides nothing."""
     with world.coordinator():
-        assert struck(world, proxy, DECISION, how) == said
+        assert attempt_with_fault(world, proxy, DECISION, how) == said
     assert not world.scan().errors
     assert world.prepared() == []
     assert world.holders(1) == (set(PLAIN) if committed else set())
     proxy.repair(how)
-    world.quiet()
+    world.wait_for_sessions()
     world.scan()
     assert world.assert_settled(1, PLAIN, said) is committed
     evidence.add(Count.NETWORK_FAULTS)
@@ -123,11 +123,11 @@ AWAY = {
         for point, said in points.items()
     ],
 )
-def test_it_stays_away(world: World, names: tuple[str, ...], point: str, said: str, evidence: Evidence) -> None:
+def test_it_stays_away(world: CrashSite, names: tuple[str, ...], point: str, said: str, evidence: Evidence) -> None:
     """The databases end as they were told, and wait for no log; recovery without one does nothing."""
     with world.coordinator() as manager:
         world.attempt(0, *names)
-        failpoints.arm(point, lambda: world.keeper.stop("immediate"))
+        failpoints.arm(point, lambda: world.log_server.stop("immediate"))
         assert world.attempt(1, *names) == said
         failpoints.disarm()
         assert world.prepared() == []
@@ -135,8 +135,8 @@ def test_it_stays_away(world: World, names: tuple[str, ...], point: str, said: s
         with pytest.raises(LogError):
             world.scan()
         assert world.attempt(2, *PLAIN) == UNDONE
-        world.keeper.start()
-        world.settle(manager)
+        world.log_server.start()
+        world.wait_until_resolved(manager)
         assert world.attempt(3, *names) == DONE
     assert not world.scan().errors
     world.assert_settled(1, names, said)
@@ -158,7 +158,7 @@ TOGETHER = {
 
 @pytest.mark.parametrize("back", [False, True], ids=["away", "back"])
 @pytest.mark.parametrize("point", TOGETHER)
-def test_it_crashes_with_the_databases(world: World, point: str, back: bool, evidence: Evidence) -> None:
+def test_it_crashes_with_the_databases(world: CrashSite, point: str, back: bool, evidence: Evidence) -> None:
     said = TOGETHER[point][back]
     crash = world.server.restart if back else world.server.stop
     with world.coordinator():
@@ -167,7 +167,7 @@ def test_it_crashes_with_the_databases(world: World, point: str, back: bool, evi
         assert world.attempt(1, *PLAIN) == said
         failpoints.disarm()
     world.server.start()
-    world.quiet()
+    world.wait_for_sessions()
     assert not world.scan().errors
     assert world.assert_settled(1, PLAIN, said) is (said == DONE)
     evidence.hit([point])
@@ -175,7 +175,7 @@ def test_it_crashes_with_the_databases(world: World, point: str, back: bool, evi
 
 
 @pytest.mark.parametrize("where", ["apart", "together"])
-def test_it_crashes_under_the_decision(world: World, where: str, evidence: Evidence) -> None:
+def test_it_crashes_under_the_decision(world: CrashSite, where: str, evidence: Evidence) -> None:
     """The decision was on its way, and cannot be asked for: in doubt, and rolled back once the server is there."""
     with world.coordinator() as manager:
         world.attempt(0, *PLAIN)
@@ -191,8 +191,8 @@ def test_it_crashes_under_the_decision(world: World, where: str, evidence: Evide
         crash.join()
         if where == "apart":
             assert len(world.prepared()) == len(PLAIN)
-        world.keeper.start()
-        world.settle(manager)
+        world.log_server.start()
+        world.wait_until_resolved(manager)
         assert world.prepared() == []
     assert not world.scan().errors
     assert world.assert_settled(1, PLAIN, UNKNOWN) is False
@@ -200,13 +200,13 @@ def test_it_crashes_under_the_decision(world: World, where: str, evidence: Evide
     evidence.add(Count.KILLS)
 
 
-def _crash_under_a_decision(world: World, held: threading.Event) -> None:
+def _crash_under_a_decision(world: CrashSite, held: threading.Event) -> None:
     """Hold the decisions, and crash their server as soon as one waits for that."""
-    with closing(psycopg.connect(world.keeper.dsn(LOG))) as other:
+    with closing(psycopg.connect(world.log_server.dsn(LOG))) as other:
         other.execute("lock table txpool_decisions in share mode")
         held.set()
         other.execute(
             "do $$ begin while not exists (select from pg_locks where not granted) "
             "loop perform pg_sleep(0.005); end loop; end $$"
         )
-        world.keeper.stop("immediate")
+        world.log_server.stop("immediate")

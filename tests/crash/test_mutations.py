@@ -12,7 +12,6 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -21,9 +20,9 @@ from tests.crash.explorer.explore import Explorer
 from tests.crash.explorer.trace import trace
 from tests.crash.mutating import Edit, Mutation, Stale, applied
 from tests.crash.mutations import MUTATIONS
+from tests.support.repository import ROOT
 from txpool.xid import parse
 
-_ROOT = Path(__file__).parents[2]
 _LIMIT = 400_000
 _REAL = [mutation for mutation in MUTATIONS if mutation.test]
 _SAMPLE = 14
@@ -48,10 +47,11 @@ def test_the_explorer_finds_what_breaks_without_the_rule(mutation: Mutation) -> 
         print(f"{mutation}: {finding}\n{trace(explorer, finding)}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", _REAL, ids=str)
 def test_a_test_of_the_real_thing_turns_red_without_the_rule(mutation: Mutation) -> None:
     command = [sys.executable, "-m", "tests.crash.mutations", mutation.rule]
-    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 1, f"{mutation.test} should be red, and pytest ended {done.returncode}:\n{done.stdout}"
     assert "1 failed" in done.stdout, done.stdout + done.stderr
 

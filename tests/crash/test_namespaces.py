@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -22,7 +21,8 @@ import pytest
 
 from tests.crash.evidence import Count, Evidence
 from tests.crash.hosts import Host, Network
-from tests.crash.world import LOG, SERVED, World
+from tests.crash.site import LOG, SERVED, CrashSite
+from tests.support.repository import ROOT
 from txpool.demo.server import EmbeddedPostgres
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 PLAIN = ("one", "two")
 BOOK = ("one", "two", "book")
-_ROOT = Path(__file__).parents[2]
-_PATIENCE = 120.0
+_TIMEOUT = 120.0
 #: Both ends notice within seconds that the other is gone, as with less haste they do by default.
 _SERVER = {
     "tcp_keepalives_idle": "1",
@@ -42,7 +41,7 @@ _SERVER = {
 _CLIENT = "keepalives_idle=1&keepalives_interval=1&keepalives_count=1&tcp_user_timeout=1000&connect_timeout=2"
 _COORDINATOR = """
 import sys
-from tests.crash.world import told
+from tests.crash.site import outcome_of
 from txpool import failpoints
 from txpool.datasource import connect
 from txpool.tm.manager import configure
@@ -62,7 +61,7 @@ for line in iter(sys.stdin.readline, ""):
     point, *words = line.split()
     if point != "-":
         failpoints.arm(point, stay)
-    print(told(lambda: transact(*words)), flush=True)
+    print(outcome_of(lambda: transact(*words)), flush=True)
     failpoints.disarm()
 """
 
@@ -104,7 +103,7 @@ def store() -> str:
 class Coordinator:
     """A process of the node etl-a or etl-b on its host, and recovery of every node there."""
 
-    def __init__(self, host: Host, network: Network, world: World) -> None:
+    def __init__(self, host: Host, network: Network, world: CrashSite) -> None:
         self.host = host
         self.folder = world.folder / host.letter
         for path in (*world.folder.glob("*.properties"), *world.folder.glob("recovery/*.properties")):
@@ -116,10 +115,10 @@ class Coordinator:
             copy.write_text(text.replace(f"/{LOG}\n", f"/{LOG}?{_CLIENT}\n"))
         with (self.folder / "recovery" / "recovery.properties").open("a") as file:
             file.write("recovery.nodes = *\n")
-        self._environment = os.environ | {"PYTHONPATH": str(_ROOT)}
+        self._environment = os.environ | {"PYTHONPATH": str(ROOT)}
         self._process = self._start("-c", _COORDINATOR)
-        self._patience = threading.Timer(_PATIENCE, self._process.kill)
-        self._patience.start()
+        self._deadline = threading.Timer(_TIMEOUT, self._process.kill)
+        self._deadline.start()
 
     def order(self, number: int, *names: str, stay: str = "-") -> None:
         """Begin a transaction, which is `there` once it has come to that point, and stays until it is told to `go`."""
@@ -136,16 +135,16 @@ class Coordinator:
     def scan(self) -> None:
         """Recovery, on its host."""
         process = self._start("-m", "recovery", "scan", "--conf", "recovery/recovery.properties")
-        output, _ = process.communicate(timeout=_PATIENCE)
+        output, _ = process.communicate(timeout=_TIMEOUT)
         assert process.returncode == 0, output
 
     def end(self) -> None:
         """Let it end by itself."""
-        self._patience.cancel()
-        self._process.communicate(timeout=_PATIENCE)
+        self._deadline.cancel()
+        self._process.communicate(timeout=_TIMEOUT)
 
     def close(self) -> None:
-        self._patience.cancel()
+        self._deadline.cancel()
         self._process.kill()
         with suppress(ValueError):  # it has ended, and its pipes are closed
             self._process.communicate()
@@ -160,7 +159,7 @@ class Coordinator:
 
 
 @pytest.fixture
-def coordinators(network: Network, world: World) -> Iterator[tuple[Coordinator, Coordinator]]:
+def coordinators(network: Network, world: CrashSite) -> Iterator[tuple[Coordinator, Coordinator]]:
     """The one on the host that is cut, and the other."""
     impatient = [f"driver.{setting.replace('=', ' = ')}" for setting in _CLIENT.split("&")]
     for name in SERVED:
@@ -173,10 +172,10 @@ def coordinators(network: Network, world: World) -> Iterator[tuple[Coordinator, 
         coordinator.host.heal()
 
 
-def unheard_of(world: World, host: Host) -> None:
+def unheard_of(world: CrashSite, host: Host) -> None:
     """Return once the server has let go of all that it had of a host: its sessions, and its lease with them."""
     query = f"select from pg_stat_activity where client_addr = '{host.address}'"
-    world.eye("one").execute(
+    world.session("one").execute(
         f"do $$ begin while exists ({query}) loop perform pg_sleep(0.05); perform pg_stat_clear_snapshot(); "
         "end loop; end $$"
     )
@@ -187,7 +186,7 @@ def of(host: Host, gids: list[str]) -> list[str]:
     return [gid for gid in gids if f":etl-{host.letter}:" in gid]
 
 
-def cut_off(world: World, cut: Coordinator, other: Coordinator) -> None:
+def cut_off(world: CrashSite, cut: Coordinator, other: Coordinator) -> None:
     """The server notices that a host has gone, and recovery on the other host ends what it has left."""
     unheard_of(world, cut.host)
     other.scan()
@@ -195,7 +194,7 @@ def cut_off(world: World, cut: Coordinator, other: Coordinator) -> None:
 
 
 def assert_ended(
-    world: World, cut: Coordinator, other: Coordinator, names: tuple[str, ...], said: str, committed: bool
+    world: CrashSite, cut: Coordinator, other: Coordinator, names: tuple[str, ...], said: str, committed: bool
 ) -> None:
     """With the network whole, both go on, and once both have ended nothing is left."""
     cut.order(3, *PLAIN)
@@ -204,11 +203,11 @@ def assert_ended(
     assert other.heard() == "committed"
     for coordinator in (cut, other):
         coordinator.end()
-    world.quiet()
+    world.wait_for_sessions()
     other.scan()
     assert world.assert_settled(2, names, said) is committed
     assert world.holders(1) == world.holders(3) == set(PLAIN)
-    ((fences, names_of_it),) = world.eye(LOG).execute(
+    ((fences, names_of_it),) = world.session(LOG).execute(
         "select count(*) filter (where fenced > 0), count(*) from txpool_incarnations where node = 'etl-a'"
     )
     assert (fences >= 1, names_of_it) == (True, 2)
@@ -228,7 +227,7 @@ Pair = tuple[Coordinator, Coordinator]
 
 @pytest.mark.parametrize("names", [PLAIN, BOOK], ids=["log", "mark"])
 def test_it_is_cut_after_it_has_prepared(
-    world: World, waiting: Pair, names: tuple[str, ...], evidence: Evidence
+    world: CrashSite, waiting: Pair, names: tuple[str, ...], evidence: Evidence
 ) -> None:
     cut, other = waiting
     cut.order(2, *names, stay="coordinator.prepared")
@@ -245,7 +244,7 @@ def test_it_is_cut_after_it_has_prepared(
     evidence.add(Count.NETWORK_FAULTS)
 
 
-def test_it_is_cut_before_its_decision_arrives(world: World, waiting: Pair, evidence: Evidence) -> None:
+def test_it_is_cut_before_its_decision_arrives(world: CrashSite, waiting: Pair, evidence: Evidence) -> None:
     cut, other = waiting
     cut.order(2, *PLAIN, stay="log.record")
     assert cut.heard() == "there"
@@ -258,7 +257,7 @@ def test_it_is_cut_before_its_decision_arrives(world: World, waiting: Pair, evid
     evidence.add(Count.NETWORK_FAULTS)
 
 
-def test_it_is_cut_before_it_hears_that_it_has_decided(world: World, waiting: Pair, evidence: Evidence) -> None:
+def test_it_is_cut_before_it_hears_that_it_has_decided(world: CrashSite, waiting: Pair, evidence: Evidence) -> None:
     cut, other = waiting
     cut.order(2, *PLAIN, stay="log.record")
     assert cut.heard() == "there"
@@ -275,7 +274,8 @@ def test_it_is_cut_before_it_hears_that_it_has_decided(world: World, waiting: Pa
     evidence.add(Count.NETWORK_FAULTS)
 
 
-def test_it_is_cut_after_it_has_decided(world: World, waiting: Pair, evidence: Evidence) -> None:
+@pytest.mark.slow
+def test_it_is_cut_after_it_has_decided(world: CrashSite, waiting: Pair, evidence: Evidence) -> None:
     cut, other = waiting
     cut.order(2, *PLAIN, stay="coordinator.decided")
     assert cut.heard() == "there"
@@ -289,10 +289,10 @@ def test_it_is_cut_after_it_has_decided(world: World, waiting: Pair, evidence: E
     evidence.add(Count.NETWORK_FAULTS)
 
 
-def blocked(world: World) -> None:
+def blocked(world: CrashSite) -> None:
     """Return once a session waits for a lock."""
     query = "select from pg_stat_activity where wait_event_type = 'Lock'"
-    world.eye("one").execute(
+    world.session("one").execute(
         f"do $$ begin while not exists ({query}) loop perform pg_sleep(0.05); perform pg_stat_clear_snapshot(); "
         "end loop; end $$"
     )

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.crash.evidence import Count, Evidence
-from tests.crash.proxy import Proxy, Strike
-from tests.crash.striking import DECIDING, IMPATIENT, Statement, struck
-from tests.crash.world import DONE, UNDONE, UNKNOWN, World
+from tests.crash.lost_messages import DECIDING, IMPATIENT, Statement, attempt_with_fault
+from tests.crash.site import DONE, UNDONE, UNKNOWN, CrashSite
+from tests.support.proxy import NetworkFault, Proxy
 
 SAMPLE = 5
 _IMPATIENT = "\n".join(f"driver.{key} = {value}" for key, value in IMPATIENT.items())
@@ -31,23 +31,23 @@ READER_ROLLBACK = Statement(b"rollback\0", ("two", "three"), rolls_back=True, re
 #: What the caller is told, and how it ends in truth.
 EXPECTED = {
     ("PREPARE", PREPARE): {
-        Strike.CUT_BEFORE: (UNDONE, False),
-        Strike.CUT_AFTER: (UNDONE, False),
-        Strike.DELAYED: (DONE, True),
-        Strike.BLACK_HOLE: (UNDONE, False),
-        Strike.DEAF: (UNDONE, False),
-        Strike.LATE: (UNDONE, False),
+        NetworkFault.CUT_BEFORE: (UNDONE, False),
+        NetworkFault.CUT_AFTER: (UNDONE, False),
+        NetworkFault.DELAYED: (DONE, True),
+        NetworkFault.BLACK_HOLE: (UNDONE, False),
+        NetworkFault.DEAF: (UNDONE, False),
+        NetworkFault.LATE: (UNDONE, False),
     },
-    ("asked", ASKED): {how: (DONE, True) if how is Strike.DELAYED else (UNDONE, False) for how in Strike},
-    ("reader-COMMIT", READER_COMMIT): dict.fromkeys(Strike, (DONE, True)),
-    ("reader-ROLLBACK", READER_ROLLBACK): dict.fromkeys(Strike, (UNDONE, False)),
-    ("COMMIT-PREPARED", COMMIT_PREPARED): dict.fromkeys(Strike, (DONE, True)),
-    ("ROLLBACK-PREPARED", ROLLBACK_PREPARED): dict.fromkeys(Strike, (UNDONE, False)),
+    ("asked", ASKED): {how: (DONE, True) if how is NetworkFault.DELAYED else (UNDONE, False) for how in NetworkFault},
+    ("reader-COMMIT", READER_COMMIT): dict.fromkeys(NetworkFault, (DONE, True)),
+    ("reader-ROLLBACK", READER_ROLLBACK): dict.fromkeys(NetworkFault, (UNDONE, False)),
+    ("COMMIT-PREPARED", COMMIT_PREPARED): dict.fromkeys(NetworkFault, (DONE, True)),
+    ("ROLLBACK-PREPARED", ROLLBACK_PREPARED): dict.fromkeys(NetworkFault, (UNDONE, False)),
     ("marked-COMMIT", MARKED_COMMIT): DECIDING,
     ("one-phase-COMMIT", ONE_PHASE): {
         **DECIDING,
-        Strike.CUT_BEFORE: (UNKNOWN, False),
-        Strike.CUT_AFTER: (UNKNOWN, True),
+        NetworkFault.CUT_BEFORE: (UNKNOWN, False),
+        NetworkFault.CUT_AFTER: (UNKNOWN, True),
     },
 }
 CASES = [
@@ -63,7 +63,7 @@ def store(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def proxy(world: World) -> Iterator[Proxy]:
+def proxy(world: CrashSite) -> Iterator[Proxy]:
     proxy = Proxy(world.server.port)
     yield proxy
     proxy.close()
@@ -71,43 +71,44 @@ def proxy(world: World) -> Iterator[Proxy]:
 
 @pytest.mark.parametrize(("statement", "how", "said", "committed"), CASES)
 def test_a_fault_at_a_statement(
-    world: World,
+    world: CrashSite,
     proxy: Proxy,
     statement: Statement,
-    how: Strike,
+    how: NetworkFault,
     said: str,
     committed: bool,
     evidence: Evidence,
 ) -> None:
     cleanup = "\ncmr.immediate-cleanup = true" if statement is MARKED_COMMIT else ""
-    world.describe(statement.struck, port=proxy.port, more=_IMPATIENT + cleanup)
+    world.describe(statement.database, port=proxy.port, more=_IMPATIENT + cleanup)
     with world.coordinator() as manager:
-        assert struck(world, proxy, statement, how) == said
+        assert attempt_with_fault(world, proxy, statement, how) == said
         proxy.repair(how)
-        world.settle(manager)
+        world.wait_until_resolved(manager)
         world.scan()
         # Nothing waits for the end of the process.
         assert world.prepared() == []
         assert world.holders(1) == (set(statement.names) if committed else set())
-    world.quiet()
+    world.wait_for_sessions()
     assert not world.scan().errors
     assert world.assert_settled(1, statement.names, said) is committed
     evidence.add(Count.NETWORK_FAULTS)
 
 
-@pytest.mark.parametrize("how", list(Strike), ids=lambda how: how.name)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", list(NetworkFault), ids=lambda how: how.name)
 def test_a_process_dies_before_the_network_is_repaired(
-    world: World, proxy: Proxy, how: Strike, evidence: Evidence
+    world: CrashSite, proxy: Proxy, how: NetworkFault, evidence: Evidence
 ) -> None:
     """Recovery comes while the marked COMMIT may still be on its way: it may only tell what stays true."""
     names = MARKED_COMMIT.names
     world.describe("book", port=proxy.port, more=_IMPATIENT)
     with world.coordinator():
-        said = struck(world, proxy, MARKED_COMMIT, how)
-    assert world.scan().rolled_back == () or how is Strike.CUT_BEFORE
+        said = attempt_with_fault(world, proxy, MARKED_COMMIT, how)
+    assert world.scan().rolled_back == () or how is NetworkFault.CUT_BEFORE
     before = world.holders(1)
     proxy.repair(how)
-    world.quiet()
+    world.wait_for_sessions()
     world.scan()
     committed = world.assert_settled(1, names, said)
     assert before in (set(), set(names) if committed else set(), {"book"} if committed else set())

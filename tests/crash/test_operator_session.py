@@ -18,7 +18,7 @@ import pytest
 
 from recovery.cli import ExitCode
 from tests.crash.evidence import Count, Evidence
-from tests.integration.recovery_site import HOLDER, Site, daemon, end, extend, get, until
+from tests.support.recovery_site import HOLDER, Site, daemon, end, extend, get, until
 from txpool.demo.server import EmbeddedPostgres
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def site(tmp_path: Path, databases: Any, second: EmbeddedPostgres) -> Site:
 
 
 @dataclass(frozen=True)
-class Desk:
+class OperatorConsole:
     """Where the operator sits: the commands, and the daemon with its page."""
 
     site: Site
@@ -101,9 +101,9 @@ class Desk:
 
 
 @pytest.fixture
-def desk(site: Site, browse: Browse) -> Iterator[Desk]:
+def console(site: Site, browse: Browse) -> Iterator[OperatorConsole]:
     with daemon(site) as (process, url):
-        yield Desk(site, browse, process, url)
+        yield OperatorConsole(site, browse, process, url)
 
 
 @contextmanager
@@ -121,76 +121,79 @@ def decided(site: Site) -> Iterator[str]:
         process.communicate()
 
 
-def test_a_database_is_away_and_a_person_meddles(desk: Desk, second: EmbeddedPostgres, evidence: Evidence) -> None:
-    with decided(desk.site) as gtrid:
-        code, said = desk.command("list")
+@pytest.mark.slow
+def test_a_database_is_away_and_a_person_meddles(
+    console: OperatorConsole, second: EmbeddedPostgres, evidence: Evidence
+) -> None:
+    with decided(console.site) as gtrid:
+        code, said = console.command("list")
         assert (code, "leave it alone: its process lives" in said) == (ExitCode.OK, True)
         second.stop("immediate")
-    assert_waiting(desk, gtrid)
+    assert_waiting(console, gtrid)
     second.start()
-    said = until(desk.process, "the alarm is over, overdue")
+    said = until(console.process, "the alarm is over, overdue")
     assert f"forgot {gtrid}: every branch has answered" in said
-    desk.assert_calm("back")
-    assert desk.command("show", gtrid)[0] == ExitCode.REFUSED
-    assert desk.site.counts() == {"one": 1, "two": 1, "ledger": 0}
+    console.assert_calm("back")
+    assert console.command("show", gtrid)[0] == ExitCode.REFUSED
+    assert console.site.counts() == {"one": 1, "two": 1, "ledger": 0}
 
-    with decided(desk.site) as gtrid:
-        (gid,) = [gid for gid in desk.site.databases.prepared() if ":two:" in gid]
-        end(desk.site, "two", "rollback", gid)
-    assert_otherwise(desk, gtrid)
-    desk.site.databases.execute("two", "insert into t values (1)")
-    forgotten, said = desk.command("forget", gtrid, "--yes", "--reason", "row 1 written by hand")
+    with decided(console.site) as gtrid:
+        (gid,) = [gid for gid in console.site.databases.prepared() if ":two:" in gid]
+        end(console.site, "two", "rollback", gid)
+    assert_otherwise(console, gtrid)
+    console.site.databases.execute("two", "insert into t values (1)")
+    forgotten, said = console.command("forget", gtrid, "--yes", "--reason", "row 1 written by hand")
     assert (forgotten, said.splitlines()[0]) == (ExitCode.OK, "1 forgotten")
-    desk.assert_calm("repaired")
-    (deed,) = json.loads(desk.site.command("audit", "--json").stdout)
-    assert (deed["command"], deed["gtrid"], deed["outcome"]) == ("forget", gtrid, "done")
-    for code, said in (desk.command("audit"), desk.command("show", gtrid)):
+    console.assert_calm("repaired")
+    (entry,) = json.loads(console.site.command("audit", "--json").stdout)
+    assert (entry["command"], entry["gtrid"], entry["outcome"]) == ("forget", gtrid, "done")
+    for code, said in (console.command("audit"), console.command("show", gtrid)):
         assert code == ExitCode.OK
-        assert f"{deed['who']} (row 1 written by hand): done" in " ".join(said.split())
-    assert desk.site.counts() == {"one": 2, "two": 2, "ledger": 0}
+        assert f"{entry['who']} (row 1 written by hand): done" in " ".join(said.split())
+    assert console.site.counts() == {"one": 2, "two": 2, "ledger": 0}
     evidence.hit(["coordinator.decided"])
     evidence.add(Count.KILLS, 2)
 
 
-def assert_waiting(desk: Desk, gtrid: str) -> None:
+def assert_waiting(console: OperatorConsole, gtrid: str) -> None:
     """One database has committed, the other one does not answer: all four say so, and why."""
     why = "keep the decision until two answers (its process is dead, and fenced)"
-    desk.wait_for("api/in-doubt", why)
-    desk.wait_for("healthz", ": 2 alarms")
-    (found,) = desk.list()
+    console.wait_for("api/in-doubt", why)
+    console.wait_for("healthz", ": 2 alarms")
+    (found,) = console.list()
     states = {each["datasource"]: each["state"] for each in found["branches"]}
     assert (found["gtrid"], found["decision"]) == (gtrid, "commit")
     assert states == {"one": "not prepared", "two": "no answer"}
-    page = desk.page("away")
-    for code, said in (desk.command("list"), desk.command("show", gtrid), (ExitCode.UNREACHABLE, page)):
+    page = console.page("away")
+    for code, said in (console.command("list"), console.command("show", gtrid), (ExitCode.UNREACHABLE, page)):
         assert code == ExitCode.UNREACHABLE
         assert gtrid in said
         assert why in " ".join(said.split())
         assert "Connection refused" in " ".join(said.split()), "in the database's own words"
     assert "<h1>2 alarms</h1>" in page
     assert "no answer from two" in page
-    metrics = desk.metrics()
+    metrics = console.metrics()
     assert metrics == {OVERDUE: 1.0, UNREACHABLE: 1.0, ANSWERS: 0.0, OTHERWISE: 0.0}, "nobody knows what it holds"
-    code, said = desk.command("scan")
+    code, said = console.command("scan")
     assert code == ExitCode.OVERDUE
     assert f"alarm, overdue: {gtrid} is in doubt for longer than 1 s" in said
     assert "alarm, unreachable: datasource two has not answered" in said
-    assert desk.site.databases.rows("one", "select count(*) from t") == [(1,)]
-    assert desk.site.kept() == {"decisions": 1}
+    assert console.site.databases.rows("one", "select count(*) from t") == [(1,)]
+    assert console.site.kept() == {"decisions": 1}
 
 
-def assert_otherwise(desk: Desk, gtrid: str) -> None:
+def assert_otherwise(console: OperatorConsole, gtrid: str) -> None:
     """One database has committed, the other one was made to roll back: all four say so, and what it was decided."""
-    desk.wait_for("healthz", ": 1 transaction ended otherwise than decided")
-    page = desk.page("otherwise")
-    for code, said in (desk.command("list"), desk.command("show", gtrid)):
+    console.wait_for("healthz", ": 1 transaction ended otherwise than decided")
+    page = console.page("otherwise")
+    for code, said in (console.command("list"), console.command("show", gtrid)):
         assert code == ExitCode.HEURISTIC
         assert "in two: decided to commit, ended rolled back" in said
         assert "decision    commit, " in said
         assert "repair by hand, then forget" in " ".join(said.split())
     for shown in (gtrid, "1 transaction ended otherwise than decided", "<b>two</b> ended rolled back", "commit, in "):
         assert shown in page
-    assert desk.metrics() == QUIET | {OTHERWISE: 1.0}
-    assert desk.command("scan") == (ExitCode.OK, "nothing to do\n"), "it is no news"
-    assert desk.site.databases.prepared() == []
-    assert desk.site.counts() == {"one": 2, "two": 1, "ledger": 0}
+    assert console.metrics() == QUIET | {OTHERWISE: 1.0}
+    assert console.command("scan") == (ExitCode.OK, "nothing to do\n"), "it is no news"
+    assert console.site.databases.prepared() == []
+    assert console.site.counts() == {"one": 2, "two": 1, "ledger": 0}

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.crash.evidence import SEED, Count, Evidence
-from tests.integration.recovery_site import WRITER, Site
+from tests.support.recovery_site import WRITER, Site
 
 FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
 BOTH = ("one", "two")

@@ -1,4 +1,4 @@
-"""Servers crash at every step, run out of slots and patience, change their passwords, and are meddled with by hand.
+"""Servers crash at every step, run out of slots, time out, change their passwords, and are meddled with by hand.
 
 All of it over a log in a folder; over one on a server of its own a sample, and all with TXPOOL_CRASH_FULL=1. What
 happens to that server itself is test_log_server's.
@@ -14,9 +14,9 @@ import pytest
 
 from recovery import RecoveryManager
 from tests.crash.evidence import Count, Evidence
-from tests.crash.nursery import Nursery
-from tests.crash.proxy import Proxy
-from tests.crash.world import DONE, PASSWORD, UNDONE, World
+from tests.crash.fork_server import ForkServer
+from tests.crash.site import DONE, PASSWORD, UNDONE, CrashSite
+from tests.support.proxy import Proxy
 from txpool import failpoints
 from txpool.demo.server import EmbeddedPostgres
 
@@ -32,22 +32,22 @@ def store(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def log_server(keeper: EmbeddedPostgres) -> EmbeddedPostgres:
-    return keeper
+def log_server(log_only_server: EmbeddedPostgres) -> EmbeddedPostgres:
+    return log_only_server
 
 
-def by_hand(world: World, verb: str, *names: str) -> None:
+def by_hand(world: CrashSite, verb: str, *names: str) -> None:
     """Finish what these databases hold prepared of ours, as a person would."""
     for name in names:
         query = "select gid from pg_prepared_xacts where database = current_database()"
-        for (gid,) in world.eye(name).execute(query).fetchall():
-            world.eye(name).execute(psycopg.sql.SQL(f"{verb} prepared {{}}").format(gid))
+        for (gid,) in world.session(name).execute(query).fetchall():
+            world.session(name).execute(psycopg.sql.SQL(f"{verb} prepared {{}}").format(gid))
 
 
-def left_by(nursery: Nursery, world: World, names: tuple[str, ...], point: str) -> None:
+def left_by(fork_server: ForkServer, world: CrashSite, names: tuple[str, ...], point: str) -> None:
     """What a process leaves behind that is killed there, with row number 1."""
-    assert nursery.transact(1, names, f"{point}=kill") == {"status": -9}
-    world.quiet()
+    assert fork_server.transact(1, names, f"{point}=kill") == {"status": -9}
+    world.wait_for_sessions()
 
 
 # -- crashes ------------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ AT_EACH = [
 
 @pytest.mark.parametrize(("names", "point", "said"), AT_EACH)
 def test_the_server_crashes_and_comes_back(
-    world: World, names: tuple[str, ...], point: str, said: str | None, evidence: Evidence
+    world: CrashSite, names: tuple[str, ...], point: str, said: str | None, evidence: Evidence
 ) -> None:
     with world.coordinator():
         world.attempt(0, *names)
@@ -118,7 +118,9 @@ def test_the_server_crashes_and_comes_back(
     ("point", "said"),
     [("coordinator.rolling-back", UNDONE), ("coordinator.prepared", DONE), ("branch.commit-sent", DONE)],
 )
-def test_the_server_stays_away(world: World, names: tuple[str, ...], point: str, said: str, evidence: Evidence) -> None:
+def test_the_server_stays_away(
+    world: CrashSite, names: tuple[str, ...], point: str, said: str, evidence: Evidence
+) -> None:
     """Recovery can do nothing, and says so; what is decided stays so until the server is back."""
     with world.coordinator():
         world.attempt(0, *names)
@@ -140,10 +142,12 @@ def test_the_server_stays_away(world: World, names: tuple[str, ...], point: str,
 # -- limits -------------------------------------------------------------------------------------------------------
 
 
-def test_no_slot_is_left_for_the_last_branch(world: World) -> None:
-    (limit,) = world.eye("three").execute("show max_prepared_transactions").fetchone() or ("0",)
+def test_no_slot_is_left_for_the_last_branch(world: CrashSite) -> None:
+    (limit,) = world.session("three").execute("show max_prepared_transactions").fetchone() or ("0",)
     for number in range(int(limit) - 1):
-        world.eye("three").execute(f"begin; insert into t values (-1); prepare transaction 'somebody-else-{number}'")
+        world.session("three").execute(
+            f"begin; insert into t values (-1); prepare transaction 'somebody-else-{number}'"
+        )
     try:
         with world.coordinator():
             assert world.attempt(1, *PLAIN) == UNDONE
@@ -151,7 +155,7 @@ def test_no_slot_is_left_for_the_last_branch(world: World) -> None:
         assert world.scan().left_alone == ()
         world.assert_settled(1, PLAIN, UNDONE)
         world.assert_settled(2, LEDGER, UNDONE)
-        others = world.eye("three").execute("select count(*) from pg_prepared_xacts").fetchone()
+        others = world.session("three").execute("select count(*) from pg_prepared_xacts").fetchone()
         assert others == (int(limit) - 1,), "recovery has touched what is not ours"
     finally:
         by_hand(world, "rollback", "three")
@@ -168,9 +172,9 @@ _DEFERRED = """
 
 @pytest.mark.parametrize("timeout", ["lock_timeout", "transaction_timeout"])
 @pytest.mark.parametrize("names", [PLAIN, LEDGER, ("two", "book", "one")], ids=["log", "ledger", "book"])
-def test_a_timeout_strikes_at_prepare(world: World, names: tuple[str, ...], timeout: str) -> None:
+def test_a_timeout_strikes_at_prepare(world: CrashSite, names: tuple[str, ...], timeout: str) -> None:
     world.describe("one", more=f"driver.options = -c {timeout}=1000")
-    world.eye("one").execute(_DEFERRED)
+    world.session("one").execute(_DEFERRED)
     with psycopg.connect(world.server.dsn("one")) as other, world.coordinator():
         other.execute("select pg_advisory_lock(1)")
         failpoints.arm("coordinator.preparing", "count")
@@ -181,7 +185,7 @@ def test_a_timeout_strikes_at_prepare(world: World, names: tuple[str, ...], time
     world.assert_settled(1, names, UNDONE)
 
 
-def test_a_lock_timeout_strikes_in_one_of_three(world: World) -> None:
+def test_a_lock_timeout_strikes_in_one_of_three(world: CrashSite) -> None:
     world.describe("one", more="driver.options = -c lock_timeout=100")
     with psycopg.connect(world.server.dsn("one")) as other, world.coordinator():
         other.execute("lock table t in exclusive mode")
@@ -199,22 +203,22 @@ _ENDED = (
 
 
 @pytest.mark.parametrize(("names", "idle"), [(PLAIN, "one"), (LEDGER, "two"), (BOOK, "book"), (("one",), "one")])
-def test_a_session_that_is_idle_too_long_is_ended(world: World, names: tuple[str, ...], idle: str) -> None:
+def test_a_session_that_is_idle_too_long_is_ended(world: CrashSite, names: tuple[str, ...], idle: str) -> None:
     world.describe(idle, more="driver.options = -c idle_in_transaction_session_timeout=50")
     with world.coordinator():
-        assert world.attempt(1, *names, doing=lambda: world.eye("one").execute(_ENDED.format(idle))) == UNDONE
+        assert world.attempt(1, *names, doing=lambda: world.session("one").execute(_ENDED.format(idle))) == UNDONE
     world.scan()
     world.assert_settled(1, names, UNDONE)
 
 
-def test_a_session_has_ended_and_its_connection_still_looks_open(world: World) -> None:
+def test_a_session_has_ended_and_its_connection_still_looks_open(world: CrashSite) -> None:
     """COMMIT is sent, and answered by a farewell that is older: nothing is committed, and nothing is unknown."""
     proxy = Proxy(world.server.port)
     proxy.tells_the_end = False
     world.describe("one", port=proxy.port, more="driver.options = -c idle_in_transaction_session_timeout=50")
     try:
         with world.coordinator():
-            assert world.attempt(1, "one", doing=lambda: world.eye("one").execute(_ENDED.format("one"))) == UNDONE
+            assert world.attempt(1, "one", doing=lambda: world.session("one").execute(_ENDED.format("one"))) == UNDONE
     finally:
         proxy.close()
     world.assert_settled(1, ("one",), UNDONE)
@@ -234,7 +238,7 @@ BY_HAND = {
 
 
 @pytest.mark.parametrize("case", BY_HAND)
-def test_somebody_finishes_a_branch_before_its_transaction_does(world: World, case: str) -> None:
+def test_somebody_finishes_a_branch_before_its_transaction_does(world: CrashSite, case: str) -> None:
     names, point, verb, where, said, holders = BY_HAND[case]
     with world.coordinator():
         failpoints.arm(point, lambda: by_hand(world, verb, *where))
@@ -257,9 +261,14 @@ def test_somebody_finishes_a_branch_before_its_transaction_does(world: World, ca
     ids=["log", "ledger", "book"],
 )
 def test_somebody_finishes_a_branch_before_recovery_does(
-    world: World, nursery: Nursery, names: tuple[str, ...], point: str, where: tuple[str, ...], holders: set[str]
+    world: CrashSite,
+    fork_server: ForkServer,
+    names: tuple[str, ...],
+    point: str,
+    where: tuple[str, ...],
+    holders: set[str],
 ) -> None:
-    left_by(nursery, world, names, point)
+    left_by(fork_server, world, names, point)
     by_hand(world, "rollback", *where)
     found = world.scan().heuristics
     assert {each.datasource for each in found} == set(where)
@@ -268,7 +277,7 @@ def test_somebody_finishes_a_branch_before_recovery_does(
     world.assert_nothing_is_left()
 
 
-def _assert_heuristics_are_kept(world: World, count: int) -> None:
+def _assert_heuristics_are_kept(world: CrashSite, count: int) -> None:
     """Listed scan after scan, reported once, until somebody forgets them."""
     assert world.scan().heuristics == ()
     with closing(RecoveryManager(world.conf)) as manager:
@@ -279,29 +288,29 @@ def _assert_heuristics_are_kept(world: World, count: int) -> None:
 
 
 @pytest.fixture
-def role(world: World) -> Iterator[str]:
+def role(world: CrashSite) -> Iterator[str]:
     """A role of its own in the database `one`, which is no superuser."""
-    one = world.eye("one")
+    one = world.session("one")
     one.execute(f"create role worker login password '{world.server.password}'")
     one.execute("grant all on schema public to worker; grant all on t to worker")
     world.describe("one", user="worker")
     yield "worker"
-    eye = world.eye("one")
+    session = world.session("one")
     by_hand(world, "rollback", "one")
-    eye.execute("drop owned by worker; drop role worker")
+    session.execute("drop owned by worker; drop role worker")
 
 
-Change = tuple[Callable[[World], object], Callable[[World], object], str]
+Change = tuple[Callable[[CrashSite], object], Callable[[CrashSite], object], str]
 
 
-def _password(text: Callable[[World], str]) -> Callable[[World], object]:
-    return lambda world: world.eye("one").execute(f"alter role worker password '{text(world)}'")
+def _password(text: Callable[[CrashSite], str]) -> Callable[[CrashSite], object]:
+    return lambda world: world.session("one").execute(f"alter role worker password '{text(world)}'")
 
 
 PASSWORD_CHANGED: Change = (_password(lambda _: "another"), _password(lambda world: world.server.password), "one")
 MAY_NOT_LOG_IN: Change = (
-    lambda world: world.eye("one").execute("alter role worker nologin"),
-    lambda world: world.eye("one").execute("alter role worker login"),
+    lambda world: world.session("one").execute("alter role worker nologin"),
+    lambda world: world.session("one").execute("alter role worker login"),
     "one",
 )
 
@@ -309,10 +318,10 @@ MAY_NOT_LOG_IN: Change = (
 @pytest.mark.parametrize("change", [PASSWORD_CHANGED, MAY_NOT_LOG_IN], ids=["password", "nologin"])
 @pytest.mark.parametrize(("point", "committed"), [("coordinator.decided", True), ("coordinator.prepared", False)])
 def test_recovery_may_not_enter(
-    world: World, nursery: Nursery, role: str, change: Change, point: str, committed: bool
+    world: CrashSite, fork_server: ForkServer, role: str, change: Change, point: str, committed: bool
 ) -> None:
     spoil, mend, name = change
-    left_by(nursery, world, PLAIN, point)
+    left_by(fork_server, world, PLAIN, point)
     spoil(world)
     for _ in range(2):
         report = world.scan()
@@ -338,9 +347,9 @@ def test_recovery_may_not_enter(
     ],
 )
 def test_a_datasource_is_missing_from_the_configuration(
-    world: World, nursery: Nursery, names: tuple[str, ...], point: str, removed: str, committed: bool
+    world: CrashSite, fork_server: ForkServer, names: tuple[str, ...], point: str, removed: str, committed: bool
 ) -> None:
-    left_by(nursery, world, names, point)
+    left_by(fork_server, world, names, point)
     world.write_recovery([name for name in ("one", "two", "three", "book", "ledger") if name != removed])
     file = world.folder / f"{removed}.properties"
     away = file.rename(file.with_suffix(".away"))  # else what the log has noted of it leads there
@@ -358,7 +367,7 @@ def test_a_datasource_is_missing_from_the_configuration(
     assert world.assert_settled(1, names) is committed
 
 
-def test_the_password_stands_in_no_file(world: World) -> None:
+def test_the_password_stands_in_no_file(world: CrashSite) -> None:
     texts = [path.read_text() for path in world.folder.rglob("*.properties")]
     assert all(PASSWORD in text for text in texts if "postgresql" in text)
-    assert not any(server.password in text for text in texts for server in (world.server, world.keeper))
+    assert not any(server.password in text for text in texts for server in (world.server, world.log_server))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from tests.integration.recovery_site import BOTH, HOLDER, Site
+from tests.support.recovery_site import BOTH, HOLDER, Site
 from txpool.datasource import DataSource
 from txpool.resources.xids import Xids
 

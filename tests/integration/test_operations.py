@@ -20,14 +20,14 @@ from typer.testing import CliRunner
 
 import recovery.cli
 import txpool.cli
-from tests.integration.check_place import execute
-from tests.integration.recovery_site import WRITER, Site
+from tests.integration.check.place import execute
+from tests.support.recovery_site import WRITER, Site
+from tests.support.repository import ROOT
 from txpool.demo.server import EmbeddedPostgres
 
 if TYPE_CHECKING:
     from tests.conftest import Require
 
-ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "OPERATIONS.md").read_text()
 PASSWORD = "change me"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -16,11 +16,8 @@ import txpool.datasource
 from txpool.tm.manager import configure
 
 if TYPE_CHECKING:
-    from conftest import Databases
+    from tests.conftest import Databases
 
-
-# Java that starts quickly, rather than to run for long.
-_QUICK = "-XX:+UseSerialGC"
 
 SPECULATION = {
     "spark.speculation": "true",
@@ -30,8 +27,6 @@ SPECULATION = {
     "spark.speculation.quantile": "0.5",
     "spark.cores.max": "4",
     "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": _QUICK,
-    "spark.driver.extraJavaOptions": _QUICK,
     # All executors are there before the first task.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
 }
@@ -66,7 +61,6 @@ def cluster(spark_environ: dict[str, str], tmp_path: Path) -> Iterator[str]:
         | spark_environ
         | {
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": f"{_QUICK} -XX:TieredStopAtLevel=1",
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
     )

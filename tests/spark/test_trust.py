@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.spark.conftest import describe
-from tests.strangers import EVIL, Strangers, ran
+from tests.support.strangers import EVIL, Strangers, ran
 from txpool.datasource import find
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.spark import SparkWriteWarning, register, write_table

@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.support.repository import ROOT
+
 #: From the roof to the ground; what shares a line shares a floor, and imports nothing of its neighbours.
 FLOORS = (
     ("recovery.service",),

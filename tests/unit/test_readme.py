@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 import txpool
 from recovery.cli import ExitCode
+from tests.support.repository import ROOT
 from txpool.config.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS, Key, reference
 
-ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 

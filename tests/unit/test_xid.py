@@ -1,4 +1,4 @@
-"""Names on the wire: what is written is what is read, and what is not ours to the letter is nobody's."""
+"""Names of branches: what is written is what is read, and what is not exactly our format is not ours."""
 
 from __future__ import annotations
 

@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.crash.disk.tape import DIRECTORY, Entries, Sync, SyncDirectory, Tape
+from tests.crash.disk.recording import DIRECTORY, Entries, Recording, Sync, SyncDirectory
 
 _REAL = {name: getattr(os, name) for name in ("open", "fsync", "link", "rename", "unlink", "mkdir")}
 _REAL_OPEN = io.open
 
 
 @contextmanager
-def recording(tape: Tape) -> Iterator[None]:
-    """Python's calls that change what is below the tape's root are on the tape, and happen."""
-    calls = _Calls(tape)
+def recording(recording: Recording) -> Iterator[None]:
+    """Python's calls that change what is below the recording's root are on the recording, and happen."""
+    calls = _Calls(recording)
     try:
         for name in _REAL:
             setattr(os, name, getattr(calls, name))
@@ -32,8 +32,8 @@ def recording(tape: Tape) -> Iterator[None]:
 
 
 class _Calls:
-    def __init__(self, tape: Tape) -> None:
-        self._tape = tape
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
 
     def open(self, path: Any, flags: int, *arguments: Any, **keywords: Any) -> int:
         return int(self._made(path, lambda: _REAL["open"](path, flags, *arguments, **keywords)))
@@ -42,17 +42,17 @@ class _Calls:
         return self._made(file, lambda: _REAL_OPEN(file, *arguments, **keywords))
 
     def fsync(self, descriptor: int) -> None:
-        with self._tape.lock:
+        with self._recording.lock:
             path = os.readlink(f"/proc/self/fd/{descriptor}")
-            name = self._tape.name(path)
+            name = self._recording.name(path)
             if name is None:
                 _REAL["fsync"](descriptor)
             elif os.path.isdir(path):
                 self._may("syncdir", path)
-                self._tape.operations.append(SyncDirectory(name))
+                self._recording.operations.append(SyncDirectory(name))
             else:
                 self._may("sync", path)
-                self._tape.operations.append(Sync(os.fstat(descriptor).st_ino))
+                self._recording.operations.append(Sync(os.fstat(descriptor).st_ino))
 
     def link(self, old: Any, new: Any, **keywords: Any) -> None:
         def change(name: str) -> Entries:
@@ -62,7 +62,7 @@ class _Calls:
 
     def rename(self, old: Any, new: Any, **keywords: Any) -> None:
         def change(name: str) -> Entries:
-            before = self._tape.name(os.fspath(old))
+            before = self._recording.name(os.fspath(old))
             assert before is not None, "nothing is moved into the log's folder"
             return Entries({name: os.stat(new).st_ino, before: None})
 
@@ -73,10 +73,10 @@ class _Calls:
         if name is None:
             _REAL["unlink"](path, **keywords)
             return
-        with self._tape.lock:
+        with self._recording.lock:
             self._may("unlink", path)
             _REAL["unlink"](path, **keywords)
-            self._tape.gone(name)
+            self._recording.gone(name)
 
     def mkdir(self, path: Any, *arguments: Any, **keywords: Any) -> None:
         def change(name: str) -> Entries:
@@ -85,10 +85,10 @@ class _Calls:
         self._changed("make", path, change, lambda: _REAL["mkdir"](path, *arguments, **keywords))
 
     def _name(self, path: Any) -> str | None:
-        return self._tape.name(os.fspath(path)) if isinstance(path, (str, Path)) else None
+        return self._recording.name(os.fspath(path)) if isinstance(path, (str, Path)) else None
 
     def _may(self, operation: str, path: Any) -> None:
-        failure = self._tape.fails(operation)
+        failure = self._recording.fails(operation)
         if failure:
             number = errno.ENOSPC if failure.startswith("ENOSPC") else errno.EIO
             raise OSError(number, os.strerror(number), os.fspath(path))
@@ -97,12 +97,12 @@ class _Calls:
         name = self._name(path)
         if name is None:
             return act()
-        with self._tape.lock:
+        with self._recording.lock:
             new = not os.path.exists(path)
             self._may("make" if new else "open", path)
             opened = act()
             if new:
-                self._tape.made(name)
+                self._recording.made(name)
             return opened
 
     def _changed(self, operation: str, path: Any, change: Callable[[str], Entries], act: Callable[[], object]) -> None:
@@ -110,7 +110,7 @@ class _Calls:
         if name is None:
             act()
             return
-        with self._tape.lock:
+        with self._recording.lock:
             self._may(operation, path)
             act()
-            self._tape.operations.append(change(name))
+            self._recording.operations.append(change(name))

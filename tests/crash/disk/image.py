@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from tests.crash.disk.tape import DIRECTORY, Entries, Operation, Sync, SyncDirectory, Truncate, Write
+from tests.crash.disk.recording import DIRECTORY, Entries, Operation, Sync, SyncDirectory, Truncate, Write
 
 _SECTOR: Final = 512
 

@@ -1,7 +1,7 @@
 """Listens to SQLite's own I/O: in the very library that `sqlite3` is linked to, under the unchanged log.
 
-The default file system of SQLite is wrapped: a file below the tape's root gets its method table exchanged for a copy in
-which reads, writes, truncations and syncs go through the tape. Locks and shared memory stay SQLite's own. What is
+The default file system of SQLite is wrapped: a file below the recording's root gets a copy of its method table, in
+which reads, writes, truncations and syncs are recorded. Locks and shared memory stay SQLite's own. What is
 synced of directories is observed too, at the system call: SQLite syncs some by itself, and tells nobody.
 """
 
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int64, c_void_p
 from typing import Final
 
-from tests.crash.disk.tape import Sync, SyncDirectory, Tape, Truncate, Write
+from tests.crash.disk.recording import Recording, Sync, SyncDirectory, Truncate, Write
 
 _OK, _READ, _WRITE, _SYNC, _TRUNCATE, _DELETE, _SHM = 0, 266, 778, 1034, 1546, 2570, 5386
 _FULL, _CANTOPEN = 13, 14
@@ -86,17 +86,17 @@ def library() -> ctypes.CDLL | None:
 
 
 class FileSystem:
-    """SQLite's default file system with a tape in it, or none. Connections may outlive the block that made them."""
+    """SQLite's default file system, recorded within a block. Connections may outlive the block that made them."""
 
     def __init__(self, sqlite: ctypes.CDLL) -> None:
-        self.tape: Tape | None = None
+        self.active: Recording | None = None
         self._sqlite = sqlite
         self._real: _Vfs = sqlite.sqlite3_vfs_find(None).contents
         self._files: dict[int, tuple[_Methods, int]] = {}  # an open file's own methods, and its number
         self._tables: dict[int, _Methods] = {}
         self._own = _Vfs()
         ctypes.pointer(self._own)[0] = self._real
-        self._own.zName = b"tape"
+        self._own.zName = b"recorded"
         self._own.xOpen = _Open(self._open)
         self._own.xDelete = _Delete(self._delete)
         self._methods = {
@@ -111,35 +111,35 @@ class FileSystem:
         self._directory = _Directory(self._open_directory)
 
     @contextmanager
-    def recording(self, tape: Tape) -> Iterator[Tape]:
-        """Every connection that is opened in the block, below the tape's root, is on the tape."""
-        self.tape = tape
+    def recording(self, recording: Recording) -> Iterator[Recording]:
+        """Every connection that is opened in the block, below the recording's root, is on the recording."""
+        self.active = recording
         real = ctypes.addressof(self._real)
         self._sqlite.sqlite3_vfs_register(self._own, 1)
         self._real.xSetSystemCall(real, b"openDirectory", ctypes.cast(self._directory, c_void_p))
         try:
-            yield tape
+            yield recording
         finally:
             self._real.xSetSystemCall(real, b"openDirectory", None)
             self._sqlite.sqlite3_vfs_register(self._real, 1)
             self._sqlite.sqlite3_vfs_unregister(self._own)
-            self.tape = None
+            self.active = None
 
     def _open(self, _: int, path: int, file: int, flags: int, out: int) -> int:
         real = ctypes.addressof(self._real)
         text = os.fsdecode(ctypes.string_at(path)) if path else ""
-        tape = self.tape
-        name = tape.name(text) if tape else None
-        if tape is None or name is None:
+        recording = self.active
+        name = recording.name(text) if recording else None
+        if recording is None or name is None:
             return int(self._real.xOpen(real, path, file, flags, out))
-        with tape.lock:
+        with recording.lock:
             new = not os.path.exists(text)
-            if tape.fails("make" if new and flags & _CREATE else "open"):
+            if recording.fails("make" if new and flags & _CREATE else "open"):
                 ctypes.cast(file, POINTER(c_void_p))[0] = None
                 return _CANTOPEN
             result = int(self._real.xOpen(real, path, file, flags, out))
             if result == _OK:
-                self._exchange(file, tape.made(name) if new else os.stat(text).st_ino)
+                self._exchange(file, recording.made(name) if new else os.stat(text).st_ino)
             return result
 
     def _exchange(self, file: int, number: int) -> None:
@@ -157,34 +157,34 @@ class FileSystem:
     def _delete(self, _: int, path: bytes, sync: int) -> int:
         real = ctypes.addressof(self._real)
         text = os.fsdecode(path)
-        tape = self.tape
-        name = tape.name(text) if tape else None
-        if tape is None or name is None:
+        recording = self.active
+        name = recording.name(text) if recording else None
+        if recording is None or name is None:
             return int(self._real.xDelete(real, path, sync))
-        with tape.lock:
-            if tape.fails("unlink"):
+        with recording.lock:
+            if recording.fails("unlink"):
                 return _DELETE
             there = os.path.exists(text)
             if there:
-                tape.gone(name)  # first, since the directory may be synced with it
+                recording.gone(name)  # first, since the directory may be synced with it
             return int(self._real.xDelete(real, path, sync))
 
     def _read(self, file: int, data: int, size: int, offset: int) -> int:
         methods, _ = self._files[file]
-        if self.tape is not None and self.tape.fails("read"):
+        if self.active is not None and self.active.fails("read"):
             return _READ
         return int(methods.xRead(file, data, size, offset))
 
     def _write(self, file: int, data: int, size: int, offset: int) -> int:
         methods, number = self._files[file]
-        tape = self.tape
-        if tape is None:
+        recording = self.active
+        if recording is None:
             return int(methods.xWrite(file, data, size, offset))
-        with tape.lock:
-            failure = tape.fails("write")
+        with recording.lock:
+            failure = recording.fails("write")
             size = {"": size, "EIO, but written": size, "short write": size // 2}.get(failure, 0)
             if size:
-                tape.operations.append(Write(number, offset, ctypes.string_at(data, size)))
+                recording.operations.append(Write(number, offset, ctypes.string_at(data, size)))
                 result = int(methods.xWrite(file, data, size, offset))
                 assert result == _OK, "the machine's own disk has failed"
         if failure:
@@ -193,52 +193,52 @@ class FileSystem:
 
     def _truncate(self, file: int, size: int) -> int:
         methods, number = self._files[file]
-        tape = self.tape
-        if tape is None:
+        recording = self.active
+        if recording is None:
             return int(methods.xTruncate(file, size))
-        with tape.lock:
-            if tape.fails("truncate"):
+        with recording.lock:
+            if recording.fails("truncate"):
                 return _TRUNCATE
-            tape.operations.append(Truncate(number, size))
+            recording.operations.append(Truncate(number, size))
             return int(methods.xTruncate(file, size))
 
     def _sync(self, file: int, flags: int) -> int:
         methods, number = self._files[file]
-        tape = self.tape
-        if tape is None:
+        recording = self.active
+        if recording is None:
             return int(methods.xSync(file, flags))
-        hook, tape.at_sync = tape.at_sync, None
+        hook, recording.at_sync = recording.at_sync, None
         if hook is not None:
             hook()
-        with tape.lock:
-            failure = tape.fails("sync")
-            tape.operations.append(Sync(number, failure == "EIO on fsync"))
+        with recording.lock:
+            failure = recording.fails("sync")
+            recording.operations.append(Sync(number, failure == "EIO on fsync"))
             if failure:
                 return _SYNC
             return int(methods.xSync(file, flags))
 
     def _map(self, file: int, region: int, size: int, extend: int, out: int) -> int:
         methods, _ = self._files[file]
-        if self.tape is not None and self.tape.fails("shm"):
+        if self.active is not None and self.active.fails("shm"):
             return _SHM
         return int(methods.xShmMap(file, region, size, extend, out))
 
     def _open_directory(self, path: bytes, out: int) -> int:
         """SQLite opens the directory of this file in order to sync it."""
-        tape = self.tape
-        name = tape.name(os.path.dirname(os.fsdecode(path))) if tape else None
-        if tape is not None and name is not None:
-            with tape.lock:
-                if tape.fails("syncdir"):
+        recording = self.active
+        name = recording.name(os.path.dirname(os.fsdecode(path))) if recording else None
+        if recording is not None and name is not None:
+            with recording.lock:
+                if recording.fails("syncdir"):
                     return _CANTOPEN
-                tape.operations.append(SyncDirectory(name))
+                recording.operations.append(SyncDirectory(name))
         return int(self._real_directory(path, out))
 
     def is_in_use(self) -> bool:
         """Whether Python's `sqlite3` knows it: the library that was found may be another copy of SQLite."""
         self._sqlite.sqlite3_vfs_register(self._own, 0)
         try:
-            sqlite3.connect("file::memory:?vfs=tape", uri=True).close()
+            sqlite3.connect("file::memory:?vfs=recorded", uri=True).close()
         except sqlite3.OperationalError:
             return False
         finally:

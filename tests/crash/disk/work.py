@@ -1,4 +1,4 @@
-"""A life of the real log, with threads, another process's log, checkpoints, and what it was told at each step."""
+"""A run of the real log, with threads, another process's log and checkpoints, and its answer at each step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.crash.disk.tape import Tape
+from tests.crash.disk.recording import Recording
 from txpool.errors import LogError, LogUnknown
 from txpool.log import Heuristic, Refused, Resolution, SqliteLog
 from txpool.resources.base import BranchRecord
@@ -24,7 +24,7 @@ Fact = tuple[str, str]
 
 @dataclass
 class Call:
-    """A call that is to change facts; positions are numbers of operations on the tape."""
+    """A call that is to change facts; positions are numbers of operations on the recording."""
 
     name: str
     asked: int
@@ -46,7 +46,7 @@ class Call:
 class History:
     """What was asked of a log, and what it answered."""
 
-    tape: Tape
+    recording: Recording
     start: dict[Fact, set[bool]] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     #: What is wrong whatever the disk says.
@@ -54,7 +54,7 @@ class History:
 
     def call(self, name: str, wants: dict[Fact, bool], act: Callable[[], dict[Fact, bool] | None]) -> Call:
         """Do it; what it returns, if anything, is what it has changed in truth."""
-        call = Call(name, len(self.tape.operations), wants)
+        call = Call(name, len(self.recording.operations), wants)
         self.calls.append(call)
         try:
             changed = act()
@@ -62,14 +62,14 @@ class History:
             call.why = str(error)
         except (LogError, Refused) as error:
             call.refused, call.why = True, str(error)
-            call.returned = len(self.tape.operations)
+            call.returned = len(self.recording.operations)
         except Exception as error:
             call.why = repr(error)
             self.problems.append(f"{name}: an error that is none of ours: {error!r}")
         else:
             if changed is not None:
                 call.wants = changed
-            call.returned = len(self.tape.operations)
+            call.returned = len(self.recording.operations)
         return call
 
     def allowed(self, fact: Fact, position: int) -> set[bool]:
@@ -93,19 +93,19 @@ class History:
         return any(c.returned is None or c.returned > position for c in births)
 
 
-class Life:
+class LogRun:
     """Steps, each of which goes on whatever has become of those before."""
 
-    def __init__(self, tape: Tape) -> None:
-        self.tape = tape
-        self.history = History(tape)
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.history = History(recording)
         self.name = ""
         self.commits = 0
         self._number = 0
         self._registered: SqliteLog | None = None
         self._logs: list[SqliteLog] = []
 
-    def run(self, *, short: bool = False) -> None:
+    def execute(self, *, short: bool = False) -> None:
         """From its creation to its end, or to its first decision."""
         try:
             (self._begin if short else self._live)()
@@ -135,7 +135,7 @@ class Life:
         self.point(log)
         self.finish(log, lost)
         self.note(log, first)
-        self.look(log)
+        self.read(log)
         self.forget(log, first)
         self.decide(log)
         self.flush(log, first)
@@ -163,12 +163,12 @@ class Life:
         """Twice, as a person does after an error."""
 
         def opening() -> None:
-            self._logs.append(SqliteLog(self.tape.root / FOLDER, node=NODE, create=create))
+            self._logs.append(SqliteLog(self.recording.root / FOLDER, node=NODE, create=create))
 
         for _ in range(2):
             if self.history.call("create" if create else "open", {}, opening).outcome == "yes":
                 return self._logs[-1]
-        self.history.problems += [f"it does not open again: {self.history.calls[-1]}"] * self.tape.passes
+        self.history.problems += [f"it does not open again: {self.history.calls[-1]}"] * self.recording.passes
         return None
 
     def register(self, log: SqliteLog) -> bool:
@@ -228,7 +228,7 @@ class Life:
             inside.set()
 
         threads = [threading.Thread(target=decide, args=(self.gtrid(),)) for _ in range(count)]
-        self.tape.at_sync = hold
+        self.recording.at_sync = hold
         threads[0].start()
         inside.wait()
         coming.acquire()
@@ -239,7 +239,7 @@ class Life:
         going.set()
         for thread in threads:
             thread.join()
-        self.tape.at_sync = None
+        self.recording.at_sync = None
         unknown = [gtrid for gtrid, call in calls if call.outcome == "unknown"]
         if unknown:
             self._after_unknown(log, unknown)
@@ -264,7 +264,7 @@ class Life:
 
     def forget(self, log: SqliteLog, gtrid: str) -> None:
         """Lazy: whether it is durable is not known before a flush."""
-        self.history.calls.append(Call("forget", len(self.tape.operations), {("decided", gtrid): False}))
+        self.history.calls.append(Call("forget", len(self.recording.operations), {("decided", gtrid): False}))
         log.forget(gtrid)
 
     def flush(self, log: SqliteLog, *forgotten: str) -> None:
@@ -277,11 +277,11 @@ class Life:
         kinds = ("decided", "aborted", "finished", "pointed")
         self.history.call("purge", {(k, gtrid): False for k in kinds for gtrid in gtrids}, lambda: log.purge(gtrids))
 
-    def look(self, log: SqliteLog) -> None:
+    def read(self, log: SqliteLog) -> None:
         """The living log shows what it has answered."""
 
         def looking() -> None:
-            facts, position = facts_of(log), len(self.tape.operations)
+            facts, position = facts_of(log), len(self.recording.operations)
             self.history.problems.extend(differences(self.history, facts, position, "the living log"))
 
         self.history.call("look", {}, looking)
@@ -303,15 +303,15 @@ def branches_of(gtrid: str) -> list[BranchRecord]:
 def facts_of(log: SqliteLog) -> set[Fact]:
     """All that the log says; a decision whose branches are not those that were asked for has another name."""
     decided = log.decisions().items()
-    lives = log.incarnations()
+    registered = log.incarnations()
     return {
         *(("decided" if [*d.branches] == branches_of(gtrid) else "decided otherwise", gtrid) for gtrid, d in decided),
         *(("aborted", gtrid) for gtrid in log.aborted()),
         *(("finished", gtrid) for gtrid in log.finished()),
         *(("pointed", gtrid) for gtrid in log.pointers()),
         *(("noted", heuristic.gtrid) for heuristic in log.heuristics()),
-        *(("registered", name) for name in lives),
-        *(("fenced", name) for name in lives if log.is_fenced(name)),
+        *(("registered", name) for name in registered),
+        *(("fenced", name) for name in registered if log.is_fenced(name)),
     }
 
 

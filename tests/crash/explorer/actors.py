@@ -16,9 +16,9 @@ from recovery.scan.expiry import Entry, Expiry, Kind
 from recovery.scan.modules import DecidedModule, MarkedModule, OrphanModule
 from recovery.scan.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
 from recovery.scan.report import RepeatFilter, ScanRecorder
-from tests.crash.explorer.parts import ModelBranch, ModelDataSource, ModelLog, ModelMarked, ModelOtherDatasources
+from tests.crash.explorer.model import GTRID, LEDGER, RIGHT, Command, ExternalState, LogState, Reply
+from tests.crash.explorer.parts import ExploredBranch, ExploredMarked, ModelDataSource, ModelLog, ModelOtherDatasources
 from tests.crash.explorer.scenarios import Scenario
-from tests.crash.explorer.world import GTRID, LEDGER, RIGHT, Command, LogState, Reply, World
 from txpool.config.settings import RecoverySettings
 from txpool.spark.commit.attempts import earlier_attempt
 from txpool.spark.commit.listing import list_attempts
@@ -108,7 +108,7 @@ def task_xid(scenario: Scenario, name: str) -> Xid:
     return make_xid(GTRID, 0, name, task=TaskName(0, number, number + 1, 1))
 
 
-def first_world(scenario: Scenario) -> World:
+def first_world(scenario: Scenario) -> ExternalState:
     """The work is done, and commit begins."""
     late: tuple[Command, ...] = ()
     branches = [("open", "") for _ in scenario.opened]
@@ -116,8 +116,8 @@ def first_world(scenario: Scenario) -> World:
     if scenario.loser:
         branches.append(("open", ""))
         late = (("prepare", "zombie", task_xid(scenario, "zombie").bqual),)
-    log = LogState(sites=frozenset(scenario.noted))
-    return World(tuple(branches), "open" if scenario.marked else "", log=log, late=late)
+    log = LogState(locations=frozenset(scenario.noted))
+    return ExternalState(tuple(branches), "open" if scenario.marked else "", log=log, late=late)
 
 
 def forged_names(scenario: Scenario) -> list[tuple[str, str]]:
@@ -149,17 +149,17 @@ def coordinator_program(scenario: Scenario) -> Callable[[Any], None]:
     """commit(), what is reported of it, and the settling of what is in doubt."""
 
     def program(port: Any) -> None:
-        def known(name: str) -> ModelBranch:
+        def known(name: str) -> ExploredBranch:
             xid = _adopted(scenario, port, name) if scenario.retries else task_xid(scenario, name)
-            return ModelBranch(port, name, evidence=scenario.evidence, xid=xid)
+            return ExploredBranch(port, name, evidence=scenario.evidence, xid=xid)
 
         unit = CommitRequest(
             GTRID,
             branches=[
-                ModelBranch(port, name, evidence=scenario.evidence, asked=scenario.asked) for name in scenario.opened
+                ExploredBranch(port, name, evidence=scenario.evidence, asked=scenario.asked) for name in scenario.opened
             ],
             adopted=[known(name) for name in scenario.adopted],
-            marked=ModelMarked(port, asked=scenario.asked) if scenario.marked else None,
+            marked=ExploredMarked(port, asked=scenario.asked) if scenario.marked else None,
             late_branches=scenario.loser,
         )
         coordinator = Coordinator(unit, _log(scenario, port))

@@ -1,7 +1,7 @@
 """The search: breadth first over every interleaving of the processes and every fate of every command.
 
 A state is the world, where each process stands, what may still go wrong, and what was reported. In every state
-everything that lives may die at once: the finale judges what becomes of it.
+everything that lives may die at once: `final_check` says what becomes of it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tests.crash.explorer.actors import (
     operator_program,
     recovery_program,
 )
-from tests.crash.explorer.finale import Finale, kill, land
+from tests.crash.explorer.final_check import FinalCheck, kill, land
+from tests.crash.explorer.model import INCARNATION, LEDGER, Command, CommandLost, ExternalState, Reply, Transitions
 from tests.crash.explorer.scenarios import Scenario
-from tests.crash.explorer.world import INCARNATION, LEDGER, Command, Lost, Machine, Reply, World
 from txpool.log.base import IncarnationState
 from txpool.resources.base import Refused
 from txpool.tm.commit_request import Outcome
@@ -31,7 +31,7 @@ from txpool.tm.commit_request import Outcome
 #: Fates other than "ok" that a command may have, by its verb; what is not here is only ever executed and answered.
 _UNKNOWN = ("reply-lost", "lost", "late")
 _COORDINATORS = {
-    **dict.fromkeys(("prepare", "commit", "rollback", "alone", "mark", "seal", "both", "abort"), _UNKNOWN),
+    **dict.fromkeys(("prepare", "commit", "rollback", "alone", "mark", "decide", "both", "abort"), _UNKNOWN),
     **dict.fromkeys(("record", "insert", "finish", "point", "note_location"), _UNKNOWN),
     **dict.fromkeys(("is_fenced", "decisions", "ask"), ("lost",)),
     "delete": ("late",),
@@ -41,28 +41,28 @@ _RECOVERYS = {
     **dict.fromkeys(("list", "rows", "reach"), ("lost",)),
 }
 #: What nobody else's doing bears upon, and nobody sees: no other process need run in between.
-_UNSEEN = frozenset({"heuristics", "report"})
+_INTERNAL = frozenset({"heuristics", "report"})
 #: What meets a branch that is prepared.
-_TELLING = frozenset({"list", "prepare", "commit", "rollback"})
+_NAMES_A_BRANCH = frozenset({"list", "prepare", "commit", "rollback"})
 
 
-class Faults(NamedTuple):
+class FaultBudget(NamedTuple):
     """What may still go wrong."""
 
     fates: int
     crashes: int
     leases: int
     cuts: int
-    strays: int
+    wrong_urls: int
     forges: int
 
 
 class State(NamedTuple):
     """A node of the search. Positions are the coordinator's and the recoverers'."""
 
-    world: World
+    world: ExternalState
     positions: tuple[int, ...]
-    faults: Faults
+    faults: FaultBudget
     reported: Outcome | None
 
 
@@ -87,7 +87,7 @@ class Finding:
     def __str__(self) -> str:
         bound = "all" if self.complete else "the first"
         return (
-            f"{self.scenario.name}: {bound} {self.states} states, {self.steps} steps, {self.worlds} ends judged, "
+            f"{self.scenario.name}: {bound} {self.states} states, {self.steps} steps, {self.worlds} ends checked, "
             f"{self.runs} runs of the real code, {self.seconds:.1f} s"
         )
 
@@ -97,7 +97,7 @@ class Explorer:
 
     def __init__(self, scenario: Scenario, flaws: frozenset[str] = frozenset()) -> None:
         self.scenario = scenario
-        self.machine = Machine(
+        self.transitions = Transitions(
             scenario.names,
             frozenset(scenario.opened[: scenario.abstaining]),
             reading=scenario.reading,
@@ -105,7 +105,7 @@ class Explorer:
             flaws=flaws,
             superuser=scenario.superuser,
         )
-        self.finale = Finale(scenario, self.machine)
+        self.final_check = FinalCheck(scenario, self.transitions)
         recovery = Process(recovery_program(scenario), flaws)
         self.processes = [Process(coordinator_program(scenario), flaws), *[recovery] * scenario.recoverers]
         self.names = ["C", *[f"R{number + 1}" for number in range(scenario.recoverers)]]
@@ -113,7 +113,7 @@ class Explorer:
             self.processes.append(Process(operator_program(scenario), flaws))
             self.names.append("O")
         self._forged = forged_names(scenario)
-        faults = Faults(*(getattr(scenario, kind) for kind in Faults._fields))
+        faults = FaultBudget(*(getattr(scenario, kind) for kind in FaultBudget._fields))
         self.first = State(first_world(scenario), (0,) * len(self.processes), faults, None)
 
     def search(self, limit: int, wanted: str = "") -> Finding:
@@ -142,13 +142,13 @@ class Explorer:
         finding.states = len(states)
         finding.complete = len(states) < limit and not finding.problem
         finding.runs = sum(process.runs for process in set(self.processes))
-        finding.worlds = self.finale.worlds
+        finding.worlds = self.final_check.worlds
         finding.seconds = time.perf_counter() - begun
         return finding
 
     def problem(self, state: State) -> str:
         """What is wrong if everything that runs dies here."""
-        return self.finale.problem(state.world, state.positions[0], state.reported)
+        return self.final_check.problem(state.world, state.positions[0], state.reported)
 
     def steps(self, state: State) -> Iterator[Step]:
         """Everything that may happen next."""
@@ -165,14 +165,14 @@ class Explorer:
             or (name == "R2" and state.positions[who] == 0 and state.positions[who - 1] == 0)
         ):
             return  # one of two recoverers that are the same begins first
-        after, reply = self.machine.apply(state.world, command)
+        after, reply = self.transitions.apply(state.world, command)
         yield f"{name}.ok", self._advance(state, who, after, reply)
         if self.scenario.disk and reply[0] == "=":
             yield from self._disk_steps(state, who, command, after)
         if not state.faults.fates:
             return
         charged = state._replace(faults=state.faults._replace(fates=state.faults.fates - 1))
-        lost = KeyboardInterrupt if self.scenario.interrupts and who == 0 else Lost
+        lost = KeyboardInterrupt if self.scenario.interrupts and who == 0 else CommandLost
         silence: Reply = ("!", lost, "no reply")
         for fate in (_RECOVERYS if who else _COORDINATORS).get(command[0], ()):
             if fate == "lost":
@@ -184,11 +184,11 @@ class Explorer:
                 # What a process deletes lazily is no error to it.
                 told: Reply = ("=", None) if who == 0 and command[0] == "delete" else silence
                 yield f"{name}.late", self._advance(charged, who, late, told)
-        if self.scenario.noes and command[0] == "record":
+        if self.scenario.refusals and command[0] == "record":
             yield f"{name}.no", self._advance(charged, who, state.world, ("!", Refused, "the disk is full"))
-        if self.scenario.noes and command[0] in ("prepare", "alone") and reply[0] == "=" and command[1] != LEDGER:
-            refused, no = self.machine._refuse(state.world, command[1])
-            answer = reply if "false yes" in self.machine.flaws else no
+        if self.scenario.refusals and command[0] in ("prepare", "alone") and reply[0] == "=" and command[1] != LEDGER:
+            refused, no = self.transitions._refuse(state.world, command[1])
+            answer = reply if "false yes" in self.transitions.flaws else no
             yield f"{name}.no", self._advance(charged, who, refused, answer)
 
     def _forge_steps(self, state: State) -> Iterator[Step]:
@@ -199,25 +199,25 @@ class Explorer:
         """
         left = state.faults.forges - 1
         commands = (process.command(at) for process, at in zip(self.processes, state.positions, strict=True))
-        told = [command for command in (*filter(None, commands), *state.world.late) if command[0] in _TELLING]
+        told = [command for command in (*filter(None, commands), *state.world.late) if command[0] in _NAMES_A_BRANCH]
         over = (ENDED if state.positions[0] == ENDED else DEAD, *[DEAD] * (len(state.positions) - 1))
         for place, bqual in self._forged:
-            after = self.machine.forge(state.world, place, bqual)
+            after = self.transitions.forge(state.world, place, bqual)
             if after is None:
                 continue
             if any(where == place and (verb == "list" or rest[0] == bqual) for verb, where, *rest in told):
                 yield f"forge.{bqual}@{place}", state._replace(world=after, faults=state.faults._replace(forges=left))
-            yield f"last.{bqual}@{place}", State(after, over, Faults(0, 0, 0, 0, 0, left), state.reported)
+            yield f"last.{bqual}@{place}", State(after, over, FaultBudget(0, 0, 0, 0, 0, left), state.reported)
 
-    def _never(self, world: World, command: Command, who: int) -> World:
+    def _never(self, world: ExternalState, command: Command, who: int) -> ExternalState:
         """A command that never arrives, since its session is cut."""
-        if who == 0 and command[0] in ("ask", "prepare", "alone", "mark", "seal", "both"):
-            return self.machine.apply(world, ("leave", command[1]))[0]
+        if who == 0 and command[0] in ("ask", "prepare", "alone", "mark", "decide", "both"):
+            return self.transitions.apply(world, ("leave", command[1]))[0]
         return world
 
-    def _disk_steps(self, state: State, who: int, command: Command, after: World) -> Iterator[Step]:
+    def _disk_steps(self, state: State, who: int, command: Command, after: ExternalState) -> Iterator[Step]:
         """A process is killed between a write and its sync, or the sync fails."""
-        kind = {"record": "decision", "fence": "fence", "seal": "row"}.get(command[0])
+        kind = {"record": "decision", "fence": "fence", "decide": "row"}.get(command[0])
         if kind is None or kind in state.world.unsynced:
             return
         # What was there before becomes no more durable than it was.
@@ -226,23 +226,23 @@ class Explorer:
             yield f"{self.names[who]}.unsynced", _moved(state, who, written, DEAD)
         elif state.faults.crashes:
             spent = state._replace(faults=state.faults._replace(crashes=state.faults.crashes - 1))
-            yield "C.unsynced", _moved(spent, 0, kill(written, self.machine), DEAD)
+            yield "C.unsynced", _moved(spent, 0, kill(written, self.transitions), DEAD)
         if command[0] == "record" and state.faults.fates:
             charged = state._replace(faults=state.faults._replace(fates=state.faults.fates - 1))
             failed = state.world._replace(shadow=command[3])
-            yield "C.sync-fails", self._advance(charged, who, failed, ("!", Lost, "the sync failed"))
+            yield "C.sync-fails", self._advance(charged, who, failed, ("!", CommandLost, "the sync failed"))
 
-    def _advance(self, state: State, who: int, world: World, reply: Reply) -> State:
+    def _advance(self, state: State, who: int, world: ExternalState, reply: Reply) -> State:
         process = self.processes[who]
         position = process.advance(state.positions[who], reply)
         reported = state.reported
         command = process.command(position)
-        while command is not None and command[0] in _UNSEEN:
+        while command is not None and command[0] in _INTERNAL:
             if command[0] == "report":
                 reported = command[1]
                 position = process.advance(position, ("=", None))
             else:
-                world, answer = self.machine.apply(world, command)
+                world, answer = self.transitions.apply(world, command)
                 position = process.advance(position, answer)
             command = process.command(position)
         return _moved(state, who, world, position)._replace(reported=reported)
@@ -250,11 +250,11 @@ class Explorer:
     def _events(self, state: State) -> Iterator[Step]:
         world, faults = state.world, state.faults
         for number in range(len(world.late)):
-            yield f"land{number}", state._replace(world=land(self.machine, world, number))
+            yield f"land{number}", state._replace(world=land(self.transitions, world, number))
         dead = state.positions[0] == DEAD
         if faults.crashes and not dead:
             spent = state._replace(faults=faults._replace(crashes=faults.crashes - 1))
-            yield "crash", _moved(spent, 0, kill(world, self.machine), DEAD)
+            yield "crash", _moved(spent, 0, kill(world, self.transitions), DEAD)
         if faults.leases and not dead and world.life is IncarnationState.ALIVE:
             log = world.log._replace(lives=((INCARNATION, IncarnationState.DEAD),))
             taken = faults._replace(leases=faults.leases - 1)
@@ -262,28 +262,28 @@ class Explorer:
         if faults.cuts:
             cut = state._replace(faults=faults._replace(cuts=faults.cuts - 1))
             for name in (*self.scenario.opened, LEDGER) if self.scenario.marked else self.scenario.opened:
-                after = self.machine.apply(world, ("leave", name))[0]
+                after = self.transitions.apply(world, ("leave", name))[0]
                 if after != world:
                     yield f"cut.{name}", cut._replace(world=after)
-        if world.astray:
-            yield "found", state._replace(world=world._replace(astray=False))
-        elif faults.strays:
-            gone = state._replace(faults=faults._replace(strays=faults.strays - 1))
-            yield "astray", gone._replace(world=world._replace(astray=True))
+        if world.wrong_url:
+            yield "found", state._replace(world=world._replace(wrong_url=False))
+        elif faults.wrong_urls:
+            gone = state._replace(faults=faults._replace(wrong_urls=faults.wrong_urls - 1))
+            yield "wrong-url", gone._replace(world=world._replace(wrong_url=True))
         decided = any(recs is not None for _, recs in (*world.log.outcomes, *world.rows))
         if self.scenario.meddles and decided and not world.meddled:
-            for name in self.machine.names:
-                if self.machine.state(world, name) == "prepared":
-                    yield f"meddle.{name}", state._replace(world=self.machine.meddle(world, name))
+            for name in self.transitions.names:
+                if self.transitions.state(world, name) == "prepared":
+                    yield f"meddle.{name}", state._replace(world=self.transitions.meddle(world, name))
         if faults.forges:
             yield from self._forge_steps(state)
         if dead and self.scenario.holds:
-            for name in self.machine.names:
-                if self.machine.state(world, name) == "held":
-                    yield f"notice.{name}", state._replace(world=self.machine.notice(world, name))
+            for name in self.transitions.names:
+                if self.transitions.state(world, name) == "held":
+                    yield f"notice.{name}", state._replace(world=self.transitions.notice(world, name))
 
 
-def _moved(state: State, who: int, world: World, position: int) -> State:
+def _moved(state: State, who: int, world: ExternalState, position: int) -> State:
     positions = (*state.positions[:who], position, *state.positions[who + 1 :])
     return state._replace(world=world, positions=positions)
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from tests.crash.explorer.world import GTRID, INCARNATION, LEDGER, NODE, OURS, RIGHT, No, Rec, freeze, site_of, thaw
+from tests.crash.explorer.model import (
+    GTRID,
+    INCARNATION,
+    LEDGER,
+    NODE,
+    OURS,
+    RIGHT,
+    DatabaseError,
+    Rec,
+    freeze,
+    location_of,
+    thaw,
+)
 from txpool.log.base import Decision, Heuristic, IncarnationState, SideRecord
 from txpool.log.locations import LocationNote
 from txpool.resources.base import (
@@ -39,7 +51,7 @@ class Port(Protocol):
         """The answer; an exception where there is none, or an error."""
 
 
-class ModelReadOnlyCheck:
+class ExploredReadOnlyCheck:
     """The question to a part, and the end of one that has only read."""
 
     def __init__(self, port: Port, datasource: str) -> None:
@@ -71,7 +83,7 @@ class ModelReadOnlyCheck:
         self._port.call("leave", self.datasource)
 
 
-class ModelBranch:
+class ExploredBranch:
     """A branch over one session, with the states of PostgreSQL's."""
 
     idle = False
@@ -95,16 +107,16 @@ class ModelBranch:
 
     @property
     def location(self) -> PrepareLocation:
-        return site_of(self.datasource)
+        return location_of(self.datasource)
 
     def name(self, xid: Xid) -> None:
         self._xid = xid
 
     def ended_by_sql(self, command: str) -> None:
-        raise AssertionError("nobody disturbs a model")
+        raise AssertionError("a model hears of no SQL command")
 
-    def read_only_check(self, *, committing: bool) -> ModelReadOnlyCheck | None:
-        return ModelReadOnlyCheck(self._port, self.datasource) if self._asked else None
+    def read_only_check(self, *, committing: bool) -> ExploredReadOnlyCheck | None:
+        return ExploredReadOnlyCheck(self._port, self.datasource) if self._asked else None
 
     def rollback(self) -> BranchOutcome:
         self._port.call("leave", self.datasource)
@@ -119,7 +131,7 @@ class ModelBranch:
     def await_prepare(self) -> PrepareVote:
         if self._stage == "prepared":
             return PrepareVote.COMMIT
-        if isinstance(self._reply, No):
+        if isinstance(self._reply, DatabaseError):
             self._stage = "refused"
         vote = self._receive()
         self._stage, self._evidence = "prepared", self._known
@@ -158,7 +170,7 @@ class ModelBranch:
         return self._reply
 
 
-class ModelMarked:
+class ExploredMarked:
     """A marked branch: the row in its own local transaction, whose commit is the decision."""
 
     idle = False
@@ -170,13 +182,13 @@ class ModelMarked:
         self._recs: tuple[Rec, ...] = ()
 
     def ended_by_sql(self, command: str) -> None:
-        raise AssertionError("nobody disturbs a model")
+        raise AssertionError("a model hears of no SQL command")
 
     def commit_one_phase(self) -> BranchOutcome:
         return _alone(self._port, LEDGER)
 
-    def read_only_check(self, *, committing: bool) -> ModelReadOnlyCheck | None:
-        return ModelReadOnlyCheck(self._port, LEDGER) if self._asked else None
+    def read_only_check(self, *, committing: bool) -> ExploredReadOnlyCheck | None:
+        return ExploredReadOnlyCheck(self._port, LEDGER) if self._asked else None
 
     def identity(self) -> str:
         return RIGHT
@@ -191,7 +203,7 @@ class ModelMarked:
             self._port.call("both", LEDGER, gtrid, self._recs)
         else:
             recs = self._recs if "unsealed" in self._port.flaws else freeze(branches)
-            self._port.call("seal", LEDGER, gtrid, recs)
+            self._port.call("decide", LEDGER, gtrid, recs)
 
     def abort(self, gtrid: str) -> Resolution:
         kept = self._port.call("abort", LEDGER, gtrid, self.identity())
@@ -211,7 +223,7 @@ class ModelMarked:
 def _alone(port: Port, datasource: str) -> BranchOutcome:
     try:
         port.call("alone", datasource)
-    except No:
+    except DatabaseError:
         return BranchOutcome.ROLLED_BACK
     except Exception:
         return BranchOutcome.UNKNOWN
@@ -228,7 +240,7 @@ class ModelLog:
         """`noted` is where the node has prepared long ago: nobody notes that again, nor needs to look."""
         self._call = port.call
         self._flaws = port.flaws
-        self._noted = None if noted is None else [LocationNote(NODE, site_of(name)) for name in noted]
+        self._noted = None if noted is None else [LocationNote(NODE, location_of(name)) for name in noted]
 
     def nodes(self) -> frozenset[str]:
         return frozenset({NODE})
@@ -299,7 +311,7 @@ class ModelLog:
     def locations(self) -> list[LocationNote]:
         if self._noted is not None:
             return self._noted
-        return [LocationNote(NODE, site_of(name)) for name in sorted(self._call("locations", "log"))]
+        return [LocationNote(NODE, location_of(name)) for name in sorted(self._call("locations", "log"))]
 
     def retire_locations(self, notes: Iterable[LocationNote]) -> None:
         raise AssertionError("only a person retires one")

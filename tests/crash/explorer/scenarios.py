@@ -10,7 +10,7 @@ _NAMES = ("orders", "audit", "stock")
 
 @dataclass(frozen=True)
 class Scenario:
-    """One configuration. The numbers bound how often each kind of fault strikes in one execution."""
+    """One configuration. The numbers bound how often each kind of fault occurs in one execution."""
 
     name: str
     branches: int
@@ -45,12 +45,12 @@ class Scenario:
     cuts: int = 0
     #: The disk forgets what was not synced when the power is lost, and a sync may fail.
     disk: bool = False
-    #: What strikes the coordinator is a KeyboardInterrupt.
+    #: The fault that the coordinator meets is a KeyboardInterrupt.
     interrupts: bool = False
     #: A database may vote no, and the log may refuse.
-    noes: bool = False
+    refusals: bool = False
     #: How often the marked datasource's url may lead to a copy for a while, for whoever connects then.
-    strays: int = 0
+    wrong_urls: int = 0
     #: Incarnations expire as soon as they may.
     expires: bool = False
     #: A person may roll a decided branch back in its database.
@@ -128,7 +128,7 @@ SCENARIOS = (
     replace(ONE, name="marked alone", branches=0, marked=True),
     TWO,
     replace(TWO, name="two, interrupted", interrupts=True, leases=0),
-    replace(TWO, name="two, votes and cuts", noes=True, cuts=1, leases=0),
+    replace(TWO, name="two, votes and cuts", refusals=True, cuts=1, leases=0),
     replace(TWO, name="two, one read-only", abstaining=1),
     replace(TWO, name="two, no evidence", evidence=False),
     replace(TWO, name="two, held", evidence=False, holds=True, leases=0),
@@ -141,14 +141,14 @@ SCENARIOS = (
     replace(MARKED, name="one+marked, disk", disk=True, leases=0),
     replace(MARKED, name="one+marked, held", evidence=False, holds=True, leases=0),
     replace(MARKED, name="one+marked, two recoverers", recoverers=2, fates=0),
-    replace(MARKED, name="one+marked, astray", strays=1, leases=0),
+    replace(MARKED, name="one+marked, wrong url", wrong_urls=1, leases=0),
     replace(MARKED_TWO, fates=0),
     TASKS,
     replace(TASKS, name="one+task, a loser", loser=True, fates=0),
     replace(TASKS, name="two tasks", branches=0, tasks=2),
     POINTER,
     replace(POINTER, name="one+task+marked", branches=1, fates=0),
-    replace(POINTER, name="task+marked, astray", strays=1, leases=0),
+    replace(POINTER, name="task+marked, wrong url", wrong_urls=1, leases=0),
     replace(POINTER, name="task+marked, rolls back", rolls_back=True),
     *(
         replace(shape, name=f"{shape.name}, expiring", expires=True, recoverers=2, fates=0)
@@ -189,7 +189,7 @@ SCENARIOS = (
     replace(READER, name="one that reads, and a task", branches=1, tasks=1),
     replace(MARKED_READER, asked=True),
     replace(MARKED_READER, name="one, and marked that reads", branches=1, asked=True, recoverers=0),
-    replace(TWO, name="two, asked", asked=True, noes=True, cuts=1, leases=0),
+    replace(TWO, name="two, asked", asked=True, refusals=True, cuts=1, leases=0),
     # Two commands of unknown fate, which is where most of what can go wrong does.
     *(
         replace(shape, name=f"{shape.name}, two fates", fates=2, leases=leases)

@@ -17,7 +17,7 @@ _EVENTS = {
     "crash": "the coordinator is killed",
     "lease": "the coordinator's lease is lost, and it goes on",
     "cut": "the session to {0} is cut",
-    "astray": "the url of the marked datasource leads to a copy now",
+    "wrong-url": "the url of the marked datasource leads to a copy now",
     "found": "the url of the marked datasource is right again",
     "meddle": "a person rolls the branch in {0} back by hand",
     "forge": "somebody who owns nothing prepares {0}",
@@ -53,7 +53,7 @@ def tell(explorer: Explorer, choices: list[str]) -> tuple[list[str], str]:
             lines[-1] += f"; the caller is told: {following.reported.value}"
         state = following
     problem = explorer.problem(state)
-    lines += ["--  " + line for line in explorer.finale.tell(state.world, state.positions[0], state.reported)]
+    lines += ["--  " + line for line in explorer.final_check.tell(state.world, state.positions[0], state.reported)]
     return lines, problem
 
 
@@ -73,5 +73,5 @@ def _line(explorer: Explorer, state: State, choice: str) -> str:
     who = explorer.names.index(what)
     command = explorer.processes[who].command(state.positions[who])
     assert command is not None
-    came = _FATES.get(detail) or answer_of(explorer.machine.apply(state.world, command)[1])
+    came = _FATES.get(detail) or answer_of(explorer.transitions.apply(state.world, command)[1])
     return f"{_WHO.get(what, f'recoverer {what[1:]}'):13} {describe(command)}: {came}"

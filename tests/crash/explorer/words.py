@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.crash.explorer.world import Command, Reply
+from tests.crash.explorer.model import Command, Reply
 
 _SAID = {
     "ask": "ask {place} whether it has only read",
@@ -13,7 +13,7 @@ _SAID = {
     "alone": "COMMIT {place} (one phase)",
     "list": "list the prepared branches of {place}",
     "mark": "INSERT the row into {place}, naming {named}",
-    "seal": "COMMIT {place} with its row",
+    "decide": "COMMIT {place} with its row",
     "both": "INSERT the row, naming {named}, and COMMIT {place} in one message",
     "abort": "close the session, insert a tombstone into {place}",
     "tombstone": "insert a tombstone into {place}",

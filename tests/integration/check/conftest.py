@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.check_place import Place
+from tests.integration.check.place import Place
 from txpool.demo.server import EmbeddedPostgres
 
 if TYPE_CHECKING:

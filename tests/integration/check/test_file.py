@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.check_place import Place, checked
+from tests.integration.check.place import Place, checked
 from txpool.cli import ExitCode
 
 FILES = {

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from recovery.setup import initialise
-from tests.integration.check_place import Place, checked
+from tests.integration.check.place import Place, checked
 from txpool.cli import ExitCode, app
 from txpool.config.settings import RecoverySettings
 from txpool.demo.server import EmbeddedPostgres

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from recovery.setup import initialise
-from tests.integration.check_place import PASSWORD, Place, checked
+from tests.integration.check.place import PASSWORD, Place, checked
 from txpool.cli import ExitCode
 from txpool.config.settings import RecoverySettings
 from txpool.log import open_log

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 from recovery.setup import initialise
-from tests.integration.check_place import PASSWORD, Place, checked, pooler_before, standby_of
+from tests.integration.check.place import PASSWORD, Place, checked, pooler_before, standby_of
 from txpool.cli import ExitCode
 from txpool.config.settings import RecoverySettings
 from txpool.demo.server import EmbeddedPostgres

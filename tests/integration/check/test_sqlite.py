@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from recovery.setup import initialise
-from tests.integration.check_place import checked, execute
+from tests.integration.check.place import checked, execute
+from tests.support.repository import ROOT
 from txpool.cli import ExitCode
 from txpool.config.settings import RecoverySettings
 from txpool.findings import storage
@@ -22,8 +23,6 @@ from txpool.resources.postgresql.check import settings as server_settings
 
 if TYPE_CHECKING:
     from tests.conftest import Require
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

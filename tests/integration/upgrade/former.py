@@ -25,12 +25,12 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg import sql
 
+from tests.support.repository import ROOT
 from txpool.log import folder
 
 APP = "app"
 #: The name of a variable that has the passwords of the application's role and of the server's superuser.
 PASSWORD = "TXPOOL_TEST_UPGRADE_PASSWORD"
-_ROOT = Path(__file__).parents[3]
 _WRITTEN = Path(__file__).with_name("written")
 #: What each database holds once all is recovered: each transaction has written its number into every one of its own.
 COMMITTED = {"one": [1, 3, 7, 9], "two": [1, 3, 7, 9], "ledger": [7]}
@@ -185,7 +185,7 @@ class Former:
         return subprocess.Popen(
             [sys.executable, *(("-c", textwrap.dedent(source)) if source else ()), *arguments],
             cwd=self.folder,
-            env=os.environ | {"PYTHONPATH": root or str(_ROOT), "TXPOOL_FAILPOINTS": failpoints},
+            env=os.environ | {"PYTHONPATH": root or str(ROOT), "TXPOOL_FAILPOINTS": failpoints},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

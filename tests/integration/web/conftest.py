@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import Databases
-from tests.integration.recovery_site import Site
 from tests.integration.web.served import Served
+from tests.support.recovery_site import Site
 
 if TYPE_CHECKING:
     from txpool.demo.server import EmbeddedPostgres

@@ -16,10 +16,11 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 import txpool
-from tests.integration.recovery_site import ROOT, Site
+from tests.support.recovery_site import Site
+from tests.support.repository import ROOT
 from txpool import failpoints
 
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 
 # -- within an application ------------------------------------------------------------------------------------------
 
@@ -59,7 +60,7 @@ def session() -> int:
 
 
 def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
@@ -96,7 +97,7 @@ class Served:
 
     def ask(self, path: str, method: str = "POST", body: bytes | None = None) -> tuple[int, str]:
         """The status and the body of an answer."""
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=_PATIENCE)) as connection:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=_TIMEOUT)) as connection:
             connection.request(method, path, body)
             response = connection.getresponse()
             return response.status, response.read().decode()
@@ -129,7 +130,7 @@ class Served:
         self.go()
         self.process.terminate()
         try:
-            self.process.wait(_PATIENCE)
+            self.process.wait(_TIMEOUT)
         finally:
             self.process.kill()
             self.process.wait()

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.recovery_site import Site
 from tests.integration.web.served import Served, nothing_has_come, until
+from tests.support.recovery_site import Site
 
 WORKERS = {
     "sync": ["--workers=1"],

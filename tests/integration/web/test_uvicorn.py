@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.integration.recovery_site import PASSWORD, Site
 from tests.integration.web.served import Served, nothing_has_come, until
+from tests.support.recovery_site import PASSWORD, Site
 
 COMMAND = ["uvicorn", "--host=127.0.0.1", "--port=0", "tests.integration.web.fastapi_app:app"]
 

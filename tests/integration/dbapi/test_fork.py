@@ -1,0 +1,107 @@
+"""After a fork: a handle of the parent's is of no use in the child, and whatever the child does sends nothing."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.dbapi.table import rows
+from tests.support.forking import in_child
+from txpool.datasource import DataSource
+from txpool.errors import InterfaceError
+from txpool.tm.scope import transaction
+
+if TYPE_CHECKING:
+    from tests.conftest import Databases
+
+USES: dict[str, Callable[[Any, Any], object]] = {
+    "execute": lambda connection, cursor: cursor.execute("insert into t values (2, 'child')"),
+    "executemany": lambda connection, cursor: cursor.executemany("insert into t values (2, 'child')", [()]),
+    "a cursor": lambda connection, cursor: connection.cursor(),
+    "fetch": lambda connection, cursor: cursor.fetchone(),
+    "commit": lambda connection, cursor: connection.commit(),
+    "rollback": lambda connection, cursor: connection.rollback(),
+    "interrupt": lambda connection, cursor: getattr(connection, "cancel", None) or connection.interrupt(),
+    "in a transaction": lambda connection, cursor: _within(connection),
+}
+
+
+def _within(connection: Any) -> None:
+    with transaction():
+        connection.execute("insert into t values (2, 'child')")
+
+
+@pytest.mark.parametrize("driver", ["postgres_source", "sqlite_source"])
+def test_a_plain_handle_in_the_child(request: pytest.FixtureRequest, driver: str) -> None:
+    datasource: DataSource = request.getfixturevalue(driver)
+    held = [datasource.connect()]
+    cursors = [held[0].cursor(), held[0].cursor()]
+    cursors[0].execute("insert into t values (1, 'parent')")
+    cursors[1].execute("select id from t")
+
+    def child() -> None:
+        for use in USES.values():
+            with pytest.raises(InterfaceError, match="is the parent process's"):
+                use(held[0], cursors[1])
+        cursors[1].close()
+        held[0].close()
+        held.clear()
+        cursors.clear()
+        gc.collect()
+        if driver == "postgres_source":  # SQLite's one writer is the parent
+            with datasource.connect() as own:
+                own.execute("insert into t values (3, 'child')")
+
+    in_child(child)
+    assert cursors[1].fetchone() == (1,)
+    held[0].rollback()
+    held[0].close()
+    assert rows(datasource) == ([(3, "child")] if driver == "postgres_source" else [])
+
+
+def test_a_block_and_a_server_cursor_are_left_in_the_child(postgres_source: DataSource) -> None:
+    connection: Any = postgres_source.connect()
+    cursor = connection.cursor(name="far")
+    block = connection.transaction()
+    block.__enter__()
+    cursor.execute("select generate_series(1, 3)")
+    connection.execute("insert into t values (1, 'parent')")
+
+    def child() -> None:
+        cursor.close()
+        with pytest.raises(InterfaceError):
+            block.__exit__(None, None, None)
+        with pytest.raises(ZeroDivisionError), connection:
+            raise ZeroDivisionError
+        assert connection.closed
+
+    in_child(child)
+    assert cursor.fetchall() == [(1,), (2,), (3,)]
+    cursor.close()
+    block.__exit__(None, None, None)
+    connection.commit()
+    connection.close()
+    assert rows(postgres_source) == [(1, "parent")]
+
+
+def test_an_enlisted_handle_in_the_child(postgres_source: DataSource, databases: Databases) -> None:
+    with transaction():
+        connection: Any = postgres_source.connect()
+        connection.execute("insert into t values (1, 'parent')")
+
+        def child() -> None:
+            for use in (lambda: connection.execute("insert into t values (2, 'child')"), connection.commit):
+                with pytest.raises(InterfaceError, match="is the parent process's"):
+                    use()
+            connection.close()
+
+        # Another thread may work in it, and its child's main thread has another name than the one that began.
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(in_child, child).result(30)
+        in_child(child)
+        connection.execute("insert into t values (3, 'parent')")
+    assert databases.rows("one", "select id from t order by id") == [(1,), (3,)]

@@ -1,0 +1,85 @@
+"""A handle, a cursor or a block that outlives another, is dropped, or is lost."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from tests.integration.dbapi.table import rows
+from txpool.datasource import DataSource
+from txpool.errors import InterfaceError
+from txpool.tm.scope import transaction
+
+if TYPE_CHECKING:
+    from tests.conftest import Databases
+
+
+def test_the_connection_of_a_cursor_is_the_handle(postgres_source: DataSource) -> None:
+    with postgres_source.connect() as connection:
+        assert connection.cursor().connection is connection
+        assert connection.execute("select 1").connection is connection
+        assert connection.connection is connection
+
+
+def test_a_block_that_outlives_its_connection_disturbs_nobody(postgres_source: DataSource) -> None:
+    postgres_source.pool.resize(0, 1)
+    connection = postgres_source.connect()
+    block = connection.transaction()
+    block.__enter__()
+    connection.execute("insert into t values (1, 'lost')")
+    pid = connection.info.backend_pid
+    connection.close()
+    with postgres_source.connect() as other:
+        assert other.info.backend_pid == pid
+        other.execute("insert into t values (2, 'kept')")
+        with pytest.raises(InterfaceError, match="outlived"):
+            block.__exit__(None, None, None)
+        with other.transaction():
+            other.execute("insert into t values (3, 'kept')")
+    assert rows(postgres_source) == [(2, "kept"), (3, "kept")]
+
+
+def test_a_result_outlives_the_last_name_of_its_connection(postgres_source: DataSource) -> None:
+    cursor = postgres_source.connect().execute("select generate_series(1, 3)")
+    gc.collect()
+    assert cursor.fetchall() == [(1,), (2,), (3,)]
+    cursor.connection.close()
+
+
+def test_a_dropped_connection_warns_and_its_place_is_free_again(postgres_source: DataSource) -> None:
+    postgres_source.pool.resize(0, 1)
+    with pytest.warns(ResourceWarning, match="connection to one, plain> was not closed"):
+        postgres_source.connect().execute("select 1").fetchone()
+        gc.collect()
+    with postgres_source.connect(timeout=20) as connection:
+        assert connection.execute("select 1").fetchone() == (1,)
+
+
+def test_a_block_around_the_end_of_its_transaction(postgres_source: DataSource) -> None:
+    postgres_source.pool.resize(0, 1)
+    with transaction() as tx:
+        block = postgres_source.connect().transaction()
+        block.__enter__().connection.execute("insert into t values (1, 'kept')")
+    assert tx.ended
+    with pytest.raises(InterfaceError, match="outlived"):
+        block.__exit__(None, None, None)
+    with postgres_source.connect() as connection, connection.transaction():
+        connection.execute("insert into t values (2, 'kept')")
+    assert rows(postgres_source) == [(1, "kept"), (2, "kept")]
+
+
+def test_a_lost_connection_is_closed_and_replaced(postgres_source: DataSource, databases: Databases) -> None:
+    connection = postgres_source.connect()
+    pid = connection.info.backend_pid
+    databases.rows("two", "select pg_terminate_backend(%s, 5000)", (pid,))
+    with pytest.raises(psycopg.OperationalError) as caught:
+        connection.execute("select 1")
+    assert isinstance(caught.value, connection.OperationalError)
+    assert connection.closed
+    assert connection.broken
+    connection.close()
+    with postgres_source.connect() as connection:
+        assert connection.info.backend_pid != pid

@@ -1,0 +1,76 @@
+"""sqlite3's own ways, and a script that no transaction may have."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.dbapi.table import rows
+from txpool.datasource import DataSource
+from txpool.errors import InterfaceError, ProgrammingError
+from txpool.tm.scope import transaction
+
+
+def test_with_ends_a_plain_connection_as_sqlite3_does(sqlite_source: DataSource) -> None:
+    connection = sqlite_source.connect()
+    with connection:
+        connection.execute("insert into t values (1, 'kept')")
+    with pytest.raises(ZeroDivisionError), connection:
+        connection.execute("insert into t values (2, 'lost')")
+        raise ZeroDivisionError
+    connection.executemany("insert into t values (?, ?)", [(3, "kept"), (4, "kept")])
+    connection.commit()
+    assert connection.cursor().execute("insert into t values (9, 'lost')").lastrowid == 9
+    connection.close()
+    assert rows(sqlite_source) == [(1, "kept"), (3, "kept"), (4, "kept")]
+
+
+def test_sqlite3s_own_attributes_and_methods(sqlite_source: DataSource) -> None:
+    sqlite_source.pool.resize(0, 1)
+    connection: Any = sqlite_source.connect()
+    connection.executescript("insert into t values (1, 'a'); insert into t values (2, 'b')")
+    assert [line for line in connection.iterdump() if "INSERT" in line and "'a'" in line]
+    connection.row_factory = sqlite3.Row
+    connection.text_factory = bytes
+    connection.isolation_level = None
+    connection.create_function("twice", 1, lambda x: x * 2)
+    assert connection.execute("select twice(id) as d, v from t").fetchone()["d"] == 2
+    assert connection.execute("select v from t").fetchone()[0] == b"a"
+    assert connection.total_changes == 2
+    assert not connection.in_transaction
+    connection.close()
+    connection = sqlite_source.connect()
+    assert connection.execute("select v from t").fetchone() == ("a",)
+    assert connection.isolation_level is not None
+    connection.close()
+
+
+def test_a_result_that_is_not_read_to_its_end_holds_nothing_open(sqlite_source: DataSource, tmp_path: Path) -> None:
+    connection = sqlite_source.connect()
+    connection.executemany("insert into t values (?, 'x')", [(n,) for n in range(500)])
+    connection.commit()
+    unread = connection.execute("select * from t")
+    unread.fetchone()
+    connection.close()
+    with transaction():
+        unread_too = sqlite_source.connect().execute("select * from t")
+        unread_too.fetchone()
+    raw = sqlite3.connect(tmp_path / "one.db", isolation_level=None, timeout=0)
+    raw.execute("drop table t")  # needs every reader gone
+    raw.close()
+    for cursor in (unread, unread_too):
+        with pytest.raises(InterfaceError):
+            cursor.fetchone()
+
+
+def test_a_script_inside_a_transaction_is_refused(sqlite_source: DataSource) -> None:
+    with transaction():
+        connection = sqlite_source.connect()
+        connection.execute("insert into t values (1, 'kept')")
+        for script in (connection.executescript, connection.cursor().executescript):
+            with pytest.raises(ProgrammingError, match="one by one"):
+                script("insert into t values (2, 'x')")
+    assert rows(sqlite_source) == [(1, "kept")]

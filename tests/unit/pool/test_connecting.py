@@ -1,0 +1,146 @@
+"""Connecting, failing to, and what has died since: the reason is told, and the place is free again."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.models.pool import PoolDatabase, pool_of, until, use, waiting
+
+
+def test_concurrent_filling(database: PoolDatabase) -> None:
+    """Connects do not wait for one another: no lock is held over them."""
+    database.gate.clear()
+    with pool_of(database, max_size=5) as pool, ThreadPoolExecutor(5) as threads:
+        results = [threads.submit(pool.take) for _ in range(5)]
+        for _ in range(5):
+            assert database.connecting.acquire(timeout=20)
+        database.gate.set()
+        for result in results:
+            pool.give_back(result.result(20))
+        assert len(database.live) == 5
+
+
+def test_giving_back_while_another_connects(database: PoolDatabase) -> None:
+    with pool_of(database, max_size=2) as pool, ThreadPoolExecutor(1) as threads:
+        pooled = pool.take()
+        database.gate.clear()
+        slow = threads.submit(pool.take)
+        until(lambda: database.connects == 2)
+        pool.give_back(pooled)
+        assert pool.take(timeout=0) is pooled
+        pool.give_back(pooled)
+        database.gate.set()
+        pool.give_back(slow.result(20))
+
+
+def test_interrupt_while_connecting(database: PoolDatabase) -> None:
+    """The place of a connect that was interrupted is free again."""
+    with pool_of(database, max_size=1) as pool:
+        database.down, database.fault = "^C", KeyboardInterrupt
+        with pytest.raises(KeyboardInterrupt):
+            pool.take()
+        database.down = None
+        pool.give_back(pool.take(timeout=0))
+
+
+def test_connect_error_is_the_drivers(database: PoolDatabase) -> None:
+    """A wrong password says so, and at once."""
+    database.down = "wrong password"
+    with pool_of(database, max_wait=3600) as pool:
+        for _ in range(30):
+            with pytest.raises(sqlite3.OperationalError, match="wrong password"):
+                pool.take()
+        assert pool.statistics().connect_failures == 30
+        assert pool.statistics().size == 0
+
+
+def test_connect_error_reaches_everybody_who_waits(database: PoolDatabase) -> None:
+    """The place of a connect that failed goes to the next, who learns the reason as well."""
+    database.gate.clear()
+    with pool_of(database, max_size=1, max_wait=3600) as pool, ThreadPoolExecutor(5) as threads:
+        results = [threads.submit(pool.take) for _ in range(5)]
+        until(lambda: waiting(pool) == 4)
+        database.down = "no such role"
+        database.gate.set()
+        assert [str(result.exception(20)) for result in results] == ["no such role"] * 5
+
+
+def test_reconnect(database: PoolDatabase) -> None:
+    """A connection that died while idle is replaced before anybody sees it."""
+    with pool_of(database, max_size=1, check_bypass=0) as pool:
+        pooled = pool.take()
+        pool.give_back(pooled)
+        database.kill(pooled)
+        again = pool.take()
+        assert again.raw.execute("select 1").fetchone() == (1,)
+        pool.give_back(again)
+        assert pool.statistics().check_failures == 1
+        assert pool.statistics().destroyed == 1
+        assert database.most_live == 1
+
+
+def test_reconnect_failure(database: PoolDatabase) -> None:
+    """While the database is away everybody hears it; when it is back all is as before."""
+    with pool_of(database, max_size=2, check_bypass=0) as pool:
+        pair = [pool.take(), pool.take()]
+        for pooled in pair:
+            pool.give_back(pooled)
+        database.kill(*pair)
+        database.down = "the database is away"
+        for _ in range(5):
+            with pytest.raises(sqlite3.OperationalError, match="away"):
+                pool.take()
+        database.down = None
+        use(pool)
+        assert pool.failure is None
+
+
+def test_check_bypass(database: PoolDatabase) -> None:
+    """One that was used a moment ago is not asked whether it is alive."""
+    with pool_of(database, check_bypass=3600) as pool:
+        use(pool)
+        use(pool)
+        assert database.pings == 0
+    with pool_of(database, check_bypass=0) as pool:
+        use(pool)
+        use(pool)
+        assert database.pings == 1
+
+
+def test_check_backoff(database: PoolDatabase, caplog: pytest.LogCaptureFixture) -> None:
+    """The background tries again, less and less often, and says so."""
+    database.down = "starting up"
+    with pool_of(database, min_size=2) as pool:
+        until(lambda: database.connects >= 3)
+        assert pool.statistics().size <= 1
+        database.down = None
+        pool.wait_ready(20)
+        assert pool.statistics().idle == 2
+    delays = [record.args[3] for record in caplog.records if "next attempt" in record.getMessage()]  # type: ignore[index]
+    assert delays[:3] == [0.1, 0.2, 0.4]
+
+
+def test_reconnect_of_a_user_ends_the_backoff(database: PoolDatabase) -> None:
+    database.down = "starting up"
+    with pool_of(database, min_size=2) as pool:
+        until(lambda: pool.statistics().connect_failures)
+        pool._maintenance._backoff, pool._maintenance._retry_at = 3600.0, time.monotonic() + 3600
+        database.down = None
+        use(pool)
+        pool.wait_ready(20)
+
+
+def test_failed_background_connect_leaves_room(database: PoolDatabase) -> None:
+    """While the background connects in the only place, a user waits for it, and then sees the reason himself."""
+    database.gate.clear()
+    database.down = "wrong password"
+    with pool_of(database, min_size=1, max_size=1, max_wait=3600) as pool, ThreadPoolExecutor(1) as threads:
+        assert database.connecting.acquire(timeout=20)
+        user = threads.submit(pool.take)
+        until(lambda: waiting(pool))
+        database.gate.set()
+        assert str(user.exception(20)) == "wrong password"

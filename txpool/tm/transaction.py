@@ -173,6 +173,11 @@ class Transaction:
         """Whether the datasource of that name takes part in it."""
         return name in self._slots
 
+    def enlistment(self, name: str) -> Enlistment | None:
+        """The enlistment of the datasource of that name; None where it has none, or has not opened it yet."""
+        slot = self._slots.get(name)
+        return None if slot is None else slot.enlistment
+
     def require_active(self) -> None:
         """Raise what somebody who wants to work in this transaction must hear."""
         if self.status is Status.ACTIVE:

@@ -10,9 +10,9 @@ from itertools import pairwise
 from typing import Any
 
 from txpool.config.properties import nearest
-from txpool.spark.identifiers import quoted
 from txpool.spark.source.options import option_error
 from txpool.spark.types.decoding import ReadColumn
+from txpool.spark.types.identifiers import quoted
 
 
 def _number(text: str) -> Decimal:

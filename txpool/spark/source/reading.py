@@ -24,10 +24,10 @@ from txpool.config.properties import nearest
 from txpool.datasource import DataSource, find
 from txpool.errors import ConfigurationError, NotSupportedError
 from txpool.spark.commit.task_datasources import TaskDatasources
-from txpool.spark.identifiers import quoted
 from txpool.spark.source.options import canonical_options, option_error
 from txpool.spark.source.ranges import Ranges
 from txpool.spark.types.decoding import FORMAT, SETTINGS, ReadColumn, decode
+from txpool.spark.types.identifiers import quoted
 
 #: The options of reading, named like those of Spark's JDBC source.
 OPTIONS = ("datasource", "dbtable", "query", "partitionColumn", "lowerBound", "upperBound", "numPartitions")

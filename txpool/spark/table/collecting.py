@@ -17,12 +17,12 @@ from pyspark.sql import DataFrame
 
 from txpool.spark.commit.status import TaggedJob
 from txpool.spark.commit.worker import prepare_worker
-from txpool.spark.identifiers import quoted_list
 from txpool.spark.table.merge import StagingMerge
 from txpool.spark.table.report import Progress, WriteReport, reporting
 from txpool.spark.table.sqlite import converted
 from txpool.spark.table.target import create_statement
 from txpool.spark.types.encoding import ColumnEncoding
+from txpool.spark.types.identifiers import quoted_list
 from txpool.tm.transaction import Transaction
 
 COLLECTED = "collected"

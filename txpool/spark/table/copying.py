@@ -23,9 +23,9 @@ from txpool.spark.commit.attempts import PartitionResult
 from txpool.spark.commit.task_datasources import TaskDatasources
 from txpool.spark.commit.tracing import TaskTrace, ambient_trace, traced
 from txpool.spark.commit.worker import prepare_worker
-from txpool.spark.identifiers import quoted, quoted_list
 from txpool.spark.types.columns import Layout
 from txpool.spark.types.encoding import HEADER, TRAILER, ColumnEncoding, encode
+from txpool.spark.types.identifiers import quoted, quoted_list
 
 #: The local property of the job that has the strategy of its tasks.
 STRATEGY = "txpool.write.place"

@@ -15,10 +15,10 @@ from txpool.errors import DataError, NotSupportedError, OperationalError
 from txpool.resources.postgresql.staging import Staging, StagingTable
 from txpool.resources.postgresql.trust import require_relations
 from txpool.spark.commit.attempts import PartitionResult
-from txpool.spark.identifiers import quoted, quoted_list
 from txpool.spark.table.copying import ATTEMPT
 from txpool.spark.table.target import Target, create_statement
 from txpool.spark.types.columns import Layout
+from txpool.spark.types.identifiers import quoted, quoted_list
 from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")

@@ -14,8 +14,8 @@ from txpool.errors import ProgrammingError
 from txpool.resources.postgresql.staging import SCHEMA
 from txpool.resources.postgresql.trust import schema_faults
 from txpool.spark.commit.session import SparkWriteWarning
-from txpool.spark.identifiers import quoted_list
 from txpool.spark.table.target import Target
+from txpool.spark.types.identifiers import quoted_list
 
 _USER: LiteralString = "select quote_ident(current_user), current_setting('transaction_read_only') = 'on'"
 # The missing privileges: on a column, or on the table where the name is NULL.

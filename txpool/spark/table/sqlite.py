@@ -20,10 +20,10 @@ from pyspark.sql.types import DataType, StructField
 
 from txpool.datasource import DataSource
 from txpool.errors import DataError, NotSupportedError, ProgrammingError
-from txpool.spark.identifiers import quoted
 from txpool.spark.table.target import Target
 from txpool.spark.types.columns import NESTED, TEXT, WHOLE, Column, Layout, mismatch, pair, selected, type_mismatch
 from txpool.spark.types.encoding import ColumnEncoding
+from txpool.spark.types.identifiers import quoted
 
 _NAME = re.compile(r'(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)')
 #: Values of `hidden` in `pragma table_xinfo` for generated columns.

@@ -13,8 +13,8 @@ import psycopg
 from txpool.datasource import DataSource
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.resources.base import Role
-from txpool.spark.identifiers import quoted, quoted_list
 from txpool.spark.types.columns import Column
+from txpool.spark.types.identifiers import quoted, quoted_list
 
 _TABLE: LiteralString = """
     select c.oid, format('%%I.%%I', n.nspname, c.relname), c.relkind::text, has_any_column_privilege(c.oid, 'insert'),

@@ -1,1 +1,1 @@
-"""Matching of columns, and conversion of values between Arrow and PostgreSQL."""
+"""Matching of columns, conversion of values between Arrow and PostgreSQL, and quoted names."""

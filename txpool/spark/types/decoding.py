@@ -21,8 +21,8 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType
 
 from txpool.errors import DataError
-from txpool.spark.identifiers import quoted
 from txpool.spark.types.buffers import concatenated, offsets_of
+from txpool.spark.types.identifiers import quoted
 
 #: COPY's options for what `decode` reads.
 FORMAT = r"(format csv, null E'\\N', encoding 'UTF8')"

@@ -53,7 +53,7 @@ class IdempotentWork:
     #: The number of a stream's batch, whose record replaces that of the batch before.
     batch: int | None = None
 
-    def claim(self, transaction: Transaction) -> EarlierRun | None:
+    def claim_within(self, transaction: Transaction) -> EarlierRun | None:
         """Claim the id within the transaction, which is ambient. Returns the earlier run that has committed, or None.
 
         The earlier run may be this very transaction. One in doubt is first resolved by recovery, where that can.
@@ -193,10 +193,10 @@ class IdempotentTransaction:
         return cls(checked_id(transaction_id), find(record_in), name)
 
     def claim(self, transaction: Transaction) -> None:
-        """Claim the id within the transaction, which is ambient. Errors: AlreadyDone; as IdempotentWork.claim."""
+        """Claim the id within the transaction, which is ambient. Errors: AlreadyDone; as IdempotentWork.claim_within."""
         mode, plan = (BLOCK, UNKNOWN_FUNCTION) if self.function is None else (FUNCTION, self.function)
         work = IdempotentWork(self.source, self.transaction_id, WHOLE, transaction.gtrid, mode, plan)
-        earlier = work.claim(transaction)
+        earlier = work.claim_within(transaction)
         if earlier is not None:
             raise work.already_done(earlier)
 

@@ -17,7 +17,7 @@ MUTATIONS = (
         test=(
             "tests/unit/spark/test_attempts.py::test_where_nobody_adopts_all_that_spark_gave_up_is_struck_and_nothing_else"
         ),
-        real=(Edit("txpool.spark.commit.attempts:Candidates.strike", "not self._adoptable or", ""),),
+        real=(Edit("txpool.spark.commit.attempts:Candidates.reject", "not self._adoptable or", ""),),
     ),
     Mutation(
         "26 runs on",
@@ -25,7 +25,7 @@ MUTATIONS = (
         test=(
             "tests/unit/spark/test_attempts.py::test_where_nobody_adopts_all_that_spark_gave_up_is_struck_and_nothing_else"
         ),
-        real=(Edit("txpool.spark.commit.attempts:Candidates.strike", "attempt.number in ended and", ""),),
+        real=(Edit("txpool.spark.commit.attempts:Candidates.reject", "attempt.number in ended and", ""),),
     ),
     Mutation(
         "bypass late",

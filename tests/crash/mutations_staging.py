@@ -14,7 +14,7 @@ MUTATIONS = (
         real=(
             Edit(
                 "txpool.spark.table.merge:StagingMerge._require_rows",
-                "if there.get(attempt, 0) != reported:",
+                "if staged.get(attempt, 0) != reported:",
                 "if False:",
             ),
         ),

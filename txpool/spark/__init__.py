@@ -1,4 +1,4 @@
-"""Spark's part: tasks write through the driver's transaction, and all of it has one outcome."""
+"""The public functions for Spark: the tasks of a job take part in the driver's transaction and share its outcome."""
 
 from __future__ import annotations
 

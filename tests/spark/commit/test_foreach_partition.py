@@ -308,7 +308,10 @@ def test_no_password_travels(spark: SparkSession, databases: Databases, folder: 
     assert b"inline.properties" in sent
     assert databases.server.password.encode() not in sent
 
-    with pytest.raises(Exception, match=r"The driver's datasource code is not here: .* cannot travel"), transaction():
+    with (
+        pytest.raises(Exception, match=r"The driver's datasource code is not available in this task: .* cannot travel"),
+        transaction(),
+    ):
         foreach_partition(spark.range(4), writer("code"))
     with pytest.raises(ConfigurationError, match="cannot travel"), transaction():
         foreach_partition(spark.range(4), writer("code"), datasources=["code"])

@@ -74,14 +74,14 @@ def test_what_cannot_come_back_is_an_error_and_nothing_stays(spark: SparkSession
 
     wrong: list[tuple[Callable[[Iterator[Any]], Any], str]] = [
         (lambda rows: [*insert(rows), threading.Lock()], "cannot pickle"),
-        (lambda rows: len(list(insert(rows))), "map_partitions.. returns what its function yields, .* returned int"),
+        (lambda rows: len(list(insert(rows))), "map_partitions.. collects what its function yields, .* returned int"),
         (lambda rows: [*insert(rows), Sent()], "invalid literal for int"),
     ]
     for function, message in wrong:
         with pytest.raises(TransactionRolledBack, match="Spark write 0 failed"), transaction():
             with pytest.raises(Exception, match=message) as caught:
                 map_partitions(rdd, function)
-            assert caught.value.__notes__[-1].endswith("can only roll back, and nothing of it stays.")
+            assert caught.value.__notes__[-1].endswith("can only roll back, and nothing of the write stays.")
     assert databases.rows("one", "select * from landed") == []
     assert databases.prepared() == []
     with pytest.raises(ProgrammingError, match=r"map_partitions\(\) is a part of a transaction, and there is none"):

@@ -149,7 +149,7 @@ def test_what_the_driver_has_written_before(spark: SparkSession, databases: Data
         foreach_partition(spark.sparkContext.parallelize([1], 1), update)
 
     for work, partition in ((same_key, 1), (same_row, 0)):
-        message = rf"write 0 partition {partition} waits in one \(public.landed\) for what the driver has .*not by both"
+        message = rf"write 0 partition {partition} waits in one \(public.landed\) for what the driver has .*not in both"
         error = refused(databases, work, message)
         assert "can only roll back" in "".join(error.__notes__)
 

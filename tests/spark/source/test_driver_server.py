@@ -1,4 +1,4 @@
-"""The driver's server: what other processes of its user may ask the driver's own."""
+"""The driver's server: what Spark's processes ask the driver's own process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from txpool.errors import OperationalError, TransactionInDoubt
-from txpool.spark.source.driver_server import DriverServer, ask
+from txpool.spark.source.driver_server import DriverServer, ask_driver
 
 
 def answer(request: Any) -> Any:
@@ -26,14 +26,14 @@ def answer(request: Any) -> Any:
 
 def test_answers_and_errors_come_back() -> None:
     server = DriverServer(answer)
-    assert ask(server.address, ["all", 1]) == (["all", 1], os.getpid())
+    assert ask_driver(server.address, ["all", 1]) == (["all", 1], os.getpid())
     errors: list[Exception] = [
         psycopg.errors.UniqueViolation("twice"),
         TransactionInDoubt("nobody knows", gtrid="txp1:a:b:c", datasource="one"),
     ]
     for error in errors:
         with pytest.raises(type(error), match=str(error)) as caught:
-            ask(server.address, error)
+            ask_driver(server.address, error)
         assert caught.value.__notes__ == ["and what is to be done"]
 
 
@@ -45,14 +45,14 @@ def test_what_cannot_travel_comes_as_text() -> None:
         raise Local("only here")
 
     with pytest.raises(OperationalError, match="Local: only here"):
-        ask(DriverServer(fail).address, None)
+        ask_driver(DriverServer(fail).address, None)
 
 
 def test_many_ask_at_once() -> None:
     meeting = threading.Barrier(8)
     server = DriverServer(lambda request: (meeting.wait(30), request)[1])
     replies: list[int] = []
-    threads = [threading.Thread(target=lambda n=n: replies.append(ask(server.address, n))) for n in range(8)]
+    threads = [threading.Thread(target=lambda n=n: replies.append(ask_driver(server.address, n))) for n in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -72,19 +72,19 @@ def test_nobody_else_can_enter_and_nothing_is_left() -> None:
     driver.communicate("", timeout=60)
     assert not address.parent.exists()
     with pytest.raises(OperationalError, match="the driver's process does not answer"):
-        ask(str(address), 1)
+        ask_driver(str(address), 1)
 
 
 def test_a_forked_child_leaves_it_to_its_parent() -> None:
     source = """
 import os
-from txpool.spark.source.driver_server import DriverServer, ask
+from txpool.spark.source.driver_server import DriverServer, ask_driver
 
 server = DriverServer(lambda request: os.getpid())
 child = os.fork()
 if child:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    print(ask(server.address, None) == os.getpid())
+    print(ask_driver(server.address, None) == os.getpid())
 """
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

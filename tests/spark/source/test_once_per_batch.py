@@ -145,7 +145,8 @@ def test_a_name_is_recognised_on_another_checkpoint(
     assert stream(checkpoint="another", name="orders") == []
     for other in ({"folder": "elsewhere"}, {"schema": "id bigint, price double"}):
         with pytest.raises(
-            Exception, match=r"batch 0 of stream 'orders' .* already, as txp1:.*: its schema or its offsets were others"
+            Exception,
+            match=r"batch 0 of stream 'orders' .* already, by txp1:.*: its schema or its offsets were different",
         ):
             stream(checkpoint=f"of {[*other]}", name="orders", **other)
     put(sources / "in", 1)
@@ -220,7 +221,7 @@ def test_offsets_are_the_same_each_time_that_a_batch_runs(spark: SparkSession, s
         query_id = batch_df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         assert query_id is not None
         seen.append(json.loads(offsets(spark, query_id, batch_id)))
-        with pytest.raises(ProgrammingError, match="is not at batch 7 now"):
+        with pytest.raises(ProgrammingError, match="is not running batch 7 now"):
             offsets(spark, query_id, 7)
         if len(seen) in (1, 3):
             raise LookupError
@@ -242,8 +243,8 @@ def test_offsets_are_the_same_each_time_that_a_batch_runs(spark: SparkSession, s
 
 
 def test_it_is_refused_where_it_cannot_work(spark: SparkSession, sources: Path) -> None:
-    with pytest.raises(ProgrammingError, match="no streaming query is at work in this thread"):
+    with pytest.raises(ProgrammingError, match="no streaming query is running in this thread"):
         once_per_batch(print, "one.properties")(spark.range(1), 0)
     (sources / "ledger.properties").write_text(_LEDGER)
-    with pytest.raises(NotSupportedError, match=r"kept in PostgreSQL, and ledger is driver=sqlite3"):
+    with pytest.raises(NotSupportedError, match=r"kept in PostgreSQL, and ledger has driver=sqlite3"):
         once_per_batch(print, "ledger.properties")

@@ -142,17 +142,20 @@ _CUT = _T | {"partitionColumn": "id", "numPartitions": "2"}
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dbtabel": "t"}, r"option dbtabel is unknown: did you mean dbtable\?"),
-        ({}, r"dbtable.* or .*query.*one of them"),
-        (_T | {"query": "select 1"}, r"one of them"),
-        (_T | {"numPartitions": "2"}, "option numPartitions wants both partitionColumn and numPartitions"),
-        (_T | {"lowerBound": "2"}, "option lowerBound wants both"),
+        ({"dbtabel": "t"}, r"no option dbtabel, and nothing was done: did you mean dbtable\?"),
+        ({}, r"either .*dbtable.* or .*query"),
+        (_T | {"query": "select 1"}, r"either .*dbtable.* or .*query"),
+        (_T | {"numPartitions": "2"}, "option numPartitions needs both partitionColumn and numPartitions"),
+        (_T | {"lowerBound": "2"}, "option lowerBound needs both"),
         (_CUT | {"numPartitions": "0"}, "numPartitions is '0': write a whole number from 1"),
         (_CUT | {"partitionColumn": "idd"}, r"partitionColumn idd is no column: did you mean id\?"),
         (_CUT | {"partitionColumn": "name"}, "partitionColumn name is string: it must be a number"),
         (_CUT | {"partitionColumn": "ids"}, "partitionColumn ids is array<int>: it must be a number"),
-        (_CUT | {"lowerBound": "x"}, "lowerBound is 'x', which is no integer"),
-        (_CUT | {"partitionColumn": "price", "upperBound": "NaN"}, "upperBound is 'NaN', which is no numeric"),
+        (_CUT | {"lowerBound": "x"}, "lowerBound is 'x', which is not a bound of type integer"),
+        (
+            _CUT | {"partitionColumn": "price", "upperBound": "NaN"},
+            "upperBound is 'NaN', which is not a bound of type numeric",
+        ),
         (_CUT | {"lowerBound": "9", "upperBound": "1"}, "lowerBound is 9, which is above upperBound, 1"),
         ({"dbtable": "tt"}, "there is no table tt in one"),
         ({"query": "select 1 as a, 2 as a"}, "two columns are named a"),
@@ -187,5 +190,7 @@ def test_a_plan_travels_without_its_secret(databases: Databases, sources: Path) 
     inline.write_text(f"driver = psycopg\nurl = {databases.url('one')}\npassword = {databases.server.password}\n")
     plan = plan_of(datasource="inline.properties", query="select 1 as id")
     inline.unlink()
-    with pytest.raises(ConfigurationError, match=r"the datasource inline is not here: .*holds a password itself"):
+    with pytest.raises(
+        ConfigurationError, match=r"the datasource inline is not available in this task: .*holds a password itself"
+    ):
         parts(plan)

@@ -89,7 +89,7 @@ def test_a_batch_that_comes_again_is_skipped(
         end(start(stream(spark), checkpoint="named", transactionId="orders"))
         forget("named", 2)
     assert len(rows(databases)) == 10
-    with pytest.raises(Exception, match=r"batch 2 of stream 'orders' has gone to public.plain already"):
+    with pytest.raises(Exception, match=r"batch 2 of stream 'orders' was written to public.plain already"):
         end(start(stream(spark), checkpoint="another", transactionId="orders"))
     assert len(rows(databases)) == 10
     assert databases.prepared() == []

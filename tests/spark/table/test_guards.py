@@ -57,8 +57,8 @@ def shuffled(spark: SparkSession) -> DataFrame:
     return rows(spark).repartition(3, "k")
 
 
-_CHOSEN = "by chance, or by the order in which they come"
-_MADE = "by values that are made by chance, or by the order of rows"
+_CHOSEN = "at random, or by the order of rows"
+_MADE = "by values that are random, or depend on the order of rows"
 #: What is written, and what is said of it where partitions commit by themselves; None where nothing is to be said.
 _FRAMES: dict[str, tuple[Callable[[SparkSession], DataFrame], str | None]] = {
     "plain": (rows, None),
@@ -140,7 +140,7 @@ def test_rows_that_may_change_their_partition(spark: SparkSession, settings: Any
         assert text is not None
         assert text in each
         assert each.endswith(
-            'Deal rows out by columns of the data that stay the same (df.repartition(n, "id")), or '
+            'Distribute rows by columns of the data that stay the same (df.repartition(n, "id")), or '
             "write df.checkpoint() first and read that"
         )
     df.unpersist()
@@ -151,7 +151,7 @@ def test_rows_that_are_dealt_out_as_they_come(spark: SparkSession, settings: Any
     settings("spark.sql.execution.sortBeforeRepartition", "false")
     assert said(rows(spark).repartition(3)) == []
     (text,) = said(shuffled(spark).select("id").distinct().repartition(4))
-    assert text.startswith("repartition(n) by the order in which rows come, since spark.sql.execution.sortBefore")
+    assert text.startswith("repartition(n) by the order of rows, since spark.sql.execution.sortBefore")
 
 
 def test_partitions_are_checked_before_they_are_written_one_by_one(
@@ -250,7 +250,7 @@ def test_what_the_user_may_not_do(spark: SparkSession, databases: Databases, app
     assert databases.rows("one", "select count(*) from landed") == [(3,)]
     databases.execute("one", "truncate landed")
 
-    staging = "the user app of app may not make staging tables, which this write needs"
+    staging = "the user app of app may not create staging tables, which this write needs"
     with pytest.warns(SparkWriteWarning, match=staging) as caught:
         assert write().strategy == "direct"
     assert [each.filename for each in caught] == [__file__]
@@ -266,16 +266,16 @@ def test_what_the_user_may_not_do(spark: SparkSession, databases: Databases, app
 
     databases.execute("one", "alter table landed enable row level security; truncate landed")
     databases.execute("one", "create policy mine on landed using (true) with check (id < 10)")
-    refused("has policies for rows, past which no COPY goes", strategy="direct")
-    refused("atomicity='job' writes it with INSERT", atomicity="partition", transaction_id="nightly")
+    refused("has row-level security policies, with which COPY is not possible", strategy="direct")
+    refused("atomicity='job' writes with INSERT", atomicity="partition", transaction_id="nightly")
     assert write().strategy == "staged"
     databases.execute("one", "drop table landed; create table landed (n serial, id bigint, who text)")
     grant("insert on landed")
-    refused("counts with landed_n_seq, .* grant usage on sequence landed_n_seq to app")
+    refused("uses the sequence landed_n_seq, .* grant usage on sequence landed_n_seq to app")
     grant("usage on sequence landed_n_seq")
     assert write().strategy == "direct"
     databases.execute("one", "drop table landed")
-    refused("permission denied for schema public, .* create where the table is to be made", create=True)
+    refused("permission denied for schema public, .* create if the table is to be created", create=True)
     databases.execute("one", "create table landed (id bigint, who text); grant insert on landed to app")
     databases.execute("one", "alter role app set default_transaction_read_only = on")
     describe(sources, "standby", databases.url("one").replace(f"//{databases.server.user}@", "//app@"))

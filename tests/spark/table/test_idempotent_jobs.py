@@ -14,7 +14,7 @@ import pytest
 import txpool
 from txpool.errors import AlreadyDone, ProgrammingError, TransactionRolledBack
 from txpool.spark import PartitionsReport, foreach_partition
-from txpool.spark.table.idempotent_job import JobId, claimed
+from txpool.spark.table.idempotent_job import JobId, claim_job
 from txpool.tm.ambient import current
 from txpool.tm.demarcation import begin, commit
 from txpool.tm.scope import transaction
@@ -106,7 +106,7 @@ def test_other_work_is_refused_where_it_can_be_told(spark: SparkSession, databas
 def named(df: Any, kind: str) -> Any:
     tx = current()
     assert tx is not None
-    return claimed(tx, JobId(kind, _DAY, "two.properties"), df, write)
+    return claim_job(tx, JobId(kind, _DAY, "two.properties"), df, write)
 
 
 def test_a_name_without_its_work_is_never_committed(spark: SparkSession, databases: Databases) -> None:

@@ -50,7 +50,7 @@ def test_a_rerun_writes_nothing(spark: SparkSession, databases: Databases, strat
     assert (again.strategy, again.partitions, again.rows, again.attempts) == ("skipped", 2, 10, 0)
     assert count(databases) == (10, 10)
     with pytest.raises(
-        ProgrammingError, match=r"has written 10 rows into public.landed already.* its plan was another"
+        ProgrammingError, match=r"has written 10 rows into public.landed already.* its plan was different"
     ):
         write(11)
     with pytest.raises(ProgrammingError, match="of other data"):
@@ -77,7 +77,7 @@ def test_other_files_are_other_data(spark: SparkSession, databases: Databases, s
     for _ in range(2):
         read = spark.read.parquet(str(sources / "monday"))
         write_table(read, "one.properties", "landed", transaction_id=_NIGHT)
-    with pytest.raises(ProgrammingError, match="its plan was another"):
+    with pytest.raises(ProgrammingError, match="its plan was different"):
         write_table(spark.read.parquet(str(sources / "tuesday")), "one.properties", "landed", transaction_id=_NIGHT)
     assert count(databases) == (5, 5)
 
@@ -156,6 +156,6 @@ def test_each_partition_lands_exactly_once(spark: SparkSession, databases: Datab
         write(5)
     with pytest.raises(ProgrammingError, match=r"written a part of public.landed, with atomicity='partition'"):
         write(atomicity="job")
-    with pytest.raises(ProgrammingError, match="wants a transaction_id"), transaction():
+    with pytest.raises(ProgrammingError, match="needs a transaction_id"), transaction():
         write()
     assert count(databases) == (40, 40)

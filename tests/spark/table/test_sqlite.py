@@ -103,7 +103,7 @@ def test_modes(spark: SparkSession) -> None:
         assert len(rows()) == 8  # who reads meanwhile sees the old ones
     assert rows() == new(4)
     assert write_table(frame(spark, 9), "ledger.properties", "landed", "ignore").strategy == "skipped"
-    with pytest.raises(ProgrammingError, match=r'"main"."landed" is there already'):
+    with pytest.raises(ProgrammingError, match=r'"main"."landed" exists already'):
         write_table(frame(spark, 9), "ledger.properties", "landed", "error")
     with pytest.raises(ProgrammingError, match=r'there is no table "main"."elsewhere" in ledger'):
         write_table(frame(spark, 9), "ledger.properties", "elsewhere")
@@ -166,7 +166,7 @@ def test_values_come_out_as_they_were(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("column", "declared", "message"),
     [
-        ("id as amount", "text", "column amount is bigint, and .*amount is TEXT: SQLite would make other values"),
+        ("id as amount", "text", "column amount is bigint, and .*amount is TEXT: SQLite would change some values"),
         ("id as amount", "real", "column amount is bigint, and .*amount is REAL"),
         ("'007' as amount", "decimal(10,2)", "column amount is string"),
         ("'007' as amount", "int", "column amount is string"),
@@ -195,7 +195,7 @@ def test_what_sqlite_would_change_is_refused_before_the_job(
 
 def test_what_is_no_number_is_refused(spark: SparkSession) -> None:
     df = spark.sql("select 1 as id, double('nan') as x")
-    with pytest.raises(Exception, match="column x: a value is NaN, which SQLite would make NULL"):
+    with pytest.raises(Exception, match="column x: a value is NaN, which SQLite would store as NULL"):
         write_table(df, "ledger.properties", "strange", create=True)
     assert left() == []
 
@@ -275,7 +275,7 @@ def test_a_rerun_writes_nothing(spark: SparkSession) -> None:
         raise LookupError
     first, again = write(), write()
     assert (first.strategy, again.strategy, again.rows, again.attempts) == ("collected", "skipped", 10, 0)
-    with pytest.raises(ProgrammingError, match=r"has written 10 rows .* its plan was another"):
+    with pytest.raises(ProgrammingError, match=r"has written 10 rows .* its plan was different"):
         write(11)
     with pytest.raises(ProgrammingError, match=r"of other data"):
         write(mode="overwrite")

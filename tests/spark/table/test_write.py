@@ -169,7 +169,7 @@ def test_a_table_is_made_when_asked_for(spark: SparkSession, databases: Database
         (number, "new", [number], {"new": number}) for number in range(3)
     ]
     assert write_table(mixed, "one.properties", "fresh", "ignore").strategy == "skipped"
-    with pytest.raises(ProgrammingError, match="there already"):
+    with pytest.raises(ProgrammingError, match="exists already"):
         write_table(mixed, "one.properties", "fresh", "error")
     write_table(frame(spark, 3), "one.properties", "second", "error")
     write_table(frame(spark, 3), "one.properties", "third", "upsert", keys=["id"], create=True)
@@ -202,11 +202,11 @@ def test_what_does_not_fit_is_said_before_any_task_runs(spark: SparkSession, dat
         r"column spot is string, and public.strict.spot is point": (good.selectExpr("*", "'' as spot"), {}),
         r"column mood is array<array<string>>": (good.selectExpr("*", "array(array('')) as mood"), {}),
         r"unique index on \(id\)": (good, {"mode": "upsert", "keys": ["id"]}),
-        r"key 'x' is none of the columns": (good, {"mode": "upsert", "keys": ["x"]}),
-        r"upsert wants keys": (good, {"mode": "upsert"}),
+        r"key 'x' is not among the columns": (good, {"mode": "upsert", "keys": ["x"]}),
+        r"upsert needs keys": (good, {"mode": "upsert"}),
         r"mode is 'replace': it is one of append": (good, {"mode": "replace"}),
         r"max_partitions is 0: it is a number from 1": (good, {"max_partitions": 0}),
-        r"strategy='direct' cannot be: overwrite": (good, {"mode": "overwrite", "strategy": "direct"}),
+        r"strategy='direct' is not possible: overwrite": (good, {"mode": "overwrite", "strategy": "direct"}),
     }
     last = max(spark.sparkContext.statusTracker().getJobIdsForGroup(None), default=-1)
     for message, (df, options) in wrong.items():
@@ -275,7 +275,7 @@ def test_a_marked_database_is_written_staged(spark: SparkSession, databases: Dat
         assert write_table(frame(spark, 10), ledger, "landed").strategy == "staged"
         assert write_table(frame(spark, 10), "one.properties", "landed").strategy == "direct"
     assert rows(databases) == rows(databases, "two") == new(10)
-    with pytest.raises(ProgrammingError, match=r"ledger \(mode=cmr\) prepares nothing"):
+    with pytest.raises(ProgrammingError, match=r"ledger \(mode=cmr\) cannot prepare"):
         write_table(frame(spark, 10), ledger, "landed", strategy="direct")
     assert databases.prepared() == []
 

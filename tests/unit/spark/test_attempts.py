@@ -75,22 +75,22 @@ def test_only_a_complete_attempt_of_the_partition_is_adopted() -> None:
 def test_what_is_struck(ended: tuple[int, ...], stuck: tuple[int, ...], partial: bool, struck: set[int]) -> None:
     found = listed(records(0, 1, "one", "two"), records(1, 2, "one", of=2), records(1, 3, "one"))
     candidates = Candidates()
-    rolled_back = candidates.strike(found, ended=ended, stuck=stuck, partial=partial)
-    assert {attempt.number for attempt in rolled_back} == candidates.struck == struck
+    rolled_back = candidates.reject(found, ended=ended, stuck=stuck, partial=partial)
+    assert {attempt.number for attempt in rolled_back} == candidates.rejected == struck
 
 
 def test_where_nobody_adopts_all_that_spark_gave_up_is_struck_and_nothing_else() -> None:
     found = listed(records(0, 1, "one", "two"), records(0, 2, "one", "two"), records(1, 3, "one", of=2))
     candidates = Candidates(adoptable=False)
-    assert candidates.strike(found, ended={1}, partial=True) == [found[1]]
-    assert candidates.struck == {1}
+    assert candidates.reject(found, ended={1}, partial=True) == [found[1]]
+    assert candidates.rejected == {1}
 
 
 def test_what_a_struck_attempt_prepares_later_rolls_back_as_well() -> None:
     candidates = Candidates()
-    candidates.strike(listed(records(0, 1, "one", of=2)), ended={1})
+    candidates.reject(listed(records(0, 1, "one", of=2)), ended={1})
     late = listed(records(0, 1, "one", "two"))
-    assert candidates.strike(late, ended=set()) == [late[1]]
+    assert candidates.reject(late, ended=set()) == [late[1]]
 
 
 def test_the_winners_are_what_the_results_name() -> None:
@@ -103,10 +103,10 @@ def test_the_winners_are_what_the_results_name() -> None:
 def test_a_winner_that_was_struck_or_is_gone_wins_nothing() -> None:
     found = listed(records(0, 1, "one", "two"), records(1, 2, "one"))
     candidates = Candidates()
-    candidates.struck.add(2)
+    candidates.rejected.add(2)
     with pytest.raises(OperationalError, match=r"attempt 2 of partition 1 .* rolls back"):
         candidates.choose(GTRID, [result(0, 1, "one", "two"), result(1, 2, "one")], found)
-    with pytest.raises(OperationalError, match=r"attempt 1 of partition 0 .* not any more in two:"):
+    with pytest.raises(OperationalError, match=r"attempt 1 of partition 0 .* no longer prepared in two:"):
         Candidates().choose(GTRID, [result(0, 1, "one", "two")], listed(records(0, 1, "one", of=2)))
     with pytest.raises(OperationalError, match=r"1 results for 2 partitions \(none for \[0\]\)"):
         require_all(GTRID, [result(1, 2, "one")], 2)

@@ -1,1 +1,1 @@
-"""How the tasks of a Spark job commit: attempts, task and driver, what is listed, struck and adopted."""
+"""How the tasks of a Spark job commit: what a task prepares, and which attempts the driver adopts or rolls back."""

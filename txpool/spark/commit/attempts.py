@@ -1,7 +1,7 @@
-"""Which attempts of a Spark write may win: one for each partition, and none that was struck.
+"""Chooses the task attempts of a Spark write that the transaction adopts, one for each partition.
 
-Names alone tell all that is needed: a branch carries its partition, its task attempt, and how many branches that
-attempt has. So an attempt is complete when the databases list as many as its name says, whoever prepared them.
+The Xid of a branch carries its partition, its task attempt, and the number of branches of that attempt. An attempt is
+complete when the databases list that number of branches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from txpool.resources.base import BranchRecord, decode, encode
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What the databases list of one task attempt."""
+    """The prepared branches of one task attempt, as the databases list them."""
 
     partition: int
     #: Spark's taskAttemptId, unique within a SparkContext.
@@ -26,13 +26,13 @@ class Attempt:
 
     @property
     def complete(self) -> bool:
-        """Whether everything that it worked on is prepared."""
+        """Whether all branches of the attempt are prepared."""
         task = self.records[0].xid.task
         return task is not None and len(self.records) == task.branches
 
 
 def attempts_of(records: Iterable[BranchRecord], *, gtrid: str, write: int) -> dict[int, Attempt]:
-    """The attempts of one write among all that is listed, by their number."""
+    """The attempts of one write among the listed branches, by attempt number."""
     found: dict[int, dict[str, BranchRecord]] = defaultdict(dict)
     partitions: dict[int, int] = {}
     for record in records:
@@ -45,20 +45,20 @@ def attempts_of(records: Iterable[BranchRecord], *, gtrid: str, write: int) -> d
 
 @dataclass(frozen=True, slots=True)
 class PartitionResult:
-    """What a task hands back: the attempt that stands for its partition, its own or an earlier one's."""
+    """What a task returns: the attempt to adopt for its partition, which is its own or an earlier one."""
 
     partition: int
     attempt: int
     records: tuple[BranchRecord, ...]
-    #: The settings of the datasources that it used, references unresolved.
+    #: The settings of the datasources that only the task knew, by name; references in them are unresolved.
     settings: Mapping[str, Mapping[str, Any]]
-    #: Rows and bytes of the partition, where its task counts them.
+    #: Rows and bytes of the partition; (0, 0) where the task does not count them.
     size: tuple[int, int] = (0, 0)
-    #: What its function has yielded, pickled, where that is wanted.
+    #: The pickled values that the user's function yielded; None where they are not collected.
     yields: bytes | None = None
 
     def pack(self) -> dict[str, Any]:
-        """Plain data, which is all that travels."""
+        """The result as plain data, for Spark to send to the driver."""
         packed = {
             "partition": self.partition,
             "attempt": self.attempt,
@@ -70,21 +70,21 @@ class PartitionResult:
 
     @classmethod
     def unpack(cls, gtrid: str, packed: Mapping[str, Any]) -> PartitionResult:
-        """What `pack` made, on the driver."""
+        """The result from what `pack` returned. Called on the driver."""
         records = decode(gtrid, packed["branches"])
         rows, size = packed["size"]
         return cls(packed["partition"], packed["attempt"], records, packed["settings"], (rows, size))
 
 
 class Candidates:
-    """The attempts that may still win. Used by the monitor's thread, and after its end by the driver's."""
+    """Which attempts of a write can still be chosen. Used by the monitor's thread, and by the driver's after that."""
 
     def __init__(self, *, adoptable: bool = True) -> None:
-        """Without `adoptable` no retry adopts: what an attempt has reported is a part of its work, and lost with it."""
+        """Without `adoptable` no retry adopts an earlier attempt, because the yields of that attempt are lost."""
         self._adoptable = adoptable
-        self.struck: set[int] = set()
+        self.rejected: set[int] = set()
 
-    def strike(
+    def reject(
         self,
         listed: Mapping[int, Attempt],
         *,
@@ -92,49 +92,50 @@ class Candidates:
         stuck: Collection[int] = (),
         partial: bool = False,
     ) -> list[Attempt]:
-        """Strike whatever would keep a retry waiting for ever, and return all struck attempts that are listed.
+        """Reject the attempts that would block a retry for ever, and return all rejected attempts that are listed.
 
-        `ended` are the attempts that Spark gave up. Such a one is struck where nobody adopts any, where it is
-        incomplete, since nobody can adopt that, or where its partition is `stuck`: a retry has been running for so long
-        that it did not adopt it. In a `partial` listing nothing looks incomplete for certain.
+        `ended` are the attempts that Spark has given up. One of them is rejected if retries do not adopt at all, if it
+        is incomplete and therefore cannot be adopted, or if its partition is `stuck`: a retry of that partition has
+        been running for so long that it has not adopted it. A `partial` listing lacks the branches of some databases,
+        so no attempt counts as incomplete by it.
         """
         for attempt in listed.values():
-            hopeless = not self._adoptable or (not attempt.complete and not partial)
-            if attempt.number in ended and (hopeless or attempt.partition in stuck):
-                self.struck.add(attempt.number)
-        return [attempt for attempt in listed.values() if attempt.number in self.struck]
+            unadoptable = not self._adoptable or (not attempt.complete and not partial)
+            if attempt.number in ended and (unadoptable or attempt.partition in stuck):
+                self.rejected.add(attempt.number)
+        return [attempt for attempt in listed.values() if attempt.number in self.rejected]
 
     def choose(
         self, gtrid: str, results: Iterable[PartitionResult], listed: Mapping[int, Attempt]
     ) -> list[BranchRecord]:
-        """The branches of the winners; OperationalError where a partition's winner does not stand prepared."""
-        winners: list[BranchRecord] = []
+        """The branches of the chosen attempts. OperationalError if one of these attempts is no longer prepared."""
+        chosen: list[BranchRecord] = []
         for result in results:
-            there = listed[result.attempt].records if result.attempt in listed else ()
-            gone = {record.xid for record in result.records} - {record.xid for record in there}
-            if result.attempt in self.struck or gone:
-                where = ", ".join(sorted({r.datasource for r in result.records if r.xid in gone})) or "any database"
+            prepared = listed[result.attempt].records if result.attempt in listed else ()
+            missing = {record.xid for record in result.records} - {record.xid for record in prepared}
+            if result.attempt in self.rejected or missing:
+                where = ", ".join(sorted({r.datasource for r in result.records if r.xid in missing})) or "any database"
                 raise OperationalError(
-                    f"{gtrid}: attempt {result.attempt} of partition {result.partition} reported its work prepared, "
-                    f"and it is not any more in {where}: Spark had given that attempt up, and it was rolled back so "
-                    "that a later one need not wait for its locks. The transaction rolls back, and nothing that was "
-                    "done within it stays: do it again."
+                    f"{gtrid}: attempt {result.attempt} of partition {result.partition} reported that it had prepared "
+                    f"its work, but the work is no longer prepared in {where}: Spark had given up that attempt, and it "
+                    "was rolled back so that a later attempt did not have to wait for its locks. The transaction rolls "
+                    "back, and nothing that was done within it stays: do it again."
                 )
-            winners += result.records
-        return winners
+            chosen += result.records
+        return chosen
 
 
 def require_all(gtrid: str, results: Sequence[PartitionResult], partitions: int) -> None:
-    """One result for each partition; OperationalError otherwise."""
+    """OperationalError unless there is one result for each partition."""
     missing = sorted(set(range(partitions)) - {result.partition for result in results})
     if missing or len(results) != partitions:
         raise OperationalError(
             f"{gtrid}: Spark returned {len(results)} results for {partitions} partitions (none for {missing}); "
-            "it rolls back, and nothing that was done within it stays"
+            "the transaction rolls back, and nothing that was done within it stays"
         )
 
 
 def earlier_attempt(listed: Mapping[int, Attempt], partition: int) -> Attempt | None:
-    """A complete attempt of a partition, for a later attempt to adopt; any is as good as another."""
+    """A complete attempt of a partition, for a later attempt to adopt; None if there is none."""
     complete = [a for a in listed.values() if a.partition == partition and a.complete]
     return min(complete, key=lambda attempt: attempt.number, default=None)

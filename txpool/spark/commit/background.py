@@ -1,4 +1,4 @@
-"""A thread that works beside a block, and is gone when the block has ended."""
+"""A base class for a thread that runs for the length of a `with` block."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class BackgroundThread(ABC):
-    """Runs `_run` in a thread for the length of a block; it returns soon after `_stopped` was set."""
+    """Runs `_run` in a thread for the length of a `with` block. `_run` must return soon after `_stopped` is set."""
 
     def __init__(self, name: str, kind: type[threading.Thread] = threading.Thread) -> None:
         self._stopped = threading.Event()

@@ -1,7 +1,8 @@
-"""Tables that tasks have written direct: what is prepared in them is invisible to their transaction's own driver.
+"""Remembers the tables that a transaction's tasks have written with strategy direct.
 
-A DELETE of his would leave those rows, and an INSERT with one of their keys would wait for a branch that ends only
-after it. Where that comes to pass all the same, as an append may have it, `selfwait` finds it out.
+The rows there are prepared in the branches of tasks, so the driver's branch cannot see them. A DELETE in the driver's
+branch would leave those rows, and an INSERT with one of their keys would wait for a branch that ends only with the
+transaction. An append can still run into such a wait; `self_deadlock` detects it.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ _DIRECT = "txpool.spark.direct"
 
 
 def note_direct_write(transaction: Transaction, source: DataSource, table: str) -> None:
-    """Tasks have prepared rows in the table, which is given by its full name."""
+    """Remember that tasks have prepared rows in the table, given by its full name."""
     transaction.values.setdefault(_DIRECT, set()).add((source.name, table))
 
 
 def require_visible(transaction: Transaction, source: DataSource, table: str, mode: str) -> None:
-    """ProgrammingError where the mode is about rows that are there, and the transaction's driver misses some."""
+    """ProgrammingError for an overwrite or upsert of a table in which the driver cannot see all existing rows."""
     if mode in ("overwrite", "upsert") and (source.name, table) in transaction.values.get(_DIRECT, ()):
-        harm = "would leave them there" if mode == "overwrite" else "might come to wait for its own transaction"
+        harm = "would leave those rows" if mode == "overwrite" else "might have to wait for its own transaction"
         raise ProgrammingError(
-            f"{transaction.gtrid}: {mode} of {table} in {source.name}: an earlier write of this transaction has gone "
-            f"into it direct, and the transaction sees none of those rows before it commits: this {harm}. Write that "
-            "one with strategy='staged', or commit in between. Nothing was done."
+            f"{transaction.gtrid}: {mode} of {table} in {source.name}: an earlier write of this transaction used "
+            f"strategy direct, and the transaction cannot see its rows before it commits: this write {harm}. Do the "
+            "earlier write with strategy='staged', or commit in between. Nothing was done."
         )

@@ -1,4 +1,7 @@
-"""What the databases themselves list of one Spark write; asked by the driver, and by a task that is a retry."""
+"""Lists the prepared branches of one Spark write in its databases, and rolls back the ones that are not needed.
+
+The driver uses it, and each task that is a retry.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,17 @@ logger = logging.getLogger("txpool")
 
 @dataclass(frozen=True, slots=True)
 class PreparedAttempts:
-    """The attempts of one write, as far as the databases could be reached."""
+    """The prepared attempts of one write in the databases that answered."""
 
     attempts: dict[int, Attempt]
-    #: The server's own identity, by datasource.
+    #: The identity of each server, by datasource.
     identities: dict[str, str]
-    #: Why a datasource could not be asked.
-    unreached: dict[str, Exception]
+    #: The error of each datasource that did not answer.
+    unreachable: dict[str, Exception]
 
 
 def list_attempts(datasources: Iterable[DataSource], *, gtrid: str, write: int) -> PreparedAttempts:
-    """Ask every datasource for the prepared branches of the write. Raises nothing of what goes wrong with one."""
+    """List the prepared branches of the write in every datasource. Returns the error of a datasource; raises none."""
     records: list[BranchRecord] = []
     identities: dict[str, str] = {}
     unreached: dict[str, Exception] = {}
@@ -36,18 +39,18 @@ def list_attempts(datasources: Iterable[DataSource], *, gtrid: str, write: int) 
         try:
             manager = datasource.branch_recovery(recovery=False)
             identity = identities[datasource.name] = manager.identity()
-            # A name alone is a claim: to adopt what somebody else has prepared would be to lose the rows.
+            # Anybody can prepare under such a name. To adopt a branch that is not ours would be to lose the rows.
             xids = [branch.xid for branch in manager.recover() if branch.prepared_by(()) and not branch.elsewhere]
         except Exception as error:
             unreached[datasource.name] = error
             continue
-        # Two names may stand for one database: each lists its own branches only.
+        # Two datasources may be the same database: each lists its own branches only.
         records += [BranchRecord(xid, datasource.name, identity) for xid in xids if xid.tag == tag]
     return PreparedAttempts(attempts_of(records, gtrid=gtrid, write=write), identities, unreached)
 
 
 def require_same_server(record: BranchRecord, listing: PreparedAttempts) -> None:
-    """ConfigurationError where a task has prepared a branch in another server than the driver asks."""
+    """ConfigurationError if a task has prepared a branch in another server than the one the driver connects to."""
     here = listing.identities[record.datasource]
     if record.identity and here and record.identity != here:  # a server may hide its identity from a role
         raise ConfigurationError(
@@ -58,15 +61,17 @@ def require_same_server(record: BranchRecord, listing: PreparedAttempts) -> None
 
 
 def roll_back(attempts: Iterable[Attempt], datasources: Iterable[DataSource]) -> None:
-    """Roll back attempts that can never win; what cannot be reached is left to recovery."""
+    """Roll back attempts that cannot be chosen any more. What cannot be reached is left to recovery."""
     by_name = {datasource.name: datasource for datasource in datasources}
     for attempt in attempts:
         for record in attempt.records:
             try:
                 manager = by_name[record.datasource].branch_recovery(recovery=False)
-                answer = manager.rollback(record)
+                outcome = manager.rollback(record)
             except Exception as error:
-                logger.warning("%s: recovery will roll it back: %s", record.xid.joined, error)
+                logger.warning(
+                    "%s: the branch could not be rolled back, recovery will do it: %s", record.xid.joined, error
+                )
             else:
-                if answer is not BranchOutcome.ROLLED_BACK:
-                    logger.warning("%s: its rollback was answered %r", record.xid.joined, answer.value)
+                if outcome is not BranchOutcome.ROLLED_BACK:
+                    logger.warning("%s: the rollback of the branch ended as %r", record.xid.joined, outcome.value)

@@ -1,4 +1,4 @@
-"""Where a job's tasks prepare: noted in the log by the driver before the job, since no task can write there."""
+"""Writes the location notes for a job's tasks. The driver does so before the job: tasks cannot write to the log."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from txpool.resources.base import LocationKey, Role
 
 logger = logging.getLogger("txpool")
 
-#: Seconds that a datasource is waited for which the job may never use.
-_PATIENCE = 5.0
+#: How long a datasource that the job may never use has to answer.
+_POSSIBLE_TIMEOUT_SECONDS = 5.0
 
 
 def note_locations(
     log: DecisionLog | None, needed: Iterable[DataSource], possible: Iterable[DataSource] = ()
 ) -> frozenset[LocationKey]:
-    """Note those that prepare, and return where: tasks prepare nowhere else.
+    """Note the locations of the datasources that can prepare, and return them; tasks may prepare nowhere else.
 
-    One of the `possible` ones that does not answer is left out. Errors: LogError, the driver's own for a needed one.
+    A `possible` datasource that does not answer is left out. Errors: LogError, and the driver's own for a `needed` one.
     """
-    places: set[LocationKey] = set()
+    locations: set[LocationKey] = set()
     if log is None:
         return frozenset()
     needed = [*needed]
     for datasource in (each for each in (*needed, *possible) if each.role is Role.PREPARED):
         try:
-            site = datasource.prepare_location(None if datasource in needed else _PATIENCE)
-            log.note_location(site)
+            location = datasource.prepare_location(None if datasource in needed else _POSSIBLE_TIMEOUT_SECONDS)
+            log.note_location(location)
         except LogError:
             raise
         except Exception as error:
@@ -38,5 +38,5 @@ def note_locations(
                 raise
             logger.info("tasks cannot prepare in %s, which does not answer the driver: %s", datasource.name, error)
         else:
-            places.add(site.key)
-    return frozenset(places)
+            locations.add(location.key)
+    return frozenset(locations)

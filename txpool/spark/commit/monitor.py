@@ -1,8 +1,8 @@
-"""While a Spark job runs: takes out of the way what attempts that Spark gave up have left prepared.
+"""Rolls back, while a Spark job runs, what attempts that Spark has given up have left prepared.
 
-A retry that works on the same rows waits for their locks, and nobody else would ever free them. Spark has no event for
-Python to wait on, so its status is read once a second; the databases are asked only when an attempt has ended badly
-and another one runs for the same partition.
+A retry that works on the same rows waits for the locks of those branches, and nothing else would release them. Spark
+offers Python no event to wait for, so its status is polled, at first once a second. The databases are queried only when
+an attempt has failed or was killed and another one runs for the same partition.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")
 
-_PERIOD = 1.0
-_LONGEST = 8.0
-#: Seconds within which a retry has surely begun, and has adopted an earlier attempt if it was going to.
+_POLL_SECONDS = 1.0
+_MAX_POLL_SECONDS = 8.0
+#: Seconds after which a running retry will no longer adopt an earlier attempt.
 GRACE = 20.0
 
 
 class AttemptMonitor(BackgroundThread):
-    """One thread for the length of a block. Its candidates are the driver's own again once the block has ended."""
+    """Monitors a job for the length of a block. `candidates` belong to its thread until the block has ended."""
 
     def __init__(
         self,
@@ -45,43 +45,48 @@ class AttemptMonitor(BackgroundThread):
         self._write = write
         self._candidates = candidates
         self._datasources = datasources
-        #: Since when a running attempt is known to run.
+        #: When each running attempt was first seen, by attempt number.
         self._since: dict[int, float] = {}
 
     def _run(self) -> None:
-        pause = _PERIOD
+        pause = _POLL_SECONDS
         while not self._stopped.wait(pause):
             try:
-                busy = self._roll_back_lost()
+                again_soon = self._roll_back_lost()
             except Exception:
-                logger.warning("%s: the state of its Spark job is unknown now", self._transaction.gtrid, exc_info=True)
-                busy = False
-            pause = _PERIOD if busy else min(2 * pause, _LONGEST)
+                logger.warning(
+                    "%s: the state of its Spark job is not known at the moment", self._transaction.gtrid, exc_info=True
+                )
+                again_soon = False
+            pause = _POLL_SECONDS if again_soon else min(2 * pause, _MAX_POLL_SECONDS)
 
     def _roll_back_lost(self) -> bool:
-        """Strike what must be struck. True while all is well, and Spark alone was asked, or something was struck."""
+        """Roll back the prepared attempts that a retry cannot adopt.
+
+        True if the databases were not queried, or something was rolled back; the next look then follows soon.
+        """
         if not self._transaction.active:
-            # It can only roll back: whatever the tasks go on to do is in vain.
+            # The transaction can only roll back, so further work of the tasks would be wasted.
             self._job.cancel()
-        troubles = self._job.failed_attempts()
+        failed = self._job.failed_attempts()
         now = monotonic()
-        self._since = {attempt: self._since.get(attempt, now) for attempt in troubles.running}
-        waiting = set(troubles.running.values())
-        ended = {attempt for attempt, partition in troubles.ended.items() if partition in waiting}
+        self._since = {attempt: self._since.get(attempt, now) for attempt in failed.running}
+        retried = set(failed.running.values())
+        ended = {attempt for attempt, partition in failed.ended.items() if partition in retried}
         if not ended:
             return True
-        stuck = {partition for attempt, partition in troubles.running.items() if now - self._since[attempt] > GRACE}
+        stuck = {partition for attempt, partition in failed.running.items() if now - self._since[attempt] > GRACE}
         listing = list_attempts(self._datasources, gtrid=self._transaction.gtrid, write=self._write)
-        # Where a database did not answer, what seems incomplete may be complete, and a retry may be adopting it.
-        partial = bool(listing.unreached)
-        struck = self._candidates.strike(listing.attempts, ended=ended, stuck=stuck, partial=partial)
-        for attempt in struck:
+        # Without the branches of a database, a complete attempt may look incomplete while a retry adopts it.
+        partial = bool(listing.unreachable)
+        rejected = self._candidates.reject(listing.attempts, ended=ended, stuck=stuck, partial=partial)
+        for attempt in rejected:
             logger.warning(
-                "%s: attempt %d of partition %d was given up by Spark: its %d prepared branches roll back",
+                "%s: Spark has given up attempt %d of partition %d: its %d prepared branches roll back",
                 self._transaction.gtrid,
                 attempt.number,
                 attempt.partition,
                 len(attempt.records),
             )
-        roll_back(struck, self._datasources)
-        return bool(struck)
+        roll_back(rejected, self._datasources)
+        return bool(rejected)

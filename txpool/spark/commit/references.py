@@ -1,7 +1,7 @@
-"""What a user's function mentions: the texts in it that may name a datasource.
+"""Finds the texts in a user's function that may name a datasource.
 
-A driver that knows which databases its tasks work on can free what a lost attempt holds there while the job still
-runs. A mention that is overlooked, or means something else, does no harm: recovery finds all in the end.
+A driver that knows the databases of its tasks can roll back there what a lost attempt has prepared while the job still
+runs. A missed name, or a text that names something else, does no harm: recovery ends those branches later.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from txpool.datasource import DataSource
 
-#: Objects to look at, at most: a function may reach very far.
+#: The largest number of objects to look at, since a function may refer to very many.
 _LIMIT = 10_000
 
 
@@ -41,7 +41,7 @@ def _parts_of(found: Any) -> Iterator[object]:
         for cell in found.__closure__ or ():
             try:
                 yield cell.cell_contents
-            except ValueError:  # it is empty as yet
+            except ValueError:  # the cell is still empty
                 continue
         names = set(_names(found.__code__))
         yield from (found.__globals__[name] for name in names if name in found.__globals__)

@@ -1,9 +1,9 @@
-"""While a write runs: finds out that its transaction waits for itself, which nobody else can.
+"""Detects, while a write runs, that its transaction waits for itself.
 
-What tasks have prepared stays locked until the transaction ends, and so does what its driver has written. Where a task
-comes to wait for that, or the driver when it moves staged rows, the wait has no end, and to the database these are
-sessions that have nothing to do with each other. A task's session is known by its application_name, and the driver's by
-its pid. Whoever waits for a stranger, and a stranger who waits for us, is left alone.
+What tasks have prepared stays locked until the transaction ends, and so does what its driver has written. If a task
+waits for such a lock, or the driver does when it moves staged rows, the wait never ends. The database cannot detect it,
+because for the database these are unrelated sessions. The session of a task is known by its application_name, the
+driver's by its pid. Waits that involve other transactions are left alone.
 """
 
 from __future__ import annotations
@@ -27,49 +27,48 @@ from txpool.xid import TaskName, parse
 
 logger = logging.getLogger("txpool")
 
-#: Seconds before each look; a wait counts once two in a row have seen it.
+#: Seconds between two queries; a wait counts once two queries in a row have seen it.
 PERIOD = 5.0
-#: Seconds for a database to answer.
-_PATIENCE = 5.0
-#: What a server keeps of an application_name: the end of one that is as long may be missing.
-_CUT = 63
+_QUERY_TIMEOUT_SECONDS = 5.0
+#: Bytes of an application_name that a server keeps; the end of one that has as many may be cut off.
+_MAX_APPLICATION_NAME = 63
 
-# Whoever waits for another's turn at a row waits for what that one waits for: the row is locked for both. What a
-# prepared transaction holds has no pid, and is known as its own by the lock on its id.
+# A session that queues for a row's tuple lock also waits for what the holder of the tuple lock waits for. The locks of
+# a prepared transaction have no pid; the lock on its transaction id shows to which prepared transaction they belong.
 _QUERY = """
     with locks as materialized (
-        select pid, virtualtransaction as who, locktype, relation, transactionid, mode, granted, row(locktype,
+        select pid, virtualtransaction as vxid, locktype, relation, transactionid, mode, granted, row(locktype,
             database, relation, page, tuple, virtualxid, transactionid, classid, objid, objsubid) as tag
         from pg_locks
     ), prepared as (
-        select who, gid from locks join pg_prepared_xacts on transaction = transactionid
+        select vxid, gid from locks join pg_prepared_xacts on transaction = transactionid
         where locktype = 'transactionid' and granted
     ), wanted as (
-        select pid, who, mode, tag from locks where not granted
+        select pid, vxid, mode, tag from locks where not granted
         union all
-        select behind.pid, behind.who, ahead.mode, ahead.tag
-        from locks behind
-        join locks turn on turn.tag = behind.tag and turn.granted
-        join locks ahead on ahead.pid = turn.pid and not ahead.granted
-        where behind.locktype = 'tuple' and not behind.granted
+        select queued.pid, queued.vxid, first.mode, first.tag
+        from locks queued
+        join locks turn on turn.tag = queued.tag and turn.granted
+        join locks first on first.pid = turn.pid and not first.granted
+        where queued.locktype = 'tuple' and not queued.granted
     )
     select coalesce(json_agg(json_build_object('pid', w.pid, 'name', a.application_name, 'wanted', w.mode,
         'held', h.mode, 'gid', p.gid, 'tables', tables.names)), '[]')
     from wanted w
     join pg_stat_activity a on a.pid = w.pid and a.datname = current_database()
-    join locks h on h.tag = w.tag and h.granted and h.who <> w.who
-    left join prepared p on p.who = h.who
+    join locks h on h.tag = w.tag and h.granted and h.vxid <> w.vxid
+    left join prepared p on p.vxid = h.vxid
     cross join lateral (
         select string_agg(distinct c.relnamespace::regnamespace || '.' || quote_ident(c.relname), ', ') as names
         from locks mine
-        join locks its on its.relation = mine.relation and its.who = h.who
+        join locks its on its.relation = mine.relation and its.vxid = h.vxid
         join pg_class c on c.oid = mine.relation and c.relkind in ('r', 'p')
-        where mine.who = w.who and 'AccessShareLock' not in (mine.mode, its.mode)
+        where mine.vxid = w.vxid and 'AccessShareLock' not in (mine.mode, its.mode)
     ) tables
     where (w.pid = {driver} or starts_with(a.application_name, {label}) and octet_length(a.application_name) < {cut})
         and (h.pid = {driver} or starts_with(p.gid, {gtrid}))
 """
-#: PostgreSQL's lock modes, from the first to the eighth, each with the numbers of those that it conflicts with.
+#: PostgreSQL's lock modes 1 to 8, each with the numbers of the modes that it conflicts with.
 _CONFLICTS = {
     "AccessShareLock": {8},
     "RowShareLock": {7, 8},
@@ -85,53 +84,54 @@ _MODES = {mode: number for number, mode in enumerate(_CONFLICTS, 1)}
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A session of a transaction that waits for what another part of it holds to the end."""
+    """A session of a transaction that waits for a lock that another part of the transaction holds to the end."""
 
     source: DataSource
     pid: int
-    #: Its task's; None for the driver.
+    #: The partition of the waiting task; None for the driver.
     partition: int | None
-    #: The task that has prepared it; None for what the driver has open.
+    #: The task whose prepared branch holds the lock; None for the driver's open branch.
     holder: TaskName | None
-    #: What both write to, as far as the database tells.
+    #: The tables that both write to, as far as the database shows; may be empty.
     tables: str
 
     def describe(self, gtrid: str, write: int) -> str:
-        """For people."""
-        who = "the driver" if self.partition is None else f"partition {self.partition}"
+        """The text of the error: who waits for what, and what to change."""
+        waiter = "the driver" if self.partition is None else f"partition {self.partition}"
         if self.holder is None:
             what = "the driver has written, by itself or for a staged write,"
             remedy = (
-                "Have such rows written by tasks or on the driver, and not by both; write_table() with "
-                "strategy='staged' does it on the driver"
+                "Write such rows in tasks or on the driver, but not in both; write_table() with strategy='staged' "
+                "writes on the driver"
             )
         elif self.holder.write == write and self.partition is not None:
             what = f"partition {self.holder.partition} has written"
             remedy = (
-                "No two partitions may write the same row: have keys distinct, or bring rows of one key into one "
+                "No two partitions may write the same row: make keys distinct, or bring rows of one key into one "
                 "partition (df.repartition)"
             )
         else:
             what = f"write {self.holder.write} has written"
             remedy = (
-                "Write both as one DataFrame (union) with distinct keys, or the earlier one by write_table() with "
-                "strategy='staged', whose rows are there for the later one"
+                "Write both as one DataFrame (union) with distinct keys, or do the earlier write by write_table() with "
+                "strategy='staged', so that the later one can see its rows"
             )
         where = f"{self.source.name} ({self.tables})" if self.tables else self.source.name
         return (
-            f"{gtrid}: in Spark write {write} {who} waits in {where} for what {what} in this same transaction, which "
-            f"stays locked until its end: that is a wait for ever. All of it rolls back, nothing stays. {remedy}."
+            f"{gtrid}: in Spark write {write} {waiter} waits in {where} for what {what} in this same transaction, "
+            "which stays locked until its end: the wait would never end. All of it rolls back, nothing stays. "
+            f"{remedy}."
         )
 
 
 class SelfDeadlockDetector(BackgroundThread):
-    """One thread for the length of a block. Where that would wait for ever, it ends by OperationalError."""
+    """Watches for the length of a block. A block that would wait for ever ends with OperationalError."""
 
     def __init__(
         self, transaction: Transaction, write: int, sources: Sequence[DataSource], job: TaggedJob | None = None
     ) -> None:
-        """The block waits for the `job`; without one, for the driver's own statements in the transaction."""
-        super().__init__("txpool-spark-self-wait")
+        """With a `job` the block waits for that job; without one, for the driver's own statements."""
+        super().__init__("txpool-spark-self-deadlock")
         self._transaction = transaction
         self._write = write
         self._sources = sources
@@ -150,61 +150,71 @@ class SelfDeadlockDetector(BackgroundThread):
             now = [wait for source in self._sources for wait in self._waits_in(source)]
             for wait in now:
                 if wait in seen:
-                    self._break(wait)
+                    self._end_wait(wait)
             seen = now
 
     def _waits_in(self, source: DataSource) -> list[Wait]:
-        """What one database tells; nothing where it does not answer."""
+        """The endless waits that one database shows; none if it does not answer."""
         if self._stopped.is_set():
             return []
         try:
-            driver = self._enlistment(source)
-            pid = 0 if driver is None else driver.raw.pgconn.backend_pid
-            rows = _ask(source, self._transaction.gtrid, self._write, pid)
+            enlistment = self._enlistment(source)
+            pid = 0 if enlistment is None else enlistment.raw.pgconn.backend_pid
+            rows = _query_waits(source, self._transaction.gtrid, self._write, pid)
         except Exception as error:
             logger.info(
-                "%s: whether it waits for itself in %s is unknown now: %s", self._transaction.gtrid, source.name, error
+                "%s: whether the transaction waits for itself in %s is not known at the moment: %s",
+                self._transaction.gtrid,
+                source.name,
+                error,
             )
             return []
-        waits = (_wait(source, row, pid) for row in rows)
+        waits = (_parse_wait(source, row, pid) for row in rows)
         return [wait for wait in waits if wait is not None and self._is_endless(wait)]
 
     def _is_endless(self, wait: Wait) -> bool:
-        """A task that waits for another attempt at its own partition is the monitor's business."""
+        """Whether nothing but this detector ends the wait.
+
+        A task may wait for another attempt of its own partition; AttemptMonitor rolls that attempt back.
+        """
         if wait.partition is None:
             return True
         own = wait.holder is not None and wait.holder[:2] == (self._write, wait.partition)
         return self._job is not None and not own
 
-    def _break(self, wait: Wait) -> None:
+    def _end_wait(self, wait: Wait) -> None:
         if self._found is None:
             self._found = OperationalError(wait.describe(self._transaction.gtrid, self._write))
         try:
             if self._job is not None:
                 self._job.cancel()
-            driver = self._enlistment(wait.source)
-            if wait.partition is None and driver is not None:
-                driver.mark_unreusable()  # the cancel may come late, and must meet nobody else
-                driver.cancel()
+            enlistment = self._enlistment(wait.source)
+            if wait.partition is None and enlistment is not None:
+                enlistment.mark_unreusable()  # the cancel may come late, and must not hit a later user of the session
+                enlistment.cancel()
         except Exception:
-            logger.warning("%s: what waits for ever is not stopped yet", self._transaction.gtrid, exc_info=True)
+            logger.warning(
+                "%s: the statement that waits for its own transaction could not be cancelled",
+                self._transaction.gtrid,
+                exc_info=True,
+            )
 
     def _enlistment(self, source: DataSource) -> Enlistment | None:
         return self._transaction.enlistment_in(source.name)
 
 
-def _ask(source: DataSource, gtrid: str, write: int, driver: int) -> list[dict[str, Any]]:
-    until = monotonic() + _PATIENCE
-    with closing(source.driver_adapter.connect(_PATIENCE)) as raw:
+def _query_waits(source: DataSource, gtrid: str, write: int, driver: int) -> list[dict[str, Any]]:
+    until = monotonic() + _QUERY_TIMEOUT_SECONDS
+    with closing(source.driver_adapter.connect(_QUERY_TIMEOUT_SECONDS)) as raw:
         session = Session(raw)
         label, prefix = session.quoted(f"{gtrid}/{write}/"), session.quoted(f"{gtrid}:")
-        query = _QUERY.format(driver=driver, label=label, gtrid=prefix, cut=_CUT)
+        query = _QUERY.format(driver=driver, label=label, gtrid=prefix, cut=_MAX_APPLICATION_NAME)
         rows: list[dict[str, Any]] = json.loads(value(session.run(query, until)[0]) or "[]")
         return rows
 
 
-def _wait(source: DataSource, row: dict[str, Any], driver: int) -> Wait | None:
-    """The wait that a row tells of, or None where it is none of ours to the letter."""
+def _parse_wait(source: DataSource, row: dict[str, Any], driver: int) -> Wait | None:
+    """The wait that a row of `_QUERY` describes; None if its modes do not conflict or a name is not one of ours."""
     if _MODES.get(row["held"]) not in _CONFLICTS[row["wanted"]]:
         return None
     xid = parse(row["gid"] or "")

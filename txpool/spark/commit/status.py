@@ -1,4 +1,4 @@
-"""What Spark itself says of the attempts of one write: read from the driver's status store, which is always there."""
+"""The state of one write's jobs and task attempts, from Spark's status store. The store exists without the web UI."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from txpool.jobs.properties import publish
 from txpool.tm.ambient import current
 
 _ALL = 2**31 - 1
-#: Milliseconds for Spark's own events to reach its status store, once the job has ended.
-_PATIENCE = 10_000
-#: Seconds: Spark gives a Python worker two to end by itself, before it kills it.
-_KILL_TIME = 5.0
-_PAUSE = 0.1
+#: How long Spark's events may take to reach its status store, once the job has ended.
+_EVENTS_TIMEOUT_MILLISECONDS = 10_000
+#: How long tasks may take to end after a cancel; Spark kills a Python worker after two seconds.
+_KILL_SECONDS = 5.0
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempts:
-    """The attempts of a write in which something went wrong, each with its partition."""
+    """The attempts of a write with failures: the partition of each, by attempt number. Empty without failures."""
 
-    #: Those that failed or were killed. Their processes may live on all the same.
+    #: The attempts that failed or were killed. Their processes may still be running.
     ended: dict[int, int] = field(default_factory=dict)
-    #: Those that run now.
+    #: The attempts that are running now.
     running: dict[int, int] = field(default_factory=dict)
 
 
 class TaggedJob:
-    """The jobs of one write, known by a tag of its own: the user's job group stays what it is.
+    """The Spark jobs of one write, found by a job tag, so that the user's job group is not touched.
 
-    The last stage of the last job is the one whose tasks write; Spark may run others before to find its plan.
+    The tasks of the last job's last stage write; Spark may run other jobs before it to plan the query.
     """
 
     def __init__(self, context: SparkContext, tag: str) -> None:
@@ -48,11 +48,11 @@ class TaggedJob:
         java: Any = context._jvm
         v1 = java.org.apache.spark.status.api.v1
         self._by_id = v1.TaskSorting.ID
-        self._failed = _list(java, v1.TaskStatus.FAILED, v1.TaskStatus.KILLED)
-        self._running = _list(java, v1.TaskStatus.RUNNING)
+        self._failed = _java_list(java, v1.TaskStatus.FAILED, v1.TaskStatus.KILLED)
+        self._running = _java_list(java, v1.TaskStatus.RUNNING)
 
     def __enter__(self) -> TaggedJob:
-        publish(current())  # other jobs of the user's may follow, in a session that was created within the transaction
+        publish(current())  # the session may be newer than the transaction, and later jobs of the user need it, too
         self._context.addJobTag(self._tag)
         return self
 
@@ -60,36 +60,36 @@ class TaggedJob:
         self._context.removeJobTag(self._tag)
 
     def cancel(self, *, wait: bool = False) -> None:
-        """Have Spark stop the tasks, and wait for their end a little. Those that are out of its reach go on."""
+        """Ask Spark to stop the tasks, and with `wait` give them some seconds to end. Unreachable tasks go on."""
         self._context.cancelJobsWithTag(self._tag)
-        deadline = monotonic() + _KILL_TIME
+        deadline = monotonic() + _KILL_SECONDS
         while wait and monotonic() < deadline:
             job = self._job()
-            if job is None or not self._store.lastStageAttempt(self._writing(job)).numActiveTasks():
+            if job is None or not self._store.lastStageAttempt(self._writing_stage(job)).numActiveTasks():
                 return
-            sleep(_PAUSE)  # there is no event for it
+            sleep(_POLL_SECONDS)  # Spark offers no event to wait for
 
     def failed_attempts(self) -> FailedAttempts:
-        """The attempts that ended badly, and then the ones that run; nothing is asked where all is well."""
+        """The attempts that failed or were killed, and then also the running ones; empty if there are no failures."""
         job = self._job()
         if job is None or not job.numFailedTasks() + job.numKilledTasks():
             return FailedAttempts()
-        number = self._writing(job)
+        number = self._writing_stage(job)
         return FailedAttempts(dict(self._tasks(number, self._failed)), dict(self._tasks(number, self._running)))
 
     def attempts(self) -> tuple[int, bool]:
-        """Of the job that has ended: how many attempts were started, and whether each of them has succeeded."""
-        with suppress(Py4JJavaError):  # where the events are late, the numbers say so
-            self._bus.waitUntilEmpty(_PATIENCE)
+        """The number of attempts that the ended job started, and whether each of them succeeded."""
+        with suppress(Py4JJavaError):  # events that are late leave numbers which say "not all succeeded"
+            self._bus.waitUntilEmpty(_EVENTS_TIMEOUT_MILLISECONDS)
         job = self._job()
-        return (0, False) if job is None else _attempts(self._store, self._writing(job))
+        return (0, False) if job is None else _attempts(self._store, self._writing_stage(job))
 
     def _job(self) -> Any:
         jobs = self._tracker.getJobIdsForTag(self._tag)
         job = self._store.job(max(jobs)) if len(jobs) else None
-        return job if job is not None and job.stageIds().size() else None  # one over no partitions has no stages
+        return job if job is not None and job.stageIds().size() else None  # a job over no partitions has no stages
 
-    def _writing(self, job: Any) -> int:
+    def _writing_stage(self, job: Any) -> int:
         stages = job.stageIds()
         return max(int(stages.apply(n)) for n in range(stages.size()))
 
@@ -101,12 +101,12 @@ class TaggedJob:
 
 
 def attempts_of_stage(context: SparkContext, stage: int) -> tuple[int, bool]:
-    """The same of a stage that has ended, of whatever job."""
+    """The number of attempts that an ended stage of any job started, and whether each of them succeeded."""
     scala: Any = context._jsc.sc()
     try:
-        scala.listenerBus().waitUntilEmpty(_PATIENCE)
+        scala.listenerBus().waitUntilEmpty(_EVENTS_TIMEOUT_MILLISECONDS)
         return _attempts(scala.statusStore(), stage)
-    except Py4JJavaError:  # Spark has forgotten it, or is late
+    except Py4JJavaError:  # Spark has dropped the stage from its store, or its events are late
         return 0, False
 
 
@@ -116,9 +116,9 @@ def _attempts(store: Any, stage: int) -> tuple[int, bool]:
     return started, started == last.numCompleteTasks()
 
 
-def _list(java: Any, *members: Any) -> Any:
+def _java_list(java: Any, *members: Any) -> Any:
     """A java.util.List."""
-    made = java.java.util.ArrayList()
+    java_list = java.java.util.ArrayList()
     for member in members:
-        made.add(member)
-    return made
+        java_list.add(member)
+    return java_list

@@ -1,4 +1,4 @@
-"""What runs on the executor: one partition, as a subordinate transaction that ends prepared."""
+"""The function that a Spark task runs: it writes one partition in a subordinate transaction and prepares it."""
 
 from __future__ import annotations
 
@@ -21,54 +21,57 @@ from txpool.tm.ambient import ambient_variable
 from txpool.tm.subordinate import Subordinate
 from txpool.tracing import Trace
 
-#: Spark's own, of what its jobs return.
+#: The serializer that Spark itself uses for results of jobs.
 _SERIALIZER: Any = CPickleSerializer()
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionTask:
-    """What the driver sends to every partition: plain data, the user's function, and no secret."""
+    """Spark pickles this and calls it for every partition. It holds plain data, the user's function, and no secret."""
 
     gtrid: str
     write: int
-    #: How many there are, where that is known when the task is packed.
+    #: The number of partitions, for an error's text; None if it is not known when the task is pickled.
     partitions: int | None
     function: Callable[[Iterator[Any]], object]
     datasources: TaskDatasources
-    #: Where it may prepare, and as whom: what the driver has noted in the log.
+    #: Where the task may prepare, and under which role: the locations that the driver has noted in the log.
     locations: frozenset[LocationKey]
-    #: Counts rows and bytes of a partition that an earlier attempt has written; what `function` returns is that, too.
+    #: Counts rows and bytes of a partition that an earlier attempt has written. With it `function` returns both, too.
     measure: Callable[[Iterator[Any]], tuple[int, int]] | None = None
-    #: That of the ambient transaction where it is packed.
+    #: The trace of the transaction that is ambient when the task is created.
     trace: TaskTrace = field(default_factory=ambient_trace)
-    #: What `function` yields travels back. Then nothing of an earlier attempt's is adopted: its yields are lost.
+    #: The driver collects what `function` yields. A retry then adopts no earlier attempt, whose yields are lost.
     yielding: bool = False
 
     def __call__(self, partition: int, rows: Iterator[Any]) -> Iterator[dict[str, Any]]:
-        """Write the partition and prepare it, or adopt what an earlier attempt has prepared; one packed result."""
+        """Write the partition and prepare it, or adopt an earlier attempt. Returns one packed PartitionResult."""
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - Spark runs this
         attempt = context.taskAttemptId()
-        here, missing = self.datasources.unpack()
+        datasources, unavailable = self.datasources.unpack()
         numbers = {"write": self.write, "partition": partition, "attempt": attempt}
         try:
             with traced(self.trace, self.gtrid, **numbers) as trace:
                 adopts = context.attemptNumber() > 0 and not self.yielding
-                result = self._adopted(partition, rows, here.values()) if adopts else None
+                result = self._adopt_earlier(partition, rows, datasources.values()) if adopts else None
                 if result is None:
-                    result = self._written(partition, attempt, rows, here, trace)
+                    result = self._write(partition, attempt, rows, datasources, trace)
         except Exception as error:
             error.add_note(f"This was partition {partition} (task attempt {attempt}) of {self.gtrid}.")
             if isinstance(error, ConfigurationError):
-                for name, why in missing.items():
-                    error.add_note(f"The driver's datasource {name} is not here: {why}")
+                for name, why in unavailable.items():
+                    error.add_note(f"The driver's datasource {name} is not available in this task: {why}")
             raise
         return iter([result.pack()])
 
-    def _adopted(
+    def _adopt_earlier(
         self, partition: int, rows: Iterator[Any], datasources: Iterable[DataSource]
     ) -> PartitionResult | None:
-        """What an earlier attempt has prepared: to do its work again would wait for its locks for ever."""
+        """The result of an earlier attempt that is prepared, if any.
+
+        To do its work again would mean to wait for its locks, which are held until the transaction ends.
+        """
         listing = list_attempts(datasources, gtrid=self.gtrid, write=self.write)
         earlier = earlier_attempt(listing.attempts, partition)
         if earlier is None:
@@ -76,8 +79,8 @@ class PartitionTask:
         size = self.measure(rows) if self.measure is not None else (0, 0)
         return PartitionResult(partition, earlier.number, earlier.records, {}, size)
 
-    def _written(
-        self, partition: int, attempt: int, rows: Iterator[Any], here: dict[str, DataSource], trace: Trace | None
+    def _write(
+        self, partition: int, attempt: int, rows: Iterator[Any], datasources: dict[str, DataSource], trace: Trace | None
     ) -> PartitionResult:
         subordinate = Subordinate(
             self.gtrid, write=self.write, partition=partition, attempt=attempt, locations=self.locations
@@ -89,12 +92,12 @@ class PartitionTask:
             yields = None
             if self.yielding:
                 yields = _pickled(produced)
-            elif isinstance(produced, Iterator):  # a generator works only while somebody asks it for more
+            elif isinstance(produced, Iterator):  # a generator runs only while it is iterated
                 deque(produced, maxlen=0)
-            # The driver must be able to load what it does not know: better found out before anything is prepared.
+            # The driver needs the settings of datasources that it does not know. An error is raised before the prepare.
             used = subordinate.datasources
-            settings = {it.name: it.settings.travel() for it in used if it is not here.get(it.name)}
-            records = self._prepared(subordinate)
+            settings = {it.name: it.settings.travel() for it in used if it is not datasources.get(it.name)}
+            records = self._prepare(subordinate)
         except BaseException:
             if not subordinate.ended:
                 subordinate.rollback()
@@ -104,7 +107,7 @@ class PartitionTask:
         size = cast("tuple[int, int]", produced) if self.measure is not None else (0, 0)
         return PartitionResult(partition, attempt, tuple(records), settings, size, yields)
 
-    def _prepared(self, subordinate: Subordinate) -> list[BranchRecord]:
+    def _prepare(self, subordinate: Subordinate) -> list[BranchRecord]:
         try:
             return subordinate.prepare()
         except Exception as error:
@@ -113,15 +116,15 @@ class PartitionTask:
 
 
 def _pickled(produced: object) -> bytes:
-    """All that a function yields, before anything is prepared: some of it may not travel."""
+    """The pickled yields of a function. Called before the prepare, since a value may fail to pickle."""
     if not isinstance(produced, Iterable):
         raise ProgrammingError(
-            f"map_partitions() returns what its function yields, and this one has returned {type(produced).__name__}: "
+            f"map_partitions() collects what its function yields, and this one has returned {type(produced).__name__}: "
             "let it yield, or return a list; foreach_partition() is for functions that only write"
         )
     return cast(bytes, _SERIALIZER.dumps(list(produced)))
 
 
 def unpickled(yields: bytes) -> list[Any]:
-    """On the driver: what a partition's function has yielded."""
+    """The values that a partition's function has yielded. Called on the driver."""
     return cast("list[Any]", _SERIALIZER.loads(yields))

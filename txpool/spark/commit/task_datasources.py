@@ -1,7 +1,7 @@
-"""The datasources of the driver, as they travel to tasks: settings as text with references unresolved, and names.
+"""Sends the driver's datasources to tasks: their settings, with references unresolved, and their names.
 
-A task finds a datasource under the names that it has on the driver, whose working directory is not the task's. What a
-reference means is looked up where the datasource is used.
+A task finds a datasource under the names and paths by which the driver knows it. References such as ${env:PASSWORD} are
+resolved in the process that uses the datasource.
 """
 
 from __future__ import annotations
@@ -20,68 +20,68 @@ from txpool.tm.manager import get_manager
 
 @dataclass(frozen=True, slots=True)
 class TaskDatasources:
-    """Plain data for every task; holds no secret."""
+    """The driver's datasources as plain data for every task, without secrets."""
 
-    #: The driver's working directory, from which its relative paths start.
+    #: The driver's working directory, to which its relative paths refer.
     folder: str
-    #: By name: what `arrive` takes.
+    #: The settings of each datasource by name, as `arrive` takes them.
     settings: Mapping[str, Mapping[str, Any]]
-    #: What connect() is given, and the name of the datasource meant.
+    #: The datasource's name for each name or path that connect() may be given.
     names: Mapping[str, str]
-    #: Why a datasource of the driver's could not come along.
+    #: Why the settings of a datasource of the driver cannot be sent, by name.
     unavailable: Mapping[str, str]
 
     @classmethod
     def pack(cls, explicit: Iterable[DataSource], implicit: Mapping[str, DataSource]) -> TaskDatasources:
-        """`implicit` has each by its name, at least. Errors: ConfigurationError where one passed cannot travel."""
+        """Pack both; `implicit` has names and paths as keys. ConfigurationError if an explicit one cannot be sent."""
         settings: dict[str, Mapping[str, Any]] = {}
-        left_behind: dict[str, str] = {}
+        unavailable: dict[str, str] = {}
         for datasource in explicit:
             settings[datasource.name] = datasource.settings.travel()
-        # Of two that have the same name, it is the one that goes by it.
-        meant = {key: datasource for key, datasource in implicit.items() if implicit[datasource.name] is datasource}
-        for datasource in meant.values():
+        # Of two datasources with the same name, only the one that is registered under the name is sent.
+        registered = {key: source for key, source in implicit.items() if implicit[source.name] is source}
+        for datasource in registered.values():
             if datasource.name not in settings:
                 try:
                     settings[datasource.name] = datasource.settings.travel()
                 except ConfigurationError as error:
-                    left_behind[datasource.name] = str(error)
-        names = {key: datasource.name for key, datasource in meant.items() if datasource.name in settings}
-        return cls(os.getcwd(), settings, names, left_behind)
+                    unavailable[datasource.name] = str(error)
+        names = {key: datasource.name for key, datasource in registered.items() if datasource.name in settings}
+        return cls(os.getcwd(), settings, names, unavailable)
 
     def unpack(self) -> tuple[dict[str, DataSource], dict[str, str]]:
-        """Make the datasources known in this process; those that are here by name, and why the others are not.
+        """Install the datasources in this process. Returns them by name, and why each of the others is unavailable.
 
-        A process that serves several tasks keeps them, with their pools, from one to the next.
+        A process that serves several tasks keeps the datasources and their pools.
         """
-        here: dict[str, DataSource] = {}
-        missing = dict(self.unavailable)
+        datasources: dict[str, DataSource] = {}
+        unavailable = dict(self.unavailable)
         for name, settings in self.settings.items():
             try:
-                here[name] = arrive(settings)
+                datasources[name] = arrive(settings)
             except ConfigurationError as error:
-                missing[name] = str(error)
-        install({key: here[name] for key, name in self.names.items() if name in here}, self.folder)
-        return here, missing
+                unavailable[name] = str(error)
+        install({key: datasources[name] for key, name in self.names.items() if name in datasources}, self.folder)
+        return datasources, unavailable
 
 
 def datasources_for(passed: Iterable[DataSource], function: object) -> dict[str, DataSource]:
-    """The datasources that tasks may want, by all that connect() may be given for them.
+    """The datasources that tasks may need, under every name and path that connect() may be given for them.
 
-    They are the ones passed, those that this process has registered or opened, those of the coordinator's file, and
-    those that the function mentions.
+    These are the ones passed, the ones that this process has registered or opened, the ones listed in the coordinator's
+    file, and the ones that the function refers to.
     """
     for path in get_manager().settings.datasources:
         DataSource.from_properties(path)
-    wanted = list(passed)
-    for mention in references_in(function):
-        if isinstance(mention, DataSource) or mention.endswith(".properties"):
-            with suppress(ConfigurationError):  # the task will say what is wrong, if it ever uses it
-                wanted.append(find(mention))
-    everything = known()
-    for datasource in [*everything.values(), *wanted]:
-        everything[datasource.name] = datasource
-        as_named = datasource.settings.properties.path
-        if as_named is not None:
-            everything[str(as_named)] = datasource
-    return everything
+    needed = list(passed)
+    for reference in references_in(function):
+        if isinstance(reference, DataSource) or reference.endswith(".properties"):
+            with suppress(ConfigurationError):  # a task that uses the file raises the error
+                needed.append(find(reference))
+    datasources = known()
+    for datasource in [*datasources.values(), *needed]:
+        datasources[datasource.name] = datasource
+        file = datasource.settings.properties.path
+        if file is not None:
+            datasources[str(file)] = datasource
+    return datasources

@@ -1,4 +1,4 @@
-"""The trace of a transaction in Spark's tasks, whose processes are others than the driver's."""
+"""Carries the trace of a transaction from the driver to the processes of Spark's tasks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ logger = logging.getLogger("txpool")
 
 @dataclass(frozen=True, slots=True)
 class TaskTrace:
-    """What travels with a job; empty where nothing is traced."""
+    """The trace that a job's tasks belong to, as plain data; both fields are empty if nothing is traced."""
 
     traceparent: str = ""
-    #: The pickled function that makes the provider in a task's process.
+    #: The pickled function that creates the tracer provider in a task's process; empty for the process's own.
     provider: bytes = b""
 
 
@@ -30,38 +30,38 @@ NOT_TRACED = TaskTrace()
 
 
 def ambient_trace() -> TaskTrace:
-    """On the driver: that of the ambient transaction."""
+    """The trace of the ambient transaction. Called on the driver."""
     transaction = current()
     trace = None if transaction is None else transaction.trace
-    return NOT_TRACED if trace is None else TaskTrace(trace.traceparent, _packed())
+    return NOT_TRACED if trace is None else TaskTrace(trace.traceparent, _pickled_provider())
 
 
 def planned_trace(gtrid: str, *, own: bool) -> TaskTrace:
-    """On the driver: that of a transaction of its own, which begins once its tasks have ended.
+    """The trace of a write whose own transaction begins only after its tasks have ended. Called on the driver.
 
-    Without `own` its place in a trace is another's, of whom the job will tell.
+    Without `own` the write is part of another transaction, whose traceparent is a local property of the job.
     """
     if tracing.tracer is None:
         return NOT_TRACED
-    return TaskTrace(tracing.tracer.plan(gtrid) if own else "", _packed())
+    return TaskTrace(tracing.tracer.plan(gtrid) if own else "", _pickled_provider())
 
 
-def _packed() -> bytes:
-    made = None if tracing.tracer is None else tracing.tracer.in_tasks
-    return b"" if made is None else _pickled(made)
+def _pickled_provider() -> bytes:
+    make_provider = None if tracing.tracer is None else tracing.tracer.in_tasks
+    return b"" if make_provider is None else _pickled(make_provider)
 
 
 @cache
-def _pickled(made: Callable[[], Any]) -> bytes:
-    """Once for all jobs, so that a task's process sees that it is the same."""
-    return bytes(cloudpickle.dumps(made))  # type: ignore[no-untyped-call]
+def _pickled(make_provider: Callable[[], Any]) -> bytes:
+    """The pickled function. Cached, so that all jobs send the same bytes, which `_built` has as its key."""
+    return bytes(cloudpickle.dumps(make_provider))  # type: ignore[no-untyped-call]
 
 
 @contextmanager
-def traced(trail: TaskTrace, gtrid: str, **numbers: int) -> Iterator[tracing.Trace | None]:
-    """In a task: the span of the block, by its numbers; None where it has none."""
-    tracer = _tracer(trail.provider) if trail.traceparent else None
-    trace = None if tracer is None else tracer.task(gtrid, trail.traceparent, numbers)
+def traced(task_trace: TaskTrace, gtrid: str, **numbers: int) -> Iterator[tracing.Trace | None]:
+    """The span of a block in a task, with the numbers as attributes; None if nothing is traced."""
+    tracer = _tracer_of_process(task_trace.provider) if task_trace.traceparent else None
+    trace = None if tracer is None else tracer.task(gtrid, task_trace.traceparent, numbers)
     if tracer is None or trace is None:
         yield None
         return
@@ -77,8 +77,8 @@ def traced(trail: TaskTrace, gtrid: str, **numbers: int) -> Iterator[tracing.Tra
         tracer.flush()  # Spark may end the process at any time
 
 
-def _tracer(provider: bytes) -> tracing.Tracer | None:
-    """That of the driver's function, once for a process; without one, this process's own."""
+def _tracer_of_process(provider: bytes) -> tracing.Tracer | None:
+    """The tracer built by the driver's function, one for the process; without a function, the process's own tracer."""
     if provider or tracing.tracer is None:
         tracing.tracer = _built(provider)
     return tracing.tracer
@@ -86,7 +86,7 @@ def _tracer(provider: bytes) -> tracing.Tracer | None:
 
 @cache
 def _built(provider: bytes) -> tracing.Tracer | None:
-    """Where it fails once it would fail for each task."""
+    """The tracer of a provider; None if it cannot be built. Cached, also because it would fail again for each task."""
     try:
         from txpool.tracing.opentelemetry import instrument
 

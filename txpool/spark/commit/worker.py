@@ -1,6 +1,6 @@
-"""A Python worker of Spark's, which serves one task after another: what each of them would wait for, taken away.
+"""Removes two delays from Spark's Python workers, which run one task after another.
 
-Both are Spark's own costs, of any Python function, and both are as large for a partition of one row as for any other.
+Every Python function in Spark has these delays, and they are as long for a partition of one row as for any other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DESCRIPTORS = "/proc/self/fd"
 
 
 def prepare_worker() -> None:
-    """To be called where a task begins, before it asks for its first row."""
+    """Remove the delays. To be called at the beginning of a task, before it reads its first row."""
     _freeze_modules()
     if sys.platform == "linux":
         _acknowledge()
@@ -25,24 +25,24 @@ def prepare_worker() -> None:
 
 @cache
 def _freeze_modules() -> None:
-    """Once for all, set apart what the worker keeps: the objects that its modules are made of.
+    """Exclude the objects of imported modules from garbage collection, once for the process.
 
-    Spark collects garbage in the worker after every task, and the next task waits for that. To look through pandas and
-    all the others again takes tens of milliseconds.
+    Spark collects garbage in the worker after every task, and the next task waits for that. To traverse pandas and the
+    other modules each time takes tens of milliseconds.
     """
     gc.collect()
     gc.freeze()
 
 
 def _acknowledge() -> None:
-    """Tell Spark's side of the connection at once that the task has come.
+    """Acknowledge at once, on the TCP connection to Spark, that the task has been received.
 
-    Spark sends the task, and then its rows; TCP holds these back until the task is acknowledged (Nagle), which the
-    receiver puts off for 40 ms, in case it had something to say with it. Which descriptor it is, Spark does not tell:
-    to any other connection this does nothing that it would notice.
+    Spark sends the task and then its rows. TCP holds the rows back until the task is acknowledged (Nagle's algorithm),
+    and the receiver delays that acknowledgement by 40 ms. Spark does not say which descriptor the connection has, so
+    the option is set on all of them; it does no harm to the others.
     """
     for name in os.listdir(_DESCRIPTORS):
-        with suppress(OSError):  # it is closed by now, or no TCP
+        with suppress(OSError):  # the descriptor has been closed, or is not TCP
             if stat.S_ISSOCK(os.stat(f"{_DESCRIPTORS}/{name}").st_mode):
                 with socket.fromfd(int(name), socket.AF_INET, socket.SOCK_STREAM) as connection:
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)

@@ -1,4 +1,4 @@
-"""One write of a transaction, on the driver: which of its attempts win, and what becomes of the others."""
+"""The driver's side of one Spark write: runs its job, adopts one attempt for each partition, rolls back the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from txpool.datasource import DataSource, arrive
-from txpool.errors import ConfigurationError, OperationalError
+from txpool.errors import ConfigurationError, OperationalError, TransactionRolledBack
 from txpool.spark.commit.attempts import Candidates, PartitionResult, require_all
 from txpool.spark.commit.listing import PreparedAttempts, list_attempts, require_same_server, roll_back
 from txpool.spark.commit.monitor import AttemptMonitor
@@ -25,9 +25,9 @@ _WRITES = "txpool.spark.writes"
 
 @dataclass(frozen=True, slots=True)
 class FinishedWrite:
-    """A write whose branches are the transaction's now."""
+    """A write whose branches the transaction has adopted."""
 
-    #: One for each partition.
+    #: One result for each partition.
     results: list[PartitionResult]
     #: Task attempts that Spark started.
     attempts: int
@@ -35,11 +35,11 @@ class FinishedWrite:
 
 
 class WriteUndone(Exception):
-    """The write has failed, and the transaction can do without it: nothing of it can ever win."""
+    """The write has failed and was undone. The transaction may go on without it: no branch of the write can commit."""
 
 
 class SparkWrite:
-    """From its job to its branches. Used by one thread, once."""
+    """Runs one Spark write. Used by one thread, once."""
 
     def __init__(
         self,
@@ -50,13 +50,13 @@ class SparkWrite:
         *,
         adoptable: bool = True,
     ) -> None:
-        """Without `adoptable` none of its tasks adopts what an earlier attempt has prepared."""
+        """`datasources` are those sent with the task. Without `adoptable` no retry adopts an earlier attempt."""
         self._transaction = transaction
         self._gtrid = transaction.gtrid
         self._number = number
         self._job = job
         self._candidates = Candidates(adoptable=adoptable)
-        #: By name: those that have travelled with the task, and later those that tasks have found by themselves.
+        #: By name: the datasources sent with the task, and later also those that only a task knew.
         self._datasources = datasources
 
     def run(
@@ -66,9 +66,10 @@ class SparkWrite:
         *,
         may_undo: Callable[[Exception], bool] = lambda _: False,
     ) -> FinishedWrite:
-        """Run the job, which returns what its tasks have packed; from here on something may be prepared.
+        """Run the job by `collect`, which returns the packed results of its tasks, and adopt their branches.
 
-        An error dooms the transaction, but for one that is `forgiven`: that raises TakenBack.
+        After an error the transaction can only roll back, unless `may_undo` of the error is true: then the write is
+        undone, and WriteUndone is raised.
         """
         try:
             watched = list(self._datasources.values())
@@ -82,21 +83,22 @@ class SparkWrite:
             if isinstance(error, Exception) and self._transaction.active and may_undo(error):
                 self._undo()
                 raise WriteUndone from error
-            self._give_up(error)
+            self._abandon(error)
             raise
 
     def _take_over(self, partitions: int, results: list[PartitionResult]) -> FinishedWrite:
-        """One attempt for each partition becomes the transaction's; the others can never win, and roll back."""
+        """Adopt one attempt for each partition, and roll back the others."""
         require_all(self._gtrid, results, partitions)
         used = {record.datasource: result for result in results for record in result.records}
         for name, result in used.items():
             self._load(name, result)
         attempts, all_succeeded = self._job.attempts()
-        asked = used if all_succeeded else self._datasources
+        # A lost attempt may have worked in any datasource.
+        to_list = used if all_succeeded else self._datasources
         branches = take_over(
             self._transaction,
             results,
-            self._list_attempts(asked),
+            self._list_attempts(to_list),
             used,
             candidates=self._candidates,
             datasources=self._datasources,
@@ -105,7 +107,7 @@ class SparkWrite:
         return FinishedWrite(results, attempts, branches)
 
     def _load(self, name: str, result: PartitionResult) -> None:
-        """A datasource that a task found by itself must be one that this process, and so recovery, can reach."""
+        """Load a datasource that only a task knew, since this process has to commit there. ConfigurationError."""
         if name in self._datasources:
             return
         try:
@@ -127,19 +129,17 @@ class SparkWrite:
         return list_attempts([self._datasources[n] for n in names], gtrid=self._gtrid, write=self._number)
 
     def _undo(self) -> None:
-        """Free what the tasks have prepared; none of it can win any more, whatever appears later."""
+        """Roll back what the tasks have prepared. No attempt can be chosen any more, however late it prepares."""
         self._transaction.adopt((), late_branches=True)
         self._job.cancel(wait=True)
         roll_back(self._list_attempts(self._datasources).attempts.values(), self._datasources.values())
 
-    def _give_up(self, error: BaseException) -> None:
-        """The transaction can only roll back, takes what is prepared with it, and leaves the rest to recovery."""
+    def _abandon(self, error: BaseException) -> None:
+        """Mark the transaction rollback-only, and adopt what is prepared, so that both roll back together."""
         what = f"Spark write {self._number} of {self._gtrid}"
-        doom = rolled_back(self._gtrid, f"its Spark write {self._number} failed: {_first_line(error)}")
-        doom.__cause__ = error
-        self._transaction.set_rollback_only(doom)
+        self._transaction.set_rollback_only(failed_write(self._gtrid, self._number, error))
         try:
-            # Tasks that nobody has heard of may prepare later: recovery sweeps what appears once this has ended.
+            # Tasks that have reported nothing may prepare later. Recovery rolls those branches back after the end.
             self._transaction.adopt((), late_branches=True)
             self._job.cancel(wait=True)
             listing = self._list_attempts(self._datasources)
@@ -151,7 +151,7 @@ class SparkWrite:
             self._transaction.adopt(branches, late_branches=True)
         except Exception as another:
             logger.warning("%s: what its tasks have prepared is left to recovery: %s", what, another)
-        error.add_note(f"{what} has failed: the transaction can only roll back, and nothing of it stays.")
+        error.add_note(f"{what} has failed: the transaction can only roll back, and nothing of the write stays.")
 
 
 def take_over(
@@ -163,30 +163,35 @@ def take_over(
     candidates: Candidates,
     datasources: Mapping[str, DataSource],
 ) -> int:
-    """The winners' branches become the transaction's, and their number is returned; other attempts can never win, and
-    roll back. OperationalError where one of the `needed` datasources did not answer, or a winner is not prepared.
+    """Adopt the branches of the chosen attempts, roll back all other attempts, and return the number of branches.
+
+    OperationalError if one of the `needed` datasources did not answer, or a chosen attempt is no longer prepared.
     """
     for name in needed:
-        if name in listing.unreached:
+        if name in listing.unreachable:
             raise OperationalError(
-                f"{transaction.gtrid}: datasource {name} was used by a task and cannot be asked by the driver what is "
-                "prepared in it; the transaction rolls back, and nothing that was done within it stays"
-            ) from listing.unreached[name]
+                f"{transaction.gtrid}: a task used datasource {name}, and the driver cannot list what is prepared in "
+                "it; the transaction rolls back, and nothing that was done within it stays"
+            ) from listing.unreachable[name]
     for result in results:
         for record in result.records:
             require_same_server(record, listing)
-    winners = candidates.choose(transaction.gtrid, results, listing.attempts)
-    winning = {result.attempt for result in results}
-    roll_back((each for each in listing.attempts.values() if each.number not in winning), datasources.values())
-    patience = transaction.deadlines
+    records = candidates.choose(transaction.gtrid, results, listing.attempts)
+    chosen = {result.attempt for result in results}
+    roll_back((each for each in listing.attempts.values() if each.number not in chosen), datasources.values())
+    deadlines = transaction.deadlines
     transaction.adopt(
-        [datasources[record.datasource].prepared_branch(record, patience) for record in winners], late_branches=False
+        [datasources[record.datasource].prepared_branch(record, deadlines) for record in records], late_branches=False
     )
-    return len(winners)
+    return len(records)
 
 
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
+def failed_write(gtrid: str, number: int, error: BaseException | None = None) -> TransactionRolledBack:
+    """The rollback cause of a transaction whose Spark write has failed, with the first line of the error."""
+    why = "" if error is None else f": {type(error).__name__}: {str(error).strip()}".splitlines()[0]
+    cause = rolled_back(gtrid, f"its Spark write {number} failed{why}")
+    cause.__cause__ = error
+    return cause
 
 
 def next_number(transaction: Transaction) -> int:

@@ -1,1 +1,1 @@
-"""The "txpool" format: reading, writing and streaming by the Python Data Source API."""
+"""The "txpool" format of Spark: reading, writing and streaming through the Python Data Source API."""

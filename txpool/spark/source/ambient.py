@@ -1,4 +1,4 @@
-"""The transaction that a write by the "txpool" format is a part of: the one that its job tells of."""
+"""Finds the transaction that a write by the "txpool" format is a part of, by a local property of the Spark job."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from txpool.tm.transaction import Transaction
 
 
 def gtrid_of_job(context: TaskContext) -> str:
-    """The gtrid that a task's job tells of, or nothing. ProgrammingError where that may be another's."""
-    told = (context.getLocalProperty(AMBIENT) or "").rpartition("@")[0]
-    if told.startswith(UNCERTAIN):
+    """The gtrid of the transaction that a task's job is a part of; empty if there is none. Called in the task.
+
+    ProgrammingError if it is not certain that the job is a part of the transaction.
+    """
+    gtrid = (context.getLocalProperty(AMBIENT) or "").rpartition("@")[0]
+    if gtrid.startswith(UNCERTAIN):
         raise ProgrammingError(
-            f"{told.removeprefix(UNCERTAIN)} was begun in an asyncio task (a notebook's cell is one) or in another "
-            "thread, and whether this write is a part of it cannot be told: use write_table(), which knows. Nothing "
-            "was written"
+            f"{gtrid.removeprefix(UNCERTAIN)} was begun in an asyncio task (a notebook's cell is one) or in another "
+            "thread, so it is not certain whether this write is a part of it: use write_table(), which takes the "
+            "transaction from its caller. Nothing was written"
         )
-    return told
+    return gtrid
 
 
-def find(told: str) -> Transaction:
-    """The transaction that a job has told of, to be worked in. Errors: ProgrammingError, TransactionTimeout."""
-    transaction = find_transaction(told)
+def find_ambient(gtrid: str) -> Transaction:
+    """The open transaction of that gtrid in the driver's process. Errors: ProgrammingError, TransactionTimeout."""
+    transaction = find_transaction(gtrid)
     if transaction is None or transaction.ended:
-        raise ProgrammingError(f"{told}, which this write was a part of, has ended meanwhile. Nothing was written")
+        raise ProgrammingError(f"{gtrid}, which this write was a part of, has ended meanwhile. Nothing was written")
     transaction.require_active()
     return transaction

@@ -1,8 +1,8 @@
-"""The driver's desk: where the short-lived Python processes of a Spark data source ask the driver's own process.
+"""A server in the driver's process, for the short-lived Python processes in which Spark runs a data source.
 
-Spark plans, commits and aborts a write each in a process that it has started for that, on the driver's machine. The
-transaction, its decision log and the datasources are the driver's own. They talk over a Unix socket in a folder that
-only the driver's user can enter.
+Spark plans, commits and aborts a write in processes that it starts for each step on the driver's machine. Transactions,
+the decision log and the datasources are in the driver's own process. The processes talk to it over a Unix socket in a
+folder that only the driver's user can enter.
 """
 
 from __future__ import annotations
@@ -25,84 +25,91 @@ from txpool.errors import OperationalError
 logger = logging.getLogger("txpool")
 
 _FAMILY = "AF_UNIX"
-#: What the system allows for a socket's path, with room for the file's name.
-_LONGEST = 80
-#: Seconds, after the system has refused something.
-_PAUSE = 0.2
+#: The longest folder whose socket path the system accepts: the limit is about 107 bytes with the rest of the path.
+_MAX_FOLDER_BYTES = 80
+#: The pause after an accept has failed.
+_ACCEPT_RETRY_SECONDS = 0.2
 
 
 class DriverServer:
-    """Answers requests, each in a thread of its own, for as long as the process lives."""
+    """Answers requests, each in a thread of its own, as long as the process lives."""
 
     def __init__(self, answer: Callable[[Any], Any]) -> None:
         self._answer = answer
         self._pid = os.getpid()
         self._closed = False
-        where = tempfile.gettempdir()
-        self._folder = tempfile.mkdtemp(prefix="txpool-", dir=where if len(where.encode()) < _LONGEST else "/tmp")  # noqa: S108
-        #: What processes of Spark's give to `ask`.
-        self.address = str(Path(self._folder, "desk"))
+        parent = tempfile.gettempdir()
+        if len(parent.encode()) >= _MAX_FOLDER_BYTES:
+            parent = "/tmp"  # noqa: S108 - mkdtemp makes a folder of its own, 0700
+        self._folder = tempfile.mkdtemp(prefix="txpool-", dir=parent)
+        #: What Spark's processes pass to `ask_driver`.
+        self.address = str(Path(self._folder, "driver"))
         self._listener = Listener(self.address, _FAMILY, backlog=64)
-        threading.Thread(target=self._serve, name="txpool-desk", daemon=True).start()
+        threading.Thread(target=self._serve, name="txpool-driver-server", daemon=True).start()
         atexit.register(self.close)
 
     def _serve(self) -> None:
         while True:
             try:
-                line = self._listener.accept()
-                threading.Thread(target=self._answer_connection, args=[line], name="txpool-desk", daemon=True).start()
+                connection = self._listener.accept()
+                threading.Thread(
+                    target=self._answer_connection, args=[connection], name="txpool-driver-server", daemon=True
+                ).start()
             except Exception as error:
                 if self._closed:
                     return
-                # Who asks must not wait for ever: there are too many files or threads just now.
-                logger.warning("a process of Spark's cannot be answered: %s", error)
-                sleep(_PAUSE)
+                # There are too many open files or threads at the moment. Go on, since the client waits.
+                logger.warning("a request of one of Spark's processes could not be accepted: %s", error)
+                sleep(_ACCEPT_RETRY_SECONDS)
 
-    def _answer_connection(self, line: Connection) -> None:
-        with line:
+    def _answer_connection(self, connection: Connection) -> None:
+        with connection:
             request = None
             try:
-                request = line.recv()
+                request = connection.recv()
                 reply = True, self._answer(request)
-            except EOFError:  # who asked is gone
+            except EOFError:  # the client has ended
                 return
             except Exception as error:
-                reply = False, (_portable(error), getattr(error, "__notes__", []))
+                reply = False, (_picklable(error), getattr(error, "__notes__", []))
             try:
-                line.send(reply)
+                connection.send(reply)
             except OSError as error:
-                logger.warning("the process that asked for %s is gone: %s", type(request).__name__, error)
+                logger.warning("the process that sent %s has ended: %s", type(request).__name__, error)
 
     def close(self) -> None:
-        """Answer no more; the folder is gone."""
+        """Accept no more requests, and remove the folder. A forked child's call does nothing."""
         if os.getpid() == self._pid:
             self._closed = True
             self._listener.close()
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def ask(address: str, request: Any) -> Any:
-    """What the driver's process answers; raises what it raised. OperationalError where it does not answer."""
+def ask_driver(address: str, request: Any) -> Any:
+    """Send a request to the driver's process, and return its answer. Raises what the driver raised.
+
+    OperationalError if the driver's process does not answer.
+    """
     try:
-        with Client(address, _FAMILY) as line:
-            line.send(request)
-            good, reply = line.recv()
+        with Client(address, _FAMILY) as connection:
+            connection.send(request)
+            succeeded, reply = connection.recv()
     except (OSError, EOFError) as error:
         raise OperationalError(
             f"the driver's process does not answer ({type(error).__name__}: {error}): it has ended, or this is not its "
             "machine. What it had not decided rolls back"
         ) from error
-    if good:
+    if succeeded:
         return reply
     failure, notes = reply
-    failure.__notes__ = notes  # a driver's error leaves them behind when it travels
+    failure.__notes__ = notes  # psycopg's errors lose their notes when they are pickled
     raise failure
 
 
-def _portable(error: Exception) -> Exception:
-    """The error, or one with its text where it cannot travel."""
+def _picklable(error: Exception) -> Exception:
+    """The error, or an OperationalError with its text if it cannot be pickled."""
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - it was made here
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - pickled in the same line
     except Exception:
         return OperationalError(f"{type(error).__name__}: {error}")
     return error

@@ -1,7 +1,7 @@
-"""The "txpool" format of Spark's own readers and writers, by its Python Data Source API.
+"""The "txpool" format: implements Spark's Python Data Source API, and registers the format with a session.
 
-Spark runs the parts of it in processes of its own: the planner's, the tasks', the commit's. What they need of the
-driver's process they ask of its desk.
+Spark runs the planner, the tasks and the commit in Python processes of its own. These send requests to a server in the
+driver's process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from txpool.errors import NotSupportedError
 from txpool.jobs.properties import open_transactions, publish
 from txpool.spark.commit.session import require_classic, warn_of_risks
 from txpool.spark.source.committer import WriteCommitter
-from txpool.spark.source.driver_server import DriverServer, ask
+from txpool.spark.source.driver_server import DriverServer, ask_driver
 from txpool.spark.source.partition_writer import PartitionCommitMessage, write_partition
 from txpool.spark.source.plan import WritePlan, plan_write
 from txpool.spark.source.reading import Reader, ReadPlan, plan_reading
@@ -60,9 +60,9 @@ class _Abort:
 
 
 class Format(DataSource):
-    """`format("txpool")` of `df.write`, `df.writeStream` and `spark.read`, once it is registered."""
+    """The data source behind `format("txpool")` of `df.write`, `df.writeStream` and `spark.read`."""
 
-    #: Where the driver's desk is.
+    #: The address of the driver's server.
     address: str
 
     @classmethod
@@ -70,11 +70,11 @@ class Format(DataSource):
         return "txpool"
 
     def schema(self) -> StructType:
-        plan: ReadPlan = ask(self.address, _PlanReading({**self.options}))
+        plan: ReadPlan = ask_driver(self.address, _PlanReading({**self.options}))
         return plan.schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return Reader(ask(self.address, _PlanReading({**self.options})), schema)
+        return Reader(ask_driver(self.address, _PlanReading({**self.options})), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:
         return self._writer(schema, overwrite, streaming=False)
@@ -83,11 +83,16 @@ class Format(DataSource):
         return self._writer(schema, overwrite, streaming=True)
 
     def _writer(self, schema: StructType, overwrite: bool, *, streaming: bool) -> Writer:
-        return Writer(self.address, ask(self.address, _PlanWrite({**self.options}, schema, overwrite, streaming)))
+        return Writer(
+            self.address, ask_driver(self.address, _PlanWrite({**self.options}, schema, overwrite, streaming))
+        )
 
 
 class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
-    """One write: planned in one process, done in many, committed in another. A stream's batch is planned for each."""
+    """One write. Spark pickles it: it is planned in one process, writes in tasks, and commits in another process.
+
+    For a stream, Spark plans again for each batch.
+    """
 
     def __init__(self, address: str, plan: WritePlan) -> None:
         self._address = address
@@ -97,14 +102,14 @@ class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         return write_partition(self._plan, iterator)
 
     def commit(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803 - the name is Spark's
-        ask(self._address, _Commit(self._plan, messages))
+        ask_driver(self._address, _Commit(self._plan, messages))
 
     def abort(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803
-        ask(self._address, _Abort(self._plan, messages))
+        ask_driver(self._address, _Abort(self._plan, messages))
 
 
 class _DriverService:
-    """What the desk answers with: this process's datasources, and its transactions."""
+    """Answers the requests of Spark's processes with the datasources and transactions of this process."""
 
     def __init__(self, session: SparkSession) -> None:
         self.pid = os.getpid()
@@ -114,7 +119,7 @@ class _DriverService:
         self.server = DriverServer(self._answer)
 
     def close(self) -> None:
-        """Another session takes its place."""
+        """Stop the server, because another SparkContext takes its place."""
         self.server.close()
 
     def _answer(self, request: object) -> Any:
@@ -122,13 +127,13 @@ class _DriverService:
             case _PlanWrite(options, schema, overwrite, streaming):
                 warn_of_risks(self.context)
                 others = () if streaming else open_transactions()
-                return self._committer.planned(plan_write(options, schema, overwrite, others, streaming=streaming))
+                return self._committer.add_plan(plan_write(options, schema, overwrite, others, streaming=streaming))
             case _PlanReading(options):
                 return plan_reading(options)
-            case _Commit(plan, deposits):
-                self._committer.commit(plan, deposits)
-            case _Abort(plan, deposits):
-                self._committer.abort(plan, deposits)
+            case _Commit(plan, messages):
+                self._committer.commit(plan, messages)
+            case _Abort(plan, messages):
+                self._committer.abort(plan, messages)
         return None
 
 
@@ -139,14 +144,14 @@ _registering = threading.Lock()
 def register(spark: SparkSession) -> None:
     """Make `format("txpool")` known to a session; may be called again.
 
-    Each thread's Spark jobs carry the name of its ambient transaction, and a write by the format is a part of that;
-    where there is none, it is a transaction of its own. NotSupportedError for Spark Connect.
+    A write by the format is a part of the transaction that is ambient in the thread which starts it. Without one, the
+    write is a transaction of its own. NotSupportedError for Spark Connect.
     """
     global _service
     require_classic(spark, "register()")
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
         raise NotSupportedError(
-            'format("txpool") needs each thread of Python to be one of Spark\'s: leave PYSPARK_PIN_THREAD as it is. '
+            'format("txpool") needs a thread in Java for each thread in Python: leave PYSPARK_PIN_THREAD as it is. '
             "Nothing was done"
         )
     with _registering:
@@ -154,13 +159,13 @@ def register(spark: SparkSession) -> None:
             if _service is not None:
                 _service.close()
             _service = _DriverService(spark)
-    spark.dataSource.register(_found_at(_service.server.address))
+    spark.dataSource.register(_format_at(_service.server.address))
 
 
-def _found_at(where: str) -> type[Format]:
-    """A class that Spark pickles whole, and with it the address."""
+def _format_at(server_address: str) -> type[Format]:
+    """A local class, which Spark pickles by value, so that its processes have the address."""
 
     class Registered(Format):
-        address = where
+        address = server_address
 
     return Registered

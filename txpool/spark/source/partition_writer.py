@@ -1,7 +1,7 @@
-"""What a task of the "txpool" format does: one partition's rows, prepared in the table or staged beside it.
+"""What a task of the "txpool" format does: it writes one partition, by strategy direct or staged.
 
-Direct where the server has a slot to spare at that moment, else staged: each task sees for itself. Either way the rows
-are nobody's before the driver has decided, and an attempt that it does not choose is as if it had never been.
+A task writes direct if the server has a free prepared slot at that moment, and stages its rows otherwise. Either way
+the rows are not visible before the driver has committed, and those of an attempt that it does not choose are removed.
 """
 
 from __future__ import annotations
@@ -29,42 +29,43 @@ from txpool.spark.source.ambient import gtrid_of_job
 from txpool.spark.source.plan import WritePlan, WrittenField
 from txpool.spark.table.copying import DIRECT, STAGED, StagedCopy, measure, staged_columns
 
-#: Slots that tasks leave free, for the driver's own branch.
-_SPARE = 1
+#: The number of slots that tasks leave free, for the driver's own branch.
+_SPARE_SLOTS = 1
 
 
 @dataclass(frozen=True, slots=True)
 class StreamBatch:
-    """One of a stream's."""
+    """A batch of a streaming query."""
 
-    #: The query's id, which lives as long as its checkpoint.
+    #: The id of the query, which stays the same as long as its checkpoint.
     query: str
     number: int
 
 
 @dataclass
 class PartitionCommitMessage(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The message of a task to the commit of its write, which Spark delivers."""
 
-    #: The plan that it has worked by.
+    #: The digest of the task's plan.
     digest: str
+    #: The gtrid and number in the task's plan.
     gtrid: str
     number: int
-    #: What its job tells of the driver's ambient transaction; empty where it has none.
+    #: The gtrid of the driver's ambient transaction; empty if there is none.
     ambient: str
-    #: Of a stream.
+    #: None if the write is not a stream's.
     batch: StreamBatch | None
-    #: Of Spark's: the one whose tasks write.
+    #: The id of the task's stage.
     stage: int
     strategy: str
     #: A packed PartitionResult.
     packed: dict[str, Any]
-    #: Its place in a trace, or empty.
+    #: Of the task's trace; empty if it has none.
     traceparent: str = ""
 
 
 def write_partition(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> PartitionCommitMessage:
-    """Write one partition, for the transaction that the job tells of, or the plan's own."""
+    """Write one partition for the job's ambient transaction, or else for the write's own. Called in the task."""
     context = TaskContext.get()
     assert context is not None  # noqa: S101 - Spark runs this
     prepare_worker()
@@ -80,85 +81,85 @@ def write_partition(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> Parti
         assert query is not None  # noqa: S101 - Spark runs this
         assert number is not None  # noqa: S101
         batch = StreamBatch(query, int(number))
-    elif not ambient and plan.open:
+    elif not ambient and plan.open_gtrids:
         raise ProgrammingError(
-            f"{', '.join(plan.open)} is open in the driver's process, and not in the thread that writes: whether this "
-            "write is a part of it cannot be told. Begin the transaction in the thread that writes, or use "
-            "write_table(), which knows. Nothing was written"
+            f"{', '.join(plan.open_gtrids)} is open in the driver's process, but not in the thread that writes, so it "
+            "is not certain whether this write is a part of it. Begin the transaction in the thread that writes, or "
+            "use write_table(), which takes the transaction from its caller. Nothing was written"
         )
-    elif ambient and ambient not in plan.open:
+    elif ambient and ambient not in plan.open_gtrids:
         raise ProgrammingError(
-            f"{ambient}, which the jobs of this thread tell of, has ended: begin another one, or leave it by "
-            "txpool.suspend(). Nothing was written"
+            f"{ambient}, which the jobs of this thread are a part of, has ended: begin another transaction, or leave "
+            "this one by txpool.suspend(). Nothing was written"
         )
     gtrid = ambient or plan.gtrid
-    trail = replace(plan.trace, traceparent=context.getLocalProperty(TRACEPARENT) or "") if ambient else plan.trace
-    rows = (_as_table_has_them(batch, plan.fields) for batch in batches)
+    trace = replace(plan.trace, traceparent=context.getLocalProperty(TRACEPARENT) or "") if ambient else plan.trace
+    rows = (_written_columns(batch, plan.fields) for batch in batches)
     task: PartitionTask | StagedCopy
     with closing(_TaskSlot(plan)) as slot:
         if slot.held:
-            way = DIRECT
+            strategy = DIRECT
             task = PartitionTask(
-                gtrid, plan.number, None, plan.direct(), plan.datasources, plan.locations, measure, trail
+                gtrid, plan.number, None, plan.direct(), plan.datasources, plan.locations, measure, trace
             )
         elif plan.strategy_required:
-            raise OperationalError(f"{gtrid}: {NO_SLOT} in {plan.source}, and strategy=direct wants one for each task")
+            raise OperationalError(f"{gtrid}: {NO_SLOT} in {plan.source}, and strategy=direct needs one for each task")
         else:
-            way, prepare = STAGED, partial(_ensure, plan, plan.staging(gtrid))
-            task = StagedCopy(plan.staged(gtrid), plan.datasources, gtrid, plan.number, prepare, trail)
+            strategy, prepare = STAGED, partial(_ensure_staging, plan, plan.staging(gtrid))
+            task = StagedCopy(plan.staged(gtrid), plan.datasources, gtrid, plan.number, prepare, trace)
         (packed,) = task(context.partitionId(), rows)
     stage = context.stageId()
     return PartitionCommitMessage(
-        plan.digest, plan.gtrid, plan.number, ambient, batch, stage, way, packed, trail.traceparent
+        plan.digest, plan.gtrid, plan.number, ambient, batch, stage, strategy, packed, trace.traceparent
     )
 
 
 class _TaskSlot:
-    """A prepared transaction's slot, kept for this task until its branch has it."""
+    """A prepared slot reserved for this task until its branch is prepared; only for a plan with strategy direct."""
 
     def __init__(self, plan: WritePlan) -> None:
-        self._kept: SlotReservation | None = None
+        self._reservation: SlotReservation | None = None
         if plan.strategy == DIRECT:
-            here, _ = plan.datasources.unpack()
-            kept = SlotReservation(here.get(plan.source) or find(plan.source), 1)
-            if kept.maximum - kept.taken > _SPARE:
-                self._kept = kept
+            datasources, _ = plan.datasources.unpack()
+            reservation = SlotReservation(datasources.get(plan.source) or find(plan.source), 1)
+            if reservation.maximum - reservation.taken > _SPARE_SLOTS:
+                self._reservation = reservation
             else:
-                kept.release()
+                reservation.release()
 
     @property
     def held(self) -> bool:
-        return self._kept is not None and self._kept.enough
+        return self._reservation is not None and self._reservation.enough
 
     def close(self) -> None:
-        if self._kept is not None:
-            self._kept.release()
+        if self._reservation is not None:
+            self._reservation.release()
 
 
-def _ensure(plan: WritePlan, table: StagingTable, connection: Any) -> None:
-    """The first of the tasks creates the staging table; who finds one looks whose it is."""
+def _ensure_staging(plan: WritePlan, table: StagingTable, connection: Any) -> None:
+    """Create the staging table if it does not exist; if it does, check its owner and lock it."""
     cursor = connection.cursor()
-    (there,) = cursor.execute("select to_regclass(%s) is not null", [table.name]).fetchone()
-    if there:
+    (exists,) = cursor.execute("select to_regclass(%s) is not null", [table.name]).fetchone()
+    if exists:
         require_locked(cursor, table.name, types=False)
     else:
         source = find(plan.source)
         Staging(source.name, source.driver_adapter).ensure(table, staged_columns(plan.layout))
 
 
-def _as_table_has_them(batch: pa.RecordBatch, fields: tuple[WrittenField, ...]) -> pa.RecordBatch:
-    """The columns that are written."""
-    columns = [_column(batch.column(field.index), field) for field in fields]
+def _written_columns(batch: pa.RecordBatch, fields: tuple[WrittenField, ...]) -> pa.RecordBatch:
+    """The columns of a batch that are written, as the table needs them."""
+    columns = [_converted(batch.column(field.index), field) for field in fields]
     return pa.RecordBatch.from_arrays(columns, [str(number) for number in range(len(columns))])
 
 
-def _column(array: Any, field: WrittenField) -> Any:
+def _converted(array: Any, field: WrittenField) -> Any:
     if not field.as_local:
         return array
     try:
         return pc.local_timestamp(array)
     except pa.ArrowInvalid as error:
         raise DataError(
-            f"the session's time zone {array.type.tz} is none that Arrow knows: set spark.sql.session.timeZone to one "
-            f"such as Europe/Paris or +01:00, or use write_table() ({error}). Nothing was written"
+            f"Arrow does not know the session's time zone {array.type.tz}: set spark.sql.session.timeZone to one such "
+            f"as Europe/Paris or +01:00, or use write_table() ({error}). Nothing was written"
         ) from error

@@ -1,8 +1,8 @@
-"""The plan of a write by the "txpool" format: made in the driver's process, plain data for those that plan, write and
-commit.
+"""The plan of a write by the "txpool" format: made in the driver's process, then sent to planner, tasks and commit.
 
-When it is made, nobody can tell which transaction the write will be a part of: its tasks are told by their job. So the
-names of what they leave in the database are made there, with this write's own number.
+When a plan is made, it is not known which transaction the write will be a part of: only its job has that as a local
+property. So the tasks themselves name their branches and staging tables, by the gtrid of the job and the number in the
+plan.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any, LiteralString
 
 from pyspark.sql import types as T  # noqa: N812 - as every user of Spark knows it
 
-from txpool.config.properties import nearest
 from txpool.datasource import DataSource, find
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.resources.base import LocationKey
@@ -26,6 +25,7 @@ from txpool.resources.postgresql.staging import StagingTable
 from txpool.spark.commit.locations import note_locations
 from txpool.spark.commit.task_datasources import TaskDatasources
 from txpool.spark.commit.tracing import NOT_TRACED, TaskTrace, planned_trace
+from txpool.spark.source.options import canonical_options
 from txpool.spark.table.copying import PartitionCopy, copy_into, copy_staged
 from txpool.spark.table.merge import StagingMerge
 from txpool.spark.table.privileges import require_privileges
@@ -35,13 +35,14 @@ from txpool.tm.manager import get_manager
 from txpool.tm.transaction import Transaction
 
 OPTIONS = ("datasource", "dbtable", "upsertKeys", "transactionId", "strategy", "createTable")
-#: What Spark itself is told among a stream's options.
-_OF_SPARK = ("checkpointlocation", "queryname")
+#: Options of a stream that are meant for Spark itself.
+_SPARK_OPTIONS = ("checkpointlocation", "queryname")
 _STRATEGIES = ("auto", "direct", "staged")
-#: The format's writes are counted from here for the whole process, above those that a transaction counts itself.
-FIRST = 100_000
-_numbers = itertools.count(FIRST)
-# Where neither a unique value nor a trigger (a foreign key is one) can make one task wait for another, or the driver.
+#: The first number of the format's writes, which are counted for the whole process; other writes have lower numbers.
+FIRST_NUMBER = 100_000
+_numbers = itertools.count(FIRST_NUMBER)
+# Whether a table has neither unique indexes nor triggers (foreign keys have triggers): no task has to wait there for
+# another task or the driver.
 _INDEPENDENT: LiteralString = """
     select relkind = 'r' and not relhastriggers
         and not exists (select from pg_index where indrelid = c.oid and (indisunique or indisexclusion))
@@ -54,57 +55,58 @@ class WrittenField:
     """A column of the DataFrame that is written."""
 
     index: int
-    #: An instant that the table keeps as the session's clock shows it.
+    #: The column is a timestamp with time zone, and is written as the local time in the session's time zone.
     as_local: bool
 
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """How a DataFrame's rows get into a table."""
+    """How the rows of a DataFrame are written into a table; plain data without a secret."""
 
-    #: The transaction of its own that it has where there is no other.
+    #: The gtrid of the write's own transaction, used if there is no ambient one.
     gtrid: str
     number: int
-    #: What the user calls it, and its name.
+    #: The option `datasource` as the user has given it.
     datasource: str
+    #: The name of that datasource.
     source: str
     datasources: TaskDatasources
-    #: Where its tasks may prepare, and as whom.
+    #: Where the tasks may prepare, and under which role.
     locations: frozenset[LocationKey]
     target: Target
     fields: tuple[WrittenField, ...]
     layout: Layout
     mode: str
     keys: tuple[str, ...]
-    #: Of a table that is to be created: its columns.
+    #: The columns of a table that is to be created, each with its declaration.
     created: tuple[tuple[str, str], ...]
-    #: direct, where a slot is free for it, or staged.
+    #: `direct` (as long as slots are free) or `staged`.
     strategy: str
-    #: Whoever asked for `direct` does not want it staged.
+    #: The user asked for `direct`, so tasks must not stage their rows instead.
     strategy_required: bool
     transaction_id: str | None
-    #: What it is a plan of; the same for two plans of the same write.
+    #: A digest of the options, the schema and the table; two plans of the same write have the same.
     digest: str
-    #: Transactions that were open in the driver's process.
-    open: tuple[str, ...]
-    #: What all plans of one stream have in common, and no others; empty for a batch.
+    #: The transactions that were open in the driver's process.
+    open_gtrids: tuple[str, ...]
+    #: A digest that all plans of one stream have in common; empty if the write is not a stream's.
     stream: str
-    #: Of the transaction of its own, until that begins.
+    #: The trace of the write's own transaction.
     trace: TaskTrace = NOT_TRACED
 
     def staging(self, gtrid: str) -> StagingTable:
         return StagingTable(gtrid, self.number)
 
     def direct(self) -> PartitionCopy:
-        """What a task does that has a slot."""
+        """The COPY of a task that has a prepared slot."""
         return copy_into(self.source, self.target.name, self.layout)
 
     def staged(self, gtrid: str) -> PartitionCopy:
-        """What a task does that has none."""
+        """The COPY of a task that has none."""
         return copy_staged(self.source, self.staging(gtrid).name, self.layout, f"{gtrid}/{self.number}")
 
     def merge(self, gtrid: str) -> StagingMerge:
-        """What the driver does with staged rows."""
+        """The statements by which the driver moves the staged rows."""
         staging = self.staging(gtrid).name
         return StagingMerge(gtrid, self.target, self.layout, self.mode, self.keys, staging, self.created)
 
@@ -117,22 +119,21 @@ def plan_write(
     *,
     streaming: bool,
 ) -> WritePlan:
-    """In the driver's process. ProgrammingError where options, table, columns or types do not fit."""
-    given = _checked(options)
+    """Plan a write, in the driver's process. ProgrammingError if options, table, columns or types do not fit."""
+    given = _parse_options(options)
     if get_manager().log is None:
-        get_manager().new_transaction().adopt(
-            (), late_branches=False
-        )  # which is an error, and shows the lines to write
+        # Raises the error that says how to configure a decision log.
+        get_manager().new_transaction().adopt((), late_branches=False)
     source = find(given["datasource"])
     if not source.resource_manager.spark_tasks:
         raise NotSupportedError(
             f"{source.name} (driver={source.driver}) {source.resource_manager.why_no_tasks}, which tasks cannot share: "
-            'the "txpool" format writes to PostgreSQL, and write_table() into such a file. Nothing was done'
+            'the "txpool" format writes to PostgreSQL only; use write_table() for such a file. Nothing was done'
         )
     keys = tuple(key.strip() for key in given.get("upsertKeys", "").split(",") if key.strip())
     mode = "overwrite" if overwrite else "upsert" if keys else "append"
     if overwrite and keys:
-        raise ProgrammingError('upsertKeys go with mode("append"), which then updates the rows that are there')
+        raise ProgrammingError('upsertKeys need mode("append"), which then updates the rows that exist already')
     new = definitions(schema.fields) if given.get("createTable", "false").lower() == "true" else None
     target = read_target(source, given["dbtable"], new, keys)
     pairs, layout = pair(schema.fields, target.columns, target.name)
@@ -140,7 +141,7 @@ def plan_write(
     require_privileges(source, target, layout.names, mode=mode, keys=keys, strategy=given.get("strategy", "auto"))
     strategy = _strategy(given.get("strategy", "auto"), source, target, mode, open_transactions)
     gtrid = get_manager().new_gtrid()
-    told = {name: value for name, value in given.items() if name != "strategy"}
+    compared = {name: value for name, value in given.items() if name != "strategy"}
     return WritePlan(
         gtrid,
         next(_numbers),
@@ -149,7 +150,7 @@ def plan_write(
         TaskDatasources.pack([source], {source.name: source}),
         note_locations(get_manager().log, [source]) if strategy == "direct" else frozenset(),
         target,
-        tuple(_field(schema, field, column, target.name) for field, column in pairs),
+        tuple(_written_field(schema, field, column, target.name) for field, column in pairs),
         layout,
         mode,
         keys,
@@ -157,27 +158,22 @@ def plan_write(
         strategy,
         given.get("strategy") == "direct",
         given.get("transactionId"),
-        _digest([told, mode, schema.json(), asdict(layout)]),
-        tuple(each.gtrid for each in open_transactions),
+        _digest([compared, mode, schema.json(), asdict(layout)]),
+        tuple(transaction.gtrid for transaction in open_transactions),
         _digest([sorted(options.items()), schema.json()]) if streaming else "",
         planned_trace(gtrid, own=not open_transactions),
     )
 
 
-def _digest(told: object) -> str:
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+def _digest(data: object) -> str:
+    return hashlib.sha256(json.dumps(data).encode()).hexdigest()
 
 
-def _checked(options: Mapping[str, str]) -> dict[str, str]:
-    """The options by the names that we give them. Spark does not tell capitals apart."""
-    known = {name.lower(): name for name in OPTIONS}
-    given: dict[str, str] = {}
-    for name, value in options.items():
-        if name.lower() in _OF_SPARK:
-            continue
-        if name.lower() not in known:
-            raise ProgrammingError(f'the "txpool" format has no option {name}: {nearest(name, OPTIONS)}')
-        given[known[name.lower()]] = value
+def _parse_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The options under the names in OPTIONS. ProgrammingError if one is unknown or missing."""
+    given = canonical_options(
+        {name: value for name, value in options.items() if name.lower() not in _SPARK_OPTIONS}, OPTIONS
+    )
     for name in ("datasource", "dbtable"):
         if not given.get(name):
             raise ProgrammingError(f'the "txpool" format needs .option("{name}", …). Nothing was done')
@@ -189,15 +185,15 @@ def _checked(options: Mapping[str, str]) -> dict[str, str]:
 def _strategy(
     wanted: str, source: DataSource, target: Target, mode: str, open_transactions: Sequence[Transaction]
 ) -> str:
-    """Direct only where a late or lost attempt can keep nobody waiting: the format sees nothing of its job."""
+    """Direct only where a late or lost attempt cannot block another task: the format cannot monitor its job."""
     why = why_staged(source, target, mode)
-    if why is None and any(each.works_in(source.name) for each in open_transactions):
+    if why is None and any(transaction.works_in(source.name) for transaction in open_transactions):
         why = f"a transaction works in {source.name} on the driver, and tasks might wait for its locks"
     if why is None and not Context().run(_is_independent, source, target):
         why = f"{target.name} has a unique index, a foreign key or a trigger, at which a retry might wait for ever"
     if why is not None and wanted == "direct":
         raise ProgrammingError(
-            f"strategy=direct cannot be: {why}. Leave it out, or use write_table(). Nothing was done"
+            f"strategy=direct is not possible: {why}. Leave it out, or use write_table(). Nothing was done"
         )
     return "staged" if why is not None or wanted == "staged" else "direct"
 
@@ -208,7 +204,7 @@ def _is_independent(source: DataSource, target: Target) -> bool:
         return bool(found)
 
 
-def _field(schema: T.StructType, field: T.StructField, column: Column, table: str) -> WrittenField:
+def _written_field(schema: T.StructType, field: T.StructField, column: Column, table: str) -> WrittenField:
     kind: Any = field.dataType
     local = column.type == "timestamp" and isinstance(kind, T.TimestampType)
     if column.array and column.type == "timestamp" and isinstance(kind.elementType, T.TimestampType):

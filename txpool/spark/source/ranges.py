@@ -1,4 +1,4 @@
-"""The partitions of a read: ranges of a column, as Spark's JDBC source makes them."""
+"""Splits a read into partitions by ranges of a column, as Spark's JDBC source does."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from itertools import pairwise
 from typing import Any
 
 from txpool.config.properties import nearest
-from txpool.errors import ProgrammingError
-from txpool.spark.table.target import quoted
+from txpool.spark.source.options import option_error
 from txpool.spark.types.decoding import ReadColumn
+from txpool.spark.types.identifiers import quoted
 
 
 def _number(text: str) -> Decimal:
@@ -22,7 +22,7 @@ def _number(text: str) -> Decimal:
     return number
 
 
-def _clock(text: str) -> datetime:
+def _local_timestamp(text: str) -> datetime:
     value = datetime.fromisoformat(text)
     if value.tzinfo is not None:
         raise ValueError(text)
@@ -35,92 +35,98 @@ def _instant(text: str) -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scale:
-    """A type whose values can be cut into ranges: how a bound is read, and which values may be one."""
+class _RangeType:
+    """A type whose values can be split into ranges."""
 
+    #: The type in SQL.
     name: str
-    read: Callable[[str], Any]
+    #: A bound from its text; ValueError or ArithmeticError if it is not one.
+    parse: Callable[[str], Any]
+    #: The SQL condition for values that can be a bound.
     finite: str = "true"
 
 
 _FINITE = "{0} > '-infinity' and {0} < 'infinity'"
 _IN_TIME = "{0} between '0001-01-02' and '9999-12-30'"
-_SCALES: Mapping[str, _Scale] = {
-    "int2": _Scale("smallint", int),
-    "int4": _Scale("integer", int),
-    "int8": _Scale("bigint", int),
-    "numeric": _Scale("numeric", _number, _FINITE),
-    "float4": _Scale("real", _number, _FINITE),
-    "float8": _Scale("double precision", _number, _FINITE),
-    "date": _Scale("date", date.fromisoformat, _IN_TIME),
-    "timestamp": _Scale("timestamp", _clock, _IN_TIME),
-    "timestamptz": _Scale("timestamptz", _instant, _IN_TIME),
+_RANGE_TYPES: Mapping[str, _RangeType] = {
+    "int2": _RangeType("smallint", int),
+    "int4": _RangeType("integer", int),
+    "int8": _RangeType("bigint", int),
+    "numeric": _RangeType("numeric", _number, _FINITE),
+    "float4": _RangeType("real", _number, _FINITE),
+    "float8": _RangeType("double precision", _number, _FINITE),
+    "date": _RangeType("date", date.fromisoformat, _IN_TIME),
+    "timestamp": _RangeType("timestamp", _local_timestamp, _IN_TIME),
+    "timestamptz": _RangeType("timestamptz", _instant, _IN_TIME),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """A column, and how many ranges it is cut into between two bounds; what is beyond them is in the outer ones."""
+    """A column, and the number of ranges between two bounds. The first and last range have the values beyond them."""
 
     column: str
-    #: As text; None where the database finds the least or greatest value itself.
+    #: The lower bound as text; None for the least value in the table.
     lower: str | None
+    #: The upper bound as text; None for the greatest value in the table.
     upper: str | None
     number: int
 
-    def conditions(self, cursor: Any, origin: str, columns: Sequence[ReadColumn]) -> tuple[str, ...]:
-        """Each row fulfils exactly one of them, whatever the bounds are; NULL the first. ProgrammingError."""
+    def conditions(self, cursor: Any, relation: str, columns: Sequence[ReadColumn]) -> tuple[str, ...]:
+        """One WHERE clause for each range. Each row fulfils exactly one of them; a NULL is in the first range.
+
+        ProgrammingError if the column or a bound does not fit.
+        """
         column = next((column for column in columns if column.name == self.column), None)
         if column is None:
             raise option_error(
-                f"partitionColumn {self.column} is no column: {nearest(self.column, [each.name for each in columns])}"
+                f"partitionColumn {self.column} is no column: {nearest(self.column, [known.name for known in columns])}"
             )
-        scale = None if column.array or column.enum else _SCALES.get(column.type)
-        if scale is None:
-            kind = column.spark.simpleString()
-            raise option_error(f"partitionColumn {column.name} is {kind}: it must be a number, a date or a timestamp")
+        kind = None if column.array or column.enum else _RANGE_TYPES.get(column.type)
+        if kind is None:
+            raise option_error(
+                f"partitionColumn {column.name} is {column.spark.simpleString()}: it must be a number, a date or a "
+                "timestamp"
+            )
         name = quoted(column.name)
-        bounds = self._bounds(cursor, origin, name, scale)
-        cuts = [] if bounds is None else _cuts(*bounds, self.number)
-        if not cuts:
+        bounds = self._bounds(cursor, relation, name, kind)
+        boundaries = [] if bounds is None else _boundaries(*bounds, self.number)
+        if not boundaries:
             return ("",)
-        edges = [f"'{cut}'::{scale.name}" for cut in cuts]
+        edges = [f"'{boundary}'::{kind.name}" for boundary in boundaries]
         between = [f" where {name} >= {edge} and {name} < {after}" for edge, after in pairwise(edges)]
         return (f" where {name} < {edges[0]} or {name} is null", *between, f" where {name} >= {edges[-1]}")
 
-    def _bounds(self, cursor: Any, origin: str, name: str, scale: _Scale) -> tuple[Any, Any] | None:
-        """None where there is no value to find."""
-        bounds = [_bound("lowerBound", self.lower, name, scale), _bound("upperBound", self.upper, name, scale)]
+    def _bounds(self, cursor: Any, relation: str, name: str, kind: _RangeType) -> tuple[Any, Any] | None:
+        """The lower and upper bound; None if there is no value in the column."""
+        bounds = [_bound("lowerBound", self.lower, name, kind), _bound("upperBound", self.upper, name, kind)]
         if None in bounds:
-            finite = scale.finite.format(name)
-            cursor.execute(f"select min({name})::text, max({name})::text from {origin} where {finite}")  # noqa: S608
+            finite = kind.finite.format(name)
+            cursor.execute(f"select min({name})::text, max({name})::text from {relation} where {finite}")  # noqa: S608
             found = cursor.fetchone()
             if None in found:
                 return None
-            bounds = [scale.read(text) if bound is None else bound for bound, text in zip(bounds, found, strict=True)]
+            bounds = [kind.parse(text) if bound is None else bound for bound, text in zip(bounds, found, strict=True)]
         lower, upper = bounds
         if lower > upper:
             raise option_error(f"lowerBound is {lower}, which is above upperBound, {upper}")
         return lower, upper
 
 
-def _bound(option: str, text: str | None, name: str, scale: _Scale) -> Any:
+def _bound(option: str, text: str | None, name: str, kind: _RangeType) -> Any:
     try:
-        return None if text is None else scale.read(text.strip())
+        return None if text is None else kind.parse(text.strip())
     except (ValueError, ArithmeticError):
-        raise option_error(f"{option} is {text!r}, which is no {scale.name}, as {name} is") from None
+        raise option_error(
+            f"{option} is {text!r}, which is not a bound of type {kind.name}, the type of {name}"
+        ) from None
 
 
-def _cuts(lower: Any, upper: Any, number: int) -> list[Any]:
-    """Where one range ends and the next begins; fewer where there is no value between two."""
+def _boundaries(lower: Any, upper: Any, number: int) -> list[Any]:
+    """The values at which one range ends and the next begins; fewer if two of them would be the same."""
     span = upper - lower
     if isinstance(span, int):
-        cuts = {lower + span * at // number for at in range(1, number)}
+        boundaries = {lower + span * at // number for at in range(1, number)}
     else:
-        cuts = {lower + span * at / number for at in range(1, number)}
-    return sorted(cut for cut in cuts if cut > lower)
-
-
-def option_error(what: str) -> ProgrammingError:
-    """An error of whoever wrote the options."""
-    return ProgrammingError(f"{what}. Nothing was read.")
+        boundaries = {lower + span * at / number for at in range(1, number)}
+    return sorted(boundary for boundary in boundaries if boundary > lower)

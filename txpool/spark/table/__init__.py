@@ -1,1 +1,1 @@
-"""write_table(): a DataFrame into a table, direct or staged, once under a name; and the tables that it writes to."""
+"""write_table(): its strategies, its records of transaction ids, and the tables it writes to."""

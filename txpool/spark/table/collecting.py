@@ -1,7 +1,7 @@
-"""Rows on their way into SQLite, where only the driver writes.
+"""Strategy collected: executors keep the rows of a DataFrame, and the driver inserts them into a SQLite table.
 
-A file has one writer, whom all others wait for. So Spark's job ends before the transaction touches the file: executors
-keep the rows, never to be computed again, and the driver fetches them by partitions.
+A SQLite file has one writer at a time, and all others wait. So Spark's job ends before the transaction locks the file:
+executors keep the computed rows, and the driver fetches them partition by partition.
 """
 
 from __future__ import annotations
@@ -20,76 +20,77 @@ from txpool.spark.commit.worker import prepare_worker
 from txpool.spark.table.merge import StagingMerge
 from txpool.spark.table.report import Progress, WriteReport, reporting
 from txpool.spark.table.sqlite import converted
-from txpool.spark.table.target import create_statement, listed
+from txpool.spark.table.target import create_statement
 from txpool.spark.types.encoding import ColumnEncoding
+from txpool.spark.types.identifiers import quoted_list
 from txpool.tm.transaction import Transaction
 
 COLLECTED = "collected"
-#: A staging table of the connection's own, in no file of the user's.
+#: The staging table, in the connection's temporary database.
 STAGING = "temp.txpool_collected"
 
 
 @contextmanager
 def collected(
-    df: DataFrame, wires: Sequence[ColumnEncoding], transaction: Transaction, report: WriteReport
+    df: DataFrame, encodings: Sequence[ColumnEncoding], transaction: Transaction, report: WriteReport
 ) -> Iterator[CollectedRows]:
-    """A DataFrame's rows as executors keep them for the length of a block, whose beginning is the job.
+    """Run the job of a DataFrame, and keep its rows on the executors for the length of the block.
 
-    Errors: Spark's own where a task failed for good, or, in the block, an executor was lost with what it kept.
+    Errors: Spark's own if a task failed for good or, in the block, if an executor was lost with the rows it kept.
     """
     with TaggedJob(df.sparkSession.sparkContext, report.label) as job:
         transaction.on_cancel(job.cancel)
-        kept = df.mapInArrow(_Pack(wires), "place int, packed binary").localCheckpoint()
+        rows = df.mapInArrow(_Pack(encodings), "partition int, packed binary").localCheckpoint()
         try:
             attempts, _ = job.attempts()
-            partitions = kept.rdd.getNumPartitions()
-            yield CollectedRows(kept, replace(report, strategy=COLLECTED, partitions=partitions, attempts=attempts))
+            partitions = rows.rdd.getNumPartitions()
+            yield CollectedRows(rows, replace(report, strategy=COLLECTED, partitions=partitions, attempts=attempts))
         finally:
-            # Executors drop it now, rather than when Java next collects its garbage.
-            kept._jdf.queryExecution().logical().rdd().unpersist(False)
+            # Executors drop the rows now. Otherwise they would wait for the next garbage collection in Java.
+            rows._jdf.queryExecution().logical().rdd().unpersist(False)
 
 
 @dataclass(slots=True)
 class CollectedRows:
-    """Rows that executors keep. Used by one thread."""
+    """Rows that executors keep, and the insert of them. Used by one thread."""
 
-    kept: DataFrame
-    #: What is known of the write so far.
+    rows: DataFrame
+    #: The report of the write so far.
     report: WriteReport
-    #: Partitions whose rows are all there.
+    #: The number of partitions whose rows are all inserted.
     done: int = 0
 
-    def insert(self, cursor: Any, move: StagingMerge, progress: Callable[[Progress], object] | None) -> WriteReport:
+    def insert(self, cursor: Any, merge: StagingMerge, progress: Callable[[Progress], object] | None) -> WriteReport:
         """Fetch the rows, and move them into the table within the cursor's transaction."""
-        names = move.layout.names
-        cursor.execute(create_statement(STAGING, [*zip(names, move.layout.declared, strict=True)]))
-        statement = f"insert into {STAGING} ({listed(names)}) values ({', '.join('?' * len(names))})"  # noqa: S608
-        with reporting(progress, self._look, self.report.label):
+        names = merge.layout.names
+        cursor.execute(create_statement(STAGING, [*zip(names, merge.layout.declared, strict=True)]))
+        statement = f"insert into {STAGING} ({quoted_list(names)}) values ({', '.join('?' * len(names))})"  # noqa: S608
+        with reporting(progress, self._progress, self.report.label):
             for batch in self._fetch():
                 cursor.executemany(statement, zip(*(column.to_pylist() for column in batch.columns), strict=True))
                 rows, size = self.report.rows + batch.num_rows, self.report.bytes + batch.nbytes
                 self.report = replace(self.report, rows=rows, bytes=size)
             self.done = self.report.partitions
-        move.insert(cursor, "where true" if self.report.rows else None)
+        merge.insert(cursor, "where true" if self.report.rows else None)
         cursor.execute(f"drop table {STAGING}")
         return self.report
 
     def _fetch(self) -> Iterator[pa.RecordBatch]:
-        # With one partition more on its way than the one that is inserted.
-        for place, packed in self.kept.toLocalIterator(prefetchPartitions=True):
-            self.done = place
+        # Spark fetches the next partition while this one is inserted.
+        for partition, packed in self.rows.toLocalIterator(prefetchPartitions=True):
+            self.done = partition
             with pa.ipc.open_stream(packed) as stream:
                 yield from stream
 
-    def _look(self) -> Progress:
+    def _progress(self) -> Progress:
         return Progress(self.report.partitions, self.done, self.report.rows, self.report.bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pack:
-    """The function that mapInArrow runs in every task: each batch becomes one value, in what SQLite has of types."""
+    """The function that mapInArrow runs in every task: packs each batch, converted to SQLite's types, into one row."""
 
-    wires: Sequence[ColumnEncoding]
+    encodings: Sequence[ColumnEncoding]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -98,9 +99,8 @@ class _Pack:
         for batch in batches:
             if batch.num_rows:
                 sink = pa.BufferOutputStream()
-                plain = converted(batch, self.wires)
-                with pa.ipc.new_stream(sink, plain.schema) as stream:
-                    stream.write_batch(plain)
-                yield pa.RecordBatch.from_pydict(
-                    {"place": pa.array([context.partitionId()], pa.int32()), "packed": [sink.getvalue().to_pybytes()]}
-                )
+                values = converted(batch, self.encodings)
+                with pa.ipc.new_stream(sink, values.schema) as stream:
+                    stream.write_batch(values)
+                partition = pa.array([context.partitionId()], pa.int32())
+                yield pa.RecordBatch.from_pydict({"partition": partition, "packed": [sink.getvalue().to_pybytes()]})

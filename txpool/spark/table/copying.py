@@ -1,8 +1,8 @@
-"""What a task of write_table() does: one partition's record batches by COPY, into the table or a staging table.
+"""What a task of write_table() does: it writes the record batches of one partition by COPY.
 
-Into the table it is a part of the task's subordinate transaction, as foreach_partition() has it, and ends prepared.
-Into a staging table it is a local transaction that ends committed: the rows stand under the attempt that wrote them,
-and are nobody's before the driver has moved them.
+COPY into the table itself is a part of the task's subordinate transaction, as in foreach_partition(), and ends
+prepared. COPY into a staging table is a local transaction, which the task commits; each row has the attempt that wrote
+it, and the driver moves the rows of the chosen attempts.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from txpool.spark.commit.attempts import PartitionResult
 from txpool.spark.commit.task_datasources import TaskDatasources
 from txpool.spark.commit.tracing import TaskTrace, ambient_trace, traced
 from txpool.spark.commit.worker import prepare_worker
-from txpool.spark.table.target import listed, quoted
 from txpool.spark.types.columns import Layout
 from txpool.spark.types.encoding import HEADER, TRAILER, ColumnEncoding, encode
+from txpool.spark.types.identifiers import quoted, quoted_list
 
-#: The local property of the job that says where its tasks write.
+#: The local property of the job that has the strategy of its tasks.
 STRATEGY = "txpool.write.place"
 DIRECT, STAGED = "direct", "staged"
-#: The schema of what the job returns: a packed result for each partition.
+#: The schema of the rows that the job returns: a packed PartitionResult for each partition.
 RESULT = "packed string"
-#: The staging table's own column: the attempt that wrote a row.
+#: The additional column of a staging table: the attempt that wrote the row.
 ATTEMPT = "txpool_attempt"
 
 
@@ -40,7 +40,7 @@ ATTEMPT = "txpool_attempt"
 class PartitionCopy:
     """COPY of one partition.
 
-    `label` is the session's application_name while it runs, for people to see; empty where its transaction has one.
+    `label` is the session's application_name while it runs; empty if the transaction sets the name itself.
     """
 
     datasource: str
@@ -49,14 +49,14 @@ class PartitionCopy:
     label: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
-        """Within the ambient transaction; the rows, and the bytes that were sent."""
+        """COPY within the ambient transaction. Returns the number of rows, and of bytes sent."""
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
-            return 0, 0  # and no branch
-        return self.into(connect(self.datasource), chain([first], batches))
+            return 0, 0  # without a connection there is no branch
+        return self.run(connect(self.datasource), chain([first], batches))
 
-    def into(self, connection: Any, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
-        """The same over a connection."""
+    def run(self, connection: Any, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
+        """COPY over a connection. Returns the number of rows, and of bytes sent."""
         rows = size = 0
         cursor = connection.cursor()
         if self.label:
@@ -73,25 +73,25 @@ class PartitionCopy:
 
 
 def copy_into(datasource: str, table: str, layout: Layout, label: str = "") -> PartitionCopy:
-    """COPY into the table itself."""
-    statement = f"copy {table} ({listed(layout.names)}) from stdin (format binary)"
+    """The COPY into the table itself."""
+    statement = f"copy {table} ({quoted_list(layout.names)}) from stdin (format binary)"
     return PartitionCopy(datasource, statement, layout.encodings, label)
 
 
 def copy_staged(datasource: str, staging: str, layout: Layout, label: str) -> PartitionCopy:
-    """COPY into a staging table, whose columns are `staged_columns`."""
-    statement = f"copy {staging} ({listed(layout.names)}, {ATTEMPT}) from stdin (format binary)"
+    """The COPY into a staging table, whose columns are `staged_columns`."""
+    statement = f"copy {staging} ({quoted_list(layout.names)}, {ATTEMPT}) from stdin (format binary)"
     return PartitionCopy(datasource, statement, (*layout.encodings, ColumnEncoding(ATTEMPT, "bigint")), label)
 
 
 def staged_columns(layout: Layout) -> list[str]:
-    """A staging table's columns, as SQL declares them."""
+    """The columns of a staging table as SQL declares them."""
     declared = zip(layout.names, layout.declared, strict=True)
     return [*(f"{quoted(name)} {kind}" for name, kind in declared), f"{ATTEMPT} bigint not null"]
 
 
 def measure(batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
-    """The size of a partition that an earlier attempt has written: its rows, and what they take in Arrow."""
+    """The number of rows of a partition that an earlier attempt has written, and of their bytes in Arrow."""
     rows = size = 0
     for batch in batches:
         rows += batch.num_rows
@@ -105,12 +105,11 @@ class StagedCopy:
 
     copy: PartitionCopy
     datasources: TaskDatasources
-    #: Whose work it is.
     gtrid: str
     write: int
-    #: Called with the connection before there are rows on it: where tasks create the table themselves.
+    #: Called with the connection before the COPY; creates the staging table where tasks do so.
     prepare: Callable[[Any], object] | None = None
-    #: That of the ambient transaction where it is packed.
+    #: The trace of the transaction that is ambient when the task is created.
     trace: TaskTrace = field(default_factory=ambient_trace)
 
     def __call__(self, partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
@@ -125,7 +124,7 @@ class StagedCopy:
                 with closing(connect(self.copy.datasource)) as connection:
                     if self.prepare is not None:
                         self.prepare(connection)
-                    size = self.copy.into(
+                    size = self.copy.run(
                         connection, (_with_attempt(attempt, batch) for batch in chain([first], batches))
                     )
                     connection.commit()
@@ -133,14 +132,17 @@ class StagedCopy:
 
 
 def _with_attempt(attempt: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with a column for its attempt."""
+    """The batch with an additional column for the attempt."""
     column = pa.array(np.full(batch.num_rows, attempt, np.int64))
     return pa.RecordBatch.from_arrays([*batch.columns, column], [*batch.schema.names, ATTEMPT])
 
 
 @dataclass(frozen=True, slots=True)
 class ArrowTask:
-    """The function that DataFrame.mapInArrow runs in every task: the way is chosen once partitions are counted."""
+    """The function that DataFrame.mapInArrow runs in every task.
+
+    It has a writer for each strategy: the strategy is chosen later, when the number of partitions is known.
+    """
 
     writers: Mapping[str, Callable[[int, Iterator[pa.RecordBatch]], Iterator[dict[str, Any]]]]
     done: Accumulator[dict[int, tuple[int, int]]] | None = None
@@ -150,8 +152,8 @@ class ArrowTask:
         assert context is not None  # noqa: S101 - Spark runs this
         partition = context.partitionId()
         prepare_worker()
-        way = self.writers[context.getLocalProperty(STRATEGY) or DIRECT]
-        for packed in way(partition, batches):
+        write = self.writers[context.getLocalProperty(STRATEGY) or DIRECT]
+        for packed in write(partition, batches):
             if self.done is not None:
                 self.done.add({partition: tuple(packed["size"])})
             yield pa.RecordBatch.from_pydict({"packed": [json.dumps(packed)]})

@@ -1,4 +1,4 @@
-"""A Spark job that has a name of the user's own: it is run once, as a part of the driver's transaction."""
+"""Runs the job of foreach_partition() or map_partitions() only once under a transaction_id."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from txpool.resources.records import EarlierRun
 from txpool.spark.table.idempotent_write import fingerprint
 from txpool.tm.transaction import Transaction
 
-# What the records of jobs are for, where those of write_table() have a table, which has a dot in its name.
+# The target in records of jobs. Records of write_table() have a table there, whose full name has a dot.
 _TARGET = "partitions"
 
 
 @dataclass(frozen=True, slots=True)
 class JobClaim:
-    """A job's name, which is the transaction's now, or was taken before; without one it is nobody's."""
+    """The claim of a job on its transaction_id; without a transaction_id both fields are None."""
 
-    named: IdempotentWork | None = None
-    #: The run that has done it, and nothing is to be done now.
+    work: IdempotentWork | None = None
+    #: The committed run that has done the work already; None if it is to be done now.
     earlier: EarlierRun | None = None
 
     def finish(self, partitions: int) -> None:
-        """Say in the record how many partitions it has."""
-        if self.named is not None:
-            with closing(self.named.source.connect()) as connection:
-                self.named.finish(connection, partitions)
+        """Add the number of partitions to the record."""
+        if self.work is not None:
+            with closing(self.work.source.connect()) as connection:
+                self.work.finish(connection, partitions)
 
     def require_new(self) -> None:
-        """AlreadyDone where an earlier run has done it."""
-        if self.named is not None and self.earlier is not None:
-            raise self.named.already_done(self.earlier)
+        """AlreadyDone if an earlier run has done the work."""
+        if self.work is not None and self.earlier is not None:
+            raise self.work.already_done(self.earlier)
 
 
 @dataclass(frozen=True, slots=True)
 class JobId:
-    """What the user calls a job, and where that is recorded, if anything; and the job's kind."""
+    """The kind of a job, its transaction_id, and the datasource that records it."""
 
     kind: str
     transaction_id: str | None
@@ -49,15 +49,16 @@ class JobId:
 
 
 @contextmanager
-def claimed(
+def claim_job(
     transaction: Transaction, job: JobId, df_or_rdd: Any, function: Callable[..., object]
 ) -> Iterator[JobClaim]:
-    """Around a job that runs `function` for each partition: its name is taken within the ambient transaction.
+    """Claim the transaction_id of a job within the ambient transaction, for the length of the block that runs the job.
 
-    Without an id it does nothing. Whatever fails in the block dooms the transaction, which else could commit the name
-    without the work. Other work is told by its kind, by the function's name (a lambda has none), and by what a
-    DataFrame is made of; of an RDD nothing is known. Errors: as `Named.take`; ProgrammingError for what is no id, or
-    without both; ConfigurationError as by connect().
+    Without a transaction_id this does nothing. An error in the block makes the transaction rollback-only, since it
+    could otherwise commit the record without the work. Work counts as other work if its kind, the name of the function
+    (a lambda has none) or the DataFrame's fingerprint differs; an RDD has no fingerprint. Errors: as
+    `IdempotentWork.claim_within`; ProgrammingError for an invalid transaction_id, or if only one of both is given;
+    ConfigurationError as by connect().
     """
     if job.transaction_id is None and job.record_in is None:
         yield JobClaim()
@@ -66,14 +67,14 @@ def claimed(
     digest = fingerprint(df_or_rdd) if isinstance(df_or_rdd, DataFrame) else UNKNOWN_FUNCTION
     plan = f"{name_of(function)} {digest}"
     source = find(job.record_in)  # type: ignore[arg-type]
-    named = IdempotentWork(source, checked_id(job.transaction_id), _TARGET, transaction.gtrid, job.kind, plan)
-    earlier = named.claim(transaction)
+    work = IdempotentWork(source, checked_id(job.transaction_id), _TARGET, transaction.gtrid, job.kind, plan)
+    earlier = work.claim_within(transaction)
     if earlier is not None:
-        yield JobClaim(named, earlier)
+        yield JobClaim(work, earlier)
         return
     try:
-        transaction.adopt((), late_branches=False)  # refused beside a datasource that must be alone: better now
-        yield JobClaim(named)
+        transaction.adopt((), late_branches=False)  # raises before the job if the record's datasource must be alone
+        yield JobClaim(work)
     except BaseException as error:
         transaction.set_rollback_only(error)
         raise

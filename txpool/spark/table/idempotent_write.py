@@ -1,7 +1,7 @@
-"""Writes that have a name of the user's own: what a rerun meets, so that it finishes or skips, and never doubles.
+"""Does a write only once under a transaction_id, by a record that a rerun finds.
 
-The record is a row beside the data, written in the very transaction that writes them: the one is there exactly where
-the other is. Recovery never deletes it.
+The record is a row in the same database as the data, written in the same transaction, so there is a record exactly if
+the data was committed. Recovery never deletes it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from txpool.errors import OperationalError, ProgrammingError
 from txpool.idempotency import IdempotentWork
 from txpool.resources.records import EarlierRun
 
-# What differs from run to run in the text of one and the same plan: ids of expressions and of RDDs, and addresses.
+# What differs between two runs in the text of the same plan: ids of expressions and RDDs, and object addresses.
 _VOLATILE = re.compile(r"#\d+L?|(?<=RDD\[)\d+(?=\])|@[0-9a-f]+\b|plan_id=\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotentWrite(IdempotentWork):
-    """A write's name, and the table that it is for; or a stream's, and one of its batches."""
+    """One write into a table under a transaction_id, or one batch of a stream."""
 
     def claim(self, connection: Any) -> EarlierRun | None:
-        """Take the name within the connection's transaction; the run that had it before, once that has ended.
+        """Claim the transaction_id within the connection's transaction. Returns the run that committed it before.
 
-        One that is in doubt is settled by recovery first. Errors: OperationalError where another run has the name and
-        does not end; ProgrammingError where that was of other data, or of a later batch.
+        If the earlier run is in doubt, recovery resolves it first. Errors: OperationalError if another run holds the
+        transaction_id and does not end; ProgrammingError if the earlier run had other data or was of a later batch.
         """
         cursor = connection.cursor()
         self._records.create(self.source, cursor)
@@ -39,7 +39,7 @@ class IdempotentWrite(IdempotentWork):
         return self._checked(earlier, claimed=claimed)
 
     def earlier_run(self) -> EarlierRun | None:
-        """The run that has the name, if one has committed; nothing is taken. ProgrammingError as by `claim`."""
+        """The committed run of the transaction_id, if any; claims nothing. ProgrammingError as by `claim`."""
         with closing(self.source.connect()) as connection:
             earlier = self._records.read(connection.cursor(), self.transaction_id, self.target)
         if earlier is not None:
@@ -50,65 +50,65 @@ class IdempotentWrite(IdempotentWork):
         if earlier.batch != self.batch:
             raise self._other_work(earlier, f"this is {'no batch' if self.batch is None else f'batch {self.batch}'}")
         if (earlier.plan, earlier.mode) != (self.plan, self.mode):
-            what = "its plan was another" if self.batch is None else "its schema or its offsets were others"
+            what = "its plan was different" if self.batch is None else "its schema or its offsets were different"
             raise self._other_work(earlier, what)
 
     def _in_progress(self) -> OperationalError:
         return OperationalError(
-            f"{self.gtrid}: another run of transaction_id={self.transaction_id!r} is writing {self.target} now, or "
-            "is in doubt with a process that lives, or that this node does not recover: `txpool-recovery list` "
-            "tells. Nothing was written, do it again later"
+            f"{self.gtrid}: another run of transaction_id={self.transaction_id!r} is writing {self.target} now, or it "
+            "is in doubt and its process is still alive, or another node recovers it: `txpool-recovery list` shows "
+            "what is in doubt. Nothing was written, do it again later"
         )
 
     def require_partitions(self, connection: Any, partitions: int) -> None:
-        """Keep how many partitions there are, where each is a transaction of its own; ProgrammingError for others."""
-        kept = self._records.keep(connection.cursor(), self.transaction_id, self.target, partitions)
-        if kept != partitions:
+        """Record the number of partitions that commit separately. ProgrammingError if an earlier run had another."""
+        recorded = self._records.keep(connection.cursor(), self.transaction_id, self.target, partitions)
+        if recorded != partitions:
             raise ProgrammingError(
-                f"transaction_id={self.transaction_id!r} has begun to write {self.target} in {kept} partitions, and "
-                f"now there are {partitions}: whoever goes on needs the same ones. Nothing was written."
+                f"transaction_id={self.transaction_id!r} has begun to write {self.target} in {recorded} partitions, "
+                f"and now there are {partitions}: a rerun needs the same partitions. Nothing was written."
             )
 
     def require_same(self, earlier: EarlierRun, df: DataFrame) -> None:
-        """What has committed is all that the DataFrame has, in one transaction. ProgrammingError.
+        """ProgrammingError unless the earlier run has committed all rows of the DataFrame.
 
-        It is not where partitions have committed by themselves, and not all have, or where their number of rows is
-        another, which is counted where the plan may not tell data apart.
+        It has not if only some partitions have committed, with atomicity='partition'. Rows are counted if the plan does
+        not identify the data.
         """
         if earlier.rows is None:
             raise ProgrammingError(
                 f"transaction_id={self.transaction_id!r} has written a part of {self.target}, with "
-                "atomicity='partition': end it the same way. Nothing was written."
+                "atomicity='partition': finish the write the same way. Nothing was written."
             )
         if must_count(df):
             self.require_rows(earlier, df.count())
 
     def require_rows(self, earlier: EarlierRun, rows: int) -> None:
-        """Their number must be the same, where the plan may not tell data apart. ProgrammingError."""
+        """ProgrammingError if the earlier run has written another number of rows."""
         if earlier.rows is not None and rows != earlier.rows:
             raise self._other_work(earlier, f"there are {rows} rows now")
 
     def _other_work(self, earlier: EarlierRun, why: str) -> ProgrammingError:
         if earlier.batch is not None:
             return ProgrammingError(
-                f"batch {earlier.batch} of stream {self.transaction_id!r} has gone to {self.target} already, as "
-                f"{earlier.gtrid}: {why}. Go on with the checkpoint and the code that it had, or give a "
-                "stream of other data a name of its own. Nothing was written."
+                f"batch {earlier.batch} of stream {self.transaction_id!r} was written to {self.target} already, by "
+                f"{earlier.gtrid}: {why}. Go on with the checkpoint and the code of that stream, or give a stream of "
+                "other data a name of its own. Nothing was written."
             )
         return ProgrammingError(
-            f"transaction_id={self.transaction_id!r} has written {earlier.rows} rows into {self.target} already, as "
-            f"{earlier.gtrid} (mode {earlier.mode}), of other data: {why}. Give this write a name of its own. Nothing "
-            "was written."
+            f"transaction_id={self.transaction_id!r} has written {earlier.rows} rows into {self.target} already, by "
+            f"{earlier.gtrid} (mode {earlier.mode}), of other data: {why}. Give this write a transaction_id of its "
+            "own. Nothing was written."
         )
 
 
 def must_count(df: DataFrame) -> bool:
-    """Whether its rows have to be counted, since no file tells by its path which data they are."""
+    """Whether the rows have to be counted to compare two runs, since the DataFrame reads no files with a path."""
     return not df.inputFiles()
 
 
 def fingerprint(df: DataFrame) -> str:
-    """A digest of what a DataFrame is made of: its schema, its plan, and the folders that it reads."""
+    """A digest of a DataFrame's schema, its plan, and the folders that it reads."""
     plan = _VOLATILE.sub("", df._jdf.queryExecution().analyzed().toString())
     folders = sorted({str(PurePosixPath(file).parent) for file in df.inputFiles()})
     return hashlib.sha256("\n".join([df.schema.json(), plan, *folders]).encode()).hexdigest()

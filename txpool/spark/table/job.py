@@ -1,4 +1,4 @@
-"""The Spark job of a write_table(): its tasks COPY into the table itself, or into a staging table."""
+"""The Spark job of a write_table(), by strategy direct (COPY into the table) or staged (COPY into a staging table)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from txpool.spark.table.copying import (
     measure,
     staged_columns,
 )
-from txpool.spark.table.merge import StagingMerge, drop_staged
+from txpool.spark.table.merge import StagingMerge, drop_staged_after
 from txpool.spark.table.report import CopyProgress, FinishedPartitions, Progress, WriteReport, reporting
 from txpool.tm.transaction import Transaction
 
@@ -47,20 +47,20 @@ class TableJob:
     transaction: Transaction
     source: DataSource
     merge: StagingMerge
-    #: `direct` and `staged` insist; `auto` is direct where slots are free for it.
+    #: `direct`, `staged`, or `auto`: direct if enough slots are free, else staged.
     strategy: str
     progress: Callable[[Progress], object] | None
-    #: What is known of it so far.
+    #: The report of the write so far.
     report: WriteReport
 
     def run(self, df: DataFrame) -> WriteReport:
-        """Write the rows of a DataFrame that has the table's columns."""
+        """Write the rows of a DataFrame whose columns have the names and types of the table's."""
         context = df.sparkSession.sparkContext
         with ExitStack() as stack:
             job = stack.enter_context(TaggedJob(context, self.report.label))
             self.transaction.on_cancel(job.cancel)
             done = context.accumulator({}, FinishedPartitions()) if self.progress is not None else None
-            # Spark may run jobs of its own here, to find out how many partitions there are.
+            # Spark may run jobs of its own here, to determine the number of partitions.
             rdd = df.mapInArrow(ArrowTask(self._writers(), done), RESULT).rdd
             partitions = rdd.getNumPartitions()
 
@@ -70,73 +70,80 @@ class TableJob:
                     return [json.loads(row.packed) for row in rdd.collect()]
 
             stack.callback(context.setLocalProperty, STRATEGY, "")
-            kept = self._reserved(partitions)
-            if kept is not None:
+            reservation = self._reserve_slots(partitions)
+            if reservation is not None:
                 try:
                     context.setLocalProperty(STRATEGY, DIRECT)
                     return self._direct(job, partitions, collect)
-                except WriteUndone as taken:
-                    kept.release()
-                    logger.warning("%s: it goes on staged: %s", self.report.label, taken.__cause__)
+                except WriteUndone as undone:
+                    reservation.release()
+                    logger.warning(
+                        "%s: the write is repeated with strategy staged: %s", self.report.label, undone.__cause__
+                    )
             context.setLocalProperty(STRATEGY, STAGED)
             return self._staged(job, partitions, collect)
 
     @property
-    def _table(self) -> StagingTable:
+    def _staging_table(self) -> StagingTable:
         return StagingTable(self.transaction.gtrid, self.report.write)
 
     def _writers(self) -> dict[str, Any]:
-        """What a task does, by the place it writes to."""
-        luggage = TaskDatasources.pack([self.source], {self.source.name: self.source})
+        """The task's function for each strategy."""
+        datasources = TaskDatasources.pack([self.source], {self.source.name: self.source})
         layout = self.merge.layout
         direct = copy_into(self.source.name, self.merge.target.name, layout)
-        staged = copy_staged(self.source.name, self._table.name, layout, self.report.label)
-        places = note_locations(self.transaction.log, [self.source]) if self.strategy != STAGED else frozenset()
+        staged = copy_staged(self.source.name, self._staging_table.name, layout, self.report.label)
+        locations = note_locations(self.transaction.log, [self.source]) if self.strategy != STAGED else frozenset()
+        gtrid, write = self.transaction.gtrid, self.report.write
         return {
-            DIRECT: PartitionTask(self.transaction.gtrid, self.report.write, None, direct, luggage, places, measure),
-            STAGED: StagedCopy(staged, luggage, self.transaction.gtrid, self.report.write),
+            DIRECT: PartitionTask(gtrid, write, None, direct, datasources, locations, measure),
+            STAGED: StagedCopy(staged, datasources, gtrid, write),
         }
 
-    def _reserved(self, partitions: int) -> SlotReservation | None:
-        """The slots of a direct write, kept until the transaction has ended; None for a staged one."""
+    def _reserve_slots(self, partitions: int) -> SlotReservation | None:
+        """Reserve the slots of a direct write until the transaction has ended; None for a staged write."""
         if self.strategy == STAGED:
             return None
-        kept = SlotReservation(self.source, partitions + 1)  # the driver's own branch needs one, too
-        if not kept.enough:
+        reservation = SlotReservation(self.source, partitions + 1)  # the driver's own branch needs one, too
+        if not reservation.enough:
             if self.strategy == "auto":
                 return None
-            kept = reserve(self.source, partitions, self.transaction.gtrid)
-        self.transaction.after_completion(lambda _: kept.release())
-        return kept
+            reservation = reserve(self.source, partitions, self.transaction.gtrid)
+        reservation.release_after(self.transaction)
+        return reservation
 
     def _direct(self, job: TaggedJob, partitions: int, collect: Callable[[], list[dict[str, Any]]]) -> WriteReport:
-        """Each task prepares a branch. TakenBack where a stranger has taken the slots, and the rows may go staged."""
+        """Each task prepares a branch. WriteUndone if slots ran out, and strategy staged may be tried instead."""
+
+        def may_undo(error: Exception) -> bool:
+            return self.strategy == "auto" and NO_SLOT in str(error)
+
         write = SparkWrite(self.transaction, self.report.write, job, {self.source.name: self.source})
-        done = write.run(partitions, collect, may_undo=lambda error: self.strategy == "auto" and NO_SLOT in str(error))
-        return self._done(DIRECT, done.attempts, done.results)
+        finished = write.run(partitions, collect, may_undo=may_undo)
+        return self._finished_report(DIRECT, finished.attempts, finished.results)
 
     def _staged(self, job: TaggedJob, partitions: int, collect: Callable[[], list[dict[str, Any]]]) -> WriteReport:
-        """Each task commits its rows into the staging table, and the driver moves those of one attempt for each."""
+        """Each task commits its rows into the staging table; the driver moves those of one attempt a partition."""
         staging = Staging(self.source.name, self.source.driver_adapter)
-        staging.create(self._table, staged_columns(self.merge.layout))
-        self.transaction.after_completion(lambda _: drop_staged(self.source, self._table))
+        staging.create(self._staging_table, staged_columns(self.merge.layout))
+        drop_staged_after(self.transaction, self.source, self._staging_table)
         try:
             gtrid = self.transaction.gtrid
             results = [PartitionResult.unpack(gtrid, packed) for packed in collect()]
             attempts, all_succeeded = job.attempts()
             require_all(gtrid, results, partitions)
-            watch = SelfDeadlockDetector(self.transaction, self.report.write, [self.source])
-            with closing(self.source.connect()) as connection, watch:
+            detector = SelfDeadlockDetector(self.transaction, self.report.write, [self.source])
+            with closing(self.source.connect()) as connection, detector:
                 self.merge.run(connection.cursor(), results)
         except BaseException:
-            # Tasks that nobody has heard of keep the table from being dropped: recovery does it once this has ended.
+            # Tasks that still write keep the staging table from being dropped. Recovery drops it after the transaction.
             self.transaction.adopt((), late_branches=True)
             job.cancel(wait=True)
             raise
         self.transaction.adopt((), late_branches=not all_succeeded)
-        return self._done(STAGED, attempts, results)
+        return self._finished_report(STAGED, attempts, results)
 
-    def _done(self, strategy: str, attempts: int, results: Sequence[PartitionResult]) -> WriteReport:
+    def _finished_report(self, strategy: str, attempts: int, results: Sequence[PartitionResult]) -> WriteReport:
         rows, size = (sum(numbers) for numbers in zip((0, 0), *(result.size for result in results), strict=True))
         return replace(
             self.report, strategy=strategy, partitions=len(results), attempts=attempts, rows=rows, bytes=size

@@ -1,7 +1,6 @@
-"""What the driver does with staged rows: counts them, and moves them into the table in its own branch.
+"""Moves staged rows into the table: the driver counts them and moves them in its own branch.
 
-Whoever reads the table meanwhile sees the old rows until the transaction commits: DELETE and INSERT leave them to
-him, as TRUNCATE would not.
+An overwrite uses DELETE rather than TRUNCATE, so that other sessions see the old rows until the transaction commits.
 """
 
 from __future__ import annotations
@@ -17,14 +16,21 @@ from txpool.resources.postgresql.staging import Staging, StagingTable
 from txpool.resources.postgresql.trust import require_relations
 from txpool.spark.commit.attempts import PartitionResult
 from txpool.spark.table.copying import ATTEMPT
-from txpool.spark.table.target import Target, create_statement, listed, quoted
+from txpool.spark.table.target import Target, create_statement
 from txpool.spark.types.columns import Layout
+from txpool.spark.types.identifiers import quoted, quoted_list
+from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")
 
 
+def drop_staged_after(transaction: Transaction, source: DataSource, table: StagingTable) -> None:
+    """Drop a staging table once the transaction has ended."""
+    transaction.after_completion(lambda _: drop_staged(source, table))
+
+
 def drop_staged(source: DataSource, table: StagingTable) -> None:
-    """Drop a staging table that nobody needs any more; what cannot be dropped now is left to recovery."""
+    """Drop a staging table that is no longer needed. If that fails, recovery drops it."""
     try:
         Staging(source.name, source.driver_adapter).drop(table)
     except Exception as error:
@@ -33,29 +39,32 @@ def drop_staged(source: DataSource, table: StagingTable) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StagingMerge:
-    """The statements that move a write's staged rows, for `mode` append, overwrite or upsert on `keys`."""
+    """Moves the staged rows of one write, for `mode` append, overwrite or upsert on `keys`."""
 
     gtrid: str
     target: Target
     layout: Layout
     mode: str
     keys: tuple[str, ...]
-    #: The staging table's full name.
+    #: The full name of the staging table.
     staging: str
-    #: Of a table that is to be created: its columns.
+    #: The columns of a table that is to be created, each with its declaration.
     created: Sequence[tuple[str, str]] = ()
 
-    def run(self, cursor: Any, winners: Sequence[PartitionResult]) -> None:
-        """Move the winners' rows. OperationalError where some are lost, DataError where keys are no keys."""
-        rows = {result.attempt: result.size[0] for result in winners if result.size[0]}
-        # Each statement has a snapshot of its own: attempts that have lost may commit their rows between any two.
+    def run(self, cursor: Any, results: Sequence[PartitionResult]) -> None:
+        """Move the rows of the chosen attempts.
+
+        Errors: OperationalError if rows are lost; DataError if two rows have the same key, or a key is NULL.
+        """
+        rows = {result.attempt: result.size[0] for result in results if result.size[0]}
+        # Each statement has a snapshot of its own, and other attempts may commit their rows between two statements.
         chosen = f"where {ATTEMPT} = any ('{{{', '.join(map(str, rows))}}}'::bigint[])"
         if rows:
             self._require_rows(cursor, chosen, rows)
         self.insert(cursor, chosen if rows else None)
 
     def insert(self, cursor: Any, chosen: str | None) -> None:
-        """Move the rows that a WHERE clause chooses, or none. DataError where keys are no keys."""
+        """Move the rows that a WHERE clause chooses, or none. DataError if two have the same key, or a key is NULL."""
         if chosen is not None and self.mode == "upsert":
             self._require_keys(cursor, chosen)
         if not self.target.exists:
@@ -66,30 +75,31 @@ class StagingMerge:
             cursor.execute(self._insert_statement(chosen))
 
     def _require_rows(self, cursor: Any, chosen: str, rows: Mapping[int, int]) -> None:
-        """Every winner has as many rows as it has reported, in a table of ours.
+        """Check that every chosen attempt has as many rows as it has reported, in a staging table that is ours.
 
-        Nothing counts what the INSERT does with them: a trigger or a rule of the table's may leave some out.
+        The rows that the INSERT adds are not counted, since a trigger or a rule of the table may leave some out.
         """
         (isolation,) = cursor.execute("select current_setting('transaction_isolation')").fetchone()
         if isolation != "read committed":
             raise NotSupportedError(
-                f"{self.gtrid}: in a transaction that is {isolation} the rows that tasks have staged cannot be seen: "
-                "leave the connection's isolation_level as it is, or write with strategy='direct'. All of it rolls back"
+                f"{self.gtrid}: a transaction with isolation level {isolation} cannot see the rows that tasks have "
+                "staged: leave the connection's isolation_level as it is, or write with strategy='direct'. All of it "
+                "rolls back"
             )
         require_relations(cursor, self.staging, types=False)
         query = f"select {ATTEMPT}, count(*) from {self.staging} {chosen} group by 1"  # noqa: S608
-        there: dict[int, int] = dict(cursor.execute(query).fetchall())
+        staged: dict[int, int] = dict(cursor.execute(query).fetchall())
         for attempt, reported in rows.items():
-            if there.get(attempt, 0) != reported:
+            if staged.get(attempt, 0) != reported:
                 raise OperationalError(
                     f"{self.gtrid}: task attempt {attempt} had staged {reported} rows for {self.target.name}, and "
-                    f"{there.get(attempt, 0)} are there: the server has crashed meanwhile, which empties unlogged "
+                    f"{staged.get(attempt, 0)} are there: the server has crashed meanwhile, which empties unlogged "
                     "tables. The transaction rolls back, and the table is as it was: do it again"
                 )
 
     def _require_keys(self, cursor: Any, chosen: str) -> None:
-        """Each row has a key, and no two the same: which of them should win, nobody could say."""
-        keys = listed(self.keys)
+        """Check that each row has a key, and no two rows the same key, since only one of them could stay."""
+        keys = quoted_list(self.keys)
         null = " or ".join(f"{quoted(key)} is null" for key in self.keys)
         query = (
             f"select {keys}, count(*) from {self.staging} {chosen} group by {keys} "  # noqa: S608
@@ -98,15 +108,15 @@ class StagingMerge:
         found = cursor.execute(query).fetchone()
         if found is not None:
             *key, number = found
-            named = ", ".join(f"{name} = {value!r}" for name, value in zip(self.keys, key, strict=True))
+            values = ", ".join(f"{name} = {value!r}" for name, value in zip(self.keys, key, strict=True))
             why = f"{number} rows have it, and only one could stay" if None not in key else "a key must have a value"
             raise DataError(
-                f"{self.gtrid}: upsert into {self.target.name}: key {named}: {why}. The transaction rolls back, and "
+                f"{self.gtrid}: upsert into {self.target.name}: key {values}: {why}. The transaction rolls back, and "
                 "the table is as it was"
             )
 
     def _insert_statement(self, chosen: str) -> str:
-        names = listed(self.layout.names)
+        names = quoted_list(self.layout.names)
         statement = (
             f"insert into {self.target.name} ({names}) {self.target.overriding} "  # noqa: S608
             f"select {names} from {self.staging} {chosen}"
@@ -114,5 +124,5 @@ class StagingMerge:
         if self.mode == "upsert":
             sets = [f"{quoted(n)} = excluded.{quoted(n)}" for n in self.layout.names if n not in self.keys]
             action = f"update set {', '.join(sets)}" if sets else "nothing"
-            statement += f" on conflict ({listed(self.keys)}) do {action}"
+            statement += f" on conflict ({quoted_list(self.keys)}) do {action}"
         return statement

@@ -1,7 +1,7 @@
-"""Each partition as a transaction of its own, exactly once: for a write that need not be one whole.
+"""write_table() with atomicity="partition": each partition is a transaction of its own, committed exactly once.
 
-A partition's rows are committed together with a record of them, in a table that recovery never cleans. Whoever comes
-again, a retry of Spark's or a later run of the job, meets the record and writes nothing.
+The rows of a partition are committed together with a record of the partition, in a table that recovery never cleans. A
+retry, or a later run of the job, finds the record and writes nothing.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from txpool.spark.types.columns import match
 from txpool.tm.ambient import current
 
 PER_PARTITION = "each"
-#: What a server keeps of an application_name.
-_LABEL = 63
+#: The length that a server keeps of an application_name.
+_MAX_LABEL_LENGTH = 63
 _TABLE = f"{SCHEMA}.partitions"
 _COLUMNS = """
     transaction_id text, target text, partition integer, row_count bigint, made_at timestamptz not null default now(),
@@ -66,13 +66,13 @@ class PartitionTransaction:
         with closing(connect(self.copy.datasource)) as connection:
             cursor = connection.cursor()
             require_locked(cursor, _TABLE)
-            # It waits for an attempt that is at it, and then meets its record or takes its place.
+            # The INSERT waits for another attempt that has not ended, and then finds its record or takes its place.
             if cursor.execute(_CLAIM, key).fetchone() is None:
                 (rows,) = cursor.execute(_READ, key).fetchone()
                 size = rows, 0
             else:
                 first = next((batch for batch in batches if batch.num_rows), None)
-                size = (0, 0) if first is None else self.copy.into(connection, chain([first], batches))
+                size = (0, 0) if first is None else self.copy.run(connection, chain([first], batches))
                 cursor.execute(_FINISH, [size[0], *key])
             connection.commit()
         return iter([PartitionResult(partition, context.taskAttemptId(), (), {}, size).pack()])
@@ -87,44 +87,43 @@ def write_partitions(
     transaction_id: str | None,
     progress: Callable[[Progress], object] | None,
 ) -> WriteReport:
-    """Run the job, or what an earlier run has left of it. ProgrammingError where it cannot be so."""
+    """Write the partitions that no earlier run has committed. ProgrammingError if the options do not fit."""
     ambient = current()
     if transaction_id is None or mode != "append" or not target.exists or (ambient is not None and not ambient.ended):
         raise ProgrammingError(
-            "atomicity='partition' wants a transaction_id, mode 'append', a table that is there, and no transaction "
-            "around it, since each partition is one of its own. Nothing was done."
+            "atomicity='partition' needs a transaction_id, mode 'append', an existing table, and no transaction around "
+            "it, since each partition is a transaction of its own. Nothing was done."
         )
     selected, layout = match(df, target.columns, target.name)
     require_privileges(source, target, layout.names, strategy=PER_PARTITION)
     context = df.sparkSession.sparkContext
-    label = f"{context.applicationId}/{transaction_id}"[:_LABEL]
-    replay = IdempotentWrite(source, transaction_id, target.name, label, mode, fingerprint(df))
+    label = f"{context.applicationId}/{transaction_id}"[:_MAX_LABEL_LENGTH]
+    write = IdempotentWrite(source, transaction_id, target.name, label, mode, fingerprint(df))
     with closing(source.connect()) as connection:
-        earlier = replay.claim(connection)
+        earlier = write.claim(connection)
         create_table(connection.cursor(), _TABLE, _COLUMNS)
         connection.commit()
     report = WriteReport(label, 0, target.name, mode)
     if earlier is not None and earlier.rows is not None:
-        replay.require_same(earlier, df)
+        write.require_same(earlier, df)
         return replace(report, partitions=earlier.partitions or 0, rows=earlier.rows)
     copy = copy_into(source.name, target.name, layout, label)
-    luggage = TaskDatasources.pack([source], {source.name: source})
+    datasources = TaskDatasources.pack([source], {source.name: source})
+    writer = PartitionTransaction(copy, datasources, transaction_id, target.name)
     done = context.accumulator({}, FinishedPartitions()) if progress is not None else None
-    with TaggedJob(context, f"{label}/{replay.plan}") as job, ExitStack() as stack:
-        rdd = selected.mapInArrow(
-            ArrowTask({PER_PARTITION: PartitionTransaction(copy, luggage, transaction_id, target.name)}, done), RESULT
-        ).rdd
+    with TaggedJob(context, f"{label}/{write.plan}") as job, ExitStack() as stack:
+        rdd = selected.mapInArrow(ArrowTask({PER_PARTITION: writer}, done), RESULT).rdd
         partitions = rdd.getNumPartitions()
         with closing(source.connect()) as connection:
-            replay.require_partitions(connection, partitions)
+            write.require_partitions(connection, partitions)
             connection.commit()
         context.setLocalProperty(STRATEGY, PER_PARTITION)
         stack.callback(context.setLocalProperty, STRATEGY, "")
         stack.enter_context(reporting(progress, CopyProgress(source, label, partitions, done).progress, label))
         packed = [json.loads(row.packed) for row in rdd.collect()]
         attempts, _ = job.attempts()
-    rows, size = sum(each["size"][0] for each in packed), sum(each["size"][1] for each in packed)
+    rows, size = sum(result["size"][0] for result in packed), sum(result["size"][1] for result in packed)
     with closing(source.connect()) as connection:
-        replay.finish(connection, partitions, rows)
+        write.finish(connection, partitions, rows)
         connection.commit()
     return replace(report, strategy=PER_PARTITION, partitions=partitions, attempts=attempts, rows=rows, bytes=size)

@@ -1,4 +1,4 @@
-"""What a write's user must be allowed to do, asked before any task runs, so that no task has to find it out."""
+"""Checks the database privileges of a write's user before any task runs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from txpool.errors import ProgrammingError
 from txpool.resources.postgresql.staging import SCHEMA
 from txpool.resources.postgresql.trust import schema_faults
 from txpool.spark.commit.session import SparkWriteWarning
-from txpool.spark.table.target import Target, listed
+from txpool.spark.table.target import Target
+from txpool.spark.types.identifiers import quoted_list
 
 _USER: LiteralString = "select quote_ident(current_user), current_setting('transaction_read_only') = 'on'"
-# What is wanted of the columns, and of the table as a whole where there is no column.
+# The missing privileges: on a column, or on the table where the name is NULL.
 _MISSING: LiteralString = """
     select w.privilege, w.name from unnest(%(privileges)s::text[], %(names)s::text[]) w(privilege, name)
     where not case when w.name is null then has_table_privilege(to_regclass(%(table)s), w.privilege)
@@ -47,19 +48,19 @@ def require_privileges(
     strategy: str = "auto",
     stacklevel: int = 3,
 ) -> None:
-    """ProgrammingError, which names the grant, for what would certainly fail; a warning for what may.
+    """ProgrammingError with the missing grant if the write would fail; a warning if it might fail.
 
-    `names` are the columns that are written; `strategy` is that of a write_table(), or `each` for partitions that
-    commit by themselves. With `auto` the rows may have to go staged.
+    `names` are the columns that are written. `strategy` is that of a write_table(), or `each` for partitions that
+    commit separately. With `auto` the rows may have to be staged.
     """
-    warning = Context().run(_PrivilegeCheck(datasource, target, names, mode, keys, strategy).look)
+    warning = Context().run(_PrivilegeCheck(datasource, target, names, mode, keys, strategy).run)
     if warning is not None:
         warnings.warn(warning, SparkWriteWarning, stacklevel=stacklevel)
 
 
 @dataclass(frozen=True, slots=True)
 class _PrivilegeCheck:
-    """What a write needs."""
+    """The check of one write."""
 
     datasource: DataSource
     target: Target
@@ -68,8 +69,8 @@ class _PrivilegeCheck:
     keys: Sequence[str]
     strategy: str
 
-    def look(self) -> str | None:
-        """ProgrammingError where it will not have it; a text where it may come to lack something."""
+    def run(self) -> str | None:
+        """ProgrammingError if the write would fail; the text of a warning if it might fail, else None."""
         with closing(self.datasource.connect()) as connection:
             cursor = connection.cursor()
             user, read_only = cursor.execute(_USER).fetchone()
@@ -80,37 +81,38 @@ class _PrivilegeCheck:
                 )
             if self.target.row_security and self.strategy == "each":
                 raise ProgrammingError(
-                    f"{self.target.name} has policies for rows, past which no COPY of the user {user} goes: "
-                    "atomicity='job' writes it with INSERT. Nothing was done."
+                    f"{self.target.name} has row-level security policies, with which the user {user} cannot COPY: "
+                    "atomicity='job' writes with INSERT. Nothing was done."
                 )
             if self.target.exists:
                 self._require_grants(cursor, user)
                 self._require_sequences(cursor, user)
             (may_stage,) = cursor.execute(_STAGING, {"schema": SCHEMA}).fetchone()
-            strangers = schema_faults(cursor, SCHEMA)
-        if (may_stage and not strangers) or self.strategy not in ("staged", "auto"):
+            faults = schema_faults(cursor, SCHEMA)
+        if (may_stage and not faults) or self.strategy not in ("staged", "auto"):
             return None
-        who = f"the user {user} of {self.datasource.name}"
+        subject = f"the user {user} of {self.datasource.name}"
         remedy = (
-            f"create schema {SCHEMA} authorization {user}, or where it is there, grant create, usage on schema "
-            f"{SCHEMA} to {user}"
+            f"create schema {SCHEMA} authorization {user}, or if it exists, grant create, usage on schema {SCHEMA} to "
+            f"{user}"
         )
-        if strangers:
-            remedy = f"{strangers[0].found}, and what is none of ours is not used: {strangers[0].do}"
+        if faults:
+            remedy = f"{faults[0].found}, and txpool does not use what others control: {faults[0].do}"
         if self.strategy == "staged":
             raise ProgrammingError(
-                f"{who} may not make staging tables, which this write needs: {remedy}. Nothing was done."
+                f"{subject} may not create staging tables, which this write needs: {remedy}. Nothing was done."
             )
         return (
-            f"{who} may not make staging tables, which this write needs where the slots of max_prepared_transactions "
-            f"run out, and it would fail then: {remedy}; with strategy='direct' it never needs them"
+            f"{subject} may not create staging tables, which this write needs if the slots of "
+            f"max_prepared_transactions run out, and it would fail then: {remedy}; with strategy='direct' it never "
+            "needs them"
         )
 
-    def _wanted(self) -> Iterator[tuple[str, str | None]]:
-        """Privileges, each with its column, or None for the table as a whole."""
+    def _needed(self) -> Iterator[tuple[str, str | None]]:
+        """The needed privileges, each with its column, or None for the table as a whole."""
         for name in self.names:
             yield "insert", name
-            if self.mode == "upsert":  # which reads what it would have inserted
+            if self.mode == "upsert":  # ON CONFLICT reads the columns, too
                 yield "select", name
                 if name not in self.keys:
                     yield "update", name
@@ -118,19 +120,19 @@ class _PrivilegeCheck:
             yield "delete", None
 
     def _require_grants(self, cursor: Any, user: str) -> None:
-        privileges, columns = zip(*self._wanted(), strict=True)
-        named = {"table": self.target.name, "privileges": list(privileges), "names": list(columns)}
-        lacking: dict[str, list[str]] = {}
-        for privilege, column in cursor.execute(_MISSING, named).fetchall():
-            lacking.setdefault(privilege, []).extend([column] if column is not None else [])
-        if not lacking:
+        privileges, columns = zip(*self._needed(), strict=True)
+        parameters = {"table": self.target.name, "privileges": list(privileges), "names": list(columns)}
+        missing: dict[str, list[str]] = {}
+        for privilege, column in cursor.execute(_MISSING, parameters).fetchall():
+            missing.setdefault(privilege, []).extend([column] if column is not None else [])
+        if not missing:
             return
         grants = ", ".join(
-            privilege + (f" ({listed(those)})" if 0 < len(those) < privileges.count(privilege) else "")
-            for privilege, those in lacking.items()
+            privilege + (f" ({quoted_list(names)})" if 0 < len(names) < privileges.count(privilege) else "")
+            for privilege, names in missing.items()
         )
         raise ProgrammingError(
-            f"mode {self.mode!r} has to {' and '.join(lacking)} in {self.target.name}, and the user {user} of "
+            f"mode {self.mode!r} has to {' and '.join(missing)} in {self.target.name}, and the user {user} of "
             f"{self.datasource.name} may not: grant {grants} on {self.target.name} to {user}. Nothing was done."
         )
 
@@ -138,6 +140,6 @@ class _PrivilegeCheck:
         found = cursor.execute(_SEQUENCES, [self.target.name, list(self.names)]).fetchone()
         if found is not None:
             raise ProgrammingError(
-                f"a default of {self.target.name} counts with {found[0]}, and the user {user} of "
+                f"a default of {self.target.name} uses the sequence {found[0]}, and the user {user} of "
                 f"{self.datasource.name} may not: grant usage on sequence {found[0]} to {user}. Nothing was done."
             )

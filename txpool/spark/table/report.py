@@ -1,4 +1,4 @@
-"""What a write_table() reports: a value at its end, and numbers while it runs."""
+"""The report of a write_table() at its end, and the reports of its progress while it runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from txpool.spark.commit.background import BackgroundThread
 
 logger = logging.getLogger("txpool")
 
-_PERIOD = 1.0
-_RUNNING = """
+_REPORT_SECONDS = 1.0
+_RUNNING_COPIES = """
     select coalesce(sum(c.tuples_processed), 0)::int8, coalesce(sum(c.bytes_processed), 0)::int8
     from pg_stat_progress_copy c join pg_stat_activity a using (pid)
     where a.application_name = %(label)s or starts_with(a.application_name, %(label)s || '/')
@@ -26,44 +26,44 @@ _RUNNING = """
 
 @dataclass(frozen=True, slots=True)
 class WriteReport:
-    """What a write_table() did; its work commits or rolls back with the transaction."""
+    """What a write_table() did. Its work commits or rolls back with the transaction."""
 
     gtrid: str
-    #: Which Spark write of the transaction it was, from 0.
+    #: The number of the write within the transaction, from 0.
     write: int
-    #: The table's full name.
+    #: The full name of the table.
     table: str
     mode: str
-    #: How the rows got there: direct, staged, each (partition on its own), collected (by the driver, for SQLite), or
-    #: skipped where nothing was to be done.
+    #: How the rows were written: direct, staged, each (partition a transaction of its own), collected (by the driver,
+    #: for SQLite), or skipped if there was nothing to do.
     strategy: str = "skipped"
     partitions: int = 0
     #: Task attempts that Spark started: partitions, retries and speculative copies.
     attempts: int = 0
     rows: int = 0
-    #: Bytes of COPY, as they were sent; of Arrow, where the driver has collected them.
+    #: The bytes sent by COPY; if the driver has collected the rows, their bytes in Arrow.
     bytes: int = 0
     seconds: float = 0.0
 
     @property
     def label(self) -> str:
-        """What its job, and its sessions, are called."""
+        """The tag of the write's job, and the application_name of its sessions."""
         return f"{self.gtrid}/{self.write}"
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a write has come: what is done, and what the database has received of the rest."""
+    """The progress of a write. Rows and bytes include what the database has received of unfinished partitions."""
 
     partitions: int
-    #: Partitions whose rows are all there.
+    #: The number of finished partitions.
     done: int
     rows: int
     bytes: int
 
 
 class FinishedPartitions(AccumulatorParam[dict[int, tuple[int, int]]]):
-    """The sizes of finished partitions; of a partition that was written twice, one counts."""
+    """Collects the sizes of finished partitions; a partition that was written twice counts once."""
 
     def zero(self, value: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
         return {}
@@ -76,33 +76,34 @@ class FinishedPartitions(AccumulatorParam[dict[int, tuple[int, int]]]):
 
 
 def reporting(
-    callback: Callable[[Progress], object] | None, look: Callable[[], Progress], label: str
+    callback: Callable[[Progress], object] | None, measure: Callable[[], Progress], label: str
 ) -> AbstractContextManager[object]:
-    """A `Watch` where somebody wants to be called."""
-    return nullcontext() if callback is None else ProgressReporter(callback, look, label)
+    """A ProgressReporter for the length of a block, if there is a callback."""
+    return nullcontext() if callback is None else ProgressReporter(callback, measure, label)
 
 
 class ProgressReporter(BackgroundThread):
-    """Calls back once a second while a block runs, and once at its end, in a thread of its own: with what `look` tells,
-    which is asked once more at the end.
+    """Calls the callback with the progress about once a second while a block runs, and at its end.
+
+    Both the callback and `measure` are called in a thread of the reporter's own.
     """
 
     def __init__(self, callback: Callable[[Progress], object], measure: Callable[[], Progress], label: str) -> None:
         super().__init__("txpool-spark-progress")
         self._callback = callback
-        self._look = measure
+        self._measure = measure
         self._label = label
         self._last: Progress | None = None
 
     def _run(self) -> None:
-        while not self._stopped.wait(_PERIOD):
+        while not self._stopped.wait(_REPORT_SECONDS):
             self._report()
         self._report()
 
     def _report(self) -> None:
-        now, last = self._look(), self._last
+        now, last = self._measure(), self._last
         if last is not None:
-            # A COPY that has just ended is in neither of the server's numbers nor in ours for a moment.
+            # For a moment, a COPY that has just ended is counted neither by the server nor by the accumulator.
             now = replace(now, rows=max(now.rows, last.rows), bytes=max(now.bytes, last.bytes))
         if now != last:
             self._last = now
@@ -114,16 +115,16 @@ class ProgressReporter(BackgroundThread):
 
 @dataclass(frozen=True, slots=True)
 class CopyProgress:
-    """How far tasks are that COPY.
+    """Measures the progress of tasks that COPY.
 
-    Rows that are on their way are the server's own numbers (pg_stat_progress_copy); where it cannot be asked, only
-    finished partitions count.
+    Running COPYs are measured by the server (pg_stat_progress_copy). If it does not answer, only finished partitions
+    count.
     """
 
     datasource: DataSource
     label: str
     partitions: int
-    #: None where tasks do not say when they have finished.
+    #: The sizes of finished partitions; None if tasks do not report them.
     done: Accumulator[dict[int, tuple[int, int]]] | None
 
     def progress(self) -> Progress:
@@ -136,7 +137,7 @@ class CopyProgress:
     def _running(self) -> tuple[int, int]:
         def ask() -> Any:
             with closing(self.datasource.connect()) as connection:
-                return connection.cursor().execute(_RUNNING, {"label": self.label}).fetchone()
+                return connection.cursor().execute(_RUNNING_COPIES, {"label": self.label}).fetchone()
 
         try:
             rows, size = Context().run(ask)

@@ -1,4 +1,4 @@
-"""write_table(): a DataFrame into a table, all partitions or none, as a part of the ambient transaction."""
+"""write_table(), which writes all partitions of a DataFrame into a table, or none; and the checks of its arguments."""
 
 from __future__ import annotations
 
@@ -42,37 +42,39 @@ def write_table(
     max_partitions: int | None = None,
     progress: Callable[[Progress], object] | None = None,
 ) -> WriteReport:
-    """Write a DataFrame into a table as a part of the ambient transaction, or of one of its own.
+    """Write a DataFrame into a table, as a part of the ambient transaction or in a transaction of its own.
 
     Columns are matched by name, and types are checked before any task runs. `append` adds the rows. `overwrite`
-    replaces all rows at once: readers see the old ones until the commit. `upsert` inserts, or updates the row that has
-    the same `keys`, which a unique index must cover; no two rows of the DataFrame may have the same. `error` and
-    `ignore` are for a table that is not there yet, and create it, as `create` does for the other modes.
+    replaces all rows at once: other sessions see the old rows until the commit. `upsert` inserts rows, or updates the
+    row that has the same `keys`; a unique index must cover the keys, and no two rows of the DataFrame may have the same
+    key. `error` and `ignore` create the table; if it exists, `error` raises and `ignore` does nothing. With `create`
+    the other modes create a missing table, too.
 
-    Strategy `direct` has each task COPY into the table, on a branch that stays prepared until the end: one slot of
-    max_prepared_transactions for each partition. `staged` has them COPY into an unlogged table in the schema
-    txpool_spark, from which the driver moves the rows in its own branch. `auto` is direct where it can be. More
-    partitions than `max_partitions` are joined without a shuffle, as Spark's JDBC writer does by its numPartitions:
-    default four for each core, since a task costs Spark more than many rows do; with dynamic allocation, no limit.
-    `progress` is called about once a second, in a thread of its own.
+    With strategy `direct` each task writes into the table by COPY, in a branch that stays prepared until the end; each
+    partition needs a slot of max_prepared_transactions. With `staged` tasks write into an unlogged table in the schema
+    txpool_spark, and the driver moves the rows in its own branch. `auto` is direct where that is possible. If there are
+    more partitions than `max_partitions`, they are coalesced without a shuffle, as Spark's JDBC writer does by
+    numPartitions. The default is four for each core, since a task costs more than many rows do; with dynamic allocation
+    there is no limit. `progress` is called about once a second, in a thread of its own.
 
-    Into SQLite the driver writes by itself, in its branch: the job ends first, with the rows kept by the executors, and
-    then they come partition by partition. A type is refused of which SQLite would make other values.
+    Into SQLite the driver writes, in its own branch: the job ends first, executors keep the rows, and the driver
+    fetches them partition by partition. Types whose values SQLite would change are refused.
 
-    Until the commit the transaction itself does not see what went direct, which stays locked: overwrite and upsert of
-    that table are refused, unless the first one went `staged`. Where two writes of a transaction, two partitions of
-    one, or a task and the driver bring the same unique key, a task or the driver comes to wait for its own transaction:
-    seen after about ten seconds, that ends the write by an OperationalError.
+    Until the commit the transaction itself cannot see rows that were written `direct`, and they stay locked: overwrite
+    and upsert of that table are refused, unless the first write was `staged`. If two writes of a transaction, two
+    partitions of one write, or a task and the driver write the same unique key, a task or the driver waits for its own
+    transaction: after about ten seconds that ends the write with OperationalError.
 
-    With a `transaction_id`, such as "nightly-2026-11-20", a rerun of a write that has committed writes nothing and
-    reports strategy `skipped`, one that a crash has left in doubt is settled first, and one of other data is refused.
-    With it, `atomicity="partition"` makes each partition a transaction of its own (mode append, outside of any
-    transaction): partitions appear one by one, each exactly once over retries and reruns, and no slot is needed. The
-    DataFrame must come in the same partitions each time.
+    With a `transaction_id`, such as "nightly-2026-11-20", a rerun of a committed write writes nothing and reports
+    strategy `skipped`. If the earlier run is in doubt, it is resolved first; a rerun with other data is refused. With
+    it, `atomicity="partition"` makes each partition a transaction of its own (mode append, outside of any transaction):
+    partitions become visible one by one, each is written exactly once over retries and reruns, and no slots are needed.
+    The DataFrame must have the same partitions each time.
 
-    Call it in the thread that began the transaction. Errors: ProgrammingError where the table, a column or a type does
-    not fit, and nothing has run; Spark's own where a task failed for good; DataError for keys that are none;
-    OperationalError where too few slots are free, or staged rows are lost. After an error the transaction rolls back.
+    Call it in the thread that began the transaction. Errors: ProgrammingError if the table, a column or a type does not
+    fit, before anything has run; Spark's own if a task failed for good; DataError if two rows have the same key, or a
+    key is NULL; OperationalError if too few slots are free, or staged rows are lost. After an error the transaction
+    rolls back.
     """
     _check(mode, keys, strategy, atomicity, max_partitions)
     context = context_of(df, "write_table()")
@@ -82,26 +84,26 @@ def write_table(
         raise NotSupportedError(f"write_table() cannot write into {manager.database}. Nothing was done.")
     if not manager.spark_tasks and (strategy != "auto" or atomicity == "partition"):
         raise NotSupportedError(
-            f"{source.name} (driver={source.driver}) {manager.why_no_tasks}, which is the driver: leave "
-            "strategy='auto' and atomicity='job'. Nothing was done."
+            f"{source.name} (driver={source.driver}) {manager.why_no_tasks}, which is the driver: use strategy='auto' "
+            "and atomicity='job'. Nothing was done."
         )
     warn_of_risks(context, df, atomicity=atomicity)
-    new = create or mode in ("error", "ignore")
+    create = create or mode in ("error", "ignore")
     begun = monotonic()
     if atomicity == "partition":
-        target = read_target(source, table, definitions(df.schema.fields) if new else None)
+        target = read_target(source, table, definitions(df.schema.fields) if create else None)
         report = write_partitions(df, source, target, mode, transaction_id=transaction_id, progress=progress)
     else:
-        # Where the driver fetches them, a partition must have room in its memory.
-        most = max_partitions or (most_partitions(context) if manager.spark_tasks else None)
+        # The driver fetches whole partitions into its memory, so there they are coalesced only on request.
+        limit = max_partitions or (most_partitions(context) if manager.spark_tasks else None)
         kind: type[TaskWrite | DriverWrite] = resolve_name(manager.spark_write)
-        order = kind(df, source, table, mode, tuple(keys), new, strategy, transaction_id, most, progress)
+        write = kind(df, source, table, mode, tuple(keys), create, strategy, transaction_id, limit, progress)
         with transaction() as ambient:
-            report = order.run(ambient)
+            report = write.run(ambient)
     return replace(report, seconds=monotonic() - begun)
 
 
-def _check(mode: str, keys: Sequence[str], strategy: str, atomicity: str, most: int | None) -> None:
+def _check(mode: str, keys: Sequence[str], strategy: str, atomicity: str, max_partitions: int | None) -> None:
     for name, value, known in (
         ("mode", mode, get_args(Mode)),
         ("strategy", strategy, get_args(Strategy)),
@@ -109,13 +111,13 @@ def _check(mode: str, keys: Sequence[str], strategy: str, atomicity: str, most: 
     ):
         if value not in known:
             raise ProgrammingError(f"{name} is {value!r}: it is one of {', '.join(known)}. Nothing was done.")
-    if most is not None and (most < 1 or atomicity == "partition"):
+    if max_partitions is not None and (max_partitions < 1 or atomicity == "partition"):
         raise ProgrammingError(
-            f"max_partitions is {most!r}: it is a number from 1, for atomicity='job', since a rerun might "
-            "join partitions otherwise. Nothing was done."
+            f"max_partitions is {max_partitions!r}: it is a number from 1, and only for atomicity='job', since a rerun "
+            "might coalesce partitions differently. Nothing was done."
         )
     if isinstance(keys, str) or bool(keys) != (mode == "upsert"):
         raise ProgrammingError(
-            f"mode is {mode!r}, and keys are {keys!r}: upsert wants keys=[…], the columns that tell rows apart, and no "
-            "other mode does. Nothing was done."
+            f"mode is {mode!r}, and keys are {keys!r}: upsert needs keys=[…], the columns that identify a row, and no "
+            "other mode takes them. Nothing was done."
         )

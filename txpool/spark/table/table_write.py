@@ -1,4 +1,4 @@
-"""What a write_table() was asked for, and how it is done: by tasks, or by the driver where nobody else can write."""
+"""One write_table() within a transaction: by tasks, or by the driver if only the driver can write to the database."""
 
 from __future__ import annotations
 
@@ -30,62 +30,62 @@ from txpool.tm.transaction import Transaction
 
 @dataclass(frozen=True, slots=True)
 class TableWrite:
-    """What was asked for."""
+    """The arguments of a write_table(), checked, and what both kinds of write have in common."""
 
     df: DataFrame
     source: DataSource
     table: str
     mode: str
     keys: tuple[str, ...]
-    #: The table may be created.
-    new: bool
+    #: A missing table is created.
+    create: bool
     strategy: str
     transaction_id: str | None
-    #: More partitions are joined.
+    #: If the DataFrame has more, they are coalesced.
     max_partitions: int | None
     progress: Callable[[Progress], object] | None
 
-    def _begun(self, ambient: Transaction, target: Target) -> tuple[WriteReport, IdempotentWrite | None]:
+    def _begin_report(self, ambient: Transaction, target: Target) -> tuple[WriteReport, IdempotentWrite | None]:
         report = WriteReport(ambient.gtrid, next_number(ambient), target.name, self.mode)
         if self.transaction_id is None:
             return report, None
         plan = fingerprint(self.df)
         return report, IdempotentWrite(self.source, self.transaction_id, target.name, ambient.gtrid, self.mode, plan)
 
-    def _skipped(self, report: WriteReport, replay: IdempotentWrite, earlier: EarlierRun) -> WriteReport:
-        replay.require_same(earlier, self.df)
+    def _skipped(self, report: WriteReport, record: IdempotentWrite, earlier: EarlierRun) -> WriteReport:
+        record.require_same(earlier, self.df)
         return replace(report, partitions=earlier.partitions or 0, rows=earlier.rows or 0)
 
     def _is_wanted(self, target: Target) -> bool:
-        """Whether there is anything to do. ProgrammingError where the table must not be there."""
+        """Whether there is anything to do. ProgrammingError if the table exists and the mode is `error`."""
         if target.exists and self.mode == "error":
             raise ProgrammingError(
-                f"{target.name} is there already in {self.source.name}, and mode='error' wants a new one. Nothing was "
+                f"{target.name} exists already in {self.source.name}, and mode='error' needs a new table. Nothing was "
                 "done."
             )
         return not (target.exists and self.mode == "ignore")
 
-    def _joined(self, df: DataFrame) -> DataFrame:
+    def _coalesced(self, df: DataFrame) -> DataFrame:
         return df if self.max_partitions is None else df.coalesce(self.max_partitions)
 
 
 class TaskWrite(TableWrite):
-    """Tasks write, and the driver moves what they stage."""
+    """Tasks write the rows, and the driver moves the ones that they have staged."""
 
     def run(self, ambient: Transaction) -> WriteReport:
-        """Write it as a part of a transaction, unless an earlier run has."""
-        ambient.adopt((), late_branches=False)  # which needs a decision log: better said before the job than after
-        new = definitions(self.df.schema.fields) if self.new else None
+        """Write as a part of the transaction, unless an earlier run has."""
+        ambient.adopt((), late_branches=False)  # raises without a decision log, before the job rather than after it
+        new = definitions(self.df.schema.fields) if self.create else None
         target = read_target(self.source, self.table, new, self.keys)
-        report, replay = self._begun(ambient, target)
-        if replay is None:
+        report, record = self._begin_report(ambient, target)
+        if record is None:
             return self._write(ambient, target, new, report)
         with closing(self.source.connect()) as connection:
-            earlier = replay.claim(connection)
+            earlier = record.claim(connection)
             if earlier is not None:
-                return self._skipped(report, replay, earlier)
+                return self._skipped(report, record, earlier)
             report = self._write(ambient, target, new, report)
-            replay.finish(connection, report.partitions, report.rows)
+            record.finish(connection, report.partitions, report.rows)
         return report
 
     def _write(
@@ -97,54 +97,57 @@ class TaskWrite(TableWrite):
         df, layout = match(self.df, target.columns, target.name)
         require_unique(target, self.keys, layout.names)
         staging = StagingTable(ambient.gtrid, report.write).name
-        move = StagingMerge(ambient.gtrid, target, layout, self.mode, self.keys, staging, new or ())
-        strategy = _chosen_strategy(self.strategy, ambient, self.source, move)
+        merge = StagingMerge(ambient.gtrid, target, layout, self.mode, self.keys, staging, new or ())
+        strategy = _chosen_strategy(self.strategy, ambient, self.source, merge)
         require_privileges(
             self.source, target, layout.names, mode=self.mode, keys=self.keys, strategy=strategy, stacklevel=6
         )
-        report = TableJob(ambient, self.source, move, strategy, self.progress, report).run(self._joined(df))
+        report = TableJob(ambient, self.source, merge, strategy, self.progress, report).run(self._coalesced(df))
         if report.strategy == DIRECT and report.rows:
             note_direct_write(ambient, self.source, target.name)
         return report
 
 
 class DriverWrite(TableWrite):
-    """The driver writes, once the job has ended: into a file that it shares with no task."""
+    """The driver writes the rows, once the job has ended. For a file that tasks cannot write to."""
 
     def run(self, ambient: Transaction) -> WriteReport:
-        """Write it as a part of a transaction, unless an earlier run has."""
-        new = sqlite.definitions(self.df.schema.fields) if self.new else None
-        # A transaction that has the lock keeps others from reading, too, in some journal modes.
-        aside = (copy_context() if ambient.works_in(self.source.name) else Context()).run
-        target = aside(sqlite.read_target, self.source, self.table, new, self.keys)
-        report, replay = self._begun(ambient, target)
-        if replay is not None and (earlier := aside(replay.earlier_run)) is not None:
-            return self._skipped(report, replay, earlier)
+        """Write as a part of the transaction, unless an earlier run has."""
+        new = sqlite.definitions(self.df.schema.fields) if self.create else None
+        # Reads outside of the transaction, unless it works in the file: then it may hold the lock, which in some
+        # journal modes keeps other connections from reading.
+        read = (copy_context() if ambient.works_in(self.source.name) else Context()).run
+        target = read(sqlite.read_target, self.source, self.table, new, self.keys)
+        report, record = self._begin_report(ambient, target)
+        if record is not None and (earlier := read(record.earlier_run)) is not None:
+            return self._skipped(report, record, earlier)
         if not self._is_wanted(target):
             return report
         df, layout = sqlite.match(self.df, target.columns, target.name)
         require_unique(target, self.keys, layout.names)
-        move = StagingMerge(ambient.gtrid, target, layout, self.mode, self.keys, STAGING, new or ())
-        ambient.enlist(self.source)  # better refused now than after the job; the lock comes with the first statement
+        merge = StagingMerge(ambient.gtrid, target, layout, self.mode, self.keys, STAGING, new or ())
+        ambient.enlist(self.source)  # raises before the job rather than after it; takes no lock yet
         with (
-            collected(self._joined(df), layout.encodings, ambient, report) as rows,
+            collected(self._coalesced(df), layout.encodings, ambient, report) as rows,
             closing(self.source.connect()) as connection,
         ):
-            if replay is not None and (earlier := replay.claim(connection)) is not None:
-                return self._skipped(report, replay, earlier)
-            report = rows.insert(connection.cursor(), move, self.progress)
-            if replay is not None:
-                replay.finish(connection, report.partitions, report.rows)
+            if record is not None and (earlier := record.claim(connection)) is not None:
+                return self._skipped(report, record, earlier)
+            report = rows.insert(connection.cursor(), merge, self.progress)
+            if record is not None:
+                record.finish(connection, report.partitions, report.rows)
         return report
 
 
-def _chosen_strategy(strategy: str, ambient: Transaction, source: DataSource, move: StagingMerge) -> str:
-    """Staged where direct cannot be, which is an error for whoever insists on it."""
-    why = why_staged(source, move.target, move.mode)
+def _chosen_strategy(strategy: str, ambient: Transaction, source: DataSource, merge: StagingMerge) -> str:
+    """`staged` if direct is not possible, else the given one. ProgrammingError if `direct` was asked for then."""
+    why = why_staged(source, merge.target, merge.mode)
     if why is None and ambient.works_in(source.name):
         with closing(source.connect()) as connection:
-            if is_written_by(connection, move.target.name):
-                why = f"this transaction has locked {move.target.name} on the driver, and tasks would wait for that"
+            if is_written_by(connection, merge.target.name):
+                why = f"this transaction has locked {merge.target.name} on the driver, and tasks would wait for that"
     if why is not None and strategy == "direct":
-        raise ProgrammingError(f"strategy='direct' cannot be: {why}. Write with 'auto' or 'staged'. Nothing was done.")
+        raise ProgrammingError(
+            f"strategy='direct' is not possible: {why}. Write with 'auto' or 'staged'. Nothing was done."
+        )
     return strategy if why is None else "staged"

@@ -1,8 +1,8 @@
-"""The table that is written to, as its database describes it; read outside of any transaction, as tasks will see it."""
+"""Reads the description of the table to write to, outside of any transaction, so that it is what tasks will see."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from contextvars import Context
 from dataclasses import dataclass
@@ -14,13 +14,14 @@ from txpool.datasource import DataSource
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.resources.base import Role
 from txpool.spark.types.columns import Column
+from txpool.spark.types.identifiers import quoted, quoted_list
 
 _TABLE: LiteralString = """
     select c.oid, format('%%I.%%I', n.nspname, c.relname), c.relkind::text, has_any_column_privilege(c.oid, 'insert'),
         row_security_active(c.oid)
     from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(%s)
 """
-# Domains are looked through; a numeric's typmod has its scale in eleven bits, with a sign.
+# The type of a domain is its base type. The type modifier of a numeric has its scale in eleven bits, with a sign.
 _COLUMNS: LiteralString = """
     with recursive base(attnum, oid, typmod) as (
         select attnum, atttypid, atttypmod from pg_attribute where attrelid = %(table)s and attnum > 0
@@ -48,56 +49,59 @@ _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A table, or one that is to be."""
+    """A table, or one that is to be created."""
 
-    #: Schema and name, quoted where they must be.
+    #: Schema and name, quoted where necessary.
     name: str
     columns: tuple[Column, ...] = ()
     #: The columns of each unique index.
     keys: tuple[frozenset[str], ...] = ()
     exists: bool = True
-    #: Policies say which rows this user may write.
+    #: Row-level security is active for this user.
     row_security: bool = False
-    #: What INSERT says of columns that count by themselves.
+    #: The clause of INSERT for identity columns.
     overriding: str = "overriding system value"
 
 
 def read_target(
     datasource: DataSource, table: str, new: Sequence[tuple[str, str]] | None = None, keys: Sequence[str] = ()
 ) -> Target:
-    """The table as it is; one that is missing as it would be with the columns `new`, which leaves nothing behind.
+    """Describe the table, or for a missing one what it would be with the columns `new`; nothing stays.
 
-    Errors: ProgrammingError where it is missing, or may not be written; NotSupportedError for what is no table.
+    Errors: ProgrammingError if the table is missing and `new` is None, or if the user may not write to it;
+    NotSupportedError if it is a view or the like.
     """
     try:
         return Context().run(_read_target, datasource, table, new, keys)
     except psycopg.errors.InsufficientPrivilege as error:
         raise ProgrammingError(
             f"{datasource.name}: {str(error).splitlines()[0]}, for {table}: grant usage on its schema to that user, "
-            "and create where the table is to be made. Nothing was done."
+            "and create if the table is to be created. Nothing was done."
         ) from error
 
 
 def _read_target(
     datasource: DataSource, table: str, new: Sequence[tuple[str, str]] | None, keys: Sequence[str]
 ) -> Target:
-    # To close the connection rolls back what was created for a look.
+    # Closing the connection rolls back the table that may have been created to describe it.
     with closing(datasource.connect()) as connection:
         cursor = connection.cursor()
         found = cursor.execute(_TABLE, [table]).fetchone()
         exists = found is not None
         if not exists:
-            name = _parsed(cursor, table)
+            name = _full_name(cursor, table)
             if new is None:
                 raise ProgrammingError(
-                    f"there is no table {name} in {datasource.name}: name one that is, or let it be made by "
+                    f"there is no table {name} in {datasource.name}: name an existing table, or create it by "
                     "create=True. Nothing was done."
                 )
             cursor.execute(create_statement(name, new, keys))
             found = cursor.execute(_TABLE, [name]).fetchone()
         oid, name, kind, allowed, row_security = found
         if kind not in ("r", "p"):
-            raise NotSupportedError(f"{name} in {datasource.name} is {_KINDS.get(kind, 'no table')}: name its table")
+            raise NotSupportedError(
+                f"{name} in {datasource.name} is {_KINDS.get(kind, 'not a table')}: name the table behind it"
+            )
         if not allowed:
             raise ProgrammingError(f"the user of {datasource.name} may not write to {name}: grant insert on {name}")
         columns = [Column(*row) for row in cursor.execute(_COLUMNS, {"table": oid}).fetchall()]
@@ -105,8 +109,8 @@ def _read_target(
         return Target(name, tuple(columns), tuple(unique), exists, row_security)
 
 
-def _parsed(cursor: Any, table: str) -> str:
-    """The full name that a new table will have."""
+def _full_name(cursor: Any, table: str) -> str:
+    """The full name of a new table. ProgrammingError if the name has too many parts."""
     (parts, schema) = cursor.execute("select parse_ident(%s), current_schema()", [table]).fetchone()
     if len(parts) > 2:
         raise ProgrammingError(f"{table!r} has too many parts: write table, or schema.table. Nothing was done.")
@@ -116,7 +120,7 @@ def _parsed(cursor: Any, table: str) -> str:
 
 
 def is_written_by(connection: Any, name: str) -> bool:
-    """Whether the connection's own transaction holds a lock on the table that those who write it may wait for."""
+    """Whether the connection's transaction holds a lock on the table for which other writers may have to wait."""
     query = (
         "select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'relation' and granted "
         "and relation = to_regclass(%s) and mode not in ('AccessShareLock', 'RowShareLock')"
@@ -126,43 +130,33 @@ def is_written_by(connection: Any, name: str) -> bool:
 
 
 def why_staged(datasource: DataSource, target: Target, mode: str) -> str | None:
-    """Why tasks cannot write into the table itself, whatever job it is."""
+    """Why tasks cannot write into the table itself; None if they can."""
     if datasource.role is not Role.PREPARED:
-        return f"{datasource.name} (mode={datasource.mode}) prepares nothing"
+        return f"{datasource.name} (mode={datasource.mode}) cannot prepare"
     if mode in ("overwrite", "upsert"):
         return f"{mode} is one statement over all rows"
     if target.row_security:
-        return f"{target.name} has policies for rows, past which no COPY goes"
+        return f"{target.name} has row-level security policies, with which COPY is not possible"
     if not target.exists:
-        return f"{target.name} is created in the driver's branch, where no task sees it"
+        return f"{target.name} is created in the driver's branch, where tasks cannot see it"
     return None
 
 
 def require_unique(target: Target, keys: Sequence[str], names: Sequence[str]) -> None:
-    """ProgrammingError where an upsert into `names` cannot tell rows apart by `keys`."""
+    """ProgrammingError if `keys` are not among the written columns `names`, or have no unique index."""
     for key in keys:
         if key not in names:
-            raise ProgrammingError(f"key {key!r} is none of the columns that are written: {', '.join(names)}.")
+            raise ProgrammingError(f"key {key!r} is not among the columns that are written: {', '.join(names)}.")
     if keys and frozenset(keys) not in target.keys:
         raise ProgrammingError(
             f"upsert into {target.name} needs a unique index on ({', '.join(keys)}), and there is none: create one, or "
-            "name the columns of one that is. Nothing was done."
+            "name the columns of an existing one. Nothing was done."
         )
 
 
-def quoted(name: str) -> str:
-    """An identifier in SQL."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def listed(names: Iterable[str]) -> str:
-    """Identifiers with commas between them."""
-    return ", ".join(map(quoted, names))
-
-
 def create_statement(name: str, definitions: Sequence[tuple[str, str]], keys: Sequence[str] = ()) -> str:
-    """The statement that makes a table."""
+    """The CREATE TABLE statement; `definitions` are pairs of column and declaration."""
     parts = [f"{quoted(column)} {kind}" for column, kind in definitions]
     if keys:
-        parts.append(f"primary key ({listed(keys)})")
+        parts.append(f"primary key ({quoted_list(keys)})")
     return f"create table {name} ({', '.join(parts)})"

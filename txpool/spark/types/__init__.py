@@ -1,1 +1,1 @@
-"""Columns, and what their values are in Arrow, in PostgreSQL and in SQLite."""
+"""Matching of columns, conversion of values between Arrow and PostgreSQL, and quoted names."""

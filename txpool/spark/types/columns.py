@@ -1,4 +1,4 @@
-"""A DataFrame's columns and a table's: matched by name, their types checked, before any task runs."""
+"""Matches the columns of a DataFrame with those of a table by name, and checks their types, before any task runs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ NESTED = (T.StructType, T.MapType, T.ArrayType, T.VariantType)
 
 @dataclass(frozen=True, slots=True)
 class _PostgreSQLType:
-    """A type of PostgreSQL's: how it travels, and what of Spark's it takes."""
+    """How values are written to a type of PostgreSQL."""
 
+    #: The kind of a ColumnEncoding.
     encoding: str
-    takes: tuple[type[DataType], ...]
+    #: The types of Spark that a column accepts.
+    accepts: tuple[type[DataType], ...]
 
 
 _TEXTS = _PostgreSQLType("text", TEXT)
-_KINDS: Mapping[str, _PostgreSQLType] = {
+_TYPES: Mapping[str, _PostgreSQLType] = {
     "bool": _PostgreSQLType("boolean", (T.BooleanType,)),
     "int2": _PostgreSQLType("smallint", WHOLE),
     "int4": _PostgreSQLType("integer", WHOLE),
@@ -55,8 +57,8 @@ _KINDS: Mapping[str, _PostgreSQLType] = {
 }
 _JSON = ("json", "jsonb")
 
-#: What a column of a new table is made of; decimals and arrays say more of themselves.
-_NEW: Mapping[type[DataType], str] = {
+#: The types of a new table's columns; `new_type` adds decimals and arrays.
+_NEW_TYPES: Mapping[type[DataType], str] = {
     T.BooleanType: "boolean",
     T.ByteType: "smallint",
     T.ShortType: "smallint",
@@ -84,32 +86,32 @@ class Column:
     """A column of the table, as the database describes it."""
 
     name: str
-    #: As SQL writes it, with its length or precision.
+    #: The type as SQL writes it, with its length or precision.
     declared: str
-    #: PostgreSQL's name of the type, or of an array's elements; below any domain.
+    #: The database's name of the type; of an array its element type, of a domain its base type.
     type: str
     oid: int = 0
     array: bool = False
     enum: bool = False
-    #: Digits behind the point of a numeric that has a limit.
+    #: The scale of a numeric; None if it has no limit.
     scale: int | None = None
-    #: A value must be given, since there is no default and NULL is refused.
+    #: The column is NOT NULL and has no default.
     required: bool = False
     generated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which of the table's columns are written, and how each travels; plain data for the tasks."""
+    """The columns that are written, and the encoding of each; plain data for the tasks."""
 
     names: tuple[str, ...]
     encodings: tuple[ColumnEncoding, ...]
-    #: Their types, as SQL writes them.
+    #: The types of the columns as SQL writes them.
     declared: tuple[str, ...]
 
 
 def match(df: DataFrame, columns: Sequence[Column], table: str) -> tuple[DataFrame, Layout]:
-    """The DataFrame's columns as the table wants them. Errors: as `pair`."""
+    """The DataFrame with the names and types that the table needs, and its layout. Errors: as `pair`."""
     pairs, layout = pair(df.schema.fields, columns, table)
     return selected(df, pairs, _conversion), layout
 
@@ -118,12 +120,12 @@ def pair(
     fields: Iterable[StructField],
     columns: Sequence[Column],
     table: str,
-    wire: Callable[[StructField, Column, str], ColumnEncoding] | None = None,
+    encoding: Callable[[StructField, Column, str], ColumnEncoding] | None = None,
 ) -> tuple[list[tuple[StructField, Column]], Layout]:
-    """Each field with its column, and by `wire` how its values travel (to PostgreSQL, unless one is given).
+    """Each field with its column, and the layout. `encoding` returns the encoding of a field, by default PostgreSQL's.
 
-    ProgrammingError, which names the column, where one does not fit: an unknown name, a type that would lose something,
-    or a column of the table that is left without a value.
+    ProgrammingError with the name of the column if it does not fit: the table has no such column, a value could not be
+    stored unchanged, or a required column of the table has no value.
     """
     known = {column.name: column for column in columns}
     chosen: dict[str, tuple[StructField, Column]] = {}
@@ -138,12 +140,12 @@ def pair(
     if missing:
         raise mismatch(f"column {missing[0]}", f"of {table} must have a value, and the DataFrame has no such column")
     pairs = [*chosen.values()]
-    wires = tuple((wire or _encoding)(field, column, table) for field, column in pairs)
-    return pairs, Layout(tuple(chosen), wires, tuple(column.declared for _, column in pairs))
+    encodings = tuple((encoding or _encoding)(field, column, table) for field, column in pairs)
+    return pairs, Layout(tuple(chosen), encodings, tuple(column.declared for _, column in pairs))
 
 
 def definitions(fields: Iterable[StructField]) -> list[tuple[str, str]]:
-    """Names and declarations of a new table's columns. ProgrammingError where a type has no counterpart."""
+    """Names and declarations of a new table's columns. ProgrammingError if a type has no counterpart."""
     return [(field.name, new_type(field) + ("" if field.nullable else " not null")) for field in fields]
 
 
@@ -156,7 +158,7 @@ def new_type(field: StructField) -> str:
         if isinstance(kind.elementType, NESTED):
             return "jsonb"
         return new_type(StructField(field.name, kind.elementType)) + "[]"
-    found = _NEW.get(type(kind))
+    found = _NEW_TYPES.get(type(kind))
     if found is None:
         raise mismatch(
             f"column {field.name}", f"is {kind.simpleString()}, for which PostgreSQL has no type: cast it, or drop it"
@@ -165,7 +167,7 @@ def new_type(field: StructField) -> str:
 
 
 def _named(name: str, known: Mapping[str, Column], table: str) -> Column:
-    """The column of that name; where none has it to the letter, the only one that differs in case alone."""
+    """The column of that name; without one, the only column whose name differs by case alone. ProgrammingError."""
     if name in known:
         return known[name]
     alike = [column for column in known.values() if column.name.lower() == name.lower()]
@@ -175,21 +177,21 @@ def _named(name: str, known: Mapping[str, Column], table: str) -> Column:
 
 
 def _encoding(field: StructField, column: Column, table: str) -> ColumnEncoding:
-    kind = _TEXTS if column.enum else _KINDS.get(column.type)
+    kind = _TEXTS if column.enum else _TYPES.get(column.type)
     given = field.dataType
     if kind is None or (column.array and not (isinstance(given, T.ArrayType))):
-        raise unfit(field, column, table, "cast it, or write it as text into a table of your own")
+        raise type_mismatch(field, column, table, "cast it, or write it as text into a table of your own")
     if column.array:
-        assert isinstance(given, T.ArrayType)  # noqa: S101 - for mypy: it was just seen
+        assert isinstance(given, T.ArrayType)  # noqa: S101 - for mypy: checked above
         given = given.elementType
         if isinstance(given, T.ArrayType):
-            raise unfit(field, column, table, "an array of PostgreSQL's has as many dimensions as it likes, here one")
+            raise type_mismatch(field, column, table, "arrays with more than one dimension cannot be written")
     elif column.type in _JSON and isinstance(given, NESTED):
         given = T.StringType()
-    if not isinstance(given, kind.takes) or (column.array and isinstance(given, NESTED)):
-        raise unfit(field, column, table, f'cast it: df.withColumn("{field.name}", …)')
+    if not isinstance(given, kind.accepts) or (column.array and isinstance(given, NESTED)):
+        raise type_mismatch(field, column, table, f'cast it: df.withColumn("{field.name}", …)')
     if column.scale is not None and isinstance(given, T.DecimalType) and given.scale > column.scale:
-        raise unfit(field, column, table, f"digits would be lost: round it to {column.scale}")
+        raise type_mismatch(field, column, table, f"digits would be lost: round it to {column.scale} decimals")
     return ColumnEncoding(field.name, kind.encoding, column.oid, column.array)
 
 
@@ -198,10 +200,10 @@ def selected(
     pairs: Sequence[tuple[StructField, Column]],
     conversion: Callable[[StructField, Column], Callable[[Any], Any] | None],
 ) -> DataFrame:
-    """The DataFrame under the table's names, its values converted where there is a conversion."""
+    """The DataFrame with the table's column names; `conversion` returns a function for values to convert, or None."""
     conversions = [conversion(field, column) for field, column in pairs]
     if not any(conversions) and all(field.name == column.name for field, column in pairs):
-        return df  # every column that is named costs Spark a millisecond or two
+        return df  # select() would cost a millisecond or two for each column
     values = (df[f"`{field.name.replace('`', '``')}`"] for field, _ in pairs)
     converted = (
         value if convert is None else convert(value) for value, convert in zip(values, conversions, strict=True)
@@ -210,7 +212,7 @@ def selected(
 
 
 def _conversion(field: StructField, column: Column) -> Callable[[Any], Any] | None:
-    """What is easier said in Spark: an instant as the session's clock shows it, and nested data as JSON."""
+    """Conversions that Spark does: to a timestamp without time zone in the session's, and of nested data to JSON."""
     plain = T.TimestampNTZType()
     if column.type == "timestamp" and isinstance(field.dataType, T.TimestampType):
         return lambda value: value.cast(plain)
@@ -221,13 +223,13 @@ def _conversion(field: StructField, column: Column) -> Callable[[Any], Any] | No
     return None
 
 
-def unfit(field: StructField, column: Column, table: str, remedy: str) -> ProgrammingError:
-    """The error for a column whose values the table's would not keep."""
+def type_mismatch(field: StructField, column: Column, table: str, remedy: str) -> ProgrammingError:
+    """The error for a column whose values the table's column would not store unchanged."""
     what = f"is {field.dataType.simpleString()}, and {table}.{column.name} is {column.declared}: {remedy}"
     return mismatch(f"column {field.name}", what)
 
 
 def mismatch(subject: str, what: str) -> ProgrammingError:
-    """The error for a DataFrame that does not fit."""
+    """The error for a DataFrame that does not fit the table."""
     stop = "" if what.endswith("?") else "."
     return ProgrammingError(f"{subject} {what}{stop} No task was started, nothing was written.")

@@ -1,8 +1,8 @@
-"""Arrow's record batches as PostgreSQL's binary COPY, without a step of Python for each value.
+"""Encodes Arrow's record batches in the binary format of PostgreSQL's COPY, without a Python call for each value.
 
-A row is its fields one after another, each a length and a value. Fields of one width are laid beside each other in one
-NumPy record; between those records Arrow joins the values that vary in length. So the work on a batch is a few calls
-in C for each column, whatever its rows, and goes over the connection that the transaction has anyway.
+A row consists of its fields, each a length and a value. Adjacent fields of fixed width are put into one NumPy record;
+Arrow joins these records with the values of variable length. So a batch takes a few calls in C for each column,
+however many rows it has. COPY then runs on the connection that is enlisted in the transaction.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txpool.errors import DataError
+from txpool.spark.types.buffers import concatenated, offsets_of
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"
 
-#: Bytes of a batch that are encoded at a time, about: what a task needs does not grow with the width of its rows.
-_SLICE = 16 << 20
+#: About how much of a batch is encoded at a time, so that the memory of a task does not grow with its rows.
+_SLICE_BYTES = 16 << 20
 _NULL = pa.scalar(b"\xff\xff\xff\xff", pa.large_binary())
-_NOTHING = pa.scalar(b"", pa.large_binary())
+_EMPTY = pa.scalar(b"", pa.large_binary())
 #: The version of jsonb's binary form.
 _JSONB = pa.scalar(b"\x01", pa.large_binary())
-# PostgreSQL counts from 2000-01-01.
+# PostgreSQL counts days and microseconds from 2000-01-01.
 _EPOCH_DAYS = 10_957
 _EPOCH_MICROSECONDS = _EPOCH_DAYS * 86_400_000_000
-# The largest magnitudes for which unscaled decimals can be reckoned with in 64 bits.
+# The largest precision and scale at which unscaled decimals can be computed in 64 bits.
 _WORD_DIGITS = 18
 _WORD_SCALE = 16
 _NEGATIVE = 0x4000
@@ -37,46 +38,48 @@ _NEGATIVE = 0x4000
 
 @dataclass(frozen=True, slots=True)
 class ColumnEncoding:
-    """How the values of a column travel: as which of PostgreSQL's types, and whether as an array of it."""
+    """How the values of a column are sent to PostgreSQL: the type, and whether it is an array of that type."""
 
     column: str
     kind: str
-    #: The type's own number, which an array names.
+    #: The oid of the element type, which the header of an array has.
     oid: int = 0
     array: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _FixedWidth:
-    """Values of one width, to be laid into a record; `kind` and `shape` are NumPy's."""
+    """Values of a fixed width, for one field of a NumPy record with this `kind` and `shape`."""
 
     kind: str
     values: Any
     shape: tuple[int, ...] = ()
 
 
-_Values: TypeAlias = _FixedWidth | Any  #: a record's part, or values that vary in length
+_Values: TypeAlias = _FixedWidth | Any  #: Values of a fixed width, or an Arrow array with values of variable length.
 
 
-def encode(batch: pa.RecordBatch, wires: Sequence[ColumnEncoding]) -> Iterator[memoryview]:
-    """The batch's rows in COPY's binary format, in pieces. DataError where a value does not fit, with its column."""
-    rows = max(1, _SLICE * batch.num_rows // max(1, batch.nbytes))
+def encode(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> Iterator[memoryview]:
+    """The rows of a batch in COPY's binary format, in pieces. DataError with the column if a value does not fit."""
+    rows = max(1, _SLICE_BYTES * batch.num_rows // max(1, batch.nbytes))
     for start in range(0, batch.num_rows, rows):
         part = batch.slice(start, rows)
-        pieces: list[_Values] = [_FixedWidth(">i2", len(wires))]
-        for array, wire in zip(part.columns, wires, strict=True):
+        pieces: list[_Values] = [_FixedWidth(">i2", len(encodings))]
+        for array, encoding in zip(part.columns, encodings, strict=True):
             try:
-                pieces += _field(array, wire)
+                pieces += _field(array, encoding)
             except (pa.ArrowInvalid, ValueError) as error:
-                raise DataError(f"column {wire.column}: a value does not fit into {wire.kind}: {error}") from error
-        yield _data(_joined(pieces, part.num_rows))
+                raise DataError(
+                    f"column {encoding.column}: a value does not fit into {encoding.kind}: {error}"
+                ) from error
+        yield concatenated(_joined(pieces, part.num_rows))
 
 
-def _field(array: Any, wire: ColumnEncoding) -> list[_Values]:
-    """A column's lengths and values."""
-    if wire.array:
-        return _varying(array, _arrays(array, wire))
-    value = _VALUES[wire.kind](array)
+def _field(array: Any, encoding: ColumnEncoding) -> list[_Values]:
+    """The lengths and values of a column."""
+    if encoding.array:
+        return _varying(array, _arrays(array, encoding))
+    value = _VALUES[encoding.kind](array)
     if not isinstance(value, _FixedWidth):
         return _varying(array, value)
     width = np.dtype((value.kind, value.shape)).itemsize
@@ -89,31 +92,31 @@ def _field(array: Any, wire: ColumnEncoding) -> list[_Values]:
 def _varying(array: Any, value: pa.LargeBinaryArray) -> list[_Values]:
     lengths = pc.binary_length(value)
     if array.null_count:
-        there = array.is_valid()
-        lengths, value = pc.if_else(there, lengths, -1), pc.if_else(there, value, _NOTHING)
+        valid = array.is_valid()
+        lengths, value = pc.if_else(valid, lengths, -1), pc.if_else(valid, value, _EMPTY)
     return [_FixedWidth(">i4", lengths.to_numpy()), value]
 
 
 def _joined(pieces: Sequence[_Values], rows: int) -> pa.LargeBinaryArray:
-    """Each row's pieces, one behind another."""
+    """The pieces of each row, concatenated."""
     parts: list[Any] = []
-    run: list[_FixedWidth] = []
+    adjacent: list[_FixedWidth] = []
     for piece in [*pieces, None]:
         if isinstance(piece, _FixedWidth):
-            run.append(piece)
+            adjacent.append(piece)
             continue
-        if run:
-            parts.append(_records(run, rows))
-            run = []
+        if adjacent:
+            parts.append(_records(adjacent, rows))
+            adjacent = []
         if piece is not None:
             parts.append(piece)
-    return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _NOTHING)
+    return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _EMPTY)
 
 
-def _records(run: Sequence[_FixedWidth], rows: int) -> pa.LargeBinaryArray:
-    records = np.empty(rows, dtype=[(str(n), fixed.kind, fixed.shape) for n, fixed in enumerate(run)])
-    for number, fixed in enumerate(run):
-        records[str(number)] = fixed.values
+def _records(pieces: Sequence[_FixedWidth], rows: int) -> pa.LargeBinaryArray:
+    records = np.empty(rows, dtype=[(str(n), piece.kind, piece.shape) for n, piece in enumerate(pieces)])
+    for number, piece in enumerate(pieces):
+        records[str(number)] = piece.values
     return _binary(records, np.arange(rows + 1, dtype=np.int64) * records.dtype.itemsize)
 
 
@@ -122,35 +125,26 @@ def _binary(data: Any, offsets: Any) -> pa.LargeBinaryArray:
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
-def _offsets(binary: pa.LargeBinaryArray) -> Any:
-    return np.frombuffer(binary.buffers()[1], np.int64)[binary.offset : binary.offset + len(binary) + 1]
-
-
-def _data(binary: pa.LargeBinaryArray) -> memoryview:
-    """All values of an array, one behind another."""
-    offsets = _offsets(binary)
-    return memoryview(binary.buffers()[2] or b"")[offsets[0] : offsets[-1]]
-
-
-def _arrays(array: Any, wire: ColumnEncoding) -> pa.LargeBinaryArray:
-    """Lists as arrays of one dimension: a header, and the elements as fields."""
+def _arrays(array: Any, encoding: ColumnEncoding) -> pa.LargeBinaryArray:
+    """Lists as arrays of one dimension: a header, and the elements, encoded like fields."""
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
     elements = array.flatten()
-    fields = _joined(_field(elements, ColumnEncoding(wire.column, wire.kind)), len(elements))
+    fields = _joined(_field(elements, ColumnEncoding(encoding.column, encoding.kind)), len(elements))
     bounds = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
-    body = _binary(_data(fields), _offsets(fields)[bounds] - _offsets(fields)[0])
-    head = [_FixedWidth(">i4", (lengths > 0).astype(np.int32)), _FixedWidth(">i4", 0), _FixedWidth(">i4", wire.oid)]
+    offsets = offsets_of(fields)
+    body = _binary(concatenated(fields), offsets[bounds] - offsets[0])
+    head = [_FixedWidth(">i4", (lengths > 0).astype(np.int32)), _FixedWidth(">i4", 0), _FixedWidth(">i4", encoding.oid)]
     extent = [_FixedWidth(">i4", lengths), _FixedWidth(">i4", 1)]
     rows = len(array)
-    sized = pc.if_else(pa.array(lengths > 0), _joined(extent, rows), _NOTHING)
-    return pc.binary_join_element_wise(_joined(head, rows), sized, body, _NOTHING)
+    sized = pc.if_else(pa.array(lengths > 0), _joined(extent, rows), _EMPTY)
+    return pc.binary_join_element_wise(_joined(head, rows), sized, body, _EMPTY)
 
 
 # -- the values of one kind -----------------------------------------------------------------------------------------
 
 
 def _numbers(kind: str, arrow: pa.DataType) -> Any:
-    """Numbers, checked for their range."""
+    """An encoder of numbers, which checks their range."""
 
     def values(array: Any) -> _FixedWidth:
         return _FixedWidth(kind, pc.fill_null(array.cast(arrow), 0).to_numpy(zero_copy_only=False))
@@ -158,8 +152,8 @@ def _numbers(kind: str, arrow: pa.DataType) -> Any:
     return values
 
 
-def _since(kind: str, arrow: pa.DataType, unit: pa.DataType, epoch: int) -> Any:
-    """Dates and times, counted from PostgreSQL's epoch."""
+def _since_epoch(kind: str, arrow: pa.DataType, unit: pa.DataType, epoch: int) -> Any:
+    """An encoder of dates or times of day, counted from PostgreSQL's epoch."""
 
     def values(array: Any) -> _FixedWidth:
         whole = pc.fill_null(array.cast(unit).cast(arrow), 0).to_numpy(zero_copy_only=False)
@@ -174,7 +168,7 @@ def _instants(array: Any) -> _FixedWidth:
 
 
 def _intervals(array: Any) -> _FixedWidth:
-    """Microseconds, and neither days nor months."""
+    """Intervals as microseconds; their days and months are 0."""
     whole = pc.fill_null(array.cast(pa.duration("us")).cast(pa.int64()), 0).to_numpy()
     return _FixedWidth(">i8", np.column_stack((whole, np.zeros_like(whole))), (2,))
 
@@ -184,19 +178,19 @@ def _bytes(array: Any) -> pa.LargeBinaryArray:
 
 
 def _jsonb(array: Any) -> pa.LargeBinaryArray:
-    return pc.binary_join_element_wise(_JSONB, _bytes(array), _NOTHING)
+    return pc.binary_join_element_wise(_JSONB, _bytes(array), _EMPTY)
 
 
 def _uuids(array: Any) -> _FixedWidth:
     digits = pc.replace_substring(pc.fill_null(array, "0" * 32), "-", "")
     if not pc.all(pc.equal(pc.binary_length(digits), 32)).as_py():
         raise ValueError("a UUID has 32 hexadecimal digits")
-    whole = bytes.fromhex(bytes(_data(digits.cast(pa.large_binary()))).decode())
+    whole = bytes.fromhex(bytes(concatenated(digits.cast(pa.large_binary()))).decode())
     return _FixedWidth("V16", np.frombuffer(whole, "V16"))
 
 
 def _decimals(array: Any) -> _FixedWidth:
-    """Digits to the base of 10,000, as many for each row as the type may need: the server drops zeros at both ends."""
+    """Digits to the base of 10,000, for each row as many as the type may need; the server strips zeros at both ends."""
     whole = not pa.types.is_decimal(array.type)
     if whole:
         array = array.cast(pa.decimal128(19, 0))
@@ -205,7 +199,7 @@ def _decimals(array: Any) -> _FixedWidth:
     limbs = np.where(pc.is_valid(array).to_numpy(zero_copy_only=False)[:, None], limbs, 0)
     if whole or (precision <= _WORD_DIGITS and scale <= _WORD_SCALE):
         negative = limbs[:, 0] < 0
-        size = np.where(negative, -limbs[:, 0], limbs[:, 0]).view(np.uint64)  # the least one is its own magnitude
+        size = np.where(negative, -limbs[:, 0], limbs[:, 0]).view(np.uint64)  # as uint64, -2**63 negated is right, too
     else:
         value = limbs[:, 1].astype(object) * (1 << 64) + limbs[:, 0].view(np.uint64).astype(object)
         negative = value < 0
@@ -236,8 +230,8 @@ _VALUES: dict[str, Any] = {
     "bytea": _bytes,
     "jsonb": _jsonb,
     "uuid": _uuids,
-    "date": _since(">i4", pa.int32(), pa.date32(), _EPOCH_DAYS),
-    "time": _since(">i8", pa.int64(), pa.time64("us"), 0),
+    "date": _since_epoch(">i4", pa.int32(), pa.date32(), _EPOCH_DAYS),
+    "time": _since_epoch(">i8", pa.int64(), pa.time64("us"), 0),
     "timestamp": _instants,
     "interval": _intervals,
 }

@@ -11,7 +11,7 @@ from tests.crash.explorer.world import GTRID, INCARNATION, LEDGER, Command, Mach
 from txpool.log.base import IncarnationState
 from txpool.tm.commit_request import Outcome
 
-_READS = {"list", "rows", "reach", "sites", "incarnations", "expired", "finished", "pointers", "decisions", "aborted"}
+_READS = {"list", "rows", "reach", "locations", "incarnations", "expired", "finished", "pointers", "decisions", "aborted"}
 _READS |= {"heuristics"}
 
 

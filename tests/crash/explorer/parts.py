@@ -275,7 +275,7 @@ class ModelLog:
         return dict(self._call("incarnations", "log"))
 
     def record_heuristic(self, heuristic: Heuristic) -> None:
-        self._call("note", "log", heuristic.bqual, heuristic.decided, heuristic.ended)
+        self._call("record_heuristic", "log", heuristic.bqual, heuristic.decided, heuristic.ended)
 
     def heuristics(self) -> list[Heuristic]:
         return [Heuristic(GTRID, b, "", decided, ended) for b, decided, ended in self._call("heuristics", "log")]
@@ -299,7 +299,7 @@ class ModelLog:
     def locations(self) -> list[LocationNote]:
         if self._noted is not None:
             return self._noted
-        return [LocationNote(NODE, site_of(name)) for name in sorted(self._call("sites", "log"))]
+        return [LocationNote(NODE, site_of(name)) for name in sorted(self._call("locations", "log"))]
 
     def retire_locations(self, notes: Iterable[LocationNote]) -> None:
         raise AssertionError("only a person retires one")

@@ -34,9 +34,9 @@ _SAID = {
     "aborted": "read the log's abort records",
     "incarnations": "ask the log who is alive",
     "point": "write a pointer to the log",
-    "note": "write a heuristic outcome to the log",
+    "record_heuristic": "write a heuristic outcome to the log",
     "note_location": "note in the log that it prepares in {detail}",
-    "sites": "read in the log where its nodes prepare",
+    "locations": "read in the log where its nodes prepare",
     "reach": "reach {place} by its note",
 }
 _SAID_LOG = {"abort": "write an abort record to the log"}

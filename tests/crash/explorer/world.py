@@ -105,7 +105,7 @@ def thaw(recs: Iterable[Rec]) -> tuple[BranchRecord, ...]:
     )
 
 
-_DURABLE = frozenset({"record", "abort", "fence", "finish", "point", "purge", "note", "expire", "note_location"})
+_DURABLE = frozenset({"record", "abort", "fence", "finish", "point", "purge", "record_heuristic", "expire", "note_location"})
 
 
 def site_of(name: str) -> PrepareLocation:
@@ -346,7 +346,7 @@ def _told(log: LogState, command: Command) -> tuple[LogState, Reply]:
     verb, _, *arguments = command
     if verb == "record":
         arguments[1] = thaw(arguments[1])
-    elif verb == "note":
+    elif verb == "record_heuristic":
         arguments = [Heuristic(GTRID, arguments[0], "", *arguments[1:])]
     elif verb == "note_location":
         arguments = [site_of(*arguments)]
@@ -369,7 +369,7 @@ def _told(log: LogState, command: Command) -> tuple[LogState, Reply]:
         )
     elif isinstance(answer, set):
         answer = frozenset(answer)
-    elif verb == "sites":
+    elif verb == "locations":
         answer = after.sites
     elif isinstance(answer, list):
         answer = after.notes

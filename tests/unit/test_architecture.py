@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,3 +153,12 @@ def test_nobody_reads_another_objects_underscore_names() -> None:
         if names and name != PSYCOPG:
             found[name] = names
     assert not found
+
+
+def test_the_document_of_the_rooms_names_what_is_there() -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:txpool|recovery|tests)/[\w/.]*)`", text))
+    assert len(named) > 40
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+    folders = {room.replace(".", "/") for floor in FLOORS for room in floor} - {"txpool", "txpool/cli"}
+    assert {room for room in folders if room not in text} == set(), "each room has its place in the document"

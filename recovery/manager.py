@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from recovery.operator import commands, listing, suspension
+from recovery.operator.alarms import unconfigured
 from recovery.operator.audit import AuditEntry, audit_entries, audited
+from recovery.operator.last_scan import LastScan
 from recovery.plugins import instances
 from recovery.scan import saved
 from recovery.scan.datasources import RecoverableDatasource, RecoveryDatasources
@@ -18,12 +20,11 @@ from recovery.scan.discovered import DiscoveredDatasources
 from recovery.scan.expiry import SCANNERS, Expired, Expiry, ExpiryScanner, expired
 from recovery.scan.modules import DecidedModule, MarkedModule, Module, OrphanModule
 from recovery.scan.orphans import FILTERS, OrphanFilter, voters
+from recovery.scan.reading import take_snapshot
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import RepeatFilter, ScanRecorder, ScanReport, describe_error
-from recovery.scan.snapshot import Snapshot, take_snapshot
+from recovery.scan.snapshot import Snapshot
 from recovery.scan.staging import StagingModule
-from recovery.service.alarms import unconfigured
-from recovery.service.last_scan import LastScan
 from txpool import metrics
 from txpool.config.settings import DataSourceSettings, RecoverySettings
 from txpool.datasource import DataSource

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from recovery.scan import expiry, saved
 from recovery.scan.datasources import RecoveryDatasources
 from recovery.scan.modules import ResolvedMark, delete_finished, finish_branches, tombstone
+from recovery.scan.reading import take_snapshot
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import ScanRecorder
-from recovery.scan.snapshot import CoordinatorState, Snapshot, take_snapshot
+from recovery.scan.snapshot import CoordinatorState, Snapshot
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.log.base import DecisionLog
 from txpool.resources.base import MarkedRow, Resolution

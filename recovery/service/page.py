@@ -12,11 +12,11 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
+from recovery.operator.last_scan import DatasourceStatus, LastScan, Overview
 from recovery.operator.listing import BranchState, InDoubt
-from recovery.service.last_scan import DatasourceStatus, LastScan, Overview
 from txpool.pool import PoolStatistics
 
-_HTML = files("recovery").joinpath("page.html").read_text(encoding="utf-8")
+_HTML = files("recovery.service").joinpath("page.html").read_text(encoding="utf-8")
 _TEMPLATE = Template(_HTML)
 
 

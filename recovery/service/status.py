@@ -23,7 +23,7 @@ from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 
 from recovery.manager import RecoveryManager
-from recovery.service.last_scan import Overview
+from recovery.operator.last_scan import Overview
 from recovery.service.page import POLICY, page, verdict
 from recovery.service.serving import Limits, RequestServer
 from txpool.config.address import Address, host_of, is_loopback

@@ -125,7 +125,7 @@ MUTATIONS = (
     Mutation(
         "33 reach",
         "recovery does not look where only a note leads",
-        (Edit("recovery.scan.snapshot:take_snapshot", "sites.listings(log.locations())", "sites.listings()"),),
+        (Edit("recovery.scan.reading:take_snapshot", "sites.listings(log.locations())", "sites.listings()"),),
         scenario=UNNOTED,
         found="stays prepared",
         test=_UNIT + "test_33_a_branch_where_only_the_note_leads_ends_and_is_told",

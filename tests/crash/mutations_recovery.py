@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.crash.explorer.scenarios import MARKED, POINTER, TWO
 from tests.crash.mutating import Edit, Mutation
 
-_GATHER = "recovery.scan.snapshot:take_snapshot"
+_GATHER = "recovery.scan.reading:take_snapshot"
 _MARKED_END = "recovery.scan.modules:finish_branches"
 _TOMBSTONE = "recovery.scan.modules:tombstone"
 
@@ -136,7 +136,7 @@ MUTATIONS = (
     Mutation(
         "23",
         "recovery acts on what it reads without a durable write",
-        (Edit("recovery.scan.snapshot:_Fences.build", "self._log.fence(name)", "pass"),),
+        (Edit("recovery.scan.reading:_Fences.build", "self._log.fence(name)", "pass"),),
         scenario=_DISK,
         test="tests/unit/test_log_sqlite.py::test_18_23_24_whoever_meets_what_was_written_writes_it_again",
         real=(Edit("txpool.log.sqlite:_fence", "fenced = fenced + 1", "fenced = 1"),),
@@ -146,7 +146,7 @@ MUTATIONS = (
         "recovery presumes abort without a durable fence",
         (
             Edit(
-                "recovery.scan.snapshot:_Fences.build",
+                "recovery.scan.reading:_Fences.build",
                 "self._log.fence(name)",
                 "self._log.decisions() and self._log.fence(name)",
             ),

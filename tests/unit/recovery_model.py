@@ -10,9 +10,10 @@ from recovery import RecoveryManager, ScanReport
 from recovery.scan.datasources import RecoveryDatasources
 from recovery.scan.modules import DecidedModule, MarkedModule, OrphanModule
 from recovery.scan.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
+from recovery.scan.reading import take_snapshot
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import RepeatFilter, ScanRecorder
-from recovery.scan.snapshot import Snapshot, take_snapshot
+from recovery.scan.snapshot import Snapshot
 from txpool.errors import OperationalError
 from txpool.log.base import IncarnationState
 from txpool.log.memory import MemoryDisk, MemoryLog

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from recovery import RecoveryManager
+from recovery.operator.alarms import unconfigured
 from recovery.scan import saved
 from recovery.scan.orphans import NodeFilter, Vote
-from recovery.service.alarms import unconfigured
 from tests.unit.recovery_model import NODE, World, logged, marked, pointed, unaccounted
 from tests.unit.test_recovery_orphans import evidence_of
 from txpool.config.settings import RecoverySettings

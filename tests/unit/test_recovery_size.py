@@ -10,7 +10,8 @@ import pytest
 from recovery.operator.listing import in_doubt
 from recovery.scan.datasources import RecoveryDatasources
 from recovery.scan.orphans import NodeFilter, poll, voters
-from recovery.scan.snapshot import Snapshot, take_snapshot
+from recovery.scan.reading import take_snapshot
+from recovery.scan.snapshot import Snapshot
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.resources.base import PreparedBranch
 from txpool.xid import TaskName, Xid, make_gtrid, make_xid

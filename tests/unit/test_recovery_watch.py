@@ -11,9 +11,9 @@ import pytest
 
 from recovery import RecoveryManager
 from recovery.cli import ExitCode, _code
+from recovery.operator.alarms import Alarms
 from recovery.operator.listing import OVER, BranchState, InDoubt
 from recovery.scan.report import AlarmKind, ScanReport
-from recovery.service.alarms import Alarms
 from tests.unit.recovery_model import World, evidence, logged, marked, unaccounted, world_after
 from txpool.config.settings import RecoverySettings
 from txpool.metrics import catalogue, collect

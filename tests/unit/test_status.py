@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from recovery import RecoveryManager
+from recovery.operator.last_scan import DatasourceStatus, LastScan, Overview
 from recovery.operator.listing import BranchState, InDoubt
 from recovery.scan.report import Alarm, Ended, ScanReport
-from recovery.service.last_scan import DatasourceStatus, LastScan, Overview
 from recovery.service.page import age, page, verdict
 from recovery.service.status import StatusServer
 from tests.unit.recovery_model import World, logged, world_after

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from recovery.operator.alarms import Alarms
 from recovery.operator.listing import OVER, InDoubt, in_doubt
 from recovery.scan.datasources import RecoverableDatasource, RecoveryDatasources
 from recovery.scan.report import AlarmKind, ScanReport, describe_error
 from recovery.scan.saved import SavedForPeople
 from recovery.scan.slots import slots
 from recovery.scan.snapshot import Snapshot
-from recovery.service.alarms import Alarms
 from txpool.config.settings import RecoverySettings
 from txpool.metrics import HISTOGRAMS, Sample, catalogue
 from txpool.resources.base import PreparedSlots

@@ -82,70 +82,70 @@ def recovery() -> None:
 @app.command()
 def run(conf: Conf = _CONF) -> None:
     """Scan again and again, until SIGTERM or SIGINT; SIGHUP reads the configuration again."""
-    with _told():
+    with _errors_as_exit_codes():
         daemon.run(conf)
 
 
 @app.command(epilog=_json(ScanReport))
 def scan(conf: Conf = _CONF, as_json: AsJson = False) -> None:
     """One scan, now; refused while recovery is suspended."""
-    with _managed(conf) as manager:
+    with _opened_manager(conf) as manager:
         report = manager.scan()
-    _report(report, as_json)
+    _print_report(report, as_json)
 
 
 @app.command("list", epilog=f"{_json(list[InDoubt])} With --expired: {escape(shape(list[Expired]))}")
 def list_(
     conf: Conf = _CONF,
     as_json: AsJson = False,
-    gone: Annotated[bool, typer.Option("--expired", help="What has expired, instead.")] = False,
+    only_expired: Annotated[bool, typer.Option("--expired", help="What has expired, instead.")] = False,
 ) -> None:
     """What is in doubt, and what recovery will do with it; nothing is written."""
-    with _managed(conf) as manager:
-        _say_suspended(manager)
+    with _opened_manager(conf) as manager:
+        _print_suspension(manager)
         old = manager.expired()
-        found = [] if gone else manager.in_doubt()
-        _say_silent(manager)
+        found = [] if only_expired else manager.in_doubt()
+        _print_missing(manager)
     unresolved = [each for each in old if each.heuristics]
     if as_json:
-        _print([asdict(each) for each in (old if gone else found)])
-    elif gone:
-        _print(display.gone(old) or "Nothing has expired.")
+        _print([asdict(each) for each in (old if only_expired else found)])
+    elif only_expired:
+        _print(display.format_expired(old) or "Nothing has expired.")
     else:
-        _print(display.listed(found) or "Nothing is in doubt, as far as the datasources have answered.")
-    if unresolved and not gone:
+        _print(display.format_list(found) or "Nothing is in doubt, as far as the datasources have answered.")
+    if unresolved and not only_expired:
         typer.echo(f"heuristic outcomes that have expired unresolved: {len(unresolved)} (list --expired)", err=True)
-    raise typer.Exit(ExitCode.HEURISTIC if unresolved else _code_of(found, manager))
+    raise typer.Exit(ExitCode.HEURISTIC if unresolved else _exit_code_of_listing(found, manager))
 
 
 @app.command(epilog=_json(InDoubt))
 def show(gtrid: Gtrid, conf: Conf = _CONF, as_json: AsJson = False) -> None:
     """All that is known of one transaction."""
-    with _managed(conf) as manager:
-        _say_suspended(manager)
+    with _opened_manager(conf) as manager:
+        _print_suspension(manager)
         found = manager.show(gtrid)
-        _say_silent(manager)
+        _print_missing(manager)
         if found is None:
             raise ProgrammingError(
                 f"nothing is known of {gtrid}, as far as the datasources have answered: it has ended and is forgotten, "
                 "or this log has never known it"
             )
-    _print(found.as_dict() if as_json else display.shown(found))
-    raise typer.Exit(_code_of([found], manager))
+    _print(found.as_dict() if as_json else display.format_transaction(found))
+    raise typer.Exit(_exit_code_of_listing([found], manager))
 
 
 @app.command(epilog=_json(ScanReport))
 def commit(gtrid: Gtrid, conf: Conf = _CONF, yes: Yes = False, reason: Reason = "", as_json: AsJson = False) -> None:
     """Commit now what is decided to commit; refused where it is not."""
     question = f"Commit {gtrid} where it is decided?"
-    _report(_act(conf, gtrid, yes, question, lambda manager: manager.commit(gtrid, reason)), as_json)
+    _print_report(_end_by_hand(conf, gtrid, yes, question, lambda manager: manager.commit(gtrid, reason)), as_json)
 
 
 @app.command(epilog=_json(ScanReport))
 def rollback(gtrid: Gtrid, conf: Conf = _CONF, yes: Yes = False, reason: Reason = "", as_json: AsJson = False) -> None:
     """Make sure that nobody commits it, and roll it back; refused where it is decided to commit."""
     question = f"Roll {gtrid} back, for ever?"
-    _report(_act(conf, gtrid, yes, question, lambda manager: manager.rollback(gtrid, reason)), as_json)
+    _print_report(_end_by_hand(conf, gtrid, yes, question, lambda manager: manager.rollback(gtrid, reason)), as_json)
 
 
 @app.command(epilog=_json({"gtrid": str, "forgotten": int}))
@@ -161,7 +161,7 @@ def forget(
     """Dismiss a transaction's heuristic outcomes, once they are repaired and it is over; or retire a datasource."""
     if bool(gtrid) == bool(datasource):
         raise typer.BadParameter("give a GTRID, or --datasource NAME")
-    with _managed(conf) as manager:
+    with _opened_manager(conf) as manager:
         if datasource:
             question = (
                 f"Forget that our nodes prepare in {datasource}? What is still prepared there is found by nobody."
@@ -178,15 +178,15 @@ def forget(
 @app.command(epilog=_json(list[AuditEntry]))
 def audit(conf: Conf = _CONF, as_json: AsJson = False) -> None:
     """What people have done by hand: who, when, what, why, and what came of it."""
-    with _managed(conf) as manager:
+    with _opened_manager(conf) as manager:
         found = manager.audit_entries()
-    _print([asdict(deed) for deed in found] if as_json else display.audit_entries(found) or "Nothing was done by hand.")
+    _print([asdict(deed) for deed in found] if as_json else display.format_audit(found) or "Nothing was done by hand.")
 
 
 @app.command(epilog=_json(Suspension))
 def suspend(conf: Conf = _CONF, reason: Reason = "", as_json: AsJson = False) -> None:
     """Let no pass of this node's recovery begin, in any process, until `resume`; one that runs is finished."""
-    with _managed(conf) as manager:
+    with _opened_manager(conf) as manager:
         found = manager.suspend(reason)
     _print(asdict(found) if as_json else str(found))
 
@@ -194,7 +194,7 @@ def suspend(conf: Conf = _CONF, reason: Reason = "", as_json: AsJson = False) ->
 @app.command(epilog=_json({"resumed": bool}))
 def resume(conf: Conf = _CONF, reason: Reason = "", as_json: AsJson = False) -> None:
     """Let recovery go on, a running daemon with its next scan."""
-    with _managed(conf) as manager:
+    with _opened_manager(conf) as manager:
         resumed = manager.resume(reason)
     text = "recovery goes on with its next scan" if resumed else "recovery was not suspended"
     _print({"resumed": resumed} if as_json else text)
@@ -209,7 +209,7 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Create the decision log, and the tables of marks that are missing."""
-    with _told():
+    with _errors_as_exit_codes():
         steps = setup.initialise(RecoverySettings.load(conf), adopt=adopt)
     if as_json:
         _print([asdict(step) for step in steps])
@@ -233,7 +233,7 @@ def _console(*, stderr: bool = False) -> Console:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _errors_as_exit_codes() -> Iterator[None]:
     """An error that is for people is one line, and an exit code."""
     try:
         yield
@@ -247,20 +247,22 @@ def _told() -> Iterator[None]:
 
 
 @contextmanager
-def _managed(conf: Path) -> Iterator[RecoveryManager]:
-    with _told(), closing(RecoveryManager(conf)) as manager:
+def _opened_manager(conf: Path) -> Iterator[RecoveryManager]:
+    with _errors_as_exit_codes(), closing(RecoveryManager(conf)) as manager:
         yield manager
 
 
-def _act(conf: Path, gtrid: str, yes: bool, question: str, act: Callable[[RecoveryManager], ScanReport]) -> ScanReport:
-    with _managed(conf) as manager:
+def _end_by_hand(
+    conf: Path, gtrid: str, yes: bool, question: str, act: Callable[[RecoveryManager], ScanReport]
+) -> ScanReport:
+    with _opened_manager(conf) as manager:
         _confirm(manager, gtrid, yes, question)
         return act(manager)
 
 
-def _report(report: ScanReport, as_json: bool) -> None:
-    _print(report.as_dict() if as_json else display.scanned(report))
-    raise typer.Exit(ExitCode.REFUSED if report.suspended else _code(report))
+def _print_report(report: ScanReport, as_json: bool) -> None:
+    _print(report.as_dict() if as_json else display.format_report(report))
+    raise typer.Exit(ExitCode.REFUSED if report.suspended else _exit_code(report))
 
 
 def _confirm(manager: RecoveryManager, gtrid: str, yes: bool, question: str) -> None:
@@ -269,7 +271,7 @@ def _confirm(manager: RecoveryManager, gtrid: str, yes: bool, question: str) -> 
         return
     found = manager.show(gtrid) if gtrid else None
     if found is not None:
-        typer.echo(display.shown(found), err=True)
+        typer.echo(display.format_transaction(found), err=True)
     try:
         if typer.confirm(question, err=True):
             return
@@ -278,21 +280,21 @@ def _confirm(manager: RecoveryManager, gtrid: str, yes: bool, question: str) -> 
     raise typer.Exit(ExitCode.REFUSED)
 
 
-def _say_suspended(manager: RecoveryManager) -> None:
+def _print_suspension(manager: RecoveryManager) -> None:
     held = manager.suspended()
     if held is not None:
         typer.echo(f"{held}: nothing is done until `txpool-recovery resume`", err=True)
 
 
-def _say_silent(manager: RecoveryManager) -> None:
+def _print_missing(manager: RecoveryManager) -> None:
     """What keeps the listing from being whole."""
     if manager.unanswered:
-        typer.echo(display.silent(manager.unanswered), err=True)
+        typer.echo(display.format_unanswered(manager.unanswered), err=True)
     if manager.unconfigured:
-        typer.echo(display.unconfigured(manager.unconfigured), err=True)
+        typer.echo(display.format_unconfigured(manager.unconfigured), err=True)
 
 
-def _code(report: ScanReport) -> ExitCode:
+def _exit_code(report: ScanReport) -> ExitCode:
     raised = {alarm.kind for alarm in report.alarms}
     applies = {
         ExitCode.IN_DOUBT: report.pending,
@@ -308,7 +310,7 @@ def _code(report: ScanReport) -> ExitCode:
     return max((code for code, found in applies.items() if found), default=otherwise)
 
 
-def _code_of(found: list[InDoubt], manager: RecoveryManager) -> ExitCode:
+def _exit_code_of_listing(found: list[InDoubt], manager: RecoveryManager) -> ExitCode:
     """As `list` and `show` end."""
     if any(each.heuristics for each in found):
         return ExitCode.HEURISTIC

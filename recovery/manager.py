@@ -19,7 +19,7 @@ from recovery.scan.datasources import RecoverableDatasource, RecoveryDatasources
 from recovery.scan.discovered import DiscoveredDatasources
 from recovery.scan.expiry import SCANNERS, Expired, Expiry, ExpiryScanner, expired
 from recovery.scan.modules import DecidedModule, MarkedModule, Module, OrphanModule
-from recovery.scan.orphans import FILTERS, OrphanFilter, voters
+from recovery.scan.orphans import FILTERS, OrphanFilter, all_filters
 from recovery.scan.reading import take_snapshot
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import RepeatFilter, ScanRecorder, ScanReport, describe_error
@@ -63,15 +63,15 @@ class RecoveryManager:
         # Of its own, whatever the application has open: it is closed with the manager.
         paths = settings.datasources if datasources is None else ()
         # Recovery connects for each question, so its pools keep nothing open.
-        self._own = [DataSource.from_settings(DataSourceSettings.load(path, pool_min_size=0)) for path in paths]
-        self._datasources: list[RecoverableDatasource] = [*self._own, *(datasources or ())]
+        self._configured = [DataSource.from_settings(DataSourceSettings.load(path, pool_min_size=0)) for path in paths]
+        self._datasources: list[RecoverableDatasource] = [*self._configured, *(datasources or ())]
         if not self._datasources:
             raise ConfigurationError("recovery has no datasource: name their files, datasources = orders.properties")
         #: Seconds from the end of one scan to the next.
         self.period = settings.recovery_period if period is None else period
         self._backoff = settings.recovery_backoff if backoff is None else backoff
         values, named = settings.properties, settings.recovery_orphan_filters
-        self._filters = voters([*instances(values, "recovery.orphan-filters", named, FILTERS, "vote"), *filters])
+        self._filters = all_filters([*instances(values, "recovery.orphan-filters", named, FILTERS, "vote"), *filters])
         chosen = settings.recovery_expiry_scanners
         self._expiry = Expiry(
             settings.recovery_expiry_interval or None,
@@ -80,14 +80,14 @@ class RecoveryManager:
         )
         self._discovered = DiscoveredDatasources()
         self._repeats = RepeatFilter()
-        self._scanning = threading.Lock()
-        self._starting = threading.Lock()
-        self._stopping = threading.Event()
-        self._waking = threading.Event()
+        self._scan_lock = threading.Lock()
+        self._start_lock = threading.Lock()
+        self._stop_event = threading.Event()
+        self._wake_event = threading.Event()
         #: What the last scan has left, to be looked at.
-        self.watch = LastScan(settings)
+        self.last_scan = LastScan(settings)
         self._thread: threading.Thread | None = None
-        self._last: ScanReport | None = None
+        self._last_report: ScanReport | None = None
         #: Which datasources have not answered the last `in_doubt` or `show`, and what came instead.
         self.unanswered: Mapping[str, str] = {}
         #: Databases in which its nodes prepare, and that it was not configured with, as the same has found.
@@ -95,10 +95,10 @@ class RecoveryManager:
 
     def __repr__(self) -> str:
         names = ", ".join(datasource.name for datasource in self._datasources)
-        return f"<RecoveryManager of {self.whose}: {names}, every {self.period:g} s>"
+        return f"<RecoveryManager of {self.nodes}: {names}, every {self.period:g} s>"
 
     @property
-    def whose(self) -> str:
+    def nodes(self) -> str:
         """Which nodes it recovers, in words."""
         node = self._settings.node_name if self._log is None else self._log.node
         nodes = ", ".join(self._settings.recovery_nodes) or node
@@ -107,7 +107,7 @@ class RecoveryManager:
     @property
     def last_report(self) -> ScanReport | None:
         """What the last scan has reported; None before the first."""
-        return self._last
+        return self._last_report
 
     # -- scans --------------------------------------------------------------------------------------------------
 
@@ -117,80 +117,90 @@ class RecoveryManager:
         Errors: LogError where the log cannot be opened or read; nothing was done then. Whatever fails later is in
         the report, and the rest went on.
         """
-        with self._scanning, self._opened() as log:
-            account = ScanRecorder(self._repeats)
+        with self._scan_lock, self._opened() as log:
+            recorder = ScanRecorder(self._repeats)
             orphans = OrphanModule(self._filters)
             modules: tuple[Module, ...] = (MarkedModule(), DecidedModule(), orphans, StagingModule(), self._expiry)
             begun, passes = time.monotonic(), list[RecoveryPass]()
-            if _goes_on(log, account):
-                passes.append(self._pass(log, account, modules))
-                if orphans.waiting and not self._stopping.wait(self._backoff) and _goes_on(log, account):
-                    passes.append(self._pass(log, account, modules))
+            if _may_begin_pass(log, recorder):
+                passes.append(self._run_pass(log, recorder, modules))
+                if (
+                    orphans.has_candidates
+                    and not self._stop_event.wait(self._backoff)
+                    and _may_begin_pass(log, recorder)
+                ):
+                    passes.append(self._run_pass(log, recorder, modules))
             self._repeats.end_scan()
             # The sites of the last pass, too: they know what it has reached by the notes.
-            sites = passes[-1].datasources if passes else self._recovery_datasources(log)
-            evidence = passes[-1].snapshot if passes else take_snapshot(log, sites, fence=False)
+            datasources = passes[-1].datasources if passes else self._recovery_datasources(log)
+            snapshot = passes[-1].snapshot if passes else take_snapshot(log, datasources, fence=False)
             seconds = time.monotonic() - begun
-            report = account.report()
+            report = recorder.report()
             if passes:
-                saved.keep_errors(log, {left.gid: left.error for left in report.left_alone if left.error})
-            self._last = self.watch.completed(
-                evidence, sites, report, self._datasources, kept=saved.read(log), seconds=seconds, passes=len(passes)
+                saved.save_errors(log, {left.gid: left.error for left in report.left_alone if left.error})
+            self._last_report = self.last_scan.completed(
+                snapshot,
+                datasources,
+                report,
+                self._datasources,
+                saved=saved.read(log),
+                seconds=seconds,
+                passes=len(passes),
             )
-            return self._last
+            return self._last_report
 
-    def _pass(self, log: DecisionLog, account: ScanRecorder, modules: Iterable[Module]) -> RecoveryPass:
-        account.begin_pass()
-        sites = self._recovery_datasources(log)
-        work = RecoveryPass(take_snapshot(log, sites), log, sites, account)
-        for name, reason in work.snapshot.silent.items():
-            account.silent(name, reason)
-        for name, reason in work.snapshot.unfenced.items():
-            account.fail(f"the fence of {name}", reason)
+    def _run_pass(self, log: DecisionLog, recorder: ScanRecorder, modules: Iterable[Module]) -> RecoveryPass:
+        recorder.begin_pass()
+        datasources = self._recovery_datasources(log)
+        this_pass = RecoveryPass(take_snapshot(log, datasources), log, datasources, recorder)
+        for name, reason in this_pass.snapshot.unanswered.items():
+            recorder.record_unanswered(name, reason)
+        for name, reason in this_pass.snapshot.unfenced.items():
+            recorder.record_failure(f"the fence of {name}", reason)
         for module in modules:
             try:
-                module.run(work)
+                module.run(this_pass)
             except Exception as error:
-                account.fail(f"module {module.name}", describe_error(error))
-        return work
+                recorder.record_failure(f"module {module.name}", describe_error(error))
+        return this_pass
 
     # -- the thread ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Scan now, and again after each period, in a daemon thread; does nothing where it runs already."""
-        with self._starting:
+        with self._start_lock:
             if self._thread is None:
-                metrics.add_source(self.watch.samples)
+                metrics.add_source(self.last_scan.samples)
                 self._thread = threading.Thread(target=self._run, name="txpool-recovery", daemon=True)
                 self._thread.start()
 
     def scan_soon(self) -> None:
         """Have the thread scan now rather than when its period is over; returns at once."""
-        self._waking.set()
+        self._wake_event.set()
 
     def stop(self) -> None:
         """End the thread; returns once the pass in progress is through. It can be started again."""
-        with self._starting:
+        with self._start_lock:
             if self._thread is not None:
-                self._stopping.set()
-                self._waking.set()
+                self._stop_event.set()
+                self._wake_event.set()
                 self._thread.join()
                 self._thread = None
-                self._stopping.clear()
-                self._waking.clear()
-                metrics.remove_source(self.watch.samples)
+                self._stop_event.clear()
+                self._wake_event.clear()
+                metrics.remove_source(self.last_scan.samples)
 
     def _run(self) -> None:
         while True:
             try:
                 logger.debug("scan: %s", self.scan())
             except Exception as error:
-                self.watch.failed(error)
+                self.last_scan.failed(error)
                 self._repeats.warn(f"the scan failed, the next one is in {self.period:g} s: {error}")
                 self._repeats.end_scan()
-            self._waking.wait(self.period)
-            self._waking.clear()
-            if self._stopping.is_set():
+            self._wake_event.wait(self.period)
+            self._wake_event.clear()
+            if self._stop_event.is_set():
                 return
 
     # -- for people ---------------------------------------------------------------------------------------------
@@ -198,25 +208,25 @@ class RecoveryManager:
     def in_doubt(self) -> list[listing.InDoubt]:
         """What is in doubt, and what the next scan will do with it; nothing is written. Errors: LogError."""
         with self._opened() as log:
-            sites = self._recovery_datasources(log)
-            evidence = self._read_only_snapshot(log, sites)
-            return listing.in_doubt(evidence, sites, saved.read(log))
+            datasources = self._recovery_datasources(log)
+            snapshot = self._read_only_snapshot(log, datasources)
+            return listing.in_doubt(snapshot, datasources, saved.read(log))
 
     def show(self, gtrid: str) -> listing.InDoubt | None:
         """All that is known of one transaction; None where nothing is. Errors: LogError, ProgrammingError."""
         with self._opened() as log:
-            sites = self._recovery_datasources(log)
+            datasources = self._recovery_datasources(log)
             noted = [each for found in expired(log) if found.name == gtrid for each in found.heuristics]
-            evidence = self._read_only_snapshot(log, sites)
-            gtrid = commands.checked(gtrid)
+            snapshot = self._read_only_snapshot(log, datasources)
+            gtrid = commands.require_gtrid(gtrid)
             history = audit_entries(log, gtrid)
-            return listing.show(evidence, sites, gtrid, expired=noted, history=history, kept=saved.read(log))
+            return listing.show(snapshot, datasources, gtrid, expired=noted, history=history, saved=saved.read(log))
 
-    def _read_only_snapshot(self, log: DecisionLog, sites: RecoveryDatasources) -> Snapshot:
-        evidence = take_snapshot(log, sites, fence=False)
-        self.unanswered = evidence.silent
-        self.unconfigured = {alarm.subject: alarm.text for alarm in unconfigured(evidence)}
-        return evidence
+    def _read_only_snapshot(self, log: DecisionLog, datasources: RecoveryDatasources) -> Snapshot:
+        snapshot = take_snapshot(log, datasources, fence=False)
+        self.unanswered = snapshot.unanswered
+        self.unconfigured = {alarm.subject: alarm.text for alarm in unconfigured(snapshot)}
+        return snapshot
 
     def expired(self) -> list[Expired]:
         """What has expired, and waits for nobody but people. Errors: LogError."""
@@ -237,7 +247,7 @@ class RecoveryManager:
         Errors: LogError, ProgrammingError where there is none, or where it is not over or another node's,
         OperationalError where a datasource does not answer.
         """
-        with self._scanning, self._opened() as log, audited(log, "forget", commands.checked(gtrid), reason):
+        with self._scan_lock, self._opened() as log, audited(log, "forget", commands.require_gtrid(gtrid), reason):
             return commands.forget(log, self._recovery_datasources(log), gtrid)
 
     def forget_datasource(self, name: str, reason: str = "") -> int:
@@ -246,7 +256,7 @@ class RecoveryManager:
         Errors: LogError, ProgrammingError where there is none, or where a process of its node lives or a branch is
         listed there, OperationalError where the database does not answer.
         """
-        with self._scanning, self._opened() as log, audited(log, "forget --datasource", "", f"{name}: {reason}"):
+        with self._scan_lock, self._opened() as log, audited(log, "forget --datasource", "", f"{name}: {reason}"):
             return commands.forget_datasource(log, self._recovery_datasources(log), name, self._has_living_process)
 
     def _has_living_process(self, node: str) -> bool:
@@ -254,11 +264,15 @@ class RecoveryManager:
         with self._opened(node) as log:
             return IncarnationState.ALIVE in log.incarnations().values()
 
-    def _by_hand(self, command: str, gtrid: str, reason: str, act: commands.Act) -> ScanReport:
-        with self._scanning, self._opened() as log, audited(log, command, commands.checked(gtrid), reason) as reports:
-            account = ScanRecorder(self._repeats)
-            act(log, self._recovery_datasources(log), account, gtrid)
-            reports.append(account.report())
+    def _by_hand(self, command: str, gtrid: str, reason: str, act: commands.Command) -> ScanReport:
+        with (
+            self._scan_lock,
+            self._opened() as log,
+            audited(log, command, commands.require_gtrid(gtrid), reason) as reports,
+        ):
+            recorder = ScanRecorder(self._repeats)
+            act(log, self._recovery_datasources(log), recorder, gtrid)
+            reports.append(recorder.report())
             return reports[0]
 
     def audit_entries(self) -> list[AuditEntry]:
@@ -284,13 +298,13 @@ class RecoveryManager:
     def close(self) -> None:
         """Stop, and close the datasources that came from the configuration."""
         self.stop()
-        for datasource in self._own:
+        for datasource in self._configured:
             datasource.close()
         self._discovered.close()
 
     def _recovery_datasources(self, log: DecisionLog) -> RecoveryDatasources:
         timeout = self._settings.recovery_lock_timeout
-        return RecoveryDatasources(self._datasources, nodes=log.nodes(), lock_timeout=timeout, further=self._discovered)
+        return RecoveryDatasources(self._datasources, nodes=log.nodes(), lock_timeout=timeout, others=self._discovered)
 
     @contextmanager
     def _opened(self, node: str = "") -> Iterator[DecisionLog]:
@@ -312,8 +326,8 @@ class RecoveryManager:
             log.close()
 
 
-def _goes_on(log: DecisionLog, account: ScanRecorder) -> bool:
+def _may_begin_pass(log: DecisionLog, recorder: ScanRecorder) -> bool:
     held = suspension.suspension(log)
     if held is not None:
-        account.suspend(str(held))
+        recorder.record_suspension(str(held))
     return held is None

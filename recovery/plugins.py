@@ -14,7 +14,7 @@ from txpool.errors import ConfigurationError
 
 
 def instances(
-    values: Properties, key: str, names: Iterable[str], house: Mapping[str, Callable[[], Any]], method: str
+    values: Properties, key: str, names: Iterable[str], built_in: Mapping[str, Callable[[], Any]], method: str
 ) -> list[Any]:
     """One object for each of the names that the key gives, in their order; each has the method. ConfigurationError.
 
@@ -22,20 +22,22 @@ def instances(
     write to it or have made it: it would let them run what they like.
     """
     names = dict.fromkeys(names)
-    classes = [name for name in names if name not in house]
+    classes = [name for name in names if name not in built_in]
     if classes and values.path is not None and values.entry(key).source is ValueSource.FILE:
         require_owned(values.folder / values.path.name, "it names code to run")
-    return [house[name]() if name in house else _of_user(values, key, name, house, method) for name in names]
+    return [
+        built_in[name]() if name in built_in else _user_instance(values, key, name, built_in, method) for name in names
+    ]
 
 
-def _of_user(values: Properties, key: str, name: str, house: Mapping[str, Any], method: str) -> Any:
+def _user_instance(values: Properties, key: str, name: str, built_in: Mapping[str, Any], method: str) -> Any:
     module, _, word = name.rpartition(".")
     if not module:
-        raise values.error(key, f"names {name}: {nearest(name, house)}; a class of yours has a dotted path")
+        raise values.error(key, f"names {name}: {nearest(name, built_in)}; a class of yours has a dotted path")
     try:
-        made = getattr(import_module(module), word)()
+        instance = getattr(import_module(module), word)()
     except Exception as error:
         raise values.error(key, f"names {name}, which could not be made: {describe_error(error)}") from error
-    if not callable(getattr(made, method, None)):
+    if not callable(getattr(instance, method, None)):
         raise ConfigurationError(f"{values.entry(key).where}: {key} names {name}, which has no method {method}()")
-    return made
+    return instance

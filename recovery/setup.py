@@ -32,10 +32,10 @@ def initialise(settings: RecoverySettings, *, adopt: bool = False) -> list[Step]
         adopt_log(url, node=node, user=user, password=password)
     open_log(url, node=node, create=not adopt, user=user, password=password).close()
     verb = "was adopted: all earlier branches are left alone" if adopt else "is there"
-    return [Step(True, f"the decision log {url} of node {node} {verb}"), *map(_table, marked)]
+    return [Step(True, f"the decision log {url} of node {node} {verb}"), *map(_create_table_of_marks, marked)]
 
 
-def _table(settings: DataSourceSettings) -> Step:
+def _create_table_of_marks(settings: DataSourceSettings) -> Step:
     """As the application's user, whose table it will be."""
     try:
         Xids(settings.name, make_driver(settings), settings.cmr_table).create()

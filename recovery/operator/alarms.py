@@ -28,23 +28,23 @@ class Alarms:
     """The alarms of one recovery manager. Used by one scan at a time; `standing` may be read from any thread."""
 
     def __init__(self, settings: RecoverySettings) -> None:
-        self._in_doubt = settings.alarm_in_doubt
-        self._slots = settings.alarm_slots
+        self._in_doubt_seconds = settings.alarm_in_doubt
+        self._slots_share = settings.alarm_slots
         #: When this process has first seen what is in doubt: not every database tells an age.
-        self._first: dict[str, float] = {}
+        self.first_seen: dict[str, float] = {}
         #: The most important kind first, and of each the oldest.
         self.standing: tuple[Alarm, ...] = ()
 
     def continue_from(self, former: Alarms) -> None:
         """Go on with what another has raised."""
-        self._first = former._first
+        self.first_seen = former.first_seen
         self.standing = former.standing
 
-    def update(self, in_doubt: Collection[InDoubt], evidence: Snapshot, slots: Mapping[str, PreparedSlots]) -> None:
+    def update(self, in_doubt: Collection[InDoubt], snapshot: Snapshot, slots: Mapping[str, PreparedSlots]) -> None:
         """Raise, keep and end alarms, as the scan that ends now has found things; what is news is logged."""
         known = {(alarm.kind, alarm.subject): alarm for alarm in self.standing}
-        found = [*_heuristic(in_doubt), *_disputed(evidence), *unconfigured(evidence), *self._overdue(in_doubt)]
-        found += [*_unreachable(evidence.silent), *self._short(slots), *_foreign(evidence)]
+        found = [*_heuristic(in_doubt), *_disputed(snapshot), *unconfigured(snapshot), *self._overdue(in_doubt)]
+        found += [*_not_answering(snapshot.unanswered), *self._short_of_slots(slots), *_foreign(snapshot)]
         after = []
         for alarm in found:
             before = known.pop((alarm.kind, alarm.subject), None)
@@ -57,34 +57,34 @@ class Alarms:
 
     def age(self, each: InDoubt) -> float:
         """For how long it is in doubt: as its databases tell, or since this process has first seen it."""
-        return max(each.age or 0.0, time.monotonic() - self._first.get(each.gtrid, time.monotonic()))
+        return max(each.age or 0.0, time.monotonic() - self.first_seen.get(each.gtrid, time.monotonic()))
 
     def _overdue(self, in_doubt: Iterable[InDoubt]) -> list[Alarm]:
         now = time.monotonic()
         unresolved = [each for each in in_doubt if each.unresolved and each.ours]
-        self._first = {each.gtrid: self._first.get(each.gtrid, now) for each in unresolved}
+        self.first_seen = {each.gtrid: self.first_seen.get(each.gtrid, now) for each in unresolved}
         found = []
         for each in unresolved:
             age = self.age(each)
-            if self._in_doubt is not None and age > self._in_doubt:
+            if self._in_doubt_seconds is not None and age > self._in_doubt_seconds:
                 text = (
-                    f"{each.gtrid} is in doubt for longer than {self._in_doubt:g} s (alarm.in-doubt), and what it has "
+                    f"{each.gtrid} is in doubt for longer than {self._in_doubt_seconds:g} s (alarm.in-doubt), and what it has "
                     f"prepared keeps its locks. Next: {each.next}"
                 )
                 found.append(Alarm(AlarmKind.OVERDUE.value, each.gtrid, text))
         return found
 
-    def _short(self, slots: Mapping[str, PreparedSlots]) -> list[Alarm]:
+    def _short_of_slots(self, slots: Mapping[str, PreparedSlots]) -> list[Alarm]:
         return [
             Alarm(
                 AlarmKind.SLOTS.value,
                 name,
                 f"of the {each.maximum} prepared transactions that the server of {name} can hold, {each.taken} are "
-                f"taken (alarm.slots = {self._slots:g}); with none left, what prepares there rolls back. End what is "
+                f"taken (alarm.slots = {self._slots_share:g}); with none left, what prepares there rolls back. End what is "
                 "in doubt, or raise max_prepared_transactions and restart the server",
             )
             for name, each in slots.items()
-            if self._slots is not None and each.taken >= self._slots * each.maximum
+            if self._slots_share is not None and each.taken >= self._slots_share * each.maximum
         ]
 
 
@@ -101,8 +101,8 @@ def _heuristic(in_doubt: Iterable[InDoubt]) -> list[Alarm]:
     return found
 
 
-def _disputed(evidence: Snapshot) -> list[Alarm]:
-    named = {gtrid: evidence.disputed(gtrid) for gtrid in filter(evidence.listed, evidence.gtrids)}
+def _disputed(snapshot: Snapshot) -> list[Alarm]:
+    named = {gtrid: snapshot.disputed(gtrid) for gtrid in filter(snapshot.is_listed, snapshot.gtrids)}
     return [
         Alarm(
             AlarmKind.DISPUTED.value,
@@ -115,22 +115,22 @@ def _disputed(evidence: Snapshot) -> list[Alarm]:
     ]
 
 
-def unconfigured(evidence: Snapshot) -> list[Alarm]:
+def unconfigured(snapshot: Snapshot) -> list[Alarm]:
     """Databases in which nodes of ours prepare, and that the configuration does not lead to."""
-    held = Counter((branch.identity, branch.database) for branch in evidence.elsewhere)
+    held = Counter((branch.identity, branch.database) for branch in snapshot.elsewhere)
     texts: dict[str, list[str]] = {}  # two nodes may call different databases the same
-    for note, file in evidence.unconfigured.items():
+    for note, file in snapshot.unconfigured.items():
         texts.setdefault(note.location.datasource, []).append(
-            f"{_prepares(note)}, which this configuration does not name: its file {file} was opened as the log has "
+            f"{_describe_note(note)}, which this configuration does not name: its file {file} was opened as the log has "
             "noted it, and what is there is recovered. Add that file to `datasources`"
         )
     # Whatever roles it prepares as there: a database is told once for each node.
-    unreached = {_prepares(note): (note, why) for note, why in evidence.unreached.items()}
+    unreached = {_describe_note(note): (note, why) for note, why in snapshot.unreached.items()}
     for note, why in unreached.values():
         count = next((held.pop(place) for place in list(held) if place[0] == note.location.identity), 0)
         there = f" ({count} branches are)" if count else ""
         texts.setdefault(note.location.datasource, []).append(
-            f"{_prepares(note)}, which this configuration does not lead to: {why}. What is prepared there{there} keeps "
+            f"{_describe_note(note)}, which this configuration does not lead to: {why}. What is prepared there{there} keeps "
             "its locks: add its file to `datasources`; or, once nothing of ours can be there any more, "
             f"`txpool-recovery forget --datasource {note.location.datasource}`"
         )
@@ -142,16 +142,16 @@ def unconfigured(evidence: Snapshot) -> list[Alarm]:
     return [Alarm(AlarmKind.UNCONFIGURED.value, subject, "; ".join(found)) for subject, found in texts.items()]
 
 
-def _prepares(note: LocationNote) -> str:
+def _describe_note(note: LocationNote) -> str:
     identity = note.location.identity or "whose identity was not told"
     return f"node {note.node} prepares in datasource {note.location.datasource} ({identity})"
 
 
-def _foreign(evidence: Snapshot) -> list[Alarm]:
+def _foreign(snapshot: Snapshot) -> list[Alarm]:
     """What others have prepared under the names of processes that this log knows: one alarm for each such role."""
     found: dict[str, list[str]] = {}
-    for branch in evidence.foreign:
-        if branch.xid.incarnation in evidence.claimed:
+    for branch in snapshot.foreign:
+        if branch.xid.incarnation in snapshot.claimed_incarnations:
             owner = f"role {branch.owner}" if branch.owner else "a role that is gone"
             found.setdefault(f"{owner} in {branch.datasource}", []).append(branch.xid.joined)
     return [
@@ -166,7 +166,7 @@ def _foreign(evidence: Snapshot) -> list[Alarm]:
     ]
 
 
-def _unreachable(silent: Mapping[str, str]) -> list[Alarm]:
+def _not_answering(silent: Mapping[str, str]) -> list[Alarm]:
     return [
         Alarm(
             AlarmKind.UNREACHABLE.value,

@@ -48,19 +48,19 @@ def audited(log: DecisionLog, command: str, gtrid: str, reason: str) -> Iterator
     """
     deed = AuditEntry(time.time(), current_user(), command, gtrid, reason, "begun")
     name = f"{deed.when:.6f} {secrets.token_hex(4)}"
-    log.put_record(_memo(name, deed))
+    log.put_record(_side_record(name, deed))
     logger.warning("%s of %s by %s: %s", command, gtrid or log.node, deed.who, reason or "no reason was given")
     outcome, reports = "done", list[ScanReport]()
     try:
         yield reports
-        outcome = " ".join(map(_came_of, reports)) or outcome
+        outcome = " ".join(map(_outcome, reports)) or outcome
     except BaseException as error:
         verdict = "refused" if isinstance(error, ProgrammingError) else "failed"
         outcome = f"{verdict}: {' '.join(str(error).split()) or type(error).__name__}"
         raise
     finally:
         try:
-            log.put_record(_memo(name, replace(deed, outcome=outcome)))
+            log.put_record(_side_record(name, replace(deed, outcome=outcome)))
         except LogError as error:
             logger.warning("%s of %s: the log keeps no outcome of it, which is %s: %s", command, gtrid, outcome, error)
 
@@ -81,11 +81,11 @@ def current_user() -> str:
     return f"{name}@{socket.gethostname()}" + (f" (sudo by {behind})" if behind else "")
 
 
-def _came_of(report: ScanReport) -> str:
+def _outcome(report: ScanReport) -> str:
     verdict = "unfinished" if report.left_alone or report.unreachable else "done"
     left = (f"{each.datasource or each.gtrid}: {each.reason}" for each in report.left_alone)
     return "; ".join([f"{verdict}: {report}", *left])
 
 
-def _memo(name: str, deed: AuditEntry) -> SideRecord:
+def _side_record(name: str, deed: AuditEntry) -> SideRecord:
     return SideRecord(_KIND, name, json.dumps(asdict(deed)), deed.when)

@@ -16,16 +16,16 @@ from txpool.log.base import Heuristic
 Row = tuple[str, str]
 
 #: Alarms that other rows say already: what has not answered, and, by the scan that finds it, what ended otherwise.
-_SAID = (AlarmKind.UNREACHABLE.value, AlarmKind.HEURISTIC.value)
-_LABEL = 12  # the width of a row's label, with the space behind it
+_SHOWN_BY_OTHER_ROWS = (AlarmKind.UNREACHABLE.value, AlarmKind.HEURISTIC.value)
+_LABEL_WIDTH = 12  # the width of a row's label, with the space behind it
 
 
-def listed(found: Iterable[InDoubt]) -> str:
+def format_list(found: Iterable[InDoubt]) -> str:
     """A short block for each transaction."""
     return "\n\n".join(_block(each.gtrid, [*_head(each), *_branches(each), *_tail(each)]) for each in found)
 
 
-def shown(each: InDoubt) -> str:
+def format_transaction(each: InDoubt) -> str:
     """All that is known of one transaction, branch by branch."""
     rows = [("node", each.node), ("incarnation", each.incarnation), *_head(each)]
     rows += [("branch", f"{branch.gid} in {_state(branch)}") for branch in each.branches]
@@ -35,7 +35,7 @@ def shown(each: InDoubt) -> str:
     return _block(each.gtrid, rows)
 
 
-def scanned(report: ScanReport) -> str:
+def format_report(report: ScanReport) -> str:
     """What a scan has done, and its sum in one line."""
     blocks = [(e.gid, ("committed", f"in {e.datasource}: {e.why}")) for e in report.committed]
     blocks += [(e.gid, ("rolled back", f"in {e.datasource}: {e.why}")) for e in report.rolled_back]
@@ -44,31 +44,36 @@ def scanned(report: ScanReport) -> str:
             (e.gid or e.gtrid, ("left alone", f"in {e.datasource}: {e.reason}" if e.datasource else e.reason))
         )
     blocks += [(h.gtrid, ("heuristic", _heuristic(h))) for h in report.heuristics]
-    blocks += _unanswered(report.unreachable)
+    blocks += _unanswered_rows(report.unreachable)
     blocks += [(step, ("failed", reason)) for step, reason in report.errors.items()]
-    blocks += [(alarm.subject, ("alarm", str(alarm))) for alarm in report.alarms if alarm.kind not in _SAID]
+    blocks += [
+        (alarm.subject, ("alarm", str(alarm))) for alarm in report.alarms if alarm.kind not in _SHOWN_BY_OTHER_ROWS
+    ]
     return "\n".join([*(_block(title, [row]) for title, row in blocks), str(report)])
 
 
-def silent(found: Mapping[str, str]) -> str:
+def format_unanswered(found: Mapping[str, str]) -> str:
     """The datasources that have not answered, in their own words."""
-    return "\n".join(_block(name, [row]) for name, row in _unanswered(found))
+    return "\n".join(_block(name, [row]) for name, row in _unanswered_rows(found))
 
 
-def unconfigured(found: Mapping[str, str]) -> str:
+def format_unconfigured(found: Mapping[str, str]) -> str:
     """The databases in which our nodes prepare, and that the configuration does not lead to."""
     return "\n".join(_block(name, [("missing", text)]) for name, text in found.items())
 
 
-def gone(found: Iterable[Expired]) -> str:
+def format_expired(found: Iterable[Expired]) -> str:
     """What has expired."""
     return "\n".join(
-        _block(each.name, [("expired", f"{each.kind}{f', {_when(each.when)}' if each.when else ''}"), *_noted(each)])
+        _block(
+            each.name,
+            [("expired", f"{each.kind}{f', {_when(each.when)}' if each.when else ''}"), *_heuristic_rows(each)],
+        )
         for each in found
     )
 
 
-def audit_entries(found: Iterable[AuditEntry]) -> str:
+def format_audit(found: Iterable[AuditEntry]) -> str:
     """What people have done by hand."""
     return "\n".join(_block(deed.gtrid or "this node", [("by hand", _audit_entry(deed))]) for deed in found)
 
@@ -81,8 +86,8 @@ def _block(title: str, rows: Iterable[Row]) -> str:
         lines += textwrap.wrap(
             text,
             width,
-            initial_indent=f"  {label:<{_LABEL}}",
-            subsequent_indent=" " * (_LABEL + 2),
+            initial_indent=f"  {label:<{_LABEL_WIDTH}}",
+            subsequent_indent=" " * (_LABEL_WIDTH + 2),
             break_long_words=False,
             break_on_hyphens=False,
         )
@@ -112,14 +117,14 @@ def _state(branch: BranchState) -> str:
 
 def _tail(each: InDoubt) -> list[Row]:
     after = "; repair by hand, then forget" if each.heuristics else ""
-    return [*_noted(each), ("next", f"{each.next}{after}")]
+    return [*_heuristic_rows(each), ("next", f"{each.next}{after}")]
 
 
-def _unanswered(found: Mapping[str, str]) -> list[tuple[str, Row]]:
+def _unanswered_rows(found: Mapping[str, str]) -> list[tuple[str, Row]]:
     return [(name, ("no answer", reason)) for name, reason in found.items()]
 
 
-def _noted(each: InDoubt | Expired) -> list[Row]:
+def _heuristic_rows(each: InDoubt | Expired) -> list[Row]:
     return [("heuristic", _heuristic(heuristic)) for heuristic in each.heuristics]
 
 

@@ -11,7 +11,7 @@ from recovery.operator.alarms import Alarms
 from recovery.operator.listing import OVER, InDoubt, in_doubt
 from recovery.scan.datasources import RecoverableDatasource, RecoveryDatasources
 from recovery.scan.report import AlarmKind, ScanReport, describe_error
-from recovery.scan.saved import SavedForPeople
+from recovery.scan.saved import SavedDetails
 from recovery.scan.slots import slots
 from recovery.scan.snapshot import Snapshot
 from txpool.config.settings import RecoverySettings
@@ -42,7 +42,7 @@ class Overview:
     passes: int
     report: ScanReport
     in_doubt: tuple[InDoubt, ...]
-    sites: tuple[DatasourceStatus, ...]
+    datasources: tuple[DatasourceStatus, ...]
     #: Whether every datasource has answered, and every database that a node of ours prepares in was reached.
     complete: bool = True
 
@@ -55,9 +55,9 @@ class LastScan:
     """Keeps the overview of one recovery manager. Written by one scan at a time, read from any thread."""
 
     def __init__(self, settings: RecoverySettings) -> None:
-        self._alarms = Alarms(settings)
-        self._totals = {"committed": 0, "rolled_back": 0, "passes": 0, "completed": 0, "failed": 0}
-        self._latest = time.monotonic()
+        self.alarms = Alarms(settings)
+        self.totals = {"committed": 0, "rolled_back": 0, "passes": 0, "completed": 0, "failed": 0}
+        self._completed_at = time.monotonic()
         #: None before the first scan is completed.
         self.overview: Overview | None = None
         #: Why the last scan has failed as a whole; empty where it was completed.
@@ -65,18 +65,18 @@ class LastScan:
 
     def continue_from(self, former: LastScan) -> None:
         """Go on where the watch of a manager that this one's replaces has ended: an alarm that stands is no news."""
-        self._alarms.continue_from(former._alarms)
-        self._totals = former._totals
+        self.alarms.continue_from(former.alarms)
+        self.totals = former.totals
         self.overview = former.overview
 
     def completed(
         self,
-        evidence: Snapshot,
-        sites: RecoveryDatasources,
+        snapshot: Snapshot,
+        datasources: RecoveryDatasources,
         report: ScanReport,
-        datasources: Iterable[RecoverableDatasource],
+        configured: Iterable[RecoverableDatasource],
         *,
-        kept: SavedForPeople,
+        saved: SavedDetails,
         seconds: float,
         passes: int,
     ) -> ScanReport:
@@ -84,53 +84,53 @@ class LastScan:
 
         Returns the report with the alarms that stand now.
         """
-        noted = tuple(dict.fromkeys((*evidence.heuristics, *report.heuristics)))
-        left = _still_in_doubt(in_doubt(replace(evidence, heuristics=noted), sites, kept), report)
-        limits = slots(sites, evidence.listings)
-        self._alarms.update(left, evidence, limits)
-        left = tuple(replace(each, age=self._alarms.age(each)) if each.unresolved else each for each in left)
-        found = [_datasource_status(each, evidence, left, limits) for each in datasources]
-        report = replace(report, alarms=self._alarms.standing)
-        complete = not (evidence.silent or evidence.unreached)
-        self.overview = Overview(time.time(), seconds, passes, report, left, tuple(found), complete)
+        noted = tuple(dict.fromkeys((*snapshot.heuristics, *report.heuristics)))
+        remaining = _still_in_doubt(in_doubt(replace(snapshot, heuristics=noted), datasources, saved), report)
+        slots_by_name = slots(datasources, snapshot.listings)
+        self.alarms.update(remaining, snapshot, slots_by_name)
+        remaining = tuple(replace(each, age=self.alarms.age(each)) if each.unresolved else each for each in remaining)
+        found = [_datasource_status(each, snapshot, remaining, slots_by_name) for each in configured]
+        report = replace(report, alarms=self.alarms.standing)
+        complete = not (snapshot.unanswered or snapshot.unreached)
+        self.overview = Overview(time.time(), seconds, passes, report, remaining, tuple(found), complete)
         self.failure = ""
-        self._latest = time.monotonic()
-        self._totals["committed"] += len(report.committed)
-        self._totals["rolled_back"] += len(report.rolled_back)
-        self._totals["passes"] += passes
-        self._totals["completed"] += 1
+        self._completed_at = time.monotonic()
+        self.totals["committed"] += len(report.committed)
+        self.totals["rolled_back"] += len(report.rolled_back)
+        self.totals["passes"] += passes
+        self.totals["completed"] += 1
         _scan_seconds.observe(seconds)
         return report
 
     def failed(self, error: Exception) -> None:
         """A scan has failed as a whole: what the one before has left stays what is known."""
         self.failure = describe_error(error)
-        self._totals["failed"] += 1
+        self.totals["failed"] += 1
 
     @property
     def seconds_since_scan(self) -> float:
         """Seconds since the last scan was completed, or since there is a manager."""
-        return time.monotonic() - self._latest
+        return time.monotonic() - self._completed_at
 
     def samples(self) -> Iterator[Sample]:
         """The numbers of recovery, for those who read metrics."""
         for result in ("completed", "failed"):
-            yield Sample(catalogue.SCANS, (result,), self._totals[result])
-        yield Sample(catalogue.PASSES, (), self._totals["passes"])
+            yield Sample(catalogue.SCANS, (result,), self.totals[result])
+        yield Sample(catalogue.PASSES, (), self.totals["passes"])
         for outcome in ("committed", "rolled_back"):
-            yield Sample(catalogue.RECOVERED, (outcome,), self._totals[outcome])
+            yield Sample(catalogue.RECOVERED, (outcome,), self.totals[outcome])
         seen = self.overview
         if seen is None:
             return
         yield Sample(catalogue.LAST_SCAN, (), seen.at)
         yield Sample(catalogue.HEURISTICS, (), sum(bool(each.heuristics) for each in seen.in_doubt))
         if seen.complete:  # else nobody knows, and a number would say that somebody does
-            since = max(time.time() - seen.at, _LEAST)
+            since = max(time.time() - seen.at, _LEAST_AGE_SECONDS)
             ages = [(each.age or 0.0) + since for each in seen.in_doubt if each.unresolved and each.ours]
             yield Sample(catalogue.OLDEST, (), max(ages, default=0.0))
         for kind in AlarmKind:
             yield Sample(catalogue.ALARMS, (kind.value,), sum(alarm.kind == kind.value for alarm in seen.report.alarms))
-        for site in seen.sites:
+        for site in seen.datasources:
             name = (site.name,)
             if site.answered is not None:
                 yield Sample(catalogue.REACHABLE, name, int(site.answered))
@@ -142,7 +142,7 @@ class LastScan:
 
 
 #: Seconds that something in doubt has been that for, at least: 0 is for nothing.
-_LEAST = 0.001
+_LEAST_AGE_SECONDS = 0.001
 _scan_seconds = HISTOGRAMS[catalogue.SCAN_SECONDS]
 
 
@@ -166,13 +166,13 @@ def _still_in_doubt(found: Iterable[InDoubt], report: ScanReport) -> tuple[InDou
 
 
 def _datasource_status(
-    datasource: RecoverableDatasource, evidence: Snapshot, left: Iterable[InDoubt], limits: dict[str, PreparedSlots]
+    datasource: RecoverableDatasource, snapshot: Snapshot, left: Iterable[InDoubt], limits: dict[str, PreparedSlots]
 ) -> DatasourceStatus:
     name, mode = datasource.name, datasource.mode
-    if mode not in ("xa", "cmr") and name not in evidence.silent:
+    if mode not in ("xa", "cmr") and name not in snapshot.unanswered:
         return DatasourceStatus(name, mode, None)
     branches = (branch for each in left for branch in each.branches)
     prepared = sum(branch.datasource == name and branch.state == "prepared" for branch in branches)
     return DatasourceStatus(
-        name, mode, name not in evidence.silent, evidence.silent.get(name, ""), prepared, limits.get(name)
+        name, mode, name not in snapshot.unanswered, snapshot.unanswered.get(name, ""), prepared, limits.get(name)
     )

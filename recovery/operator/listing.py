@@ -9,7 +9,7 @@ from typing import Any
 
 from recovery.operator.audit import AuditEntry
 from recovery.scan.datasources import RecoveryDatasources
-from recovery.scan.saved import SavedForPeople
+from recovery.scan.saved import SavedDetails
 from recovery.scan.snapshot import OTHER_DATABASE, CoordinatorState, Snapshot
 from txpool.log.base import Heuristic, IncarnationState
 from txpool.resources.base import BranchRecord
@@ -60,7 +60,7 @@ class InDoubt:
     @property
     def unresolved(self) -> bool:
         """Whether there is a branch of it that may be prepared; else only a record is left of it."""
-        return any(branch.state in _OPEN for branch in self.branches)
+        return any(branch.state in _UNRESOLVED for branch in self.branches)
 
     @property
     def ours(self) -> bool:
@@ -77,64 +77,64 @@ class InDoubt:
         return asdict(self)
 
 
-def in_doubt(evidence: Snapshot, sites: RecoveryDatasources, kept: SavedForPeople | None = None) -> list[InDoubt]:
+def in_doubt(snapshot: Snapshot, datasources: RecoveryDatasources, saved: SavedDetails | None = None) -> list[InDoubt]:
     """What is prepared, what is decided and waits for a branch, and what ended otherwise than it was decided.
 
     What ended otherwise comes first, and what others have prepared under our names last.
     """
-    gtrids = sorted({*evidence.gtrids, *evidence.claimed_gtrids})
-    found = [_described(evidence, sites, gtrid, kept) for gtrid in gtrids if _is_shown(evidence, gtrid)]
+    gtrids = sorted({*snapshot.gtrids, *snapshot.claimed_gtrids})
+    found = [_describe(snapshot, datasources, gtrid, saved) for gtrid in gtrids if _is_shown(snapshot, gtrid)]
     return sorted(found, key=lambda each: (not each.heuristics, each.foreign))
 
 
 def show(
-    evidence: Snapshot,
-    sites: RecoveryDatasources,
+    snapshot: Snapshot,
+    datasources: RecoveryDatasources,
     gtrid: str,
     *,
     expired: Iterable[Heuristic] = (),
     history: Iterable[AuditEntry] = (),
-    kept: SavedForPeople | None = None,
+    saved: SavedDetails | None = None,
 ) -> InDoubt | None:
     """One transaction, whatever is known of it, with what has expired of it; None where nothing is."""
     expired, history = tuple(expired), tuple(history)
-    found = _described(evidence, sites, gtrid, kept, expired)
-    if gtrid not in evidence.gtrids and not (expired or history or found.branches):
+    found = _describe(snapshot, datasources, gtrid, saved, expired)
+    if gtrid not in snapshot.gtrids and not (expired or history or found.branches):
         return None
     return replace(found, history=history)
 
 
-def _is_shown(evidence: Snapshot, gtrid: str) -> bool:
-    if evidence.listed(gtrid) or any(heuristic.gtrid == gtrid for heuristic in evidence.heuristics):
+def _is_shown(snapshot: Snapshot, gtrid: str) -> bool:
+    if snapshot.is_listed(gtrid) or any(heuristic.gtrid == gtrid for heuristic in snapshot.heuristics):
         return True
-    if any(evidence.unreachable_or_foreign(gtrid)):
+    if any(snapshot.unreachable_or_foreign(gtrid)):
         return True
     # Those of a living process, or of another node, are its daily work, and a decision that is carried out is a record.
-    decided = _decision(evidence, gtrid)[0] == "commit" and evidence.coordinator_state(gtrid) not in _THEIRS
-    return decided and not _is_done(evidence, gtrid)
+    decided = _decision(snapshot, gtrid)[0] == "commit" and snapshot.coordinator_state(gtrid) not in _ENDED_BY_OTHERS
+    return decided and not _is_carried_out(snapshot, gtrid)
 
 
-def _described(
-    evidence: Snapshot,
-    sites: RecoveryDatasources,
+def _describe(
+    snapshot: Snapshot,
+    datasources: RecoveryDatasources,
     gtrid: str,
-    kept: SavedForPeople | None = None,
+    saved: SavedDetails | None = None,
     expired: Iterable[Heuristic] = (),
 ) -> InDoubt:
-    kept = kept or SavedForPeople()
+    saved = saved or SavedDetails()
     named = split_gtrid(gtrid)
-    standing = evidence.coordinator_state(gtrid)
+    standing = snapshot.coordinator_state(gtrid)
     if (
         standing is CoordinatorState.DEAD
-        and _is_over(evidence, gtrid)
-        and evidence.incarnations[named.incarnation] is IncarnationState.FENCED
+        and _has_nothing_left(snapshot, gtrid)
+        and snapshot.incarnations[named.incarnation] is IncarnationState.FENCED
     ):
         standing = CoordinatorState.FENCED  # a pass does not build a fence again that holds nothing back
-    here = (heuristic for heuristic in evidence.heuristics if heuristic.gtrid == gtrid)
+    here = (heuristic for heuristic in snapshot.heuristics if heuristic.gtrid == gtrid)
     noted = tuple(dict.fromkeys((*here, *expired)))
-    decision, where = _decision(evidence, gtrid, noted)
-    made = evidence.decisions[gtrid].recorded_at if gtrid in evidence.decisions else 0.0
-    ages = [branch.age for branch in evidence.listed_branches(gtrid) if branch.age is not None]
+    decision, where = _decision(snapshot, gtrid, noted)
+    made = snapshot.decisions[gtrid].recorded_at if gtrid in snapshot.decisions else 0.0
+    ages = [branch.age for branch in snapshot.listed_branches(gtrid) if branch.age is not None]
     ages += [max(0.0, time.time() - made)] if made else []
     return InDoubt(
         gtrid,
@@ -144,93 +144,93 @@ def _described(
         max(ages, default=None),
         decision,
         where,
-        tuple(replace(each, error=kept.errors.get(each.gid, "")) for each in _branches(evidence, sites, gtrid)),
-        next_step(evidence, sites, gtrid),
+        tuple(replace(each, error=saved.errors.get(each.gid, "")) for each in _branches(snapshot, datasources, gtrid)),
+        next_step(snapshot, datasources, gtrid),
         noted,
-        _wants_attention(evidence, gtrid, standing, bool(noted)),
-        ends=dict(kept.ends.get(gtrid, {})) if noted else {},
-        note=evidence.annotations(gtrid)[NOTE],
+        _wants_attention(snapshot, gtrid, standing, bool(noted)),
+        ends=dict(saved.ends.get(gtrid, {})) if noted else {},
+        note=snapshot.annotations(gtrid)[NOTE],
     )
 
 
-def _wants_attention(evidence: Snapshot, gtrid: str, standing: CoordinatorState, noted: bool) -> bool:
-    if noted or _is_elsewhere(evidence, gtrid):
+def _wants_attention(snapshot: Snapshot, gtrid: str, standing: CoordinatorState, noted: bool) -> bool:
+    if noted or _has_unreachable_branches(snapshot, gtrid):
         return True
-    if _is_over(evidence, gtrid) or _is_done(evidence, gtrid):
+    if _has_nothing_left(snapshot, gtrid) or _is_carried_out(snapshot, gtrid):
         return False
-    return standing not in _THEIRS
+    return standing not in _ENDED_BY_OTHERS
 
 
-def _is_over(evidence: Snapshot, gtrid: str) -> bool:
+def _has_nothing_left(snapshot: Snapshot, gtrid: str) -> bool:
     """Whether nothing is left to be done, as far as the datasources have answered."""
-    kept = evidence.listed(gtrid) or _named(evidence, gtrid) or gtrid in evidence.pointers
-    return not (kept or _is_elsewhere(evidence, gtrid))
+    kept = snapshot.is_listed(gtrid) or _named_branches(snapshot, gtrid) or gtrid in snapshot.pointers
+    return not (kept or _has_unreachable_branches(snapshot, gtrid))
 
 
-def _is_done(evidence: Snapshot, gtrid: str) -> bool:
+def _is_carried_out(snapshot: Snapshot, gtrid: str) -> bool:
     """Whether it is decided, and each branch that the decision names has answered and is gone: a record to clean."""
-    named = _named(evidence, gtrid)
-    if evidence.listed(gtrid) or not named or _is_elsewhere(evidence, gtrid):
+    named = _named_branches(snapshot, gtrid)
+    if snapshot.is_listed(gtrid) or not named or _has_unreachable_branches(snapshot, gtrid):
         return False
-    return all(_missing_state(evidence, record) == GONE for record in named)
+    return all(_missing_state(snapshot, record) == GONE for record in named)
 
 
-def _is_elsewhere(evidence: Snapshot, gtrid: str) -> bool:
-    return bool(evidence.unreachable_or_foreign(gtrid)[0])
+def _has_unreachable_branches(snapshot: Snapshot, gtrid: str) -> bool:
+    return bool(snapshot.unreachable_or_foreign(gtrid)[0])
 
 
-def _decision(evidence: Snapshot, gtrid: str, noted: Iterable[Heuristic] = ()) -> tuple[str, str]:
-    row, marked = evidence.row(gtrid), evidence.marked_by(gtrid)
+def _decision(snapshot: Snapshot, gtrid: str, noted: Iterable[Heuristic] = ()) -> tuple[str, str]:
+    row, marked = snapshot.row(gtrid), snapshot.marked_by(gtrid)
     if row is not None:
         return ("commit", f"the row in {marked}") if row.committed else ("rollback", f"the tombstone in {marked}")
-    if marked is None and gtrid in evidence.decisions:
+    if marked is None and gtrid in snapshot.decisions:
         return "commit", "the log"
-    if gtrid in evidence.aborted:
+    if gtrid in snapshot.aborted:
         return "rollback", "the log"
     for heuristic in noted:
         return heuristic.decided, "what is noted of its heuristic outcome"
-    return ("undecided" if gtrid in evidence.gtrids else "forgotten"), ""
+    return ("undecided" if gtrid in snapshot.gtrids else "forgotten"), ""
 
 
-def _named(evidence: Snapshot, gtrid: str) -> tuple[BranchRecord, ...]:
+def _named_branches(snapshot: Snapshot, gtrid: str) -> tuple[BranchRecord, ...]:
     """The branches that a decision names."""
-    row = evidence.row(gtrid)
+    row = snapshot.row(gtrid)
     if row is not None:
         return row.branches
-    return evidence.decisions[gtrid].branches if gtrid in evidence.decisions else ()
+    return snapshot.decisions[gtrid].branches if gtrid in snapshot.decisions else ()
 
 
-def _branches(evidence: Snapshot, sites: RecoveryDatasources, gtrid: str) -> list[BranchState]:
-    elsewhere, foreign = evidence.unreachable_or_foreign(gtrid)
+def _branches(snapshot: Snapshot, datasources: RecoveryDatasources, gtrid: str) -> list[BranchState]:
+    elsewhere, foreign = snapshot.unreachable_or_foreign(gtrid)
     found: dict[Xid, BranchState] = {}
-    for state, branches in (("prepared", evidence.listed_branches(gtrid)), (ELSEWHERE, elsewhere), (FOREIGN, foreign)):
+    for state, branches in (("prepared", snapshot.listed_branches(gtrid)), (ELSEWHERE, elsewhere), (FOREIGN, foreign)):
         for seen in branches:
             where = f"database {seen.database}" if seen.database else seen.datasource
             found.setdefault(seen.xid, BranchState(seen.xid.joined, where, state, seen.owner or ""))
-    for record in _named(evidence, gtrid):
+    for record in _named_branches(snapshot, gtrid):
         if record.xid not in found or found[record.xid].state == ELSEWHERE:
-            found[record.xid] = BranchState(record.xid.joined, record.datasource, _missing_state(evidence, record))
-    for heuristic in evidence.heuristics:
+            found[record.xid] = BranchState(record.xid.joined, record.datasource, _missing_state(snapshot, record))
+    for heuristic in snapshot.heuristics:
         if heuristic.gtrid == gtrid:
             xid = Xid(gtrid, heuristic.bqual)
             found[xid] = BranchState(xid.joined, heuristic.datasource, f"ended {heuristic.ended}")
     return list(found.values())
 
 
-def _missing_state(evidence: Snapshot, record: BranchRecord) -> str:
+def _missing_state(snapshot: Snapshot, record: BranchRecord) -> str:
     """The state of a branch that a decision names, and no datasource lists."""
-    if evidence.datasource_of(record) is not None:
-        return OTHER_DATABASE if evidence.other_database(record) else GONE
-    return "no answer" if record.datasource in evidence.silent else "not configured"
+    if snapshot.datasource_of(record) is not None:
+        return OTHER_DATABASE if snapshot.other_database(record) else GONE
+    return "no answer" if record.datasource in snapshot.unanswered else "not configured"
 
 
 #: States of branches: what is not prepared any more, what no datasource leads to, and what somebody else has prepared.
 GONE, ELSEWHERE, FOREIGN = "not prepared", "prepared, and no datasource leads there", "not ours, by its owner"
-_OPEN = ("prepared", "no answer", "not configured", ELSEWHERE)
+_UNRESOLVED = ("prepared", "no answer", "not configured", ELSEWHERE)
 
 #: What these are in is not ours to end.
-_THEIRS = (CoordinatorState.ALIVE, CoordinatorState.OTHER_NODE)
-_LEFT = {
+_ENDED_BY_OTHERS = (CoordinatorState.ALIVE, CoordinatorState.OTHER_NODE)
+_WHY_LEFT_ALONE = {
     CoordinatorState.OTHER_NODE: "it is another node's, and that node's recovery ends it",
     CoordinatorState.ALIVE: "its process lives, and ends it",
     CoordinatorState.UNKNOWN: "its incarnation is unknown to this log. Recover it with the log that it was "
@@ -238,7 +238,7 @@ _LEFT = {
 }
 
 
-_CLAIMED = (
+_FOREIGN_NEXT = (
     "leave it alone: the role that prepared it is none of ours, so it is no part of any transaction of ours. Whoever "
     "administers the server may end it"
 )
@@ -248,53 +248,55 @@ OVER = "nothing: no branch of it is prepared, as far as the datasources have ans
 DONE = "clean the record: every branch that the decision names has ended"
 
 
-def next_step(evidence: Snapshot, sites: RecoveryDatasources, gtrid: str) -> str:
+def next_step(snapshot: Snapshot, datasources: RecoveryDatasources, gtrid: str) -> str:
     """What the next scan will do with a transaction, and why, in words."""
-    standing = evidence.coordinator_state(gtrid)
-    if _is_over(evidence, gtrid):
-        _, foreign = evidence.unreachable_or_foreign(gtrid)
-        return _CLAIMED if foreign else OVER
-    if _is_done(evidence, gtrid):
+    standing = snapshot.coordinator_state(gtrid)
+    if _has_nothing_left(snapshot, gtrid):
+        _, foreign = snapshot.unreachable_or_foreign(gtrid)
+        return _FOREIGN_NEXT if foreign else OVER
+    if _is_carried_out(snapshot, gtrid):
         return DONE
-    left = _why_left(evidence, gtrid)
+    left = _why_left(snapshot, gtrid)
     if left:
         return f"leave it alone: {left}"
-    deed = _action(evidence, sites, gtrid)
+    deed = _action(snapshot, datasources, gtrid)
     return f"fence its dead process, then {deed}" if standing is CoordinatorState.DEAD else f"{deed} ({standing.value})"
 
 
-def _why_left(evidence: Snapshot, gtrid: str) -> str:
-    disputed = evidence.disputed(gtrid)
+def _why_left(snapshot: Snapshot, gtrid: str) -> str:
+    disputed = snapshot.disputed(gtrid)
     if disputed:
         return f"its branches name different deciders ({disputed}), and the log says neither"
-    if _is_elsewhere(evidence, gtrid) and not (evidence.listed(gtrid) or _named(evidence, gtrid)):
+    if _has_unreachable_branches(snapshot, gtrid) and not (
+        snapshot.is_listed(gtrid) or _named_branches(snapshot, gtrid)
+    ):
         return "no datasource of this configuration leads to where it is prepared: name its file"
-    return _LEFT.get(evidence.coordinator_state(gtrid), "")
+    return _WHY_LEFT_ALONE.get(snapshot.coordinator_state(gtrid), "")
 
 
-def _wait(evidence: Snapshot, named: Iterable[BranchRecord]) -> str:
+def _kept_until(snapshot: Snapshot, named: Iterable[BranchRecord]) -> str:
     """What the decision is kept for beyond the next scan, in words; or empty."""
-    missing = {record.datasource for record in named if evidence.datasource_of(record) is None}
+    missing = {record.datasource for record in named if snapshot.datasource_of(record) is None}
     strayed = {
-        record.datasource for record in named if record.datasource not in missing and evidence.other_database(record)
+        record.datasource for record in named if record.datasource not in missing and snapshot.other_database(record)
     }
     until = [f"{', '.join(sorted(missing))} answers"] if missing else []
     until += [f"{', '.join(sorted(strayed))} leads to the database that it was prepared in"] if strayed else []
     return f", and keep the decision until {' and '.join(until)}" if until else ""
 
 
-def _action(evidence: Snapshot, sites: RecoveryDatasources, gtrid: str) -> str:
-    marked = evidence.marked_by(gtrid)
-    wait = _wait(evidence, _named(evidence, gtrid))
+def _action(snapshot: Snapshot, datasources: RecoveryDatasources, gtrid: str) -> str:
+    marked = snapshot.marked_by(gtrid)
+    wait = _kept_until(snapshot, _named_branches(snapshot, gtrid))
     if marked is None:
-        if gtrid in evidence.decisions:
+        if gtrid in snapshot.decisions:
             return f"commit: it is decided in the log{wait}"
         return "roll back: it is not decided, and cannot be any more"
-    if marked not in sites.tables:
+    if marked not in datasources.tables:
         return f"leave it alone: {marked} decides it, and is no marked datasource (mode=cmr) of this configuration"
-    if marked in evidence.silent:
+    if marked in snapshot.unanswered:
         return f"leave it alone until {marked} answers, which decides it"
-    row = evidence.row(gtrid)
+    row = snapshot.row(gtrid)
     if row is None:
         return f"put a tombstone into {marked}, which decides it: roll back, unless that meets a commit"
     return f"commit: it is committed in {marked}{wait}" if row.committed else f"roll back: {marked} has a tombstone"

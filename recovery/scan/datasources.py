@@ -94,7 +94,7 @@ class RecoveryDatasources:
         *,
         nodes: Collection[str],
         lock_timeout: float,
-        further: OtherDatasources | None = None,
+        others: OtherDatasources | None = None,
     ) -> None:
         #: Those that are ours to recover.
         self.nodes = frozenset(nodes)
@@ -102,7 +102,7 @@ class RecoveryDatasources:
         self.tables: dict[str, XidsTable] = {}
         self.stagings: dict[str, Staging] = {}
         self._lock_timeout = lock_timeout
-        self._others = further
+        self._others = others
         self._failed: dict[str, str] = {}
         #: Noted databases that nothing configured leads to: the file by which they were reached, or why they were not.
         self.unconfigured: dict[LocationNote, str] = {}
@@ -168,7 +168,7 @@ class RecoveryDatasources:
             if listing.identity and each.identity == listing.identity:
                 known = {branch.xid: branch for branch in each.branches}
                 mine = (branch for branch in listing.branches if branch.xid in known)
-                better = {branch.xid for branch in mine if _fits(branch) > _fits(known[branch.xid])}
+                better = {branch.xid for branch in mine if _suitability(branch) > _suitability(known[branch.xid])}
                 found[other] = _without(each, better)
                 taken |= known.keys() - better
         found[name] = _without(listing, taken)
@@ -178,8 +178,8 @@ class RecoveryDatasources:
         manager = self.managers[name]
         identity = manager.identity()
         prepared = manager.recover()
-        here = (_seen(branch, name, identity) for branch in prepared if not branch.elsewhere)
-        elsewhere = (_seen(branch, name, branch.elsewhere) for branch in prepared if branch.elsewhere)
+        here = (_listed_branch(branch, name, identity) for branch in prepared if not branch.elsewhere)
+        elsewhere = (_listed_branch(branch, name, branch.elsewhere) for branch in prepared if branch.elsewhere)
         return Listing(identity, tuple(here), tuple(elsewhere))
 
     def _find(self, note: LocationNote) -> str:
@@ -199,7 +199,7 @@ class RecoveryDatasources:
         """Whom sessions of a datasource log in as, by its configuration; asks its database."""
         return self.managers[name].logins()
 
-    def staged(self) -> dict[str, list[StagingTable]]:
+    def staging_tables(self) -> dict[str, list[StagingTable]]:
         """The staging tables of every datasource that answers; one that does not is silent in the listings, too."""
         found: dict[str, list[StagingTable]] = {}
         for name, staging in self.stagings.items():
@@ -219,7 +219,7 @@ class RecoveryDatasources:
         return found, silent
 
 
-def _fits(branch: ListedBranch) -> tuple[bool, bool]:
+def _suitability(branch: ListedBranch) -> tuple[bool, bool]:
     """How well a datasource that lists a branch fits it: its role, or its configuration, and then its name."""
     return branch.roles is None, branch.xid.tag == tag_of(branch.datasource)
 
@@ -228,5 +228,5 @@ def _without(listing: Listing, xids: Collection[Xid]) -> Listing:
     return replace(listing, branches=tuple(each for each in listing.branches if each.xid not in xids))
 
 
-def _seen(branch: PreparedBranch, datasource: str, identity: str) -> ListedBranch:
+def _listed_branch(branch: PreparedBranch, datasource: str, identity: str) -> ListedBranch:
     return ListedBranch(branch.xid, datasource, identity, branch.age, branch.owner, branch.roles, branch.database)

@@ -31,7 +31,7 @@ class DiscoveredDatasources:
         for datasource in opened():
             if datasource.mode == "xa" and datasource not in own and _may_lead_to(datasource, note):
                 with suppress(Exception):  # one that does not answer is not shown to lead there
-                    if not _why_not(datasource, note):
+                    if not _why_not_there(datasource, note):
                         return datasource, ""
         path = note.location.path
         if not path:
@@ -39,7 +39,7 @@ class DiscoveredDatasources:
         datasource = self._open(path)
         if datasource.mode != "xa":
             raise ConfigurationError(f"{path} has mode = {datasource.mode} now, which prepares nothing")
-        why = _why_not(datasource, note)
+        why = _why_not_there(datasource, note)
         if why:
             raise ConfigurationError(f"{path} {why}")
         return datasource, path
@@ -77,7 +77,7 @@ def _may_lead_to(datasource: DataSource, note: LocationNote) -> bool:
     )
 
 
-def _why_not(datasource: DataSource, note: LocationNote) -> str:
+def _why_not_there(datasource: DataSource, note: LocationNote) -> str:
     """Why a datasource cannot be shown to lead to the noted database; empty where it does. Asks the database."""
     if not note.location.identity:
         return "cannot be shown to lead there: the role that prepared was not told the server's identity"

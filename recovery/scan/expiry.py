@@ -98,46 +98,46 @@ class Expiry:
     def __init__(self, interval: float | None, scanners: Iterable[ExpiryScanner], *, skip_first: bool = False) -> None:
         self._interval = interval
         self._scanners = tuple(scanners)
-        self._begins = time.monotonic() + (interval or 0.0) if skip_first else 0.0
+        self._not_before = time.monotonic() + (interval or 0.0) if skip_first else 0.0
 
-    def run(self, work: RecoveryPass) -> None:
+    def run(self, this_pass: RecoveryPass) -> None:
         """Move what the scanners choose of what may expire, as this pass has seen it."""
-        if self._interval is None or work.snapshot.silent or time.monotonic() < self._begins:
+        if self._interval is None or this_pass.snapshot.unanswered or time.monotonic() < self._not_before:
             return
         now = time.time()
-        since = _since(work.log, _unregistered(work.log, expirable(work.snapshot)), now)
+        since = _unused_since(this_pass.log, _unregistered(this_pass.log, expirable(this_pass.snapshot)), now)
         chosen = [
             entry
             for entry, first in since.items()
             if any(scanner.expires(entry, now - first, self._interval) for scanner in self._scanners)
         ]
         if chosen:
-            _move(work, chosen, now)
-            work.recorder.expire([str(entry) for entry in chosen])
+            _expire(this_pass, chosen, now)
+            this_pass.recorder.record_expired([str(entry) for entry in chosen])
 
 
-def expirable(evidence: Snapshot) -> list[Entry]:
+def expirable(snapshot: Snapshot) -> list[Entry]:
     """All that may expire, as far as the datasources have answered."""
-    kept = {*evidence.decisions, *evidence.pointers, *evidence.finished}.union(*evidence.rows.values())
-    kept.update(filter(evidence.listed, evidence.gtrids))
-    named = {split_gtrid(gtrid).incarnation for gtrid in evidence.gtrids}
+    kept = {*snapshot.decisions, *snapshot.pointers, *snapshot.finished}.union(*snapshot.rows.values())
+    kept.update(filter(snapshot.is_listed, snapshot.gtrids))
+    named = {split_gtrid(gtrid).incarnation for gtrid in snapshot.gtrids}
     found = [
         Entry(Kind.INCARNATION, name)
-        for name, life in evidence.incarnations.items()
+        for name, life in snapshot.incarnations.items()
         if life is IncarnationState.FENCED and name not in named
     ]
-    noted = dict.fromkeys(heuristic.gtrid for heuristic in evidence.heuristics)
+    noted = dict.fromkeys(heuristic.gtrid for heuristic in snapshot.heuristics)
     found += [
         Entry(Kind.HEURISTIC, gtrid)
         for gtrid in noted
         if gtrid not in kept
-        and gtrid not in evidence.aborted
-        and evidence.coordinator_state(gtrid) is not CoordinatorState.OTHER_NODE
+        and gtrid not in snapshot.aborted
+        and snapshot.coordinator_state(gtrid) is not CoordinatorState.OTHER_NODE
     ]
     found += [
         Entry(Kind.ASSUMED_COMPLETE, gtrid)
-        for gtrid in sorted(evidence.aborted - kept)
-        if evidence.coordinator_state(gtrid) is CoordinatorState.UNKNOWN
+        for gtrid in sorted(snapshot.aborted - kept)
+        if snapshot.coordinator_state(gtrid) is CoordinatorState.UNKNOWN
     ]
     return found
 
@@ -153,7 +153,7 @@ def expired(log: DecisionLog) -> list[Expired]:
     return [*found.values(), *(Expired(Kind.INCARNATION.value, name) for name in sorted(log.expired()))]
 
 
-def dismiss(log: DecisionLog, gtrid: str) -> int:
+def dismiss_expired(log: DecisionLog, gtrid: str) -> int:
     """Forget what has expired of a transaction; how many heuristic outcomes that were. LogError."""
     names = [memo.name for memo in log.side_records(_EXPIRED_KIND) if unpack(memo)[1] == gtrid]
     count = sum(len(each.heuristics) for each in expired(log) if each.name == gtrid)
@@ -169,7 +169,7 @@ def _unregistered(log: DecisionLog, entries: list[Entry]) -> list[Entry]:
     return [entry for entry in entries if entry not in records or split_gtrid(entry.name).incarnation not in known]
 
 
-def _since(log: DecisionLog, entries: Iterable[Entry], now: float) -> dict[Entry, float]:
+def _unused_since(log: DecisionLog, entries: Iterable[Entry], now: float) -> dict[Entry, float]:
     """Since when each has been seen of no use, scan after scan, by this node's recovery; kept for its next scan."""
     memo = next((memo for memo in log.side_records(_SEEN_KIND) if memo.name == log.node), None)
     before: dict[str, float] = unpack(memo) if memo else {}
@@ -180,9 +180,9 @@ def _since(log: DecisionLog, entries: Iterable[Entry], now: float) -> dict[Entry
     return since
 
 
-def _move(work: RecoveryPass, chosen: Iterable[Entry], now: float) -> None:
+def _expire(this_pass: RecoveryPass, chosen: Iterable[Entry], now: float) -> None:
     """Kept there before it goes from here: a crash in between leaves it in both places until the next scan."""
-    log = work.log
+    log = this_pass.log
     names: dict[Kind, list[str]] = {kind: [] for kind in Kind}
     for entry in chosen:
         names[entry.kind].append(entry.name)
@@ -192,7 +192,7 @@ def _move(work: RecoveryPass, chosen: Iterable[Entry], now: float) -> None:
         log.put_record(SideRecord(_EXPIRED_KIND, gtrid, json.dumps([Kind.ASSUMED_COMPLETE.value, gtrid]), now))
     if names[Kind.ASSUMED_COMPLETE]:
         log.purge(names[Kind.ASSUMED_COMPLETE])
-    for noted in work.snapshot.heuristics:
+    for noted in this_pass.snapshot.heuristics:
         if noted.gtrid in names[Kind.HEURISTIC]:
             text = json.dumps([Kind.HEURISTIC.value, noted.gtrid, astuple(noted)])
             log.put_record(SideRecord(_EXPIRED_KIND, f"{noted.gtrid} {noted.bqual}", text, now))

@@ -36,14 +36,14 @@ class Ballot:
 class OrphanFilter(Protocol):
     """Votes on one listed branch; None abstains. It must not do any I/O: the evidence is all there is."""
 
-    def vote(self, evidence: Snapshot, xid: Xid) -> Ballot | None: ...
+    def vote(self, snapshot: Snapshot, xid: Xid) -> Ballot | None: ...
 
 
 class TransactionLogFilter:
     """Leaves alone what is decided, and what somebody else than the log decides."""
 
-    def vote(self, evidence: Snapshot, xid: Xid) -> Ballot | None:
-        disputed = evidence.disputed(xid.gtrid)
+    def vote(self, snapshot: Snapshot, xid: Xid) -> Ballot | None:
+        disputed = snapshot.disputed(xid.gtrid)
         if disputed:
             return Ballot(
                 Vote.LEAVE_ALONE,
@@ -52,10 +52,10 @@ class TransactionLogFilter:
                 "that `txpool-recovery show` tells, and end by hand what is theirs",
                 alarm=True,
             )
-        marked = evidence.marked_by(xid.gtrid)
+        marked = snapshot.marked_by(xid.gtrid)
         if marked is not None:
             return Ballot(Vote.LEAVE_ALONE, f"{marked} decides it")
-        if xid.gtrid in evidence.decisions:
+        if xid.gtrid in snapshot.decisions:
             return Ballot(Vote.LEAVE_ALONE, "it is decided to commit")
         return None
 
@@ -63,8 +63,8 @@ class TransactionLogFilter:
 class NodeFilter:
     """Rolls back what belongs to a node that is ours to recover."""
 
-    def vote(self, evidence: Snapshot, xid: Xid) -> Ballot | None:
-        return Ballot(Vote.ROLLBACK, f"node {xid.node} is ours") if xid.node in evidence.nodes else None
+    def vote(self, snapshot: Snapshot, xid: Xid) -> Ballot | None:
+        return Ballot(Vote.ROLLBACK, f"node {xid.node} is ours") if xid.node in snapshot.nodes else None
 
 
 _BY_STATE = {
@@ -87,19 +87,21 @@ _BY_STATE = {
 class SubordinateFilter:
     """Leaves alone what a Spark task has prepared while the transaction that it is part of lives, and says so."""
 
-    def vote(self, evidence: Snapshot, xid: Xid) -> Ballot | None:
+    def vote(self, snapshot: Snapshot, xid: Xid) -> Ballot | None:
         task = xid.task
-        if task is None or evidence.coordinator_state(xid.gtrid) is not CoordinatorState.ALIVE:
+        if task is None or snapshot.coordinator_state(xid.gtrid) is not CoordinatorState.ALIVE:
             return None
-        work = f"partition {task.partition}, attempt {task.attempt}"
-        return Ballot(Vote.LEAVE_ALONE, f"it is the work of a Spark task ({work}), and its driver lives and decides it")
+        task_name = f"partition {task.partition}, attempt {task.attempt}"
+        return Ballot(
+            Vote.LEAVE_ALONE, f"it is the work of a Spark task ({task_name}), and its driver lives and decides it"
+        )
 
 
 class IncarnationFilter:
     """Leaves alone what a living process has not let go of, and what this log knows nothing of."""
 
-    def vote(self, evidence: Snapshot, xid: Xid) -> Ballot | None:
-        return _BY_STATE.get(evidence.coordinator_state(xid.gtrid))
+    def vote(self, snapshot: Snapshot, xid: Xid) -> Ballot | None:
+        return _BY_STATE.get(snapshot.coordinator_state(xid.gtrid))
 
 
 #: By their names in a configuration.
@@ -111,15 +113,15 @@ FILTERS: Mapping[str, Callable[[], OrphanFilter]] = {
 }
 
 
-def voters(further: Iterable[OrphanFilter]) -> tuple[OrphanFilter, ...]:
+def all_filters(further: Iterable[OrphanFilter]) -> tuple[OrphanFilter, ...]:
     """All that vote: who says most comes first, and the two that nobody can leave out are there."""
     named = [voter for voter in further if type(voter) not in (TransactionLogFilter, IncarnationFilter)]
     return TransactionLogFilter(), *named, IncarnationFilter()
 
 
-def poll(filters: Iterable[OrphanFilter], evidence: Snapshot, xid: Xid) -> Ballot:
+def poll(filters: Iterable[OrphanFilter], snapshot: Snapshot, xid: Xid) -> Ballot:
     """The outcome of the vote on a branch."""
-    ballots = [ballot for voter in filters if (ballot := voter.vote(evidence, xid)) is not None]
+    ballots = [ballot for voter in filters if (ballot := voter.vote(snapshot, xid)) is not None]
     left = [ballot for ballot in ballots if ballot.vote is Vote.LEAVE_ALONE]
     if left:
         return next((ballot for ballot in left if ballot.alarm), left[0])

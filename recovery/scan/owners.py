@@ -19,10 +19,13 @@ class BranchOwners:
     """The login roles that count, by node and database. `logins` tells the configured user's, and may ask for it."""
 
     def __init__(
-        self, notes: Iterable[LocationNote], noting: Collection[str], logins: Callable[[str], Collection[str]]
+        self,
+        notes: Iterable[LocationNote],
+        noting_incarnations: Collection[str],
+        logins: Callable[[str], Collection[str]],
     ) -> None:
         self._notes = tuple(notes)
-        self._noting = noting
+        self._noting_incarnations = noting_incarnations
         self._logins = logins
         self._noted: dict[tuple[str, str, str], frozenset[str]] = {}
         self._configured: dict[str, Collection[str]] = {}
@@ -31,12 +34,12 @@ class BranchOwners:
 
     def is_ours(self, branch: ListedBranch) -> bool:
         """Whether the server says that its owner is one of ours."""
-        if branch.prepared_by(self._of(branch)):
+        if branch.prepared_by(self._noted_roles(branch)):
             return True
-        legacy = branch.xid.incarnation not in self._noting
-        return legacy and branch.prepared_by(self._by_configuration(branch.datasource))
+        legacy = branch.xid.incarnation not in self._noting_incarnations
+        return legacy and branch.prepared_by(self._configured_logins(branch.datasource))
 
-    def _of(self, branch: ListedBranch) -> frozenset[str]:
+    def _noted_roles(self, branch: ListedBranch) -> frozenset[str]:
         """The roles that the node of a branch has noted for the database that it is in."""
         place = branch.xid.node, branch.identity, branch.datasource
         found = self._noted.get(place)
@@ -45,7 +48,7 @@ class BranchOwners:
             found = self._noted[place] = frozenset(note.location.role for note in notes)
         return found
 
-    def _by_configuration(self, datasource: str) -> Collection[str]:
+    def _configured_logins(self, datasource: str) -> Collection[str]:
         if datasource not in self._configured:
             try:
                 self._configured[datasource] = self._logins(datasource)

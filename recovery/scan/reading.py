@@ -1,8 +1,11 @@
-"""Reads one pass's snapshot, in the only order that is safe.
+"""Reads the snapshot of one pass, in the only order that is safe.
 
-First the prepared branches of every datasource; then who lives, and the fence of who does not; then the finished
-marks; then pointers, decisions, abort records and marked rows. Any other order commits in one database what it rolls
-back in another, and a second pass does not help.
+1. The prepared branches of every datasource, and the staging tables.
+2. The incarnations; the dead ones are fenced.
+3. The finished marks.
+4. Pointers, decisions, abort records and marked rows.
+
+In any other order, recovery may commit in one database what it rolls back in another, and a second pass does not help.
 """
 
 from __future__ import annotations
@@ -21,98 +24,105 @@ from txpool.tm.annotations import NOTE
 from txpool.xid import split_gtrid
 
 
-def take_snapshot(log: DecisionLog, sites: RecoveryDatasources, *, fence: bool = True) -> Snapshot:
-    """Read everything, in order. Without `fence` nothing is written: for people to look at, never to act on.
+def take_snapshot(log: DecisionLog, datasources: RecoveryDatasources, *, fence: bool = True) -> Snapshot:
+    """Read the log and every datasource, in order. Without `fence`, nothing is written: never act on such a snapshot.
 
-    Errors: LogError where the log cannot be read. A datasource that fails has not answered.
+    Errors: LogError if the log cannot be read. A datasource that fails is listed in `unanswered`.
     """
-    listings, silent = sites.listings(log.locations())
-    staged = sites.staged()
+    listings, unanswered = datasources.listings(log.locations())
+    staging_tables = datasources.staging_tables()
     if failpoints.armed:
         failpoints.hit("recovery.listed")
-    # Behind the listing, since a note is there before what it is about.
+    # The notes are read after the listing: a node writes its note before it prepares there.
     notes = log.locations()
-    owners = BranchOwners(notes, log.incarnations_noting(), sites.logins)
-    lives = log.incarnations()
-    seen = [branch for listing in listings.values() for branch in listing.branches if owners.is_ours(branch)]
-    named = {branch.xid.incarnation for branch in seen}
+    owners = BranchOwners(notes, log.incarnations_noting(), datasources.logins)
+    incarnations = log.incarnations()
+    ours = [branch for listing in listings.values() for branch in listing.branches if owners.is_ours(branch)]
+    listed = {branch.xid.incarnation for branch in ours}
     for name in owners.failed:
-        # Without its word nobody can tell whose its branches are: it has not answered.
+        # Nobody can tell whose the branches of this datasource are, so it counts as unanswered.
         del listings[name]
-    silent |= owners.failed
-    named |= {split_gtrid(table.gtrid).incarnation for tables in staged.values() for table in tables}
-    lives |= _expired(log, named - lives.keys())
+    unanswered |= owners.failed
+    listed |= {split_gtrid(table.gtrid).incarnation for tables in staging_tables.values() for table in tables}
+    incarnations |= _expired(log, listed - incarnations.keys())
     fences = _Fences(log) if fence else None
     if fences is not None:
         fences.build(
-            n
-            for n, life in lives.items()
-            if life is IncarnationState.DEAD or (life is IncarnationState.FENCED and n in named)
+            name
+            for name, state in incarnations.items()
+            if state is IncarnationState.DEAD or (state is IncarnationState.FENCED and name in listed)
         )
     if failpoints.armed:
         failpoints.hit("recovery.fenced")
     finished = log.finished()
     pointers, decisions, aborted = log.pointers(), log.decisions(), log.aborted()
-    rows, mute = sites.rows()
+    rows, without_rows = datasources.rows()
     heuristics = log.heuristics()
-    kept_notes = {memo.name: memo.text for memo in log.side_records(NOTE)}
+    program_notes = {record.name: record.text for record in log.side_records(NOTE)}
     try:
-        names = {split_gtrid(g).incarnation for g in {*finished, *pointers, *decisions, *aborted}.union(*rows.values())}
+        gtrids = {*finished, *pointers, *decisions, *aborted}.union(*rows.values())
+        recorded = {split_gtrid(gtrid).incarnation for gtrid in gtrids}
     except ValueError as error:
         raise LogError(f"the log is damaged, or a later txpool has written it: {error}. Nothing was done") from error
-    lives |= _expired(log, names - lives.keys())
-    fenced = frozenset(name for name, life in lives.items() if life is IncarnationState.FENCED)
+    incarnations |= _expired(log, recorded - incarnations.keys())
+    fenced = frozenset(name for name, state in incarnations.items() if state is IncarnationState.FENCED)
     if fences is not None:
-        # A fence that somebody else had begun to write is not durable because it can be read, nor is what it fences.
-        fences.build(names & fenced)
+        # Another process may have begun to write a fence that can be read and is not durable yet.
+        fences.build(recorded & fenced)
         fenced = frozenset(fences.built)
     if failpoints.armed:
         failpoints.hit("recovery.read")
 
     def is_ours(branch: ListedBranch) -> bool:
-        return branch.xid.node not in sites.nodes or owners.is_ours(branch)
+        return branch.xid.node not in datasources.nodes or owners.is_ours(branch)
 
-    foreign = {b.xid.incarnation for each in listings.values() for b in each.branches if not is_ours(b)}
+    foreign = {
+        branch.xid.incarnation for listing in listings.values() for branch in listing.branches if not is_ours(branch)
+    }
+    without_identity = {name for name, listing in listings.items() if not listing.identity}
     return Snapshot(
-        nodes=sites.nodes,
+        nodes=datasources.nodes,
         listings=listings,
-        silent=silent | mute,
-        incarnations=lives,
+        unanswered=unanswered | without_rows,
+        incarnations=incarnations,
         fenced=fenced,
         finished=frozenset(finished),
         pointers=pointers,
         decisions=decisions,
         aborted=frozenset(aborted),
         rows=rows,
-        tags=sites.tags,
+        tags=datasources.tags,
         heuristics=tuple(heuristics),
-        notes=kept_notes,
-        staged=staged,
+        notes=program_notes,
+        staging_tables=staging_tables,
         unfenced={} if fences is None else fences.failed,
         is_ours=is_ours,
-        unconfigured=dict(sites.unconfigured),
-        unreached=dict(sites.unreached),
-        unidentified=_unidentified(
-            notes, listings, {*silent, *mute, *(name for name, each in listings.items() if not each.identity)}
-        ),
-        claimed=frozenset(foreign & lives.keys() | (log.expired(foreign) if foreign else set())),
+        unconfigured=dict(datasources.unconfigured),
+        unreached=dict(datasources.unreached),
+        unidentified=_unidentified(notes, listings, {*unanswered, *without_rows, *without_identity}),
+        claimed_incarnations=frozenset(foreign & incarnations.keys() | (log.expired(foreign) if foreign else set())),
     )
 
 
-def _unidentified(notes: Iterable[LocationNote], listings: Mapping[str, Listing], silent: Set[str]) -> frozenset[str]:
-    """The databases that what has not told its own may lead to: those it is noted with, and those without any note."""
-    if not silent:
+def _unidentified(
+    notes: Iterable[LocationNote], listings: Mapping[str, Listing], without_identity: Set[str]
+) -> frozenset[str]:
+    """The databases that a datasource of `without_identity` may lead to.
+
+    These are the databases that a note gives for such a datasource, and those that no note mentions.
+    """
+    if not without_identity:
         return frozenset()
     noted: dict[str, set[str]] = {}
     for note in notes:
         noted.setdefault(note.location.identity, set()).add(note.location.datasource)
-    seen = {branch.identity for listing in listings.values() for branch in listing.elsewhere}
-    return frozenset(each for each in seen if each not in noted or noted[each] & silent)
+    identities = {branch.identity for listing in listings.values() for branch in listing.elsewhere}
+    return frozenset(each for each in identities if each not in noted or noted[each] & without_identity)
 
 
-def _expired(log: DecisionLog, strangers: set[str]) -> dict[str, IncarnationState]:
-    """Those that were fenced long ago and have left the registry: what appears of one brings it back."""
-    return dict.fromkeys(log.expired(strangers), IncarnationState.FENCED) if strangers else {}
+def _expired(log: DecisionLog, unregistered: set[str]) -> dict[str, IncarnationState]:
+    """The incarnations that have left the registry since they expired; all of them are fenced."""
+    return dict.fromkeys(log.expired(unregistered), IncarnationState.FENCED) if unregistered else {}
 
 
 class _Fences:
@@ -121,6 +131,7 @@ class _Fences:
     def __init__(self, log: DecisionLog) -> None:
         self._log = log
         self.built: set[str] = set()
+        #: By incarnation: why its fence could not be written.
         self.failed: dict[str, str] = {}
 
     def build(self, incarnations: Iterable[str]) -> None:

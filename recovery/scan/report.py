@@ -132,7 +132,7 @@ class RepeatFilter:
         self._before, self._now = self._now, set()
 
 
-def _of(ended: Ended) -> dict[str, str]:
+def _log_fields(ended: Ended) -> dict[str, str]:
     """What its log record has beside the words."""
     xid = parse(ended.gid)
     return {"gtrid": "" if xid is None else xid.gtrid}
@@ -141,8 +141,8 @@ def _of(ended: Ended) -> dict[str, str]:
 class ScanRecorder:
     """Where the passes of one scan write down what they do."""
 
-    def __init__(self, news: RepeatFilter) -> None:
-        self._news = news
+    def __init__(self, repeats: RepeatFilter) -> None:
+        self._repeats = repeats
         self.committed: list[Ended] = []
         self.rolled_back: list[Ended] = []
         self.left_alone: dict[tuple[str, str, str], LeftAlone] = {}
@@ -158,47 +158,47 @@ class ScanRecorder:
         self.left_alone.clear()
         self.unreachable.clear()
 
-    def commit(self, ended: Ended) -> None:
+    def record_commit(self, ended: Ended) -> None:
         self.committed.append(ended)
-        logger.info("committed %s in %s (%s)", ended.gid, ended.datasource, ended.why, extra=_of(ended))
+        logger.info("committed %s in %s (%s)", ended.gid, ended.datasource, ended.why, extra=_log_fields(ended))
 
-    def roll_back(self, ended: Ended) -> None:
+    def record_rollback(self, ended: Ended) -> None:
         self.rolled_back.append(ended)
-        logger.info("rolled back %s in %s (%s)", ended.gid, ended.datasource, ended.why, extra=_of(ended))
+        logger.info("rolled back %s in %s (%s)", ended.gid, ended.datasource, ended.why, extra=_log_fields(ended))
 
-    def leave(self, left: LeftAlone) -> None:
+    def record_left_alone(self, left: LeftAlone) -> None:
         self.left_alone[left.gtrid, left.gid, left.datasource] = left
         if left.alarm:
             place = f" in {left.datasource}" if left.datasource else ""
-            self._news.warn(f"left {left.gid or left.gtrid}{place} alone: {left.reason}")
+            self._repeats.warn(f"left {left.gid or left.gtrid}{place} alone: {left.reason}")
 
-    def silent(self, datasource: str, reason: str) -> None:
+    def record_unanswered(self, datasource: str, reason: str) -> None:
         self.unreachable[datasource] = reason
 
-    def heuristic(self, found: Heuristic) -> None:
+    def record_heuristic(self, found: Heuristic) -> None:
         self.heuristics.append(found)
-        self._news.warn(
+        self._repeats.warn(
             f"heuristic outcome: {found.gtrid} was decided to {found.decided}, and its branch {found.bqual} in "
             f"{found.datasource} has ended {found.ended}. The record is kept: see `txpool-recovery show`, repair by "
             "hand, then `txpool-recovery forget`"
         )
 
-    def forget(self, gtrids: list[str]) -> None:
+    def record_forgotten(self, gtrids: list[str]) -> None:
         self.forgotten.extend(gtrids)
         for gtrid in gtrids:
             logger.info("forgot %s: every branch has answered", gtrid, extra={"gtrid": gtrid})
 
-    def expire(self, entries: list[str]) -> None:
+    def record_expired(self, entries: list[str]) -> None:
         self.expired.extend(entries)
         logger.info("expired: %s", ", ".join(entries))
 
-    def suspend(self, reason: str) -> None:
+    def record_suspension(self, reason: str) -> None:
         self.suspended = reason
-        self._news.warn(f"{reason}, and nothing is done until `txpool-recovery resume`")
+        self._repeats.warn(f"{reason}, and nothing is done until `txpool-recovery resume`")
 
-    def fail(self, step: str, text: str) -> None:
+    def record_failure(self, step: str, text: str) -> None:
         self.errors[step] = text
-        self._news.warn(f"{step} failed, the rest goes on: {text}")
+        self._repeats.warn(f"{step} failed, the rest goes on: {text}")
 
     def report(self) -> ScanReport:
         return ScanReport(

@@ -17,7 +17,7 @@ _ERROR = "branch error"
 
 
 @dataclass(frozen=True, slots=True)
-class SavedForPeople:
+class SavedDetails:
     """As the log has it."""
 
     #: By a branch's gid: what came in place of an answer, when it was last told to end.
@@ -26,12 +26,12 @@ class SavedForPeople:
     ends: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def read(log: DecisionLog) -> SavedForPeople:
+def read(log: DecisionLog) -> SavedDetails:
     """LogError."""
-    return SavedForPeople(_errors(log), {memo.name: unpack(memo)["ends"] for memo in log.side_records(ENDS)})
+    return SavedDetails(_errors(log), {memo.name: unpack(memo)["ends"] for memo in log.side_records(ENDS)})
 
 
-def keep_errors(log: DecisionLog, errors: Mapping[str, str]) -> None:
+def save_errors(log: DecisionLog, errors: Mapping[str, str]) -> None:
     """Keep those of the scan that has ended, in the place of the former ones; what is the same is not written.
 
     Those of other nodes, whose recovery shares the log, are theirs to keep.
@@ -46,7 +46,7 @@ def keep_errors(log: DecisionLog, errors: Mapping[str, str]) -> None:
         log.delete_records(_ERROR, gone)
 
 
-def keep_ends(log: DecisionLog, gtrid: str, ends: Mapping[str, str]) -> None:
+def save_ends(log: DecisionLog, gtrid: str, ends: Mapping[str, str]) -> None:
     """Keep how each database has ended a transaction, with what is known of others."""
     before: Mapping[str, str] = read(log).ends.get(gtrid, {})
     after = {**before, **ends}
@@ -54,7 +54,7 @@ def keep_ends(log: DecisionLog, gtrid: str, ends: Mapping[str, str]) -> None:
         log.put_record(SideRecord(ENDS, gtrid, pack(ends=after), time.time()))
 
 
-def forget_ends(log: DecisionLog, gtrid: str) -> None:
+def delete_ends(log: DecisionLog, gtrid: str) -> None:
     """Drop them, where there are any: the heuristic outcome is dismissed."""
     if gtrid in read(log).ends:
         log.delete_records(ENDS, [gtrid])

@@ -20,11 +20,11 @@ class LimitedSlots(Protocol):
     def slots(self) -> PreparedSlots: ...
 
 
-def slots(sites: RecoveryDatasources, names: Iterable[str]) -> dict[str, PreparedSlots]:
+def slots(datasources: RecoveryDatasources, names: Iterable[str]) -> dict[str, PreparedSlots]:
     """Those of the datasources named that have a limit, and tell it."""
     found: dict[str, PreparedSlots] = {}
     for name in names:
-        manager = sites.managers[name]
+        manager = datasources.managers[name]
         if isinstance(manager, LimitedSlots):
             try:
                 found[name] = manager.slots()

@@ -43,7 +43,7 @@ class Snapshot:
     nodes: frozenset[str]
     #: By datasource: all that is prepared there under a name of ours, whoever prepared it.
     listings: Mapping[str, Listing]
-    silent: Mapping[str, str]
+    unanswered: Mapping[str, str]
     incarnations: Mapping[str, IncarnationState]
     #: The incarnations that are fenced durably, by this very pass where it acts.
     fenced: frozenset[str]
@@ -59,7 +59,7 @@ class Snapshot:
     #: The notes of transactions that have, or had, heuristic outcomes.
     notes: Mapping[str, str] = field(default_factory=dict)
     #: The staging tables in each datasource.
-    staged: Mapping[str, Sequence[StagingTable]] = field(default_factory=dict)
+    staging_tables: Mapping[str, Sequence[StagingTable]] = field(default_factory=dict)
     #: What could not be fenced, and why.
     unfenced: Mapping[str, str] = field(default_factory=dict)
     #: Whether a branch counts by its owner.
@@ -70,7 +70,7 @@ class Snapshot:
     #: Databases that a datasource may lead to which has not answered, or not told its identity.
     unidentified: frozenset[str] = frozenset()
     #: The incarnations under whose names somebody else has prepared, and that this log knows.
-    claimed: frozenset[str] = frozenset()
+    claimed_incarnations: frozenset[str] = frozenset()
 
     # -- branches -----------------------------------------------------------------------------------------------
 
@@ -80,18 +80,18 @@ class Snapshot:
 
     def _is_named(self, branch: ListedBranch) -> bool:
         """Whether a decision names it, in the log or in a committed row, and its server does not say otherwise."""
-        identity = self._named.get(branch.xid)
+        identity = self._named_branches.get(branch.xid)
         return identity is not None and same_identity(identity, branch.identity)
 
     @cached_property
-    def _named(self) -> dict[Xid, str]:
+    def _named_branches(self) -> dict[Xid, str]:
         """The branches that decisions name, with the identity of the database that each was prepared in."""
         rows = (row for rows in self.rows.values() for row in rows.values())
         named = {record.xid: record.identity for row in rows for record in row.branches}
         return named | {it.xid: it.identity for decision in self.decisions.values() for it in decision.branches}
 
     @cached_property
-    def _sorted(self) -> tuple[dict[str, list[ListedBranch]], list[ListedBranch]]:
+    def _ours_and_foreign(self) -> tuple[dict[str, list[ListedBranch]], list[ListedBranch]]:
         ours: dict[str, list[ListedBranch]] = {}
         foreign: list[ListedBranch] = []
         for listing in self.listings.values():
@@ -103,13 +103,13 @@ class Snapshot:
         return ours, foreign
 
     @property
-    def _branches(self) -> dict[str, list[ListedBranch]]:
-        return self._sorted[0]
+    def _ours(self) -> dict[str, list[ListedBranch]]:
+        return self._ours_and_foreign[0]
 
     @property
     def foreign(self) -> Sequence[ListedBranch]:
         """Branches under names of ours that somebody else has prepared: never ended, and never a reason to wait."""
-        return self._sorted[1]
+        return self._ours_and_foreign[1]
 
     @cached_property
     def elsewhere(self) -> Sequence[ListedBranch]:
@@ -142,19 +142,19 @@ class Snapshot:
 
     def listed_branches(self, gtrid: str) -> Sequence[ListedBranch]:
         """The listed branches of a transaction."""
-        return self._branches.get(gtrid, ())
+        return self._ours.get(gtrid, ())
 
-    def listed(self, gtrid: str) -> bool:
+    def is_listed(self, gtrid: str) -> bool:
         """Whether any branch of it was prepared anywhere when the pass began."""
-        return gtrid in self._branches
+        return gtrid in self._ours
 
     def was_listed(self, record: BranchRecord) -> bool:
         """Whether that branch was prepared when the pass began."""
-        return record.xid in self._xids
+        return record.xid in self._listed_xids
 
     @cached_property
-    def _xids(self) -> frozenset[Xid]:
-        return frozenset(branch.xid for branches in self._branches.values() for branch in branches)
+    def _listed_xids(self) -> frozenset[Xid]:
+        return frozenset(branch.xid for branches in self._ours.values() for branch in branches)
 
     def datasource_of(self, record: BranchRecord) -> str | None:
         """The datasource that leads to the database of a branch today, whatever it is called; None where none answers.
@@ -184,7 +184,7 @@ class Snapshot:
         """Every transaction that anything is known of, in order; whether one is among them is asked of a dict."""
         kept: Iterable[Iterable[str]] = (self.finished, self.pointers, self.decisions, self.aborted)
         noted = (heuristic.gtrid for heuristic in self.heuristics)
-        return dict.fromkeys(sorted(set(self._branches).union(*kept, *self.rows.values(), noted)))
+        return dict.fromkeys(sorted(set(self._ours).union(*kept, *self.rows.values(), noted)))
 
     def coordinator_state(self, gtrid: str) -> CoordinatorState:
         """Whose it is, and whether that process can still decide it."""
@@ -200,7 +200,7 @@ class Snapshot:
             return CoordinatorState.UNKNOWN
         return CoordinatorState.ALIVE if life is IncarnationState.ALIVE else CoordinatorState.DEAD
 
-    def ended(self, gtrid: str) -> bool:
+    def is_left_to_recovery(self, gtrid: str) -> bool:
         """Whether nobody but recovery will do anything with it any more."""
         return self.coordinator_state(gtrid) in (CoordinatorState.FENCED, CoordinatorState.FINISHED)
 
@@ -220,7 +220,7 @@ class Snapshot:
             return committed
         if self.disputed(gtrid):
             return None
-        named = next((xid.decider for xid in self._by_name(gtrid).values()), None)
+        named = next((xid.decider for xid in self._named_deciders(gtrid).values()), None)
         if named is not None:
             return self.tags.get(named, named)
         # A tombstone refuses a commit in its own database: who decides in another, or in the log, it does not bind.
@@ -232,17 +232,17 @@ class Snapshot:
             return ""
         if any(rows[gtrid].committed for rows in self.rows.values() if gtrid in rows):
             return ""
-        named = self._by_name(gtrid)
+        named = self._named_deciders(gtrid)
         return ", ".join(sorted(named)) if len(named) > 1 else ""
 
-    def _by_name(self, gtrid: str) -> Mapping[str, Xid]:
+    def _named_deciders(self, gtrid: str) -> Mapping[str, Xid]:
         """Who decides it by the names of its branches: one of them for each of the answers."""
-        return self._deciders.get(gtrid, {})
+        return self._all_named_deciders.get(gtrid, {})
 
     @cached_property
-    def _deciders(self) -> dict[str, dict[str, Xid]]:
+    def _all_named_deciders(self) -> dict[str, dict[str, Xid]]:
         # Once for all: a Spark write has thousands of branches, and each of them is voted on.
-        found = self._branches.items()
+        found = self._ours.items()
         return {gtrid: {branch.xid.decided_by: branch.xid for branch in branches} for gtrid, branches in found}
 
     def identity_of(self, gtrid: str) -> str:

@@ -13,8 +13,8 @@ from txpool.errors import ConfigurationError, Error
 
 logger = logging.getLogger("txpool.recovery")
 
-_ENDING = (signal.SIGTERM, signal.SIGINT)
-_SIGNALS = (*_ENDING, signal.SIGHUP)
+_END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (*_END_SIGNALS, signal.SIGHUP)
 
 
 def run(conf: Path) -> None:
@@ -25,11 +25,11 @@ def run(conf: Path) -> None:
         running = _RunningManager(conf)
         running.start()
         logger.info("recovery runs with %s: %s", conf, running.manager)
-        while (got := signal.Signals(signal.sigwait(_SIGNALS))) not in _ENDING:
+        while (got := signal.Signals(signal.sigwait(_SIGNALS))) not in _END_SIGNALS:
             running = _reloaded(running, conf)
         logger.info("%s: ending once the pass in progress is through", got.name)
         running.close()
-        _say_pending(running.manager)
+        _log_pending(running.manager)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -68,13 +68,13 @@ def _reloaded(running: _RunningManager, conf: Path) -> _RunningManager:
         logger.error("SIGHUP: %s; recovery goes on with the configuration that it had", error)
         return running
     running.close()
-    fresh.manager.watch.continue_from(running.manager.watch)
+    fresh.manager.last_scan.continue_from(running.manager.last_scan)
     fresh.start()
     logger.info("SIGHUP: recovery runs with %s as it is now: %s", conf, fresh.manager)
     return fresh
 
 
-def _say_pending(manager: RecoveryManager) -> None:
+def _log_pending(manager: RecoveryManager) -> None:
     report = manager.last_report
     if report is None:
         logger.info("ended; no scan was completed")

@@ -32,7 +32,7 @@ POLICY = (
 )
 _ICONS = {"good": "2e7d50", "wait": "d79921", "bad": "c0392b", "": "8a8880"}
 #: The most of anything that is shown; there may be thousands, and `txpool-recovery list` has them all.
-_MOST = 50
+_MOST_SHOWN = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class Verdict:
     headline: str
 
 
-def verdict(watch: LastScan) -> Verdict:
+def verdict(last_scan: LastScan) -> Verdict:
     """The one thing that matters most."""
-    seen = watch.overview
-    if watch.failure:
+    seen = last_scan.overview
+    if last_scan.failure:
         return Verdict("bad", "The last scan failed")
     if seen is None:
         return Verdict("", "The first scan is under way")
@@ -63,17 +63,26 @@ def verdict(watch: LastScan) -> Verdict:
     return next(Verdict(mood, headline) for applies, mood, headline in found if applies)
 
 
-def page(watch: LastScan, *, title: str, period: float, pools: Iterable[PoolStatistics], acts: bool) -> str:
+def page(last_scan: LastScan, *, title: str, period: float, pools: Iterable[PoolStatistics], acts: bool) -> str:
     """The whole page; with `acts`, what a token allows is offered. `period` is the manager's, in seconds."""
-    told, seen = verdict(watch), watch.overview
+    told, seen = verdict(last_scan), last_scan.overview
     parts = [
         f'<header class="{told.mood}"><p>{escape(title)}</p><h1>{escape(told.headline)}</h1>',
-        f"<p>{_last_scan(seen, period)}{_SCAN if acts else ''}</p></header>",
+        f"<p>{_last_scan_line(seen, period)}{_SCAN if acts else ''}</p></header>",
     ]
-    if watch.failure:
-        parts.append(f'<section class="banner bad"><span class="kind">Failed</span>{escape(watch.failure)}</section>')
+    if last_scan.failure:
+        parts.append(
+            f'<section class="banner bad"><span class="kind">Failed</span>{escape(last_scan.failure)}</section>'
+        )
     if seen is not None:
-        parts += [_suspended(seen), _tiles(seen), _alarms(seen), _in_doubt(seen), _sites(seen), _scan(seen)]
+        parts += [
+            _suspended(seen),
+            _tiles(seen),
+            _alarms(seen),
+            _in_doubt(seen),
+            _datasources(seen),
+            _last_scan_done(seen),
+        ]
     parts.append(_pools(list(pools)))
     return _TEMPLATE.substitute(
         title=escape(f"{told.headline} · {title}"),
@@ -90,12 +99,12 @@ _FOOTER = (
 )
 
 
-def _last_scan(seen: Overview | None, period: float) -> str:
+def _last_scan_line(seen: Overview | None, period: float) -> str:
     if seen is None:
         return "What is in doubt is known when it is through."
     passes = _count(seen.passes, "pass", "passes") if seen.passes else "no pass"
     ago = age(max(0.0, time.time() - seen.at))
-    return f"Last scan {ago} ago: {passes} in {_short(seen.seconds)}. The next begins {age(period)} after it."
+    return f"Last scan {ago} ago: {passes} in {_duration(seen.seconds)}. The next begins {age(period)} after it."
 
 
 def _suspended(seen: Overview) -> str:
@@ -108,7 +117,7 @@ def _tiles(seen: Overview) -> str:
     ours = [each for each in seen.in_doubt if each.unresolved and each.attention]
     theirs = sum(each.unresolved and not each.attention for each in seen.in_doubt)
     oldest = max((each.age for each in seen.in_doubt if each.unresolved and each.age is not None), default=None)
-    asked = [site for site in seen.sites if site.answered is not None]
+    asked = [site for site in seen.datasources if site.answered is not None]
     silent = [site.name for site in asked if not site.answered]
     prepared = sum(site.prepared for site in asked)
     alarms = seen.report.alarms
@@ -137,13 +146,13 @@ def _alarms(seen: Overview) -> str:
     items = [
         f'<li><p><span class="kind bad-text">{alarm.kind}</span>{escape(alarm.text)}</p>'
         f'<p class="meta">since {_moment(alarm.since)}</p></li>'
-        for alarm in seen.report.alarms[:_MOST]
+        for alarm in seen.report.alarms[:_MOST_SHOWN]
     ]
     return _list("Alarms", items, len(seen.report.alarms), "alarms") if items else ""
 
 
 def _in_doubt(seen: Overview) -> str:
-    items = [_transaction(each) for each in seen.in_doubt[:_MOST]]
+    items = [_transaction(each) for each in seen.in_doubt[:_MOST_SHOWN]]
     if not items:
         nothing = "Nothing is in doubt, as far as the datasources have answered."
         return f'<section><h2>In doubt</h2><p class="empty">{nothing}</p></section>'
@@ -175,11 +184,13 @@ def _branch(branch: BranchState) -> str:
     )
 
 
-def _sites(seen: Overview) -> str:
-    return _table("Datasources", ("", "takes part as", "last scan", "prepared", "slots"), map(_site, seen.sites))
+def _datasources(seen: Overview) -> str:
+    return _table(
+        "Datasources", ("", "takes part as", "last scan", "prepared", "slots"), map(_datasource, seen.datasources)
+    )
 
 
-def _site(site: DatasourceStatus) -> tuple[str, ...]:
+def _datasource(site: DatasourceStatus) -> tuple[str, ...]:
     answer = "answered" if site.answered else '<span class="bad-text">no answer</span>'
     slots = ""
     if site.slots is not None:
@@ -190,12 +201,12 @@ def _site(site: DatasourceStatus) -> tuple[str, ...]:
     return escape(site.name), site.mode, "not asked" if site.answered is None else answer, prepared, slots
 
 
-def _scan(seen: Overview) -> str:
+def _last_scan_done(seen: Overview) -> str:
     report = seen.report
     rows = [("committed", f"<code>{escape(e.gid)}</code>", e.datasource, e.why) for e in report.committed]
     rows += [("rolled back", f"<code>{escape(e.gid)}</code>", e.datasource, e.why) for e in report.rolled_back]
     rows += [("failed", escape(step), "", reason) for step, reason in report.errors.items()]
-    shown = [(what, branch, escape(where), escape(why)) for what, branch, where, why in rows[:_MOST]]
+    shown = [(what, branch, escape(where), escape(why)) for what, branch, where, why in rows[:_MOST_SHOWN]]
     if not shown:
         return ""
     more = _more(len(rows), "in the daemon's log")
@@ -234,7 +245,7 @@ def _list(title: str, items: list[str], total: int, kind: str = "") -> str:
 
 
 def _more(total: int, where: str) -> str:
-    return f'<p class="meta">{total - _MOST} more are not shown: {where}.</p>' if total > _MOST else ""
+    return f'<p class="meta">{total - _MOST_SHOWN} more are not shown: {where}.</p>' if total > _MOST_SHOWN else ""
 
 
 def _count(number: int, word: str, words: str = "") -> str:
@@ -245,7 +256,7 @@ def _moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "seconds")
 
 
-def _short(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 

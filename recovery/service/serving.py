@@ -28,16 +28,16 @@ logger = logging.getLogger("txpool.recovery.status")
 Respond = Callable[[bytes, HTTPStatus | None], Iterable[bytes]]
 
 _BLANK_LINE = re.compile(rb"\n\r?\n")
-_CHUNK = 1 << 16
+_RECEIVE_BYTES = 1 << 16
 #: Connections that the kernel keeps for us. A newcomer that finds no room there tries again a second later, so there is
 #: room for a crowd; it costs no descriptor, and is through before anybody waits long.
 _BACKLOG = 256
 #: Connections accepted between two looks at those that are open: fewer than there are places, so each has its turn.
-_AT_ONCE = 16
+_ACCEPTS_PER_STEP = 16
 #: Seconds without accepting, once that has failed.
-_REST = 0.5
+_ACCEPT_PAUSE_SECONDS = 0.5
 #: Seconds that `close` waits for an answer that is being made.
-_PATIENCE = 5.0
+_CLOSE_SECONDS = 5.0
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -62,7 +62,7 @@ class RequestServer:
         self._respond, self._limits = respond, limits
         #: Oldest first, which is the order of their deadlines, too.
         self._open: dict[socket.socket, _ClientConnection] = {}
-        self._resting_until: float | None = None
+        self._accept_again_at: float | None = None
         with ExitStack() as made:
             family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
             self._listener = made.enter_context(socket.socket(family, socket.SOCK_STREAM))
@@ -77,86 +77,86 @@ class RequestServer:
             self._selector = made.enter_context(selectors.DefaultSelector())
             self._selector.register(self._listener, selectors.EVENT_READ)
             self._selector.register(self._ending, selectors.EVENT_READ)
-            self._made = made.pop_all()
+            self._resources = made.pop_all()
         self._thread = threading.Thread(target=self._run, name="txpool-status", daemon=True)
         try:
             self._thread.start()
         except RuntimeError:
-            self._made.close()
+            self._resources.close()
             raise
 
     def close(self) -> None:
         """Stop; an answer on its way may be cut off. Does nothing the second time."""
         self._end.close()
-        self._thread.join(_PATIENCE)
+        self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
         try:
-            while self._turn():
+            while self._step():
                 pass
         except Exception:
             logger.exception("the status page has ended, recovery goes on without it")
         finally:
             for connection in list(self._open.values()):
                 self._drop(connection)
-            self._made.close()
+            self._resources.close()
 
-    def _turn(self) -> bool:
+    def _step(self) -> bool:
         """Wait for something to do, and do it; False where it is to end."""
-        ready = {key.fileobj for key, _ in self._selector.select(self._seconds())}
+        ready = {key.fileobj for key, _ in self._selector.select(self._select_timeout())}
         if self._ending in ready:
             return False
         for connection in [found for sock, found in self._open.items() if sock in ready]:
-            self._go_on(connection)
+            self._advance(connection)
         now = time.monotonic()
         for connection in [found for found in self._open.values() if found.deadline <= now]:
             self._drop(connection)
-        if self._resting_until is not None and self._resting_until <= now:
-            self._resting_until = None
+        if self._accept_again_at is not None and self._accept_again_at <= now:
+            self._accept_again_at = None
             self._selector.register(self._listener, selectors.EVENT_READ)
         if self._listener in ready:
             self._accept()
         return True
 
-    def _seconds(self) -> float | None:
+    def _select_timeout(self) -> float | None:
         ends = [connection.deadline for connection in self._open.values()][:1]
-        if self._resting_until is not None:
-            ends.append(self._resting_until)
+        if self._accept_again_at is not None:
+            ends.append(self._accept_again_at)
         return max(0.0, min(ends) - time.monotonic()) if ends else None
 
     def _accept(self) -> None:
-        for _ in range(_AT_ONCE):
+        for _ in range(_ACCEPTS_PER_STEP):
             try:
                 sock, _ = self._listener.accept()
             except (BlockingIOError, ConnectionError):
                 return
             except OSError as error:
-                self._refused(error)
+                self._accept_failed(error)
                 return
             sock.setblocking(False)
             connection = _ClientConnection(sock, self._respond, self._limits)
             self._open[sock] = connection
-            self._go_on(connection)
+            self._advance(connection)
             if len(self._open) > self._limits.connections:
-                self._give_way()
+                self._drop_one()
 
-    def _refused(self, error: OSError) -> None:
+    def _accept_failed(self, error: OSError) -> None:
         """No descriptor or no memory is left: make room out of what is ours, or else leave it for a while."""
         if self._open:
-            self._give_way()
+            self._drop_one()
             return
         logger.debug("no connection can be accepted: %s", error)
         self._selector.unregister(self._listener)
-        self._resting_until = time.monotonic() + _REST
+        self._accept_again_at = time.monotonic() + _ACCEPT_PAUSE_SECONDS
 
-    def _give_way(self) -> None:
+    def _drop_one(self) -> None:
         found = list(self._open.values())
         self._drop(next((connection for connection in found if connection.answered), found[0]))
 
-    def _go_on(self, connection: _ClientConnection) -> None:
+    def _advance(self, connection: _ClientConnection) -> None:
         before = connection.waits_for
         try:
-            over = not connection.go_on()
+            over = not connection.advance()
             if not over and connection.waits_for != before:
                 self._watch(connection)
         except Exception as error:  # a socket's, or no memory for another
@@ -195,7 +195,7 @@ class _ClientConnection:
         self._read = 0
         self._reply: list[memoryview] = []
 
-    def go_on(self) -> bool:
+    def advance(self) -> bool:
         """Go as far as there is no waiting; whether there is more to come."""
         try:
             while not self._reply and not self.answered:
@@ -207,7 +207,7 @@ class _ClientConnection:
                 self._send()
             self.waits_for = selectors.EVENT_READ
             # To close with bytes unread would take the reply from the client again.
-            while (data := self.sock.recv(_CHUNK)) and self._read <= self._limits.head + self._limits.rest:
+            while (data := self.sock.recv(_RECEIVE_BYTES)) and self._read <= self._limits.head + self._limits.rest:
                 self._read += len(data)
         except BlockingIOError:
             return True
@@ -215,7 +215,7 @@ class _ClientConnection:
 
     def _receive(self) -> bool:
         """Take what has come; whether it leads to a reply, now or later."""
-        data = self.sock.recv(_CHUNK)
+        data = self.sock.recv(_RECEIVE_BYTES)
         self._read += len(data)
         fresh = data if self._head else data.lstrip(b"\r\n")  # empty lines may precede a request
         seen = len(self._head)

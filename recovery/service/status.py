@@ -36,11 +36,11 @@ logger = logging.getLogger("txpool.recovery.status")
 
 _HTML, _JSON, _TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
 #: Periods without a completed scan after which the manager is taken for stuck, and seconds on top of them.
-_PATIENCE, _GRACE = 3, 60.0
+_MISSED_PERIODS, _GRACE_SECONDS = 3, 60.0
 #: Transactions and branches, together, of which the list of what is in doubt tells at most.
-_LISTED = 20_000
+_MOST_LISTED = 20_000
 #: Seconds of a processor from which on a page is worth keeping for as long as a second.
-_COSTLY = 0.01
+_COSTLY_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class StatusServer:
         self._open_to_all = address.loopback
         #: What was said last of a token that cannot be read, and of an answer that cannot be made.
         self._unreadable = self._failure = ""
-        self._list: tuple[Overview | None, Response] | None = None
-        self._drawn: tuple[Overview | None, str, float, Response] | None = None
+        self._cached_list: tuple[Overview | None, Response] | None = None
+        self._cached_page: tuple[Overview | None, str, float, Response] | None = None
         try:
             self._server = RequestServer(address, self._respond, limits or Limits())
         except (OSError, RuntimeError) as error:
@@ -129,11 +129,11 @@ class StatusServer:
         return None if not writes and self._open_to_all else self._refusal_without_token(request)
 
     def _refusal_without_token(self, request: BaseHTTPRequestHandler) -> Response | None:
-        wanted = self._wanted()
+        wanted = self._expected_token()
         if wanted is None:
             text = "status.token cannot be read now, so nobody has it; the daemon's log says why\n"
             return Response(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
-        if not _has(wanted, request.headers.get("Authorization", "")):
+        if not _holds_token(wanted, request.headers.get("Authorization", "")):
             return Response(
                 "status.token is wanted, as a bearer token or a password\n",
                 _TEXT,
@@ -142,7 +142,7 @@ class StatusServer:
             )
         return None
 
-    def _wanted(self) -> str | None:
+    def _expected_token(self) -> str | None:
         """The token, empty where there is none; None where it cannot be read now, which is said once."""
         try:
             token = "" if self._token is None else self._token.reveal()
@@ -157,23 +157,23 @@ class StatusServer:
     # -- what there is ----------------------------------------------------------------------------------------------
 
     def _page(self, _: BaseHTTPRequestHandler) -> Response:
-        manager, watch = self._manager, self._manager.watch
-        if self._drawn is not None:
-            seen, failure, until, answer = self._drawn
+        manager, watch = self._manager, self._manager.last_scan
+        if self._cached_page is not None:
+            seen, failure, until, answer = self._cached_page
             if seen is watch.overview and failure == watch.failure and time.monotonic() < until:
                 return answer
         seen, failure, begun = watch.overview, watch.failure, time.thread_time()
         text = page(
             watch,
-            title=f"Recovery of {manager.whose}",
+            title=f"Recovery of {manager.nodes}",
             period=manager.period,
             pools=all_statistics(),
             acts=self._token is not None,
         )
         answer = Response(text.encode(), _HTML)
         # Of thousands in doubt it takes long, and whoever asks again and again must not keep the others waiting.
-        costly = time.thread_time() - begun > _COSTLY
-        self._drawn = (seen, failure, time.monotonic() + 1.0, answer) if costly else None
+        costly = time.thread_time() - begun > _COSTLY_SECONDS
+        self._cached_page = (seen, failure, time.monotonic() + 1.0, answer) if costly else None
         return answer
 
     def _metrics(self, request: BaseHTTPRequestHandler) -> Response:
@@ -184,21 +184,21 @@ class StatusServer:
         return Response(*prometheus.text(request.headers.get("Accept", "")))
 
     def _health(self, _: BaseHTTPRequestHandler) -> Response:
-        watch = self._manager.watch
+        watch = self._manager.last_scan
         quiet = watch.seconds_since_scan
         if watch.failure:
             return Response(f"the last scan failed: {watch.failure}\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
-        if quiet > _PATIENCE * self._manager.period + _GRACE:
+        if quiet > _MISSED_PERIODS * self._manager.period + _GRACE_SECONDS:
             text = f"no scan was completed for {quiet:.0f} s\n"
             return Response(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
         return Response(f"recovery works: {verdict(watch).headline.lower()}\n")
 
     def _in_doubt(self, _: BaseHTTPRequestHandler) -> Response:
-        seen = self._manager.watch.overview
+        seen = self._manager.last_scan.overview
         # Made once for each scan: it may be long, and connections share it.
-        if self._list is None or self._list[0] is not seen:
-            self._list = seen, _listed(seen)
-        return self._list[1]
+        if self._cached_list is None or self._cached_list[0] is not seen:
+            self._cached_list = seen, _list_response(seen)
+        return self._cached_list[1]
 
     def _scan(self, _: BaseHTTPRequestHandler) -> Response:
         logger.warning("a scan was asked for on the status page")
@@ -215,15 +215,15 @@ _ROUTES: dict[tuple[str, str], Callable[[StatusServer, BaseHTTPRequestHandler], 
 }
 
 
-def _listed(seen: Overview | None) -> Response:
-    if seen is not None and sum(1 + len(each.branches) for each in seen.in_doubt) > _LISTED:
+def _list_response(seen: Overview | None) -> Response:
+    if seen is not None and sum(1 + len(each.branches) for each in seen.in_doubt) > _MOST_LISTED:
         text = f"{len(seen.in_doubt)} transactions in doubt are too many for here: txpool-recovery list --json\n"
         return Response(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
     found = {"at": None, "in_doubt": []} if seen is None else seen.as_dict()
     return Response(json.dumps(found, indent=2).encode(), _JSON)
 
 
-def _has(wanted: str, authorization: str) -> bool:
+def _holds_token(wanted: str, authorization: str) -> bool:
     scheme, _, given = authorization.partition(" ")
     if scheme.lower() == "basic":
         try:

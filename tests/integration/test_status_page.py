@@ -187,8 +187,8 @@ def test_slots_are_the_servers_own_count(site: Site) -> None:
     prepare(site, "two", "another product's transaction")
     with closing(site.manager()) as manager:
         manager.scan()
-        assert manager.watch.overview is not None
-        found = {each.name: (each.slots, each.prepared) for each in manager.watch.overview.sites}
+        assert manager.last_scan.overview is not None
+        found = {each.name: (each.slots, each.prepared) for each in manager.last_scan.overview.datasources}
     assert found["one"] == (PreparedSlots(before, 2), 1)
     assert found["two"] == (PreparedSlots(before, 2), 0)
     assert found["ledger"] == (None, 0)

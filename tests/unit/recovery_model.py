@@ -263,7 +263,7 @@ class World:
 def evidence(**known: Any) -> Snapshot:
     """What a pass knows where it has found nothing, but for what is given."""
     empty: dict[str, Any] = {
-        name: {} for name in ("listings", "silent", "incarnations", "pointers", "decisions", "rows", "tags")
+        name: {} for name in ("listings", "unanswered", "incarnations", "pointers", "decisions", "rows", "tags")
     }
     empty |= {name: frozenset() for name in ("fenced", "finished", "aborted")} | {"nodes": frozenset({NODE})}
     return Snapshot(**(empty | known))

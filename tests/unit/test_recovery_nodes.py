@@ -191,8 +191,8 @@ def test_what_another_node_could_not_end_is_for_its_own_recovery_to_keep() -> No
     """Two recoverers of one log would drop, and write, each other's in turn with each scan."""
     log = MemoryLog(MemoryDisk(NODE), node=NODE)
     gids = [make_xid(make_gtrid(node, "0123456789ab", 1), 0, "a").joined for node in (NODE, OTHER)]
-    saved.keep_errors(log, dict.fromkeys(gids, "permission denied"))
-    saved.keep_errors(log, {})
+    saved.save_errors(log, dict.fromkeys(gids, "permission denied"))
+    saved.save_errors(log, {})
     assert saved.read(log).errors == {gids[1]: "permission denied"}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recovery.scan.datasources import ListedBranch, Listing
-from recovery.scan.orphans import Ballot, IncarnationFilter, NodeFilter, TransactionLogFilter, Vote, poll, voters
+from recovery.scan.orphans import Ballot, IncarnationFilter, NodeFilter, TransactionLogFilter, Vote, all_filters, poll
 from recovery.scan.snapshot import CoordinatorState, Snapshot
 from tests.unit.recovery_model import NODE, evidence
 from txpool.log.base import Decision, IncarnationState
@@ -73,4 +73,4 @@ def test_a_filter_of_ones_own_cannot_have_another_nodes_branch_rolled_back() -> 
         def vote(self, evidence: Snapshot, xid: Xid) -> Ballot | None:
             return Ballot(Vote.ROLLBACK, "it has been there for an hour")
 
-    assert poll(voters([Greedy()]), evidence_of(xid, IncarnationState.DEAD), xid).vote is Vote.LEAVE_ALONE
+    assert poll(all_filters([Greedy()]), evidence_of(xid, IncarnationState.DEAD), xid).vote is Vote.LEAVE_ALONE

@@ -9,7 +9,7 @@ import pytest
 
 from recovery.operator.listing import in_doubt
 from recovery.scan.datasources import RecoveryDatasources
-from recovery.scan.orphans import NodeFilter, poll, voters
+from recovery.scan.orphans import NodeFilter, all_filters, poll
 from recovery.scan.reading import take_snapshot
 from recovery.scan.snapshot import Snapshot
 from txpool.log.memory import MemoryDisk, MemoryLog
@@ -63,7 +63,7 @@ def calls(count: int, spark: bool, roles: frozenset[str] | None) -> int:
 
 
 def vote_on_all(evidence: Snapshot) -> None:
-    filters = voters([NodeFilter()])
+    filters = all_filters([NodeFilter()])
     for gtrid in evidence.gtrids:
         for branch in evidence.listed_branches(gtrid):
             poll(filters, evidence, branch.xid)

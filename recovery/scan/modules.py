@@ -1,6 +1,6 @@
-"""What a pass does with its evidence, in order: what is marked, what is decided, what is orphaned.
+"""The modules that end transactions: those that a marked datasource decides, those that the log decides, and orphans.
 
-Everything here may be done again, by another recoverer too, and changes nothing then.
+A pass runs them in this order. Every step may be repeated, also by another recovery manager: then it changes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Module(Protocol):
-    """One module of a pass; `name` is what a failure of it is called by."""
+    """One module of a pass. Its failure is reported under `name`."""
 
     name: str
 
@@ -31,15 +31,15 @@ class Module(Protocol):
 
 
 class MarkedModule:
-    """Transactions that a marked datasource decides: a tombstone under their key meets the row, or takes its place."""
+    """Ends the transactions that a marked datasource decides: a tombstone meets the row, or takes its place."""
 
     name = "marked"
 
     def run(self, this_pass: RecoveryPass) -> None:
         steps = (_run_step(this_pass, self.name, gtrid, self._resolve) for gtrid in this_pass.snapshot.gtrids)
-        met = [found for found in steps if found is not None]
-        if met:
-            delete_finished(this_pass, met)
+        resolved = [found for found in steps if found is not None]
+        if resolved:
+            delete_finished(this_pass, resolved)
 
     def _resolve(self, this_pass: RecoveryPass, gtrid: str) -> ResolvedMark | None:
         name = this_pass.snapshot.marked_by(gtrid)
@@ -49,14 +49,14 @@ class MarkedModule:
         try:
             row = tombstone(this_pass, name, gtrid)
         except Exception as error:
-            this_pass.leave_all_alone(gtrid, f"{name} decides it, and has not answered: {error}")
+            this_pass.leave_all_alone(gtrid, f"{name} decides it and has not answered: {error}")
             return None
         return finish_branches(this_pass, name, row)
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedMark:
-    """What a tombstone has met, and whether every branch that a row names has answered."""
+    """The row or tombstone that decides a transaction, and whether all branches that it names have answered."""
 
     datasource: str
     row: MarkedRow
@@ -64,10 +64,12 @@ class ResolvedMark:
 
 
 def tombstone(this_pass: RecoveryPass, datasource: str, gtrid: str) -> MarkedRow:
-    """Establish durably how the marked datasource has decided; any error leaves it undecided."""
+    """Resolve durably how the marked datasource decides. After an error, the transaction stays undecided."""
     table = this_pass.datasources.table(datasource)
     if table is None:
-        raise ConfigurationError("it is no marked datasource (mode=cmr) of this configuration: name its file")
+        raise ConfigurationError(
+            f"{datasource} is no marked datasource (mode=cmr) of this configuration: add its file to `datasources`"
+        )
     if datasource in this_pass.snapshot.unanswered:
         raise OperationalError(this_pass.snapshot.unanswered[datasource])
     if failpoints.armed:
@@ -76,7 +78,7 @@ def tombstone(this_pass: RecoveryPass, datasource: str, gtrid: str) -> MarkedRow
 
 
 def finish_branches(this_pass: RecoveryPass, datasource: str, row: MarkedRow) -> ResolvedMark:
-    """Do in the other databases what the row or the tombstone says."""
+    """Commit or roll back in the other databases, as the row or the tombstone says."""
     if row.committed:
         answered = this_pass.carry_out(row.gtrid, row.branches, f"committed in {datasource}, which decides it")
         return ResolvedMark(datasource, row, answered)
@@ -86,32 +88,35 @@ def finish_branches(this_pass: RecoveryPass, datasource: str, row: MarkedRow) ->
 
 
 def delete_finished(this_pass: RecoveryPass, resolved: Iterable[ResolvedMark]) -> None:
-    """Delete the rows whose branches have all answered, as a listing shows that is taken after their answers."""
-    later, silent = this_pass.datasources.listings()
+    """Delete the rows whose branches have all answered, and are absent from a listing taken after the answers."""
+    later, unanswered = this_pass.datasources.listings()
     listed: dict[str, list[ListedBranch]] = {}
     for branch in (branch for listing in later.values() for branch in listing.branches):
         listed.setdefault(branch.xid.gtrid, []).append(branch)
-    answered = later.keys(), not silent
-    gone = [each for each in resolved if each.answered and _has_ended(this_pass.snapshot, each.row, listed, *answered)]
-    if not gone:
+    ended = [
+        each
+        for each in resolved
+        if each.answered and _has_ended(this_pass.snapshot, each.row, listed, later.keys(), not unanswered)
+    ]
+    if not ended:
         return
     if failpoints.armed:
         failpoints.hit("recovery.forget")
     for name, table in this_pass.datasources.tables.items():
-        keys = [each.row.gtrid for each in gone if each.datasource == name]
+        keys = [each.row.gtrid for each in ended if each.datasource == name]
         if keys:
             table.delete(keys)
             this_pass.recorder.record_forgotten(keys)
-    # A pointer outlives the row that it points to: without it, the log would be taken to decide.
+    # The pointer is deleted after its row: without the pointer, the log would seem to decide the transaction.
     snapshot = this_pass.snapshot
-    fenced = {each.row.gtrid for each in gone if snapshot.coordinator_state(each.row.gtrid) is CoordinatorState.FENCED}
+    fenced = {each.row.gtrid for each in ended if snapshot.coordinator_state(each.row.gtrid) is CoordinatorState.FENCED}
     kept = fenced.intersection({*snapshot.pointers, *snapshot.finished, *snapshot.aborted})
     if kept:
         this_pass.log.purge(kept)
 
 
 def _needs_tombstone(snapshot: Snapshot, gtrid: str) -> bool:
-    """Whether a tombstone is due; a finished transaction's pointer alone is kept until its process is fenced."""
+    """Whether to write a tombstone. If only a pointer is left, that waits until the coordinator is fenced."""
     if not snapshot.is_left_to_recovery(gtrid):
         return False
     pointed = gtrid in snapshot.pointers and snapshot.coordinator_state(gtrid) is CoordinatorState.FENCED
@@ -123,13 +128,13 @@ def _has_ended(
     row: MarkedRow,
     later: Mapping[str, Sequence[ListedBranch]],
     answering: Set[str | None],
-    everybody: bool,
+    all_answered: bool,
 ) -> bool:
-    """Whether no branch of it is in a later listing, by gtrid, and all have answered who could tell of one."""
-    # A tombstone names nobody, so everybody must have answered.
-    answered = {snapshot.datasource_of(each) for each in row.branches} <= answering if row.committed else everybody
+    """Whether the later listing has no branch of a transaction, and every datasource that could list one answered."""
+    # A tombstone names no branches, so every datasource must have answered.
+    answered = {snapshot.datasource_of(each) for each in row.branches} <= answering if row.committed else all_answered
     named = {record.xid: record.identity for record in row.branches}
-    # Under the very name, in another database than the row says, it is none of those.
+    # A branch of the same name in another database than the row says is not the branch that the row names.
     return answered and not any(
         snapshot.is_believed(branch) or (branch.xid in named and same_identity(named[branch.xid], branch.identity))
         for branch in later.get(row.gtrid, ())
@@ -137,7 +142,7 @@ def _has_ended(
 
 
 class DecidedModule:
-    """Transactions that the log has decided: the named branches commit, and losers roll back."""
+    """Ends the transactions that the log has decided: named branches commit, all others roll back."""
 
     name = "decided"
 
@@ -151,9 +156,9 @@ class DecidedModule:
             failpoints.hit("recovery.forget")
         fenced = [gtrid for gtrid in answered if this_pass.snapshot.coordinator_state(gtrid) is CoordinatorState.FENCED]
         for gtrid in set(answered).difference(fenced):
-            # Its finished mark stays for as long as its process lives: a branch of it may still appear.
+            # The finished mark stays as long as the process is alive: a late branch may still appear.
             this_pass.log.forget(gtrid)
-        this_pass.log.purge(fenced)  # and writes what is lazily forgotten
+        this_pass.log.purge(fenced)  # this also writes the lazy forgets above
         this_pass.recorder.record_forgotten(answered)
 
     def _finish(self, this_pass: RecoveryPass, gtrid: str) -> bool:
@@ -161,24 +166,24 @@ class DecidedModule:
         if snapshot.marked_by(gtrid) is not None:
             return False
         if not snapshot.is_left_to_recovery(gtrid):
-            _report_kept(this_pass, gtrid, "it is decided to commit, and that is kept")
+            _report_kept(this_pass, gtrid, "its decision to commit is kept")
             return False
         return this_pass.carry_out(gtrid, snapshot.decisions[gtrid].branches, "decided in the log")
 
 
 class OrphanModule:
-    """Branches that nothing stands for: what a pass has found and the next one still sees is rolled back."""
+    """Rolls back orphans that two passes in a row have found. `candidates` count as found by an earlier pass."""
 
     name = "orphans"
 
     def __init__(self, filters: Iterable[OrphanFilter], candidates: Iterable[Xid] = ()) -> None:
         self._filters = tuple(filters)
-        #: What the pass before would have rolled back.
+        #: The orphans that the previous pass has found.
         self._candidates = set(candidates)
 
     @property
     def has_candidates(self) -> bool:
-        """Whether there is anything for a second pass to look at."""
+        """Whether the last pass has found an orphan that a second pass may roll back."""
         return bool(self._candidates)
 
     def run(self, this_pass: RecoveryPass) -> None:
@@ -201,35 +206,35 @@ class OrphanModule:
                 this_pass.leave_alone(branch, ballot.reason, alarm=ballot.alarm)
 
     def _sweep(self, this_pass: RecoveryPass) -> None:
-        """Drop the marks and abort records of fenced incarnations: the fence says the same for ever."""
+        """Delete the finished marks and abort records of fenced incarnations, since the fence also refuses decisions."""
         snapshot = this_pass.snapshot
-        kept = {*snapshot.finished, *snapshot.aborted} - {*snapshot.decisions, *snapshot.pointers}
-        done = [
+        recorded = {*snapshot.finished, *snapshot.aborted} - {*snapshot.decisions, *snapshot.pointers}
+        needless = [
             gtrid
-            for gtrid in sorted(kept)
+            for gtrid in sorted(recorded)
             if snapshot.coordinator_state(gtrid) is CoordinatorState.FENCED and not snapshot.is_listed(gtrid)
         ]
-        if done:
-            this_pass.log.purge(done)
-            this_pass.recorder.record_forgotten(done)
+        if needless:
+            this_pass.log.purge(needless)
+            this_pass.recorder.record_forgotten(needless)
 
 
 def _is_decided_elsewhere(snapshot: Snapshot, gtrid: str) -> bool:
-    """Whether another module has its say, and its words."""
+    """Whether another module ends the transaction, and reports it."""
     return gtrid in snapshot.decisions or snapshot.marked_by(gtrid) is not None
 
 
 def _report_kept(this_pass: RecoveryPass, gtrid: str, what: str) -> None:
-    """Say that a decision without listed branches stays, where nobody living will end it."""
+    """Report that the record of a decision stays, if no branch is listed and no living process will end it."""
     snapshot = this_pass.snapshot
-    standing = snapshot.coordinator_state(gtrid)
+    state = snapshot.coordinator_state(gtrid)
     decided = gtrid in snapshot.decisions or snapshot.row(gtrid) is not None
-    if standing in (CoordinatorState.DEAD, CoordinatorState.UNKNOWN) and decided and not snapshot.is_listed(gtrid):
-        this_pass.leave_all_alone(gtrid, f"{what}: {standing.value}")
+    if state in (CoordinatorState.DEAD, CoordinatorState.UNKNOWN) and decided and not snapshot.is_listed(gtrid):
+        this_pass.leave_all_alone(gtrid, f"{what}: {state.value}")
 
 
 def _run_step(this_pass: RecoveryPass, name: str, gtrid: str, step: Callable[[RecoveryPass, str], T]) -> T | None:
-    """One transaction's part of a module: what fails there stops neither the module nor the others."""
+    """Run a module's step for one transaction. Its failure is recorded, and does not stop the module."""
     try:
         return step(this_pass, gtrid)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""One pass's work on branches: the only place where recovery commits or rolls anything back."""
+"""RecoveryPass: commits and rolls back branches, and records the outcome. Nothing else in recovery ends a branch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from txpool.log.base import DecisionLog, Heuristic, SideRecord
 from txpool.resources.base import BranchOutcome, BranchRecord, ResourceManager
 from txpool.tm.annotations import NOTE, TRACEPARENT
 
-_ASKED_AGAIN = "or refused it; it is asked again"
+_ASKED_AGAIN = "or refused it; recovery asks again"
 
 
 @runtime_checkable
 class ExplainsFailure(Protocol):
-    """A resource manager that says why a branch's commit or rollback had no answer."""
+    """A resource manager that can explain why it did not answer a branch's commit or rollback."""
 
     def why_not(self, record: BranchRecord) -> str: ...
 
@@ -30,7 +30,7 @@ def _explanation(manager: ResourceManager, record: BranchRecord) -> str:
 
 
 class RecoveryPass:
-    """What the modules of one pass work with: the evidence, the means, and the account of what they do."""
+    """What the modules of one pass share: the snapshot, the log, the datasources, and the recorder of what is done."""
 
     def __init__(
         self, snapshot: Snapshot, log: DecisionLog, datasources: RecoveryDatasources, recorder: ScanRecorder
@@ -39,13 +39,16 @@ class RecoveryPass:
         self.log = log
         self.datasources = datasources
         self.recorder = recorder
-        #: How each database has ended its part, by gtrid and datasource.
+        #: How each database has ended its branches, by gtrid and datasource.
         self._outcomes: dict[str, dict[str, str]] = {}
         #: Transactions with a heuristic outcome.
         self._with_heuristics = {heuristic.gtrid for heuristic in snapshot.heuristics}
 
     def commit(self, record: BranchRecord, why: str) -> bool:
-        """Commit a branch that a decision names; whether its database has answered, so that it needs no record."""
+        """Commit a branch that a decision names. Returns whether its database has answered.
+
+        The decision must be kept until every database has answered.
+        """
         manager = self._manager_of(record)
         if manager is None:
             return False
@@ -61,16 +64,16 @@ class RecoveryPass:
             return False
         ends = self._outcomes.setdefault(record.xid.gtrid, {})
         if ends.get(record.datasource, BranchOutcome.COMMITTED.value) == BranchOutcome.COMMITTED.value:
-            ends[record.datasource] = outcome.value  # of a Spark write's many branches, the one that differs
+            ends[record.datasource] = outcome.value  # a Spark write has many branches there: keep the one that differs
         if outcome is BranchOutcome.ROLLED_BACK or (outcome is BranchOutcome.LOST and record.evidence):
             self._record_heuristic(record, "commit", outcome)
         elif self.snapshot.was_listed(record):
             self.recorder.record_commit(Ended(record.xid.joined, record.datasource, why))
-        # LOST without evidence is enough: it voted before it was decided, so what is absent was committed before.
+        # LOST without evidence is an answer: the branch had prepared before the decision, so it was committed earlier.
         return True
 
     def roll_back(self, branch: ListedBranch, why: str) -> None:
-        """Roll a listed branch back, which its transaction's decision, or the lack of one, allows."""
+        """Roll back a listed branch. The caller has made sure that no decision commits it."""
         if failpoints.armed:
             failpoints.hit("recovery.branch")
         manager = self.datasources.managers[branch.datasource]
@@ -84,10 +87,13 @@ class RecoveryPass:
             self._record_heuristic(branch.record, "rollback", outcome)
         elif outcome is BranchOutcome.ROLLED_BACK:
             self.recorder.record_rollback(Ended(branch.xid.joined, branch.datasource, why))
-        # LOST: another recoverer, or a person, was faster; the next listing lacks it.
+        # LOST: another recovery manager or a person has ended the branch; the next listing will not show it.
 
     def carry_out(self, gtrid: str, named: tuple[BranchRecord, ...], why: str) -> bool:
-        """Commit the named branches and roll the losers back; whether every named branch has answered."""
+        """Carry out a decision: commit the branches that it names, and roll back all others of the transaction.
+
+        Returns whether the databases of all named branches have answered.
+        """
         answers = [self.commit(record, why) for record in named]
         ends = self._outcomes.pop(gtrid, {})
         if gtrid in self._with_heuristics:
@@ -99,12 +105,12 @@ class RecoveryPass:
         return all(answers)
 
     def leave_alone(self, branch: ListedBranch, reason: str, *, alarm: bool = True) -> None:
-        """Write down that a listed branch is not touched, and why."""
+        """Record that a listed branch is left alone, and why."""
         gtrid = branch.xid.gtrid
         self.recorder.record_left_alone(LeftAlone(gtrid, branch.xid.joined, branch.datasource, reason, alarm))
 
     def leave_all_alone(self, gtrid: str, reason: str, *, alarm: bool = True) -> None:
-        """The same for all of a transaction, whether anything of it is listed or not."""
+        """Record that a transaction is left alone: each of its listed branches, or the gtrid if none is listed."""
         branches = self.snapshot.listed_branches(gtrid)
         for branch in branches:
             self.leave_alone(branch, reason, alarm=alarm)
@@ -112,17 +118,17 @@ class RecoveryPass:
             self.recorder.record_left_alone(LeftAlone(gtrid, "", "", reason, alarm))
 
     def _in_trace(self, verb: str, record: BranchRecord, act: Callable[[BranchRecord], BranchOutcome]) -> BranchOutcome:
-        """End a branch; where traces are made, in that of its transaction."""
+        """End a branch, within the trace of its transaction if tracing is on."""
         if tracing.tracer is None:
             return act(record)
         traceparent = self.snapshot.annotations(record.xid.gtrid)[TRACEPARENT]
         return tracing.tracer.recover(verb, record, traceparent, act)
 
     def _manager_of(self, record: BranchRecord) -> ResourceManager | None:
-        """The manager that can speak for the branch; None, with the reason written down, where there is none."""
-        site = self.snapshot.datasource_of(record)
-        name = site or record.datasource
-        if site is None:
+        """The resource manager of the branch's database; if there is none, None, and the reason is recorded."""
+        found = self.snapshot.datasource_of(record)
+        name = found or record.datasource
+        if found is None:
             reason = self.snapshot.unanswered.get(name)
             self._leave_named_alone(
                 record,
@@ -135,8 +141,8 @@ class RecoveryPass:
         if there:
             self._leave_named_alone(
                 record,
-                f"{name} {OTHER_DATABASE}: it was {record.identity}, and this is {there} (a server's system "
-                "identifier, and the oid of a database there). Correct its url, or this user's rights; the decision to "
+                f"{name} {OTHER_DATABASE}: that was {record.identity}, and this is {there} (a server's system "
+                "identifier and the oid of a database on it). Correct its url, or this user's rights; the decision to "
                 "commit is kept",
             )
             return None
@@ -153,7 +159,7 @@ class RecoveryPass:
             return
         found = Heuristic(record.xid.gtrid, record.xid.bqual, record.datasource, decided, outcome.value, time.time())
         note = self.snapshot.annotations(found.gtrid)[NOTE]
-        if note:  # it is to outlive its decision, as the outcome does
+        if note:  # the decision, which has the note, will be deleted before the heuristic outcome is
             self.log.put_record(SideRecord(NOTE, found.gtrid, note, found.noted))
         self.log.record_heuristic(found)
         self._with_heuristics.add(found.gtrid)

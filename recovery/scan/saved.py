@@ -1,6 +1,6 @@
-"""What recovery keeps in the log for people: why a branch could not be ended, and how databases ended that differ.
+"""What recovery saves in the log for people: the last errors of branches, and how databases ended a transaction.
 
-Nothing is inferred from it. `list` and `show` run in processes of their own, and tell by it what the daemon has met.
+`list` and `show` run in processes of their own, and read here what the daemon has found. No outcome depends on it.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _ERROR = "branch error"
 
 @dataclass(frozen=True, slots=True)
 class SavedDetails:
-    """As the log has it."""
+    """The details that the log has."""
 
-    #: By a branch's gid: what came in place of an answer, when it was last told to end.
+    #: By the branch's gid: the error of the last attempt to end it.
     errors: Mapping[str, str] = field(default_factory=dict)
-    #: By gtrid and datasource: committed, rolled back, unknown or lost.
+    #: By gtrid and datasource: a `BranchOutcome`'s value.
     ends: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def read(log: DecisionLog) -> SavedDetails:
-    """LogError."""
+    """Read the details. Errors: LogError."""
     return SavedDetails(_errors(log), {memo.name: unpack(memo)["ends"] for memo in log.side_records(ENDS)})
 
 
 def save_errors(log: DecisionLog, errors: Mapping[str, str]) -> None:
-    """Keep those of the scan that has ended, in the place of the former ones; what is the same is not written.
+    """Save the errors of the scan that has ended, and delete earlier ones. Unchanged errors are not written again.
 
-    Those of other nodes, whose recovery shares the log, are theirs to keep.
+    Errors of other nodes' branches stay: their own recovery, which shares the log, saves and deletes them.
     """
     nodes = log.nodes()
     before = {gid: text for gid, text in _errors(log).items() if (xid := parse(gid)) is None or xid.node in nodes}
@@ -47,7 +47,7 @@ def save_errors(log: DecisionLog, errors: Mapping[str, str]) -> None:
 
 
 def save_ends(log: DecisionLog, gtrid: str, ends: Mapping[str, str]) -> None:
-    """Keep how each database has ended a transaction, with what is known of others."""
+    """Save how databases have ended a transaction, and keep what is saved of other databases."""
     before: Mapping[str, str] = read(log).ends.get(gtrid, {})
     after = {**before, **ends}
     if after != before:
@@ -55,7 +55,7 @@ def save_ends(log: DecisionLog, gtrid: str, ends: Mapping[str, str]) -> None:
 
 
 def delete_ends(log: DecisionLog, gtrid: str) -> None:
-    """Drop them, where there are any: the heuristic outcome is dismissed."""
+    """Delete what is saved of a transaction's ends."""
     if gtrid in read(log).ends:
         log.delete_records(ENDS, [gtrid])
 

@@ -165,7 +165,7 @@ class StatusServer:
         seen, failure, begun = watch.overview, watch.failure, time.thread_time()
         text = page(
             watch,
-            title=f"Recovery of {manager.nodes}",
+            title=f"Recovery of {manager.described_nodes}",
             period=manager.period,
             pools=all_statistics(),
             acts=self._token is not None,

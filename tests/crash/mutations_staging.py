@@ -59,8 +59,8 @@ MUTATIONS = (
         real=(
             Edit(
                 "recovery.scan.snapshot:Snapshot.marked_by",
-                "next((name for name in kept if self.rows[name][gtrid].committed), None)",
-                "next(iter(kept), None)",
+                "next((name for name in with_row if self.rows[name][gtrid].committed), None)",
+                "next(iter(with_row), None)",
             ),
         ),
     ),

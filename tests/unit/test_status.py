@@ -345,5 +345,5 @@ def test_ages_are_said_as_people_say_them(seconds: float, said: str) -> None:
 
 
 def test_a_manager_without_a_file_says_whose_it_is(world: World) -> None:
-    assert world.recovery.nodes == "node etl-1"
+    assert world.recovery.described_nodes == "node etl-1"
     assert "node etl-1" in repr(RecoveryManager(log=world.log, datasources=[world.a]))

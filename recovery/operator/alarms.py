@@ -1,6 +1,6 @@
-"""Alarms: what stands for longer than it should, and wants a person. Each is news when it comes, and when it goes.
+"""Alarms: conditions that a person should look at. Each is logged when it begins and when it is over.
 
-Nothing is inferred from an alarm: recovery does the same with it and without.
+Recovery does the same with an alarm and without.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ _RANK = {kind.value: rank for rank, kind in enumerate(AlarmKind)}
 
 
 class Alarms:
-    """The alarms of one recovery manager. Used by one scan at a time; `standing` may be read from any thread."""
+    """The alarms of one recovery manager. Used by one scan at a time; any thread may read `standing`."""
 
     def __init__(self, settings: RecoverySettings) -> None:
         self._in_doubt_seconds = settings.alarm_in_doubt
         self._slots_share = settings.alarm_slots
-        #: When this process has first seen what is in doubt: not every database tells an age.
+        #: By gtrid: when this process first saw it in doubt (monotonic seconds). Not every database tells an age.
         self.first_seen: dict[str, float] = {}
-        #: The most important kind first, and of each the oldest.
+        #: The alarms that are raised now: the most important kind first, and within a kind the oldest.
         self.standing: tuple[Alarm, ...] = ()
 
     def continue_from(self, former: Alarms) -> None:
-        """Go on with what another has raised."""
+        """Take over the alarms of another recovery manager, so that they are not logged again."""
         self.first_seen = former.first_seen
         self.standing = former.standing
 
     def update(self, in_doubt: Collection[InDoubt], snapshot: Snapshot, slots: Mapping[str, PreparedSlots]) -> None:
-        """Raise, keep and end alarms, as the scan that ends now has found things; what is news is logged."""
-        known = {(alarm.kind, alarm.subject): alarm for alarm in self.standing}
+        """Raise and end alarms by what the current scan has found, and log the changes."""
+        previous = {(alarm.kind, alarm.subject): alarm for alarm in self.standing}
         found = [*_heuristic(in_doubt), *_disputed(snapshot), *unconfigured(snapshot), *self._overdue(in_doubt)]
         found += [*_not_answering(snapshot.unanswered), *self._short_of_slots(slots), *_foreign(snapshot)]
         after = []
         for alarm in found:
-            before = known.pop((alarm.kind, alarm.subject), None)
+            before = previous.pop((alarm.kind, alarm.subject), None)
             after.append(alarm if before is None else replace(alarm, since=before.since))
-            if before is None and alarm.kind != AlarmKind.HEURISTIC.value:  # the scan that found it has said so
+            if before is None and alarm.kind != AlarmKind.HEURISTIC.value:  # the scan that found it has logged it
                 logger.warning("alarm, %s", alarm)
-        for ended in known.values():
+        for ended in previous.values():
             logger.warning("the alarm is over, %s %s", ended.kind, ended.subject)
         self.standing = tuple(sorted(after, key=lambda alarm: (_RANK[alarm.kind], alarm.since)))
 
     def age(self, each: InDoubt) -> float:
-        """For how long it is in doubt: as its databases tell, or since this process has first seen it."""
+        """For how many seconds it has been in doubt: by its databases, or since this process first saw it."""
         return max(each.age or 0.0, time.monotonic() - self.first_seen.get(each.gtrid, time.monotonic()))
 
     def _overdue(self, in_doubt: Iterable[InDoubt]) -> list[Alarm]:
@@ -68,8 +68,8 @@ class Alarms:
             age = self.age(each)
             if self._in_doubt_seconds is not None and age > self._in_doubt_seconds:
                 text = (
-                    f"{each.gtrid} is in doubt for longer than {self._in_doubt_seconds:g} s (alarm.in-doubt), and what it has "
-                    f"prepared keeps its locks. Next: {each.next}"
+                    f"{each.gtrid} has been in doubt for longer than {self._in_doubt_seconds:g} s (alarm.in-doubt), "
+                    f"and its prepared branches keep their locks. Next: {each.next}"
                 )
                 found.append(Alarm(AlarmKind.OVERDUE.value, each.gtrid, text))
         return found
@@ -79,9 +79,9 @@ class Alarms:
             Alarm(
                 AlarmKind.SLOTS.value,
                 name,
-                f"of the {each.maximum} prepared transactions that the server of {name} can hold, {each.taken} are "
-                f"taken (alarm.slots = {self._slots_share:g}); with none left, what prepares there rolls back. End what is "
-                "in doubt, or raise max_prepared_transactions and restart the server",
+                f"the server of {name} can hold {each.maximum} prepared transactions, and holds {each.taken} "
+                f"(alarm.slots = {self._slots_share:g}). With none free, transactions that prepare there roll back. "
+                "End those in doubt, or raise max_prepared_transactions and restart the server",
             )
             for name, each in slots.items()
             if self._slots_share is not None and each.taken >= self._slots_share * each.maximum
@@ -89,16 +89,16 @@ class Alarms:
 
 
 def _heuristic(in_doubt: Iterable[InDoubt]) -> list[Alarm]:
-    found = []
+    alarms = []
     for each in in_doubt:
         if each.heuristics:
-            otherwise = ", ".join(f"{it.datasource} has ended {it.ended}" for it in each.heuristics)
+            ends = ", ".join(f"its branch in {found.datasource} has ended {found.ended}" for found in each.heuristics)
             text = (
-                f"{each.gtrid} was decided to {each.heuristics[0].decided}, and {otherwise}. Repair the data as "
+                f"{each.gtrid} was decided to {each.heuristics[0].decided}, but {ends}. Repair the data as "
                 "`txpool-recovery show` tells, then `txpool-recovery forget`"
             )
-            found.append(Alarm(AlarmKind.HEURISTIC.value, each.gtrid, text))
-    return found
+            alarms.append(Alarm(AlarmKind.HEURISTIC.value, each.gtrid, text))
+    return alarms
 
 
 def _disputed(snapshot: Snapshot) -> list[Alarm]:
@@ -107,8 +107,9 @@ def _disputed(snapshot: Snapshot) -> list[Alarm]:
         Alarm(
             AlarmKind.DISPUTED.value,
             gtrid,
-            f"the branches of {gtrid} name different deciders ({deciders}), and the log says neither, so nothing of it "
-            "is ended. See whose they are by `txpool-recovery show`, and end in the database what is not ours",
+            f"the branches of {gtrid} name different deciders ({deciders}), and the log names none, so recovery ends "
+            "none of them. `txpool-recovery show` lists their owners: end the branches that are not ours in the "
+            "database",
         )
         for gtrid, deciders in named.items()
         if deciders
@@ -116,39 +117,39 @@ def _disputed(snapshot: Snapshot) -> list[Alarm]:
 
 
 def unconfigured(snapshot: Snapshot) -> list[Alarm]:
-    """Databases in which nodes of ours prepare, and that the configuration does not lead to."""
-    held = Counter((branch.identity, branch.database) for branch in snapshot.elsewhere)
-    texts: dict[str, list[str]] = {}  # two nodes may call different databases the same
+    """Databases in which our nodes prepare and that the configuration does not name: one alarm for each name."""
+    counts = Counter((branch.identity, branch.database) for branch in snapshot.elsewhere)
+    texts: dict[str, list[str]] = {}  # two nodes may have given different databases one name
     for note, file in snapshot.unconfigured.items():
         texts.setdefault(note.location.datasource, []).append(
-            f"{_describe_note(note)}, which this configuration does not name: its file {file} was opened as the log has "
-            "noted it, and what is there is recovered. Add that file to `datasources`"
+            f"{_describe_note(note)}, which this configuration does not name. Recovery has opened the file that the "
+            f"log has noted for it, {file}, and recovers the branches there. Add that file to `datasources`"
         )
-    # Whatever roles it prepares as there: a database is told once for each node.
+    # One text for each node and database, even if the node prepares there as several roles.
     unreached = {_describe_note(note): (note, why) for note, why in snapshot.unreached.items()}
     for note, why in unreached.values():
-        count = next((held.pop(place) for place in list(held) if place[0] == note.location.identity), 0)
-        there = f" ({count} branches are)" if count else ""
+        count = next((counts.pop(place) for place in list(counts) if place[0] == note.location.identity), 0)
+        branches = f"The {count} branches prepared there keep" if count else "Branches prepared there keep"
         texts.setdefault(note.location.datasource, []).append(
-            f"{_describe_note(note)}, which this configuration does not lead to: {why}. What is prepared there{there} keeps "
-            "its locks: add its file to `datasources`; or, once nothing of ours can be there any more, "
+            f"{_describe_note(note)}, which this configuration does not lead to: {why}. {branches} their locks. Add "
+            "the datasource's file to `datasources`; or, once nothing of ours can be prepared there any more, run "
             f"`txpool-recovery forget --datasource {note.location.datasource}`"
         )
-    for (identity, database), count in held.items():
+    for (identity, database), count in counts.items():
         texts.setdefault(database, []).append(
             f"{count} branches of our nodes are prepared in database {database} ({identity}), which no datasource of "
-            "this configuration leads to, and keep their locks: name its file in `datasources`"
+            "this configuration leads to. They keep their locks: add the datasource's file to `datasources`"
         )
     return [Alarm(AlarmKind.UNCONFIGURED.value, subject, "; ".join(found)) for subject, found in texts.items()]
 
 
 def _describe_note(note: LocationNote) -> str:
-    identity = note.location.identity or "whose identity was not told"
+    identity = note.location.identity or "identity unknown"
     return f"node {note.node} prepares in datasource {note.location.datasource} ({identity})"
 
 
 def _foreign(snapshot: Snapshot) -> list[Alarm]:
-    """What others have prepared under the names of processes that this log knows: one alarm for each such role."""
+    """Branches that others have prepared under names of processes that this log knows: one alarm for each role."""
     found: dict[str, list[str]] = {}
     for branch in snapshot.foreign:
         if branch.xid.incarnation in snapshot.claimed_incarnations:
@@ -158,20 +159,20 @@ def _foreign(snapshot: Snapshot) -> list[Alarm]:
         Alarm(
             AlarmKind.FOREIGN.value,
             subject,
-            f"{len(gids)} branches under names of ours, such as {gids[0]}, were prepared by {subject}, which is none "
-            "of ours: they are no part of any transaction of ours, change none, and are left alone. Where it is ours "
-            "after all, name it in prepared.owners of that datasource; otherwise see who may connect there",
+            f"{subject} has prepared {len(gids)} branches under names of ours, such as {gids[0]}, and is none of our "
+            "roles. These branches are no part of any transaction of ours, and recovery leaves them alone. If the role "
+            "is ours after all, name it in prepared.owners of that datasource; otherwise see who may connect there",
         )
         for subject, gids in found.items()
     ]
 
 
-def _not_answering(silent: Mapping[str, str]) -> list[Alarm]:
+def _not_answering(unanswered: Mapping[str, str]) -> list[Alarm]:
     return [
         Alarm(
             AlarmKind.UNREACHABLE.value,
             name,
-            f"datasource {name} has not answered, and what it holds stays as it is until it does: {reason}",
+            f"datasource {name} has not answered, and its branches stay as they are until it does: {reason}",
         )
-        for name, reason in silent.items()
+        for name, reason in unanswered.items()
     ]

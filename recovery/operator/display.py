@@ -1,4 +1,7 @@
-"""What people read: a block for each transaction, whose gtrid stands whole on a line of its own, and can be copied."""
+"""Formats what `txpool-recovery` prints for people.
+
+Each transaction is a block, whose first line is the whole gtrid, so that it can be copied.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ from txpool.log.base import Heuristic
 
 Row = tuple[str, str]
 
-#: Alarms that other rows say already: what has not answered, and, by the scan that finds it, what ended otherwise.
+#: Kinds of alarms that other rows of a report show already.
 _SHOWN_BY_OTHER_ROWS = (AlarmKind.UNREACHABLE.value, AlarmKind.HEURISTIC.value)
-_LABEL_WIDTH = 12  # the width of a row's label, with the space behind it
+_LABEL_WIDTH = 12  # with the space after the label
 
 
 def format_list(found: Iterable[InDoubt]) -> str:
@@ -31,19 +34,18 @@ def format_transaction(each: InDoubt) -> str:
     rows += [("branch", f"{branch.gid} in {_state(branch)}") for branch in each.branches]
     rows += [("ended", f"{name}: {end}") for name, end in sorted(each.ends.items())]
     rows += _tail(each)
-    rows += [("by hand", _audit_entry(deed)) for deed in each.history]
+    rows += [("by hand", _audit_entry(entry)) for entry in each.history]
     return _block(each.gtrid, rows)
 
 
 def format_report(report: ScanReport) -> str:
-    """What a scan has done, and its sum in one line."""
-    blocks = [(e.gid, ("committed", f"in {e.datasource}: {e.why}")) for e in report.committed]
-    blocks += [(e.gid, ("rolled back", f"in {e.datasource}: {e.why}")) for e in report.rolled_back]
-    for e in report.left_alone:
-        blocks.append(
-            (e.gid or e.gtrid, ("left alone", f"in {e.datasource}: {e.reason}" if e.datasource else e.reason))
-        )
-    blocks += [(h.gtrid, ("heuristic", _heuristic(h))) for h in report.heuristics]
+    """What a scan has done, with a summary as the last line."""
+    blocks = [(ended.gid, ("committed", f"in {ended.datasource}: {ended.why}")) for ended in report.committed]
+    blocks += [(ended.gid, ("rolled back", f"in {ended.datasource}: {ended.why}")) for ended in report.rolled_back]
+    for left in report.left_alone:
+        reason = f"in {left.datasource}: {left.reason}" if left.datasource else left.reason
+        blocks.append((left.gid or left.gtrid, ("left alone", reason)))
+    blocks += [(heuristic.gtrid, ("heuristic", _heuristic(heuristic))) for heuristic in report.heuristics]
     blocks += _unanswered_rows(report.unreachable)
     blocks += [(step, ("failed", reason)) for step, reason in report.errors.items()]
     blocks += [
@@ -53,12 +55,12 @@ def format_report(report: ScanReport) -> str:
 
 
 def format_unanswered(found: Mapping[str, str]) -> str:
-    """The datasources that have not answered, in their own words."""
+    """The datasources that have not answered, with their errors."""
     return "\n".join(_block(name, [row]) for name, row in _unanswered_rows(found))
 
 
 def format_unconfigured(found: Mapping[str, str]) -> str:
-    """The databases in which our nodes prepare, and that the configuration does not lead to."""
+    """The databases in which our nodes prepare and that the configuration does not name."""
     return "\n".join(_block(name, [("missing", text)]) for name, text in found.items())
 
 
@@ -74,12 +76,12 @@ def format_expired(found: Iterable[Expired]) -> str:
 
 
 def format_audit(found: Iterable[AuditEntry]) -> str:
-    """What people have done by hand."""
-    return "\n".join(_block(deed.gtrid or "this node", [("by hand", _audit_entry(deed))]) for deed in found)
+    """The commands that people have run by hand."""
+    return "\n".join(_block(entry.gtrid or "this node", [("by hand", _audit_entry(entry))]) for entry in found)
 
 
 def _block(title: str, rows: Iterable[Row]) -> str:
-    """No word is ever broken: a terminal that is narrower than a branch's name wraps that by itself."""
+    """A title and its rows, wrapped between words: the name of a branch stays whole, and can be copied."""
     width = max(shutil.get_terminal_size().columns, 40)
     lines = [title]
     for label, text in rows:
@@ -116,8 +118,8 @@ def _state(branch: BranchState) -> str:
 
 
 def _tail(each: InDoubt) -> list[Row]:
-    after = "; repair by hand, then forget" if each.heuristics else ""
-    return [*_heuristic_rows(each), ("next", f"{each.next}{after}")]
+    repair = "; repair the data, then forget it" if each.heuristics else ""
+    return [*_heuristic_rows(each), ("next", f"{each.next}{repair}")]
 
 
 def _unanswered_rows(found: Mapping[str, str]) -> list[tuple[str, Row]]:
@@ -132,8 +134,9 @@ def _heuristic(found: Heuristic) -> str:
     return f"{found.bqual} in {found.datasource}: decided to {found.decided}, ended {found.ended}"
 
 
-def _audit_entry(deed: AuditEntry) -> str:
-    return f"{deed.command} {_when(deed.when)} by {deed.who} ({deed.reason or 'no reason was given'}): {deed.outcome}"
+def _audit_entry(entry: AuditEntry) -> str:
+    reason = entry.reason or "no reason was given"
+    return f"{entry.command} {_when(entry.when)} by {entry.who} ({reason}): {entry.outcome}"
 
 
 def _when(seconds: float) -> str:

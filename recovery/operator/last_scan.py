@@ -1,4 +1,4 @@
-"""What the last scan has left, kept for people and machines to look at: who looks asks no database."""
+"""LastScan: the result of the last scan, kept in memory for the status page, the metrics and the alarms."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from txpool.resources.base import PreparedSlots
 
 @dataclass(frozen=True, slots=True)
 class DatasourceStatus:
-    """A datasource, as the last scan has found it: `answered` is None where recovery has nothing to ask of it."""
+    """A datasource as the last scan has found it. `answered` is None if recovery does not ask it anything."""
 
     name: str
     mode: str
     answered: bool | None
-    #: What came instead of an answer.
+    #: The error, if it has not answered.
     reason: str = ""
-    #: How many of our branches it still holds prepared.
+    #: How many of our branches are still prepared there.
     prepared: int = 0
     slots: PreparedSlots | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """One scan, and what it has left. Immutable. Times are wall-clock seconds."""
+    """One scan and its result. Immutable. `at` is wall-clock seconds, `seconds` its duration."""
 
     at: float
     seconds: float
@@ -43,7 +43,7 @@ class Overview:
     report: ScanReport
     in_doubt: tuple[InDoubt, ...]
     datasources: tuple[DatasourceStatus, ...]
-    #: Whether every datasource has answered, and every database that a node of ours prepares in was reached.
+    #: Whether every datasource has answered, and every database in which our nodes prepare was reached.
     complete: bool = True
 
     def as_dict(self) -> dict[str, Any]:
@@ -52,19 +52,19 @@ class Overview:
 
 
 class LastScan:
-    """Keeps the overview of one recovery manager. Written by one scan at a time, read from any thread."""
+    """The overview of a recovery manager's last scan, and its totals. One scan at a time writes, any thread reads."""
 
     def __init__(self, settings: RecoverySettings) -> None:
         self.alarms = Alarms(settings)
         self.totals = {"committed": 0, "rolled_back": 0, "passes": 0, "completed": 0, "failed": 0}
         self._completed_at = time.monotonic()
-        #: None before the first scan is completed.
+        #: None until the first scan is completed.
         self.overview: Overview | None = None
-        #: Why the last scan has failed as a whole; empty where it was completed.
+        #: The error, if the last scan failed as a whole; else empty.
         self.failure = ""
 
     def continue_from(self, former: LastScan) -> None:
-        """Go on where the watch of a manager that this one's replaces has ended: an alarm that stands is no news."""
+        """Take over totals, overview and alarms from a manager that is replaced: its alarms are not logged again."""
         self.alarms.continue_from(former.alarms)
         self.totals = former.totals
         self.overview = former.overview
@@ -80,12 +80,12 @@ class LastScan:
         seconds: float,
         passes: int,
     ) -> ScanReport:
-        """A scan has ended: `evidence` is what its last pass has read, or what was read where it made none.
+        """Take the result of a scan: the last pass's snapshot, or a read-only one if no pass was made.
 
-        Returns the report with the alarms that stand now.
+        Returns the report with the alarms after this scan.
         """
-        noted = tuple(dict.fromkeys((*snapshot.heuristics, *report.heuristics)))
-        remaining = _still_in_doubt(in_doubt(replace(snapshot, heuristics=noted), datasources, saved), report)
+        heuristics = tuple(dict.fromkeys((*snapshot.heuristics, *report.heuristics)))
+        remaining = _still_in_doubt(in_doubt(replace(snapshot, heuristics=heuristics), datasources, saved), report)
         slots_by_name = slots(datasources, snapshot.listings)
         self.alarms.update(remaining, snapshot, slots_by_name)
         remaining = tuple(replace(each, age=self.alarms.age(each)) if each.unresolved else each for each in remaining)
@@ -103,65 +103,72 @@ class LastScan:
         return report
 
     def failed(self, error: Exception) -> None:
-        """A scan has failed as a whole: what the one before has left stays what is known."""
+        """Note that a scan has failed as a whole. The overview of the scan before it stays."""
         self.failure = describe_error(error)
         self.totals["failed"] += 1
 
     @property
     def seconds_since_scan(self) -> float:
-        """Seconds since the last scan was completed, or since there is a manager."""
+        """Seconds since the last scan was completed; before the first one, since the manager was made."""
         return time.monotonic() - self._completed_at
 
     def samples(self) -> Iterator[Sample]:
-        """The numbers of recovery, for those who read metrics."""
+        """Recovery's samples for the metrics."""
         for result in ("completed", "failed"):
             yield Sample(catalogue.SCANS, (result,), self.totals[result])
         yield Sample(catalogue.PASSES, (), self.totals["passes"])
         for outcome in ("committed", "rolled_back"):
             yield Sample(catalogue.RECOVERED, (outcome,), self.totals[outcome])
-        seen = self.overview
-        if seen is None:
+        overview = self.overview
+        if overview is None:
             return
-        yield Sample(catalogue.LAST_SCAN, (), seen.at)
-        yield Sample(catalogue.HEURISTICS, (), sum(bool(each.heuristics) for each in seen.in_doubt))
-        if seen.complete:  # else nobody knows, and a number would say that somebody does
-            since = max(time.time() - seen.at, _LEAST_AGE_SECONDS)
-            ages = [(each.age or 0.0) + since for each in seen.in_doubt if each.unresolved and each.ours]
+        yield Sample(catalogue.LAST_SCAN, (), overview.at)
+        yield Sample(catalogue.HEURISTICS, (), sum(bool(each.heuristics) for each in overview.in_doubt))
+        if overview.complete:  # otherwise the age is unknown: no sample
+            since = max(time.time() - overview.at, _LEAST_AGE_SECONDS)
+            ages = [(each.age or 0.0) + since for each in overview.in_doubt if each.unresolved and each.ours]
             yield Sample(catalogue.OLDEST, (), max(ages, default=0.0))
         for kind in AlarmKind:
-            yield Sample(catalogue.ALARMS, (kind.value,), sum(alarm.kind == kind.value for alarm in seen.report.alarms))
-        for site in seen.datasources:
-            name = (site.name,)
-            if site.answered is not None:
-                yield Sample(catalogue.REACHABLE, name, int(site.answered))
-            if site.answered:  # else nobody knows, and 0 would say that it is over
-                yield Sample(catalogue.INDOUBT, name, site.prepared)
-            if site.slots is not None:
-                yield Sample(catalogue.SLOTS, name, site.slots.maximum)
-                yield Sample(catalogue.SLOTS_TAKEN, name, site.slots.taken)
+            yield Sample(
+                catalogue.ALARMS, (kind.value,), sum(alarm.kind == kind.value for alarm in overview.report.alarms)
+            )
+        for datasource in overview.datasources:
+            name = (datasource.name,)
+            if datasource.answered is not None:
+                yield Sample(catalogue.REACHABLE, name, int(datasource.answered))
+            if datasource.answered:  # otherwise the number is unknown: no sample
+                yield Sample(catalogue.INDOUBT, name, datasource.prepared)
+            if datasource.slots is not None:
+                yield Sample(catalogue.SLOTS, name, datasource.slots.maximum)
+                yield Sample(catalogue.SLOTS_TAKEN, name, datasource.slots.taken)
 
 
-#: Seconds that something in doubt has been that for, at least: 0 is for nothing.
+#: The least age in the metrics of something in doubt: 0 says that nothing is in doubt.
 _LEAST_AGE_SECONDS = 0.001
 _scan_seconds = HISTOGRAMS[catalogue.SCAN_SECONDS]
 
 
 def _still_in_doubt(found: Iterable[InDoubt], report: ScanReport) -> tuple[InDoubt, ...]:
-    """What the last pass has read, less what it has ended since, and more what it has found to have ended otherwise."""
+    """What the scan has left in doubt: what its last pass has read, without the branches that it has ended.
+
+    The heuristic outcomes that it has found are added.
+    """
     ended = {branch.gid for branch in (*report.committed, *report.rolled_back)}
-    otherwise = {f"{each.gtrid}:{each.bqual}": f"ended {each.ended}" for each in report.heuristics}
+    heuristic_states = {f"{each.gtrid}:{each.bqual}": f"ended {each.ended}" for each in report.heuristics}
     left = []
     for each in found:
-        noted = tuple(heuristic for heuristic in report.heuristics if heuristic.gtrid == each.gtrid)
+        fresh = tuple(heuristic for heuristic in report.heuristics if heuristic.gtrid == each.gtrid)
         branches = tuple(
-            replace(branch, state=otherwise.get(branch.gid, branch.state))
+            replace(branch, state=heuristic_states.get(branch.gid, branch.state))
             for branch in each.branches
             if branch.gid not in ended
         )
-        heuristics = tuple(dict.fromkeys((*each.heuristics, *noted)))
+        heuristics = tuple(dict.fromkeys((*each.heuristics, *fresh)))
         if heuristics or (branches and each.gtrid not in report.forgotten):
-            now = replace(each, branches=branches, heuristics=heuristics, attention=each.attention or bool(heuristics))
-            left.append(now if now.unresolved else replace(now, next=OVER))
+            current = replace(
+                each, branches=branches, heuristics=heuristics, attention=each.attention or bool(heuristics)
+            )
+            left.append(current if current.unresolved else replace(current, next=OVER))
     return tuple(sorted(left, key=lambda each: (not each.heuristics, each.foreign, -(each.age or 0.0))))
 
 

@@ -206,7 +206,7 @@ class OrphanModule:
                 this_pass.leave_alone(branch, ballot.reason, alarm=ballot.alarm)
 
     def _sweep(self, this_pass: RecoveryPass) -> None:
-        """Delete the finished marks and abort records of fenced incarnations, since the fence also refuses decisions."""
+        """Delete finished marks and abort records of fenced incarnations: the fence refuses their decisions as well."""
         snapshot = this_pass.snapshot
         recorded = {*snapshot.finished, *snapshot.aborted} - {*snapshot.decisions, *snapshot.pointers}
         needless = [
@@ -225,7 +225,7 @@ def _is_decided_elsewhere(snapshot: Snapshot, gtrid: str) -> bool:
 
 
 def _report_kept(this_pass: RecoveryPass, gtrid: str, what: str) -> None:
-    """Report that the record of a decision stays, if no branch is listed and no living process will end it."""
+    """Report that a decision's record stays, if no branch is listed and no living process ends it."""
     snapshot = this_pass.snapshot
     state = snapshot.coordinator_state(gtrid)
     decided = gtrid in snapshot.decisions or snapshot.row(gtrid) is not None

@@ -161,7 +161,7 @@ def test_a_note_stays_while_a_process_of_its_node_lives(site: Site, held: tuple[
     knows_one_only(site)
     refused = site.command("forget", "--datasource", "two", "--yes")
     assert refused.returncode == ExitCode.REFUSED
-    assert "a process of node etl-1 lives" in refused.stderr
+    assert "a process of node etl-1 is alive" in refused.stderr
     assert len(notes(site)) == 2
 
 

@@ -173,7 +173,7 @@ def test_alarms_are_exit_codes_of_a_scan(site: Site) -> None:
     short = site.command("scan", "--json")
     assert short.returncode == ExitCode.SLOTS
     assert {alarm["kind"] for alarm in json.loads(short.stdout)["alarms"]} == {"slots"}
-    assert "alarm, slots: of the " in short.stderr
+    assert "alarm, slots: the server of " in short.stderr
     extend(site, "alarm.in-doubt = 1ms")
     overdue = site.command("scan")
     assert overdue.returncode == ExitCode.OVERDUE

@@ -78,7 +78,7 @@ def test_one_transaction_is_shown_branch_by_branch_with_all_that_was_done(monkey
     assert f"branch {world.gtrid}:1:b:L in b: ended rolled back" in words
     assert "heuristic 1:b:L in b: decided to commit, ended rolled back" in words
     assert re.search(r"by hand rollback \d{4}-\d\d-\d\d .* by \S+@\S+ \(because .*\): refused: ", words)
-    assert "repair by hand, then forget" in words
+    assert "repair the data, then forget" in words
     assert max(map(len, shown.splitlines())) <= 80
 
 

@@ -130,7 +130,7 @@ def test_by_hand_only_what_is_ours() -> None:
 def test_the_list_says_whose_it_is() -> None:
     world = world_of(OTHER, logged, "decided", ours={NODE})
     (theirs,) = world.recovery.in_doubt()
-    assert "another node's" in theirs.next
+    assert "another node" in theirs.next
     assert not theirs.attention
     world.log.ours = frozenset({OTHER})
     (ours,) = world.recovery.in_doubt()

@@ -46,7 +46,7 @@ class Raised:
 
 def test_a_name_of_another_node_is_no_alarm_of_ours(caplog: pytest.LogCaptureFixture) -> None:
     """Whoever may prepare can make one."""
-    theirs = replace(PREPARED, node="etl-9", standing="it is another node's", age=1e9)
+    theirs = replace(PREPARED, node="etl-9", standing="it belongs to another node", age=1e9)
     assert Raised(caplog, alarm_in_doubt=20).said(theirs) == []
 
 

@@ -45,15 +45,15 @@ class Alarms:
         previous = {(alarm.kind, alarm.subject): alarm for alarm in self.standing}
         found = [*_heuristic(in_doubt), *_disputed(snapshot), *unconfigured(snapshot), *self._overdue(in_doubt)]
         found += [*_not_answering(snapshot.unanswered), *self._short_of_slots(slots), *_foreign(snapshot)]
-        after = []
+        standing = []
         for alarm in found:
             before = previous.pop((alarm.kind, alarm.subject), None)
-            after.append(alarm if before is None else replace(alarm, since=before.since))
+            standing.append(alarm if before is None else replace(alarm, since=before.since))
             if before is None and alarm.kind != AlarmKind.HEURISTIC.value:  # the scan that found it has logged it
                 logger.warning("alarm, %s", alarm)
         for ended in previous.values():
             logger.warning("the alarm is over, %s %s", ended.kind, ended.subject)
-        self.standing = tuple(sorted(after, key=lambda alarm: (_RANK[alarm.kind], alarm.since)))
+        self.standing = tuple(sorted(standing, key=lambda alarm: (_RANK[alarm.kind], alarm.since)))
 
     def age(self, each: InDoubt) -> float:
         """For how many seconds it has been in doubt: by its databases, or since this process first saw it."""
@@ -128,7 +128,7 @@ def unconfigured(snapshot: Snapshot) -> list[Alarm]:
     # One text for each node and database, even if the node prepares there as several roles.
     unreached = {_describe_note(note): (note, why) for note, why in snapshot.unreached.items()}
     for note, why in unreached.values():
-        count = next((counts.pop(place) for place in list(counts) if place[0] == note.location.identity), 0)
+        count = next((counts.pop(database) for database in list(counts) if database[0] == note.location.identity), 0)
         branches = f"The {count} branches prepared there keep" if count else "Branches prepared there keep"
         texts.setdefault(note.location.datasource, []).append(
             f"{_describe_note(note)}, which this configuration does not lead to: {why}. {branches} their locks. Add "

@@ -134,14 +134,14 @@ def forget_datasource(
     if name in snapshot.unanswered:
         raise OperationalError(f"{name} did not answer, so nobody can tell what is prepared there: nothing was done")
     listed = [branch for gtrid in snapshot.gtrids for branch in snapshot.listed_branches(gtrid)]
-    there = [
+    still_there = [
         branch
         for branch in (*listed, *snapshot.elsewhere)
         if any(note.is_of(branch.identity, branch.datasource) for note in notes)
     ]
-    if there:
+    if still_there:
         raise ProgrammingError(
-            f"branch {there[0].xid.joined} is prepared in {name}: nothing was done. Add the file of {name} to "
+            f"branch {still_there[0].xid.joined} is prepared in {name}: nothing was done. Add the file of {name} to "
             "`datasources`, and recovery ends the branch"
         )
     log.retire_locations(notes)

@@ -167,15 +167,15 @@ class RecoveryDatasources:
         except Exception as error:
             unanswered[name] = describe_error(error)
             return
-        taken: set[Xid] = set()
+        listed_elsewhere: set[Xid] = set()
         for other, each in found.items():
             if listing.identity and each.identity == listing.identity:
                 known = {branch.xid: branch for branch in each.branches}
-                mine = (branch for branch in listing.branches if branch.xid in known)
-                better = {branch.xid for branch in mine if _suitability(branch) > _suitability(known[branch.xid])}
-                found[other] = _without(each, better)
-                taken |= known.keys() - better
-        found[name] = _without(listing, taken)
+                both = (branch for branch in listing.branches if branch.xid in known)
+                suits_here = {branch.xid for branch in both if _suitability(branch) > _suitability(known[branch.xid])}
+                found[other] = _without(each, suits_here)
+                listed_elsewhere |= known.keys() - suits_here
+        found[name] = _without(listing, listed_elsewhere)
 
     def listing(self, name: str) -> Listing:
         """What is prepared in one datasource now. Raises if it does not answer."""

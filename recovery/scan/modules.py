@@ -110,9 +110,9 @@ def delete_finished(this_pass: RecoveryPass, resolved: Iterable[ResolvedMark]) -
     # The pointer is deleted after its row: without the pointer, the log would seem to decide the transaction.
     snapshot = this_pass.snapshot
     fenced = {each.row.gtrid for each in ended if snapshot.coordinator_state(each.row.gtrid) is CoordinatorState.FENCED}
-    kept = fenced.intersection({*snapshot.pointers, *snapshot.finished, *snapshot.aborted})
-    if kept:
-        this_pass.log.purge(kept)
+    recorded = fenced.intersection({*snapshot.pointers, *snapshot.finished, *snapshot.aborted})
+    if recorded:
+        this_pass.log.purge(recorded)
 
 
 def _needs_tombstone(snapshot: Snapshot, gtrid: str) -> bool:

@@ -77,7 +77,7 @@ _BY_STATE = {
         Vote.LEAVE_ALONE,
         "its incarnation is unknown to this log, so recovery presumes nothing. Recover it with the log that it was "
         "begun with. Only if that log is lost, end it by hand: by `txpool-recovery commit` if `show` has its decision. "
-        "Otherwise look at the other databases of this gtrid first, since one of them may have committed. Only if none "
+        "Otherwise look first at the other databases of this gtrid, since one of them may have committed. Only if none "
         "has, use `txpool-recovery rollback`",
         alarm=True,
     ),

@@ -44,11 +44,11 @@ class BranchOwners:
 
     def _noted_roles(self, branch: ListedBranch) -> frozenset[str]:
         """The login roles that the node of a branch has noted for its database."""
-        place = branch.xid.node, branch.identity, branch.datasource
-        found = self._noted.get(place)
+        key = branch.xid.node, branch.identity, branch.datasource
+        found = self._noted.get(key)
         if found is None:
-            notes = (note for note in self._notes if note.node == place[0] and note.is_of(*place[1:]))
-            found = self._noted[place] = frozenset(note.location.role for note in notes)
+            notes = (note for note in self._notes if note.node == key[0] and note.is_of(*key[1:]))
+            found = self._noted[key] = frozenset(note.location.role for note in notes)
         return found
 
     def _configured_logins(self, datasource: str) -> Collection[str]:

@@ -113,11 +113,11 @@ def _unidentified(
     """
     if not without_identity:
         return frozenset()
-    noted: dict[str, set[str]] = {}
+    datasources: dict[str, set[str]] = {}
     for note in notes:
-        noted.setdefault(note.location.identity, set()).add(note.location.datasource)
+        datasources.setdefault(note.location.identity, set()).add(note.location.datasource)
     identities = {branch.identity for listing in listings.values() for branch in listing.elsewhere}
-    return frozenset(each for each in identities if each not in noted or noted[each] & without_identity)
+    return frozenset(each for each in identities if each not in datasources or datasources[each] & without_identity)
 
 
 def _expired(log: DecisionLog, unregistered: set[str]) -> dict[str, IncarnationState]:

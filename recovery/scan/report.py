@@ -168,8 +168,8 @@ class ScanRecorder:
     def record_left_alone(self, left: LeftAlone) -> None:
         self.left_alone[left.gtrid, left.gid, left.datasource] = left
         if left.alarm:
-            place = f" in {left.datasource}" if left.datasource else ""
-            self._repeats.warn(f"left {left.gid or left.gtrid}{place} alone: {left.reason}")
+            where = f" in {left.datasource}" if left.datasource else ""
+            self._repeats.warn(f"left {left.gid or left.gtrid}{where} alone: {left.reason}")
 
     def record_unanswered(self, datasource: str, reason: str) -> None:
         self.unreachable[datasource] = reason

@@ -28,7 +28,7 @@ class SavedDetails:
 
 def read(log: DecisionLog) -> SavedDetails:
     """Read the details. Errors: LogError."""
-    return SavedDetails(_errors(log), {memo.name: unpack(memo)["ends"] for memo in log.side_records(ENDS)})
+    return SavedDetails(_errors(log), {record.name: unpack(record)["ends"] for record in log.side_records(ENDS)})
 
 
 def save_errors(log: DecisionLog, errors: Mapping[str, str]) -> None:
@@ -41,9 +41,9 @@ def save_errors(log: DecisionLog, errors: Mapping[str, str]) -> None:
     for gid, text in errors.items():
         if before.get(gid) != text:
             log.put_record(SideRecord(_ERROR, gid, pack(error=text), time.time()))
-    gone = before.keys() - errors.keys()
-    if gone:
-        log.delete_records(_ERROR, gone)
+    ended = before.keys() - errors.keys()
+    if ended:
+        log.delete_records(_ERROR, ended)
 
 
 def save_ends(log: DecisionLog, gtrid: str, ends: Mapping[str, str]) -> None:
@@ -61,4 +61,4 @@ def delete_ends(log: DecisionLog, gtrid: str) -> None:
 
 
 def _errors(log: DecisionLog) -> dict[str, str]:
-    return {memo.name: unpack(memo)["error"] for memo in log.side_records(_ERROR)}
+    return {record.name: unpack(record)["error"] for record in log.side_records(_ERROR)}

@@ -175,12 +175,12 @@ class Snapshot:
 
     def other_database(self, record: BranchRecord) -> str:
         """The identity of the database that its datasource leads to, if the branch is in another; else empty."""
-        here = self.listings[self.datasource_of(record) or record.datasource].identity
-        if record.identity in ("", here):
+        identity = self.listings[self.datasource_of(record) or record.datasource].identity
+        if record.identity in ("", identity):
             return ""
-        if not here and self.was_listed(record):
+        if not identity and self.was_listed(record):
             return ""
-        return here or "a server that does not tell its identity"
+        return identity or "a server that does not tell its identity"
 
     # -- transactions -------------------------------------------------------------------------------------------
 

@@ -115,7 +115,7 @@ def _suspended(overview: Overview) -> str:
 
 def _tiles(overview: Overview) -> str:
     ours = [each for each in overview.in_doubt if each.unresolved and each.attention]
-    theirs = sum(each.unresolved and not each.attention for each in overview.in_doubt)
+    of_others = sum(each.unresolved and not each.attention for each in overview.in_doubt)
     oldest = max((each.age for each in overview.in_doubt if each.unresolved and each.age is not None), default=None)
     asked = [each for each in overview.datasources if each.answered is not None]
     unanswered = [each.name for each in asked if not each.answered]
@@ -125,7 +125,7 @@ def _tiles(overview: Overview) -> str:
     heuristic = sum(bool(each.heuristics) for each in overview.in_doubt)
     tiles = [
         ("Heuristic", heuristic, "ended otherwise than decided" if heuristic else "none", "bad" if heuristic else ""),
-        ("In doubt", len(ours), f"and {theirs} in living processes" if theirs else "transactions", ""),
+        ("In doubt", len(ours), f"and {of_others} in living processes" if of_others else "transactions", ""),
         ("Prepared", prepared, f"oldest {age(oldest)}" if oldest is not None else "branches that hold locks", ""),
         (
             "Datasources",
@@ -133,7 +133,7 @@ def _tiles(overview: Overview) -> str:
             f"no answer from {', '.join(unanswered)}" if unanswered else "have answered",
             "bad" if unanswered else "",
         ),
-        ("Alarms", len(alarms), ", ".join(sorted(kinds)) or "none stands", "bad" if alarms else ""),
+        ("Alarms", len(alarms), ", ".join(sorted(kinds)) or "none", "bad" if alarms else ""),
     ]
     return f"<section><dl class='tiles'>{''.join(_tile(*tile) for tile in tiles)}</dl></section>"
 

@@ -63,9 +63,9 @@ class RequestServer:
         #: Oldest first, which is also the order of their deadlines.
         self._open: dict[socket.socket, _ClientConnection] = {}
         self._accept_again_at: float | None = None
-        with ExitStack() as made:
+        with ExitStack() as resources:
             family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-            self._listener = made.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            self._listener = resources.enter_context(socket.socket(family, socket.SOCK_STREAM))
             self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._listener.setblocking(False)
             self._listener.bind((address.host, address.port))
@@ -73,11 +73,11 @@ class RequestServer:
             host, port = self._listener.getsockname()[:2]
             self.address = Address(str(host), port)
             # Made now, since `close` must work when no descriptor is left.
-            self._ending, self._end = map(made.enter_context, socket.socketpair())
-            self._selector = made.enter_context(selectors.DefaultSelector())
+            self._ending, self._end = map(resources.enter_context, socket.socketpair())
+            self._selector = resources.enter_context(selectors.DefaultSelector())
             self._selector.register(self._listener, selectors.EVENT_READ)
             self._selector.register(self._ending, selectors.EVENT_READ)
-            self._resources = made.pop_all()
+            self._resources = resources.pop_all()
         self._thread = threading.Thread(target=self._run, name="txpool-status", daemon=True)
         try:
             self._thread.start()
@@ -217,9 +217,9 @@ class _ClientConnection:
         """Receive bytes. Returns whether they lead to a reply, now or later."""
         data = self.sock.recv(_RECEIVE_BYTES)
         self._read += len(data)
-        fresh = data if self._head else data.lstrip(b"\r\n")  # empty lines may precede a request
+        received = data if self._head else data.lstrip(b"\r\n")  # empty lines may precede a request
         searched = len(self._head)
-        self._head += fresh
+        self._head += received
         end = _BLANK_LINE.search(self._head, max(0, searched - 2))
         if (self._read if end is None else end.end()) > self._limits.head:
             return self._answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)

@@ -106,7 +106,7 @@ class StatusServer:
         method = "GET" if request.command == "HEAD" else request.command
         route = self._routes.get((method, request.path.partition("?")[0]))
         if route is None:
-            return Response("there is nothing here\n", status=HTTPStatus.NOT_FOUND)
+            return Response("there is no such page\n", status=HTTPStatus.NOT_FOUND)
         return route(request)
 
     def failed(self, error: Exception) -> Response:

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from recovery.operator.alarms import Alarms
-from recovery.operator.listing import OVER, InDoubt, in_doubt
+from recovery.operator.listing import InDoubt, in_doubt
+from recovery.operator.next_step import OVER
 from recovery.scan.datasources import RecoverableDatasource, RecoveryDatasources
 from recovery.scan.report import AlarmKind, ScanReport, describe_error
 from recovery.scan.saved import SavedDetails

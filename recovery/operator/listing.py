@@ -1,4 +1,7 @@
-"""Describes transactions in doubt for people: the state of each, and what recovery will do with it, and why."""
+"""The transactions in doubt, described for people: `in_doubt` lists them, `show` describes one.
+
+`next_step` tells what recovery will do with each.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,26 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from recovery.operator.audit import AuditEntry
+from recovery.operator.next_step import (
+    has_nothing_left,
+    has_unreachable_branches,
+    is_carried_out,
+    missing_state,
+    named_branches,
+    next_step,
+)
 from recovery.scan.datasources import RecoveryDatasources
 from recovery.scan.saved import SavedDetails
-from recovery.scan.snapshot import OTHER_DATABASE, CoordinatorState, Snapshot
+from recovery.scan.snapshot import CoordinatorState, Snapshot
 from txpool.log.base import Heuristic, IncarnationState
-from txpool.resources.base import BranchRecord
 from txpool.tm.annotations import NOTE
 from txpool.xid import Xid, split_gtrid
+
+#: States of branches: in a database that no datasource leads to, and prepared by somebody else.
+ELSEWHERE, FOREIGN = "prepared, and no datasource leads there", "not ours, by its owner"
+_UNRESOLVED = ("prepared", "no answer", "not configured", ELSEWHERE)
+#: The states in which the coordinator or another node ends the transaction.
+_ENDED_BY_OTHERS = (CoordinatorState.ALIVE, CoordinatorState.OTHER_NODE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +127,7 @@ def _is_shown(snapshot: Snapshot, gtrid: str) -> bool:
         return True
     # A living process or another node carries out its own decisions. A decision that is carried out is only a record.
     decided = _decision(snapshot, gtrid)[0] == "commit" and snapshot.coordinator_state(gtrid) not in _ENDED_BY_OTHERS
-    return decided and not _is_carried_out(snapshot, gtrid)
+    return decided and not is_carried_out(snapshot, gtrid)
 
 
 def _describe(
@@ -126,7 +142,7 @@ def _describe(
     state = snapshot.coordinator_state(gtrid)
     if (
         state is CoordinatorState.DEAD
-        and _has_nothing_left(snapshot, gtrid)
+        and has_nothing_left(snapshot, gtrid)
         and snapshot.incarnations[name.incarnation] is IncarnationState.FENCED
     ):
         state = CoordinatorState.FENCED  # a pass does not write a fence again that no record or branch needs
@@ -144,7 +160,7 @@ def _describe(
         max(ages, default=None),
         decision,
         where,
-        tuple(replace(each, error=saved.errors.get(each.gid, "")) for each in _branches(snapshot, datasources, gtrid)),
+        tuple(replace(each, error=saved.errors.get(each.gid, "")) for each in _branches(snapshot, gtrid)),
         next_step(snapshot, datasources, gtrid),
         heuristics,
         _wants_attention(snapshot, gtrid, state, bool(heuristics)),
@@ -154,29 +170,11 @@ def _describe(
 
 
 def _wants_attention(snapshot: Snapshot, gtrid: str, state: CoordinatorState, heuristic: bool) -> bool:
-    if heuristic or _has_unreachable_branches(snapshot, gtrid):
+    if heuristic or has_unreachable_branches(snapshot, gtrid):
         return True
-    if _has_nothing_left(snapshot, gtrid) or _is_carried_out(snapshot, gtrid):
+    if has_nothing_left(snapshot, gtrid) or is_carried_out(snapshot, gtrid):
         return False
     return state not in _ENDED_BY_OTHERS
-
-
-def _has_nothing_left(snapshot: Snapshot, gtrid: str) -> bool:
-    """Whether nothing is left to do, as far as the datasources have answered."""
-    open_work = snapshot.is_listed(gtrid) or _named_branches(snapshot, gtrid) or gtrid in snapshot.pointers
-    return not (open_work or _has_unreachable_branches(snapshot, gtrid))
-
-
-def _is_carried_out(snapshot: Snapshot, gtrid: str) -> bool:
-    """Whether a decision is carried out: its datasources have answered, and no branch that it names is prepared."""
-    named = _named_branches(snapshot, gtrid)
-    if snapshot.is_listed(gtrid) or not named or _has_unreachable_branches(snapshot, gtrid):
-        return False
-    return all(_missing_state(snapshot, record) == GONE for record in named)
-
-
-def _has_unreachable_branches(snapshot: Snapshot, gtrid: str) -> bool:
-    return bool(snapshot.unreachable_or_foreign(gtrid)[0])
 
 
 def _decision(snapshot: Snapshot, gtrid: str, heuristics: Iterable[Heuristic] = ()) -> tuple[str, str]:
@@ -193,115 +191,18 @@ def _decision(snapshot: Snapshot, gtrid: str, heuristics: Iterable[Heuristic] = 
     return ("undecided" if gtrid in snapshot.gtrids else "forgotten"), ""
 
 
-def _named_branches(snapshot: Snapshot, gtrid: str) -> tuple[BranchRecord, ...]:
-    """The branches that the decision of a transaction names."""
-    row = snapshot.row(gtrid)
-    if row is not None:
-        return row.branches
-    return snapshot.decisions[gtrid].branches if gtrid in snapshot.decisions else ()
-
-
-def _branches(snapshot: Snapshot, datasources: RecoveryDatasources, gtrid: str) -> list[BranchState]:
+def _branches(snapshot: Snapshot, gtrid: str) -> list[BranchState]:
     elsewhere, foreign = snapshot.unreachable_or_foreign(gtrid)
     found: dict[Xid, BranchState] = {}
     for state, branches in (("prepared", snapshot.listed_branches(gtrid)), (ELSEWHERE, elsewhere), (FOREIGN, foreign)):
         for branch in branches:
             where = f"database {branch.database}" if branch.database else branch.datasource
             found.setdefault(branch.xid, BranchState(branch.xid.joined, where, state, branch.owner or ""))
-    for record in _named_branches(snapshot, gtrid):
+    for record in named_branches(snapshot, gtrid):
         if record.xid not in found or found[record.xid].state == ELSEWHERE:
-            found[record.xid] = BranchState(record.xid.joined, record.datasource, _missing_state(snapshot, record))
+            found[record.xid] = BranchState(record.xid.joined, record.datasource, missing_state(snapshot, record))
     for heuristic in snapshot.heuristics:
         if heuristic.gtrid == gtrid:
             xid = Xid(gtrid, heuristic.bqual)
             found[xid] = BranchState(xid.joined, heuristic.datasource, f"ended {heuristic.ended}")
     return list(found.values())
-
-
-def _missing_state(snapshot: Snapshot, record: BranchRecord) -> str:
-    """The state of a branch that a decision names and no datasource lists."""
-    if snapshot.datasource_of(record) is not None:
-        return OTHER_DATABASE if snapshot.other_database(record) else GONE
-    return "no answer" if record.datasource in snapshot.unanswered else "not configured"
-
-
-#: States of branches: not prepared any more, in a database that no datasource leads to, prepared by somebody else.
-GONE, ELSEWHERE, FOREIGN = "not prepared", "prepared, and no datasource leads there", "not ours, by its owner"
-_UNRESOLVED = ("prepared", "no answer", "not configured", ELSEWHERE)
-
-#: The states in which the coordinator or another node ends the transaction.
-_ENDED_BY_OTHERS = (CoordinatorState.ALIVE, CoordinatorState.OTHER_NODE)
-_WHY_LEFT_ALONE = {
-    CoordinatorState.OTHER_NODE: "it belongs to another node, whose recovery ends it",
-    CoordinatorState.ALIVE: "its process is alive and ends it",
-    CoordinatorState.UNKNOWN: "its incarnation is unknown to this log. Recover it with the log that it was "
-    "begun with. Only if that log is lost, end it by hand, as the other databases of this gtrid show",
-}
-
-
-_FOREIGN_NEXT = (
-    "leave it alone: the role that prepared it is none of ours, so it is no part of any transaction of ours. The "
-    "server's administrator may end it"
-)
-#: The next step if nothing is left to do.
-OVER = "nothing: no branch of it is prepared, as far as the datasources have answered"
-#: The next step if the decision is carried out.
-DONE = "delete the record of the decision: every branch that it names has ended"
-
-
-def next_step(snapshot: Snapshot, datasources: RecoveryDatasources, gtrid: str) -> str:
-    """What the next scan will do with a transaction, and why, in words."""
-    state = snapshot.coordinator_state(gtrid)
-    if _has_nothing_left(snapshot, gtrid):
-        _, foreign = snapshot.unreachable_or_foreign(gtrid)
-        return _FOREIGN_NEXT if foreign else OVER
-    if _is_carried_out(snapshot, gtrid):
-        return DONE
-    reason = _why_left_alone(snapshot, gtrid)
-    if reason:
-        return f"leave it alone: {reason}"
-    action = _action(snapshot, datasources, gtrid)
-    return f"fence its dead process, then {action}" if state is CoordinatorState.DEAD else f"{action} ({state.value})"
-
-
-def _why_left_alone(snapshot: Snapshot, gtrid: str) -> str:
-    disputed = snapshot.disputed(gtrid)
-    if disputed:
-        return f"its branches name different deciders ({disputed}), and the log names none"
-    if _has_unreachable_branches(snapshot, gtrid) and not (
-        snapshot.is_listed(gtrid) or _named_branches(snapshot, gtrid)
-    ):
-        return (
-            "no datasource of this configuration leads to the database where it is prepared: add the datasource's file"
-        )
-    return _WHY_LEFT_ALONE.get(snapshot.coordinator_state(gtrid), "")
-
-
-def _kept_until(snapshot: Snapshot, named: Iterable[BranchRecord]) -> str:
-    """How long the decision must be kept beyond the next scan, in words; empty if it need not be."""
-    missing = {record.datasource for record in named if snapshot.datasource_of(record) is None}
-    elsewhere = {
-        record.datasource for record in named if record.datasource not in missing and snapshot.other_database(record)
-    }
-    until = [f"{', '.join(sorted(missing))} answers"] if missing else []
-    until += (
-        [f"{', '.join(sorted(elsewhere))} leads to the database that the branch was prepared in"] if elsewhere else []
-    )
-    return f", and keep the decision until {' and '.join(until)}" if until else ""
-
-
-def _action(snapshot: Snapshot, datasources: RecoveryDatasources, gtrid: str) -> str:
-    marked = snapshot.marked_by(gtrid)
-    until = _kept_until(snapshot, _named_branches(snapshot, gtrid))
-    if marked is None:
-        if gtrid in snapshot.decisions:
-            return f"commit: it is decided in the log{until}"
-        return "roll back: it is not decided, and cannot be decided any more"
-    if marked not in datasources.tables:
-        return f"leave it alone: {marked} decides it, and is no marked datasource (mode=cmr) of this configuration"
-    if marked in snapshot.unanswered:
-        return f"leave it alone until {marked}, which decides it, answers"
-    row = snapshot.row(gtrid)
-    if row is None:
-        return f"put a tombstone into {marked}, which decides it, and roll back unless {marked} has committed it"
-    return f"commit: it is committed in {marked}{until}" if row.committed else f"roll back: {marked} has a tombstone"

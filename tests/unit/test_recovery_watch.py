@@ -12,7 +12,8 @@ import pytest
 from recovery import RecoveryManager
 from recovery.cli import ExitCode, _exit_code
 from recovery.operator.alarms import Alarms
-from recovery.operator.listing import OVER, BranchState, InDoubt
+from recovery.operator.listing import BranchState, InDoubt
+from recovery.operator.next_step import OVER
 from recovery.scan.report import AlarmKind, ScanReport
 from tests.unit.recovery_model import World, evidence, logged, marked, unaccounted, world_after
 from txpool.config.settings import RecoverySettings

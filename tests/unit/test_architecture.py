@@ -17,7 +17,7 @@ FLOORS = (
     ("recovery.service",),
     ("recovery",),
     ("recovery.manager",),
-    ("recovery.plugins", "recovery.setup"),
+    ("recovery.plugins", "recovery.setup", "recovery.orphans"),
     ("recovery.operator",),
     ("recovery.scan",),
     ("txpool.cli",),

@@ -129,11 +129,11 @@ def unconfigured(snapshot: Snapshot) -> list[Alarm]:
     unreached = {_describe_note(note): (note, why) for note, why in snapshot.unreached.items()}
     for note, why in unreached.values():
         count = next((counts.pop(database) for database in list(counts) if database[0] == note.location.identity), 0)
-        branches = f"The {count} branches prepared there keep" if count else "Branches prepared there keep"
+        number = f" ({count})" if count else ""
         texts.setdefault(note.location.datasource, []).append(
-            f"{_describe_note(note)}, which this configuration does not lead to: {why}. {branches} their locks. Add "
-            "the datasource's file to `datasources`; or, once nothing of ours can be prepared there any more, run "
-            f"`txpool-recovery forget --datasource {note.location.datasource}`"
+            f"{_describe_note(note)}, which this configuration does not lead to: {why}. Branches prepared there{number} "
+            "keep their locks. Add the datasource's file to `datasources`; or, once nothing of ours can be prepared there "
+            f"any more, run `txpool-recovery forget --datasource {note.location.datasource}`"
         )
     for (identity, database), count in counts.items():
         texts.setdefault(database, []).append(

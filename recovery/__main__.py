@@ -1,4 +1,4 @@
-"""``python -m recovery`` is the command `txpool-recovery`."""
+"""Runs the command `txpool-recovery` as `python -m recovery`."""
 
 from recovery.cli import main
 

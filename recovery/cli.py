@@ -1,4 +1,4 @@
-"""The command `txpool-recovery`: the daemon, one scan, what is in doubt, and what an operator may do about it."""
+"""The command `txpool-recovery`: the daemon, one scan, the lists of what is in doubt, and the commands by hand."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from txpool.errors import ConfigurationError, Error, LogError, ProgrammingError
 
 
 class ExitCode(IntEnum):
-    """How the command ended: of several that apply the highest, and FOREIGN only where no other does."""
+    """How the command ended. If several apply, it is the highest; FOREIGN only if no other applies."""
 
     OK = 0
-    IN_DOUBT = 1  #: something is in doubt, and does not end by itself
+    IN_DOUBT = 1  #: something is in doubt and will not end without a person's help
     USAGE = 2  #: the command line is wrong
     CONFIGURATION = 3  #: the configuration is wrong; nothing was done
     LOG = 4  #: the decision log is missing, damaged or another node's; nothing was done
-    UNREACHABLE = 5  #: a datasource did not answer; what it holds stays as it is
-    REFUSED = 6  #: what was asked for is not safe, or makes no sense; nothing was done
+    UNREACHABLE = 5  #: a datasource did not answer; its branches stay as they are
+    REFUSED = 6  #: the command is not safe now, or makes no sense; nothing was done
     HEURISTIC = 7  #: a branch has ended otherwise than it was decided
-    FAILED = 8  #: a step failed, and the others went on
-    SLOTS = 9  #: a server's slots for prepared transactions run short, by alarm.slots
-    OVERDUE = 10  #: something is in doubt for longer than alarm.in-doubt
-    UNCONFIGURED = 11  #: a node prepares in a database that the configuration does not lead to
+    FAILED = 8  #: a step failed; the others went on
+    SLOTS = 9  #: a server has few prepared slots left, by alarm.slots
+    OVERDUE = 10  #: something has been in doubt for longer than alarm.in-doubt
+    UNCONFIGURED = 11  #: a node of ours prepares in a database that is not configured
     FOREIGN = 12  #: somebody else has prepared under the name of a process of ours; it changes no outcome
-    INTERRUPTED = 130  #: by Ctrl-C; what was begun is finished by the next scan
+    INTERRUPTED = 130  #: by Ctrl-C; the next scan finishes what was begun
 
 
 app = typer.Typer(
@@ -57,21 +57,21 @@ app = typer.Typer(
 )
 Conf = Annotated[Path, typer.Option("--conf", help="The recovery manager's .properties file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept in the log, with who and when.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; the log keeps it with who and when.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Gtrid = Annotated[str, typer.Argument(metavar="GTRID")]
 _CONF = Path("conf/recovery.properties")
 
 
 def _json(kind: Any) -> str:
-    """The end of a command's help: what its --json prints."""
+    """The end of a command's help: the shape of its JSON."""
     return escape(f"JSON: {shape(kind)}")
 
 
 @app.callback()
 def recovery() -> None:
-    """Finish what crashes have left prepared, and see what is in doubt."""
-    # Made anew for each command, so that it writes to the stderr of this moment.
+    """Finish the transactions that crashes have left, and show what is in doubt."""
+    # The handler is made anew for each command, so that it writes to the current stderr.
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("txpool")
@@ -82,70 +82,70 @@ def recovery() -> None:
 @app.command()
 def run(conf: Conf = _CONF) -> None:
     """Scan again and again, until SIGTERM or SIGINT; SIGHUP reads the configuration again."""
-    with _told():
+    with _errors_as_exit_codes():
         daemon.run(conf)
 
 
 @app.command(epilog=_json(ScanReport))
 def scan(conf: Conf = _CONF, as_json: AsJson = False) -> None:
-    """One scan, now; refused while recovery is suspended."""
-    with _managed(conf) as manager:
+    """Make one scan now; refused while recovery is suspended."""
+    with _opened_manager(conf) as manager:
         report = manager.scan()
-    _report(report, as_json)
+    _print_report(report, as_json)
 
 
 @app.command("list", epilog=f"{_json(list[InDoubt])} With --expired: {escape(shape(list[Expired]))}")
 def list_(
     conf: Conf = _CONF,
     as_json: AsJson = False,
-    gone: Annotated[bool, typer.Option("--expired", help="What has expired, instead.")] = False,
+    only_expired: Annotated[bool, typer.Option("--expired", help="Show what has expired instead.")] = False,
 ) -> None:
-    """What is in doubt, and what recovery will do with it; nothing is written."""
-    with _managed(conf) as manager:
-        _say_suspended(manager)
-        old = manager.expired()
-        found = [] if gone else manager.in_doubt()
-        _say_silent(manager)
-    unresolved = [each for each in old if each.heuristics]
+    """Show what is in doubt, and what recovery will do with it; nothing is written."""
+    with _opened_manager(conf) as manager:
+        _print_suspension(manager)
+        all_expired = manager.expired()
+        found = [] if only_expired else manager.in_doubt()
+        _print_missing(manager)
+    unresolved = [each for each in all_expired if each.heuristics]
     if as_json:
-        _print([asdict(each) for each in (old if gone else found)])
-    elif gone:
-        _print(display.gone(old) or "Nothing has expired.")
+        _print([asdict(each) for each in (all_expired if only_expired else found)])
+    elif only_expired:
+        _print(display.format_expired(all_expired) or "Nothing has expired.")
     else:
-        _print(display.listed(found) or "Nothing is in doubt, as far as the datasources have answered.")
-    if unresolved and not gone:
+        _print(display.format_list(found) or "Nothing is in doubt, as far as the datasources have answered.")
+    if unresolved and not only_expired:
         typer.echo(f"heuristic outcomes that have expired unresolved: {len(unresolved)} (list --expired)", err=True)
-    raise typer.Exit(ExitCode.HEURISTIC if unresolved else _code_of(found, manager))
+    raise typer.Exit(ExitCode.HEURISTIC if unresolved else _exit_code_of_listing(found, manager))
 
 
 @app.command(epilog=_json(InDoubt))
 def show(gtrid: Gtrid, conf: Conf = _CONF, as_json: AsJson = False) -> None:
-    """All that is known of one transaction."""
-    with _managed(conf) as manager:
-        _say_suspended(manager)
+    """Show all that is known of one transaction."""
+    with _opened_manager(conf) as manager:
+        _print_suspension(manager)
         found = manager.show(gtrid)
-        _say_silent(manager)
+        _print_missing(manager)
         if found is None:
             raise ProgrammingError(
                 f"nothing is known of {gtrid}, as far as the datasources have answered: it has ended and is forgotten, "
                 "or this log has never known it"
             )
-    _print(found.as_dict() if as_json else display.shown(found))
-    raise typer.Exit(_code_of([found], manager))
+    _print(found.as_dict() if as_json else display.format_transaction(found))
+    raise typer.Exit(_exit_code_of_listing([found], manager))
 
 
 @app.command(epilog=_json(ScanReport))
 def commit(gtrid: Gtrid, conf: Conf = _CONF, yes: Yes = False, reason: Reason = "", as_json: AsJson = False) -> None:
-    """Commit now what is decided to commit; refused where it is not."""
-    question = f"Commit {gtrid} where it is decided?"
-    _report(_act(conf, gtrid, yes, question, lambda manager: manager.commit(gtrid, reason)), as_json)
+    """Commit a transaction now that is decided to commit; refused if it is not."""
+    question = f"Commit {gtrid}, if it is decided?"
+    _print_report(_end_by_hand(conf, gtrid, yes, question, lambda manager: manager.commit(gtrid, reason)), as_json)
 
 
 @app.command(epilog=_json(ScanReport))
 def rollback(gtrid: Gtrid, conf: Conf = _CONF, yes: Yes = False, reason: Reason = "", as_json: AsJson = False) -> None:
-    """Make sure that nobody commits it, and roll it back; refused where it is decided to commit."""
-    question = f"Roll {gtrid} back, for ever?"
-    _report(_act(conf, gtrid, yes, question, lambda manager: manager.rollback(gtrid, reason)), as_json)
+    """Make a commit of a transaction impossible, and roll it back; refused if it is decided to commit."""
+    question = f"Roll {gtrid} back for ever?"
+    _print_report(_end_by_hand(conf, gtrid, yes, question, lambda manager: manager.rollback(gtrid, reason)), as_json)
 
 
 @app.command(epilog=_json({"gtrid": str, "forgotten": int}))
@@ -153,48 +153,48 @@ def forget(
     gtrid: Annotated[str, typer.Argument(metavar="[GTRID]")] = "",
     conf: Conf = _CONF,
     *,
-    datasource: Annotated[str, typer.Option(help="Retire the log's notes of this datasource, instead.")] = "",
+    datasource: Annotated[str, typer.Option(help="Retire the log's notes of this datasource instead.")] = "",
     yes: Yes = False,
     reason: Reason = "",
     as_json: AsJson = False,
 ) -> None:
-    """Dismiss a transaction's heuristic outcomes, once they are repaired and it is over; or retire a datasource."""
+    """Dismiss the heuristic outcomes of an ended transaction, once they are repaired; or retire a datasource."""
     if bool(gtrid) == bool(datasource):
         raise typer.BadParameter("give a GTRID, or --datasource NAME")
-    with _managed(conf) as manager:
+    with _opened_manager(conf) as manager:
         if datasource:
-            question = (
-                f"Forget that our nodes prepare in {datasource}? What is still prepared there is found by nobody."
-            )
+            question = f"Forget that our nodes prepare in {datasource}? Nobody will find a branch that is left there."
             _confirm(manager, "", yes, question)
             count = manager.forget_datasource(datasource, reason)
         else:
             _confirm(manager, gtrid, yes, f"Forget the heuristic outcomes of {gtrid}?")
             count = manager.forget(gtrid, reason)
-    told = {"datasource": datasource} if datasource else {"gtrid": gtrid}
-    _print({**told, "forgotten": count} if as_json else f"{count} forgotten")
+    subject = {"datasource": datasource} if datasource else {"gtrid": gtrid}
+    _print({**subject, "forgotten": count} if as_json else f"{count} forgotten")
 
 
 @app.command(epilog=_json(list[AuditEntry]))
 def audit(conf: Conf = _CONF, as_json: AsJson = False) -> None:
-    """What people have done by hand: who, when, what, why, and what came of it."""
-    with _managed(conf) as manager:
+    """Show the commands that people have run by hand: who, when, why, and the outcome."""
+    with _opened_manager(conf) as manager:
         found = manager.audit_entries()
-    _print([asdict(deed) for deed in found] if as_json else display.audit_entries(found) or "Nothing was done by hand.")
+    _print(
+        [asdict(entry) for entry in found] if as_json else display.format_audit(found) or "No command was run by hand."
+    )
 
 
 @app.command(epilog=_json(Suspension))
 def suspend(conf: Conf = _CONF, reason: Reason = "", as_json: AsJson = False) -> None:
-    """Let no pass of this node's recovery begin, in any process, until `resume`; one that runs is finished."""
-    with _managed(conf) as manager:
+    """Let no pass of this node's recovery begin in any process until `resume`; a running pass is finished."""
+    with _opened_manager(conf) as manager:
         found = manager.suspend(reason)
     _print(asdict(found) if as_json else str(found))
 
 
 @app.command(epilog=_json({"resumed": bool}))
 def resume(conf: Conf = _CONF, reason: Reason = "", as_json: AsJson = False) -> None:
-    """Let recovery go on, a running daemon with its next scan."""
-    with _managed(conf) as manager:
+    """End the suspension; a running daemon goes on with its next scan."""
+    with _opened_manager(conf) as manager:
         resumed = manager.resume(reason)
     text = "recovery goes on with its next scan" if resumed else "recovery was not suspended"
     _print({"resumed": resumed} if as_json else text)
@@ -204,12 +204,13 @@ def resume(conf: Conf = _CONF, reason: Reason = "", as_json: AsJson = False) -> 
 def init(
     conf: Conf = _CONF,
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="Accept a copied or moved log; all its earlier branches are left alone.")
+        bool,
+        typer.Option("--adopt", help="Accept a copied or moved log; recovery leaves all its earlier branches alone."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Create the decision log, and the tables of marks that are missing."""
-    with _told():
+    with _errors_as_exit_codes():
         steps = setup.initialise(RecoverySettings.load(conf), adopt=adopt)
     if as_json:
         _print([asdict(step) for step in steps])
@@ -233,8 +234,8 @@ def _console(*, stderr: bool = False) -> Console:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """An error that is for people is one line, and an exit code."""
+def _errors_as_exit_codes() -> Iterator[None]:
+    """Print an `Error` as one line, and end with its exit code."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -247,52 +248,54 @@ def _told() -> Iterator[None]:
 
 
 @contextmanager
-def _managed(conf: Path) -> Iterator[RecoveryManager]:
-    with _told(), closing(RecoveryManager(conf)) as manager:
+def _opened_manager(conf: Path) -> Iterator[RecoveryManager]:
+    with _errors_as_exit_codes(), closing(RecoveryManager(conf)) as manager:
         yield manager
 
 
-def _act(conf: Path, gtrid: str, yes: bool, question: str, act: Callable[[RecoveryManager], ScanReport]) -> ScanReport:
-    with _managed(conf) as manager:
+def _end_by_hand(
+    conf: Path, gtrid: str, yes: bool, question: str, act: Callable[[RecoveryManager], ScanReport]
+) -> ScanReport:
+    with _opened_manager(conf) as manager:
         _confirm(manager, gtrid, yes, question)
         return act(manager)
 
 
-def _report(report: ScanReport, as_json: bool) -> None:
-    _print(report.as_dict() if as_json else display.scanned(report))
-    raise typer.Exit(ExitCode.REFUSED if report.suspended else _code(report))
+def _print_report(report: ScanReport, as_json: bool) -> None:
+    _print(report.as_dict() if as_json else display.format_report(report))
+    raise typer.Exit(ExitCode.REFUSED if report.suspended else _exit_code(report))
 
 
 def _confirm(manager: RecoveryManager, gtrid: str, yes: bool, question: str) -> None:
-    """Shows what it is about. Exits where the answer is no, or where there is nobody to give one."""
+    """Show the transaction and ask for confirmation. Exits if the answer is no, or if nobody can answer."""
     if yes:
         return
     found = manager.show(gtrid) if gtrid else None
     if found is not None:
-        typer.echo(display.shown(found), err=True)
+        typer.echo(display.format_transaction(found), err=True)
     try:
         if typer.confirm(question, err=True):
             return
     except typer.Abort:
-        typer.echo("Nobody has confirmed it: use --yes. Nothing was done.", err=True)
+        typer.echo("Nobody has confirmed the command: use --yes. Nothing was done.", err=True)
     raise typer.Exit(ExitCode.REFUSED)
 
 
-def _say_suspended(manager: RecoveryManager) -> None:
-    held = manager.suspended()
-    if held is not None:
-        typer.echo(f"{held}: nothing is done until `txpool-recovery resume`", err=True)
+def _print_suspension(manager: RecoveryManager) -> None:
+    suspension = manager.suspended()
+    if suspension is not None:
+        typer.echo(f"{suspension}. Recovery does nothing until `txpool-recovery resume`", err=True)
 
 
-def _say_silent(manager: RecoveryManager) -> None:
-    """What keeps the listing from being whole."""
+def _print_missing(manager: RecoveryManager) -> None:
+    """Print why the list may be incomplete: databases that did not answer, or that the configuration does not name."""
     if manager.unanswered:
-        typer.echo(display.silent(manager.unanswered), err=True)
+        typer.echo(display.format_unanswered(manager.unanswered), err=True)
     if manager.unconfigured:
-        typer.echo(display.unconfigured(manager.unconfigured), err=True)
+        typer.echo(display.format_unconfigured(manager.unconfigured), err=True)
 
 
-def _code(report: ScanReport) -> ExitCode:
+def _exit_code(report: ScanReport) -> ExitCode:
     raised = {alarm.kind for alarm in report.alarms}
     applies = {
         ExitCode.IN_DOUBT: report.pending,
@@ -303,13 +306,13 @@ def _code(report: ScanReport) -> ExitCode:
         ExitCode.OVERDUE: AlarmKind.OVERDUE.value in raised,
         ExitCode.UNCONFIGURED: AlarmKind.UNCONFIGURED.value in raised,
     }
-    # Whoever may only connect can raise this one, and is not to hide another behind it.
+    # FOREIGN ranks lowest: anybody who may connect can raise it, and it must not hide another code.
     otherwise = ExitCode.FOREIGN if AlarmKind.FOREIGN.value in raised else ExitCode.OK
     return max((code for code, found in applies.items() if found), default=otherwise)
 
 
-def _code_of(found: list[InDoubt], manager: RecoveryManager) -> ExitCode:
-    """As `list` and `show` end."""
+def _exit_code_of_listing(found: list[InDoubt], manager: RecoveryManager) -> ExitCode:
+    """The exit code of `list` and `show`."""
     if any(each.heuristics for each in found):
         return ExitCode.HEURISTIC
     if manager.unconfigured:
@@ -320,5 +323,5 @@ def _code_of(found: list[InDoubt], manager: RecoveryManager) -> ExitCode:
 
 
 def _print(what: Any) -> None:
-    """Text as it is, which no terminal's width may cut; and anything else as JSON."""
+    """Print text as it is, whatever the terminal's width, and anything else as JSON."""
     typer.echo(what if isinstance(what, str) else json.dumps(what, indent=2))

@@ -1,4 +1,4 @@
-"""RecoveryManager: finishes what crashes have left, one scan at a time, or again and again in a thread."""
+"""RecoveryManager: one scan on demand or periodic scans in a thread, and what an operator asks of it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from recovery.operator import commands, listing, suspension
+from recovery.operator.alarms import unconfigured
 from recovery.operator.audit import AuditEntry, audit_entries, audited
+from recovery.operator.last_scan import LastScan
 from recovery.plugins import instances
 from recovery.scan import saved
 from recovery.scan.datasources import RecoverableDatasource, RecoveryDatasources
 from recovery.scan.discovered import DiscoveredDatasources
 from recovery.scan.expiry import SCANNERS, Expired, Expiry, ExpiryScanner, expired
 from recovery.scan.modules import DecidedModule, MarkedModule, Module, OrphanModule
-from recovery.scan.orphans import FILTERS, OrphanFilter, voters
+from recovery.scan.orphans import FILTERS, OrphanFilter, all_filters
+from recovery.scan.reading import take_snapshot
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import RepeatFilter, ScanRecorder, ScanReport, describe_error
-from recovery.scan.snapshot import Snapshot, take_snapshot
+from recovery.scan.snapshot import Snapshot
 from recovery.scan.staging import StagingModule
-from recovery.service.alarms import unconfigured
-from recovery.service.last_scan import LastScan
 from txpool import metrics
 from txpool.config.settings import DataSourceSettings, RecoverySettings
 from txpool.datasource import DataSource
@@ -35,11 +36,11 @@ logger = logging.getLogger("txpool.recovery")
 
 
 class RecoveryManager:
-    """Recovers its node's transactions, or those of `recovery.nodes`: give it a file, or a log and datasources.
+    """Recovers the transactions of its node, or of `recovery.nodes`. Give it a file, or a log and datasources.
 
-    Thread-safe. With a configuration, the log is opened for each scan and closed behind it. `period` and `backoff` are
-    seconds: from the end of one scan to the next, and between its two passes; None takes the configured ones.
-    `filters` and `scanners` have a say beside those that are configured.
+    Thread-safe. With a configuration, each scan opens the log and closes it afterwards. `period` is the seconds from
+    the end of one scan to the next, `backoff` the seconds between its two passes; None takes the configured value.
+    `filters` and `scanners` are used in addition to the configured ones.
     """
 
     def __init__(
@@ -56,21 +57,23 @@ class RecoveryManager:
         settings = conf if isinstance(conf, RecoverySettings) else RecoverySettings.load(conf)
         if log is None and (settings.node_name is None or settings.log_url is None):
             missing = "node.name" if settings.node_name is None else "log.url"
-            raise settings.properties.error(missing, "is missing: recovery needs the coordinator's own")
+            raise settings.properties.error(missing, "is missing: recovery needs the coordinator's value")
         self._settings = settings
         self._log = log
-        # Of its own, whatever the application has open: it is closed with the manager.
+        # The manager opens its own datasources, even where the application has them open, and closes them itself.
         paths = settings.datasources if datasources is None else ()
-        # Recovery connects for each question, so its pools keep nothing open.
-        self._own = [DataSource.from_settings(DataSourceSettings.load(path, pool_min_size=0)) for path in paths]
-        self._datasources: list[RecoverableDatasource] = [*self._own, *(datasources or ())]
+        # Recovery opens a connection for each question, so its pools keep none open.
+        self._configured = [DataSource.from_settings(DataSourceSettings.load(path, pool_min_size=0)) for path in paths]
+        self._datasources: list[RecoverableDatasource] = [*self._configured, *(datasources or ())]
         if not self._datasources:
-            raise ConfigurationError("recovery has no datasource: name their files, datasources = orders.properties")
+            raise ConfigurationError(
+                "recovery has no datasource: name the datasources' files, as in datasources = orders.properties"
+            )
         #: Seconds from the end of one scan to the next.
         self.period = settings.recovery_period if period is None else period
         self._backoff = settings.recovery_backoff if backoff is None else backoff
         values, named = settings.properties, settings.recovery_orphan_filters
-        self._filters = voters([*instances(values, "recovery.orphan-filters", named, FILTERS, "vote"), *filters])
+        self._filters = all_filters([*instances(values, "recovery.orphan-filters", named, FILTERS, "vote"), *filters])
         chosen = settings.recovery_expiry_scanners
         self._expiry = Expiry(
             settings.recovery_expiry_interval or None,
@@ -79,221 +82,244 @@ class RecoveryManager:
         )
         self._discovered = DiscoveredDatasources()
         self._repeats = RepeatFilter()
-        self._scanning = threading.Lock()
-        self._starting = threading.Lock()
-        self._stopping = threading.Event()
-        self._waking = threading.Event()
-        #: What the last scan has left, to be looked at.
-        self.watch = LastScan(settings)
+        self._scan_lock = threading.Lock()
+        self._start_lock = threading.Lock()
+        self._stop_event = threading.Event()
+        self._wake_event = threading.Event()
+        #: The result of the last scan, with its alarms.
+        self.last_scan = LastScan(settings)
         self._thread: threading.Thread | None = None
-        self._last: ScanReport | None = None
-        #: Which datasources have not answered the last `in_doubt` or `show`, and what came instead.
+        self._last_report: ScanReport | None = None
+        #: The datasources that did not answer the last `in_doubt` or `show`, with their errors.
         self.unanswered: Mapping[str, str] = {}
-        #: Databases in which its nodes prepare, and that it was not configured with, as the same has found.
+        #: Databases in which its nodes prepare and that its configuration does not name, as the last `in_doubt` or
+        #: `show` found them, each with an explanation.
         self.unconfigured: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
         names = ", ".join(datasource.name for datasource in self._datasources)
-        return f"<RecoveryManager of {self.whose}: {names}, every {self.period:g} s>"
+        return f"<RecoveryManager of {self.described_nodes}: {names}, every {self.period:g} s>"
 
     @property
-    def whose(self) -> str:
-        """Which nodes it recovers, in words."""
+    def described_nodes(self) -> str:
+        """The nodes that it recovers, in words."""
         node = self._settings.node_name if self._log is None else self._log.node
         nodes = ", ".join(self._settings.recovery_nodes) or node
         return "every node" if nodes == "*" else f"node {nodes}"
 
     @property
     def last_report(self) -> ScanReport | None:
-        """What the last scan has reported; None before the first."""
-        return self._last
+        """The report of the last scan; None before the first."""
+        return self._last_report
 
     # -- scans --------------------------------------------------------------------------------------------------
 
     def scan(self) -> ScanReport:
-        """One scan of two passes, now; a second caller waits for the first one's to end.
+        """Make one scan of one or two passes, now. Scans of several threads run one after the other.
 
-        Errors: LogError where the log cannot be opened or read; nothing was done then. Whatever fails later is in
-        the report, and the rest went on.
+        Errors: LogError if the log cannot be opened or read; nothing was done then. A later failure is in the report,
+        and the other steps were still done.
         """
-        with self._scanning, self._opened() as log:
-            account = ScanRecorder(self._repeats)
+        with self._scan_lock, self._opened() as log:
+            recorder = ScanRecorder(self._repeats)
             orphans = OrphanModule(self._filters)
             modules: tuple[Module, ...] = (MarkedModule(), DecidedModule(), orphans, StagingModule(), self._expiry)
-            begun, passes = time.monotonic(), list[RecoveryPass]()
-            if _goes_on(log, account):
-                passes.append(self._pass(log, account, modules))
-                if orphans.waiting and not self._stopping.wait(self._backoff) and _goes_on(log, account):
-                    passes.append(self._pass(log, account, modules))
+            began, passes = time.monotonic(), list[RecoveryPass]()
+            if _may_begin_pass(log, recorder):
+                passes.append(self._run_pass(log, recorder, modules))
+                if (
+                    orphans.has_candidates
+                    and not self._stop_event.wait(self._backoff)
+                    and _may_begin_pass(log, recorder)
+                ):
+                    passes.append(self._run_pass(log, recorder, modules))
             self._repeats.end_scan()
-            # The sites of the last pass, too: they know what it has reached by the notes.
-            sites = passes[-1].datasources if passes else self._recovery_datasources(log)
-            evidence = passes[-1].snapshot if passes else take_snapshot(log, sites, fence=False)
-            seconds = time.monotonic() - begun
-            report = account.report()
+            # The last pass's datasources also include those that it found by the log's notes.
+            datasources = passes[-1].datasources if passes else self._recovery_datasources(log)
+            snapshot = passes[-1].snapshot if passes else take_snapshot(log, datasources, fence=False)
+            seconds = time.monotonic() - began
+            report = recorder.report()
             if passes:
-                saved.keep_errors(log, {left.gid: left.error for left in report.left_alone if left.error})
-            self._last = self.watch.completed(
-                evidence, sites, report, self._datasources, kept=saved.read(log), seconds=seconds, passes=len(passes)
+                saved.save_errors(log, {left.gid: left.error for left in report.left_alone if left.error})
+            self._last_report = self.last_scan.completed(
+                snapshot,
+                datasources,
+                report,
+                self._datasources,
+                saved=saved.read(log),
+                seconds=seconds,
+                passes=len(passes),
             )
-            return self._last
+            return self._last_report
 
-    def _pass(self, log: DecisionLog, account: ScanRecorder, modules: Iterable[Module]) -> RecoveryPass:
-        account.begin_pass()
-        sites = self._recovery_datasources(log)
-        work = RecoveryPass(take_snapshot(log, sites), log, sites, account)
-        for name, reason in work.snapshot.silent.items():
-            account.silent(name, reason)
-        for name, reason in work.snapshot.unfenced.items():
-            account.fail(f"the fence of {name}", reason)
+    def _run_pass(self, log: DecisionLog, recorder: ScanRecorder, modules: Iterable[Module]) -> RecoveryPass:
+        recorder.begin_pass()
+        datasources = self._recovery_datasources(log)
+        this_pass = RecoveryPass(take_snapshot(log, datasources), log, datasources, recorder)
+        for name, reason in this_pass.snapshot.unanswered.items():
+            recorder.record_unanswered(name, reason)
+        for name, reason in this_pass.snapshot.unfenced.items():
+            recorder.record_failure(f"the fence of {name}", reason)
         for module in modules:
             try:
-                module.run(work)
+                module.run(this_pass)
             except Exception as error:
-                account.fail(f"module {module.name}", describe_error(error))
-        return work
+                recorder.record_failure(f"module {module.name}", describe_error(error))
+        return this_pass
 
     # -- the thread ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Scan now, and again after each period, in a daemon thread; does nothing where it runs already."""
-        with self._starting:
+        """Start a daemon thread that scans now and after each period; does nothing if it runs already."""
+        with self._start_lock:
             if self._thread is None:
-                metrics.add_source(self.watch.samples)
+                metrics.add_source(self.last_scan.samples)
                 self._thread = threading.Thread(target=self._run, name="txpool-recovery", daemon=True)
                 self._thread.start()
 
     def scan_soon(self) -> None:
-        """Have the thread scan now rather than when its period is over; returns at once."""
-        self._waking.set()
+        """Make the thread scan now instead of at the end of its period; returns at once."""
+        self._wake_event.set()
 
     def stop(self) -> None:
-        """End the thread; returns once the pass in progress is through. It can be started again."""
-        with self._starting:
+        """End the thread, and wait until the pass in progress has ended. The manager can be started again."""
+        with self._start_lock:
             if self._thread is not None:
-                self._stopping.set()
-                self._waking.set()
+                self._stop_event.set()
+                self._wake_event.set()
                 self._thread.join()
                 self._thread = None
-                self._stopping.clear()
-                self._waking.clear()
-                metrics.remove_source(self.watch.samples)
+                self._stop_event.clear()
+                self._wake_event.clear()
+                metrics.remove_source(self.last_scan.samples)
 
     def _run(self) -> None:
         while True:
             try:
                 logger.debug("scan: %s", self.scan())
             except Exception as error:
-                self.watch.failed(error)
+                self.last_scan.failed(error)
                 self._repeats.warn(f"the scan failed, the next one is in {self.period:g} s: {error}")
                 self._repeats.end_scan()
-            self._waking.wait(self.period)
-            self._waking.clear()
-            if self._stopping.is_set():
+            self._wake_event.wait(self.period)
+            self._wake_event.clear()
+            if self._stop_event.is_set():
                 return
 
-    # -- for people ---------------------------------------------------------------------------------------------
+    # -- for operators ---------------------------------------------------------------------------------------------
 
     def in_doubt(self) -> list[listing.InDoubt]:
-        """What is in doubt, and what the next scan will do with it; nothing is written. Errors: LogError."""
+        """The transactions in doubt, and what the next scan will do with each. Nothing is written. Errors: LogError."""
         with self._opened() as log:
-            sites = self._recovery_datasources(log)
-            evidence = self._read_only_snapshot(log, sites)
-            return listing.in_doubt(evidence, sites, saved.read(log))
+            datasources = self._recovery_datasources(log)
+            snapshot = self._read_only_snapshot(log, datasources)
+            return listing.in_doubt(snapshot, datasources, saved.read(log))
 
     def show(self, gtrid: str) -> listing.InDoubt | None:
-        """All that is known of one transaction; None where nothing is. Errors: LogError, ProgrammingError."""
+        """All that is known of one transaction; None if nothing is. Errors: LogError, ProgrammingError."""
         with self._opened() as log:
-            sites = self._recovery_datasources(log)
-            noted = [each for found in expired(log) if found.name == gtrid for each in found.heuristics]
-            evidence = self._read_only_snapshot(log, sites)
-            gtrid = commands.checked(gtrid)
+            datasources = self._recovery_datasources(log)
+            heuristics = [each for found in expired(log) if found.name == gtrid for each in found.heuristics]
+            snapshot = self._read_only_snapshot(log, datasources)
+            gtrid = commands.require_gtrid(gtrid)
             history = audit_entries(log, gtrid)
-            return listing.show(evidence, sites, gtrid, expired=noted, history=history, kept=saved.read(log))
+            return listing.show(
+                snapshot, datasources, gtrid, expired=heuristics, history=history, saved=saved.read(log)
+            )
 
-    def _read_only_snapshot(self, log: DecisionLog, sites: RecoveryDatasources) -> Snapshot:
-        evidence = take_snapshot(log, sites, fence=False)
-        self.unanswered = evidence.silent
-        self.unconfigured = {alarm.subject: alarm.text for alarm in unconfigured(evidence)}
-        return evidence
+    def _read_only_snapshot(self, log: DecisionLog, datasources: RecoveryDatasources) -> Snapshot:
+        snapshot = take_snapshot(log, datasources, fence=False)
+        self.unanswered = snapshot.unanswered
+        self.unconfigured = {alarm.subject: alarm.text for alarm in unconfigured(snapshot)}
+        return snapshot
 
     def expired(self) -> list[Expired]:
-        """What has expired, and waits for nobody but people. Errors: LogError."""
+        """What has expired: recovery does nothing with it any more, and keeps it for people. Errors: LogError."""
         with self._opened() as log:
             return expired(log)
 
     def commit(self, gtrid: str, reason: str = "") -> ScanReport:
-        """Commit now what is decided already. Errors: LogError, ProgrammingError where it is not decided."""
+        """Commit now a transaction that is decided to commit.
+
+        Errors: LogError; ProgrammingError if it is not decided; OperationalError if the deciding database fails.
+        """
         return self._by_hand("commit", gtrid, reason, commands.commit)
 
     def rollback(self, gtrid: str, reason: str = "") -> ScanReport:
-        """Take the transaction's key and roll it back. Errors: LogError, ProgrammingError where it is decided."""
+        """Make a commit of the transaction impossible, then roll it back.
+
+        Errors: LogError; ProgrammingError if it is decided; OperationalError if the deciding database fails.
+        """
         return self._by_hand("rollback", gtrid, reason, commands.rollback)
 
     def forget(self, gtrid: str, reason: str = "") -> int:
-        """Dismiss the heuristic outcomes of a transaction that is over; how many there were.
+        """Dismiss the heuristic outcomes of a transaction that has ended. Returns how many there were.
 
-        Errors: LogError, ProgrammingError where there is none, or where it is not over or another node's,
-        OperationalError where a datasource does not answer.
+        Errors: LogError; ProgrammingError if it has none, has not ended, or belongs to another node; OperationalError
+        if a datasource does not answer.
         """
-        with self._scanning, self._opened() as log, audited(log, "forget", commands.checked(gtrid), reason):
+        with self._scan_lock, self._opened() as log, audited(log, "forget", commands.require_gtrid(gtrid), reason):
             return commands.forget(log, self._recovery_datasources(log), gtrid)
 
     def forget_datasource(self, name: str, reason: str = "") -> int:
-        """Retire the log's notes that our nodes prepare in a datasource; how many there were.
+        """Retire the log's notes that our nodes prepare in a datasource. Returns how many there were.
 
-        Errors: LogError, ProgrammingError where there is none, or where a process of its node lives or a branch is
-        listed there, OperationalError where the database does not answer.
+        Errors: LogError; ProgrammingError if there is no such note, if a process of a noted node is alive, or if a
+        branch is prepared there; OperationalError if the database does not answer.
         """
-        with self._scanning, self._opened() as log, audited(log, "forget --datasource", "", f"{name}: {reason}"):
+        with self._scan_lock, self._opened() as log, audited(log, "forget --datasource", "", f"{name}: {reason}"):
             return commands.forget_datasource(log, self._recovery_datasources(log), name, self._has_living_process)
 
     def _has_living_process(self, node: str) -> bool:
-        """Whether any process of a node lives."""
+        """Whether any process of a node is alive."""
         with self._opened(node) as log:
             return IncarnationState.ALIVE in log.incarnations().values()
 
-    def _by_hand(self, command: str, gtrid: str, reason: str, act: commands.Act) -> ScanReport:
-        with self._scanning, self._opened() as log, audited(log, command, commands.checked(gtrid), reason) as reports:
-            account = ScanRecorder(self._repeats)
-            act(log, self._recovery_datasources(log), account, gtrid)
-            reports.append(account.report())
+    def _by_hand(self, command: str, gtrid: str, reason: str, act: commands.Command) -> ScanReport:
+        with (
+            self._scan_lock,
+            self._opened() as log,
+            audited(log, command, commands.require_gtrid(gtrid), reason) as reports,
+        ):
+            recorder = ScanRecorder(self._repeats)
+            act(log, self._recovery_datasources(log), recorder, gtrid)
+            reports.append(recorder.report())
             return reports[0]
 
     def audit_entries(self) -> list[AuditEntry]:
-        """What people have done by hand, oldest first. Errors: LogError."""
+        """The commands that people have run by hand, oldest first. Errors: LogError."""
         with self._opened() as log:
             return audit_entries(log)
 
     def suspend(self, reason: str = "") -> suspension.Suspension:
-        """Let no pass begin, here and in every recoverer of this node, until `resume`. Errors: LogError."""
+        """Let no pass begin until `resume`, in any recovery manager of this node. Errors: LogError."""
         with self._opened() as log:
             return suspension.suspend(log, reason)
 
     def resume(self, reason: str = "") -> bool:
-        """Let recovery go on with its next scan; whether it was suspended. Errors: LogError."""
+        """Let the next scan run again. Returns whether recovery was suspended. Errors: LogError."""
         with self._opened() as log:
             return suspension.resume(log, reason)
 
     def suspended(self) -> suspension.Suspension | None:
-        """How the recovery of this node is suspended; None where it is not. Errors: LogError."""
+        """The suspension of this node's recovery; None if there is none. Errors: LogError."""
         with self._opened() as log:
             return suspension.suspension(log)
 
     def close(self) -> None:
-        """Stop, and close the datasources that came from the configuration."""
+        """Stop, and close the datasources that the manager has opened."""
         self.stop()
-        for datasource in self._own:
+        for datasource in self._configured:
             datasource.close()
         self._discovered.close()
 
     def _recovery_datasources(self, log: DecisionLog) -> RecoveryDatasources:
         timeout = self._settings.recovery_lock_timeout
-        return RecoveryDatasources(self._datasources, nodes=log.nodes(), lock_timeout=timeout, further=self._discovered)
+        return RecoveryDatasources(self._datasources, nodes=log.nodes(), lock_timeout=timeout, others=self._discovered)
 
     @contextmanager
     def _opened(self, node: str = "") -> Iterator[DecisionLog]:
-        """The log; that of one node alone, where one is named."""
+        """The log, as this node or the named one alone sees it."""
         if self._log is not None:
             yield self._log
             return
@@ -311,8 +337,9 @@ class RecoveryManager:
             log.close()
 
 
-def _goes_on(log: DecisionLog, account: ScanRecorder) -> bool:
-    held = suspension.suspension(log)
-    if held is not None:
-        account.suspend(str(held))
-    return held is None
+def _may_begin_pass(log: DecisionLog, recorder: ScanRecorder) -> bool:
+    """Whether recovery is not suspended now; a suspension is recorded."""
+    found = suspension.suspension(log)
+    if found is not None:
+        recorder.record_suspension(str(found))
+    return found is None

@@ -1,4 +1,4 @@
-"""Filters and scanners that a configuration names: the house's own by a word, a user's class by its dotted path."""
+"""Orphan filters and expiry scanners that a configuration names: built-in ones by a word, others by a dotted path."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from txpool.errors import ConfigurationError
 
 
 def instances(
-    values: Properties, key: str, names: Iterable[str], house: Mapping[str, Callable[[], Any]], method: str
+    values: Properties, key: str, names: Iterable[str], built_in: Mapping[str, Callable[[], Any]], method: str
 ) -> list[Any]:
-    """One object for each of the names that the key gives, in their order; each has the method. ConfigurationError.
+    """One object for each name that the key gives, in that order. Every object has the method.
 
-    A class is one that Python can import, made without arguments. A file that names one is refused where others can
-    write to it or have made it: it would let them run what they like.
+    A class is imported and called without arguments. A configuration file that names a class is refused if others can
+    write to it or have made it: they could run any code through it. Errors: ConfigurationError.
     """
     names = dict.fromkeys(names)
-    classes = [name for name in names if name not in house]
+    classes = [name for name in names if name not in built_in]
     if classes and values.path is not None and values.entry(key).source is ValueSource.FILE:
         require_owned(values.folder / values.path.name, "it names code to run")
-    return [house[name]() if name in house else _of_user(values, key, name, house, method) for name in names]
+    return [
+        built_in[name]() if name in built_in else _instance_of(values, key, name, built_in, method) for name in names
+    ]
 
 
-def _of_user(values: Properties, key: str, name: str, house: Mapping[str, Any], method: str) -> Any:
-    module, _, word = name.rpartition(".")
+def _instance_of(values: Properties, key: str, path: str, built_in: Mapping[str, Any], method: str) -> Any:
+    module, _, class_name = path.rpartition(".")
     if not module:
-        raise values.error(key, f"names {name}: {nearest(name, house)}; a class of yours has a dotted path")
+        raise values.error(key, f"names {path}: {nearest(path, built_in)}; a class of yours has a dotted path")
     try:
-        made = getattr(import_module(module), word)()
+        instance = getattr(import_module(module), class_name)()
     except Exception as error:
-        raise values.error(key, f"names {name}, which could not be made: {describe_error(error)}") from error
-    if not callable(getattr(made, method, None)):
-        raise ConfigurationError(f"{values.entry(key).where}: {key} names {name}, which has no method {method}()")
-    return made
+        raise values.error(key, f"names {path}, which could not be made: {describe_error(error)}") from error
+    if not callable(getattr(instance, method, None)):
+        raise ConfigurationError(f"{values.entry(key).where}: {key} names {path}, which has no method {method}()")
+    return instance

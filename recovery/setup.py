@@ -1,4 +1,4 @@
-"""`txpool-recovery init`: the decision log, and the tables of marks that are missing."""
+"""`txpool-recovery init`: creates the decision log, and the tables of marks that are missing."""
 
 from __future__ import annotations
 
@@ -15,35 +15,39 @@ from txpool.resources.xids import Xids
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that was done, or could not be."""
+    """One step of `init`. `done` is False if it failed."""
 
     done: bool
     text: str
 
 
 def initialise(settings: RecoverySettings, *, adopt: bool = False) -> list[Step]:
-    """Create what is missing; what is there stays as it is. Errors: ConfigurationError, LogError."""
+    """Create the log and the tables that are missing; existing ones stay as they are.
+
+    With `adopt`, a copied or moved log is accepted instead. Errors: ConfigurationError, LogError.
+    """
     node, url = settings.node_name, settings.log_url
     if node is None or url is None:
         missing = "node.name" if node is None else "log.url"
-        raise settings.properties.error(missing, "is missing: the log is made for it")
+        raise settings.properties.error(missing, "is missing: init creates the log for it")
     marked = [each for each in map(DataSourceSettings.load, settings.datasources) if Role(each.mode) is Role.MARKED]
     user, password = settings.log_user, settings.log_password
     if adopt:
         adopt_log(url, node=node, user=user, password=password)
     open_log(url, node=node, create=not adopt, user=user, password=password).close()
-    verb = "was adopted: all earlier branches are left alone" if adopt else "is there"
-    return [Step(True, f"the decision log {url} of node {node} {verb}"), *map(_table, marked)]
+    result = "was adopted: recovery leaves all earlier branches alone" if adopt else "exists"
+    return [Step(True, f"the decision log {url} of node {node} {result}"), *map(_create_table_of_marks, marked)]
 
 
-def _table(settings: DataSourceSettings) -> Step:
-    """As the application's user, whose table it will be."""
+def _create_table_of_marks(settings: DataSourceSettings) -> Step:
+    """Create a table of marks with the application's user, who then owns it."""
     try:
         Xids(settings.name, make_driver(settings), settings.cmr_table).create()
     except ConfigurationError:
         raise
     except Exception as error:
         return Step(
-            False, f"datasource {settings.name}: the table {settings.cmr_table} was not made: {describe_error(error)}"
+            False,
+            f"datasource {settings.name}: the table {settings.cmr_table} was not created: {describe_error(error)}",
         )
-    return Step(True, f"datasource {settings.name}: the table {settings.cmr_table} is there")
+    return Step(True, f"datasource {settings.name}: the table {settings.cmr_table} exists")

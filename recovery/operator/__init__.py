@@ -1,1 +1,1 @@
-"""What an operator sees and does: lists, deeds by hand, their audit, recovery suspended."""
+"""What an operator reads and does: lists of what is in doubt, alarms, commands by hand and their audit, suspension."""

@@ -1,6 +1,6 @@
-"""What people have done by hand, kept in the decision log: who, when, what, why, and what came of it.
+"""The audit of commands by hand, stored in the decision log: who ran which command, when, why, and with what outcome.
 
-Kept without a number of its format, since the version of before the notes reads no other keys.
+An entry is stored without a format number, since versions before the location notes read no other keys.
 """
 
 from __future__ import annotations
@@ -28,64 +28,69 @@ _KIND = "audit"
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One command of a person. `when` is wall-clock seconds, `gtrid` is empty where it concerns the whole node."""
+    """One command of a person. `when` is wall-clock seconds. `gtrid` is empty if it concerns the whole node."""
 
     when: float
     who: str
     command: str
     gtrid: str
     reason: str
-    #: done, unfinished, refused or failed, and what came of it; begun where the process has died in between, or the log
-    #: has not answered.
+    #: done, unfinished, refused or failed, with details. It stays "begun" if the process died during the command, or
+    #: if the log did not take the outcome.
     outcome: str
 
 
 @contextmanager
 def audited(log: DecisionLog, command: str, gtrid: str, reason: str) -> Iterator[list[ScanReport]]:
-    """Keep a deed durably before the block does it, and afterwards what came of it. LogError: nothing was done.
+    """Store an entry durably before the block runs, and its outcome afterwards. A block may add a report to the list.
 
-    A block that has a report of what it did puts it into the list.
+    Errors: LogError if the entry cannot be stored; the block has not run then.
     """
-    deed = AuditEntry(time.time(), current_user(), command, gtrid, reason, "begun")
-    name = f"{deed.when:.6f} {secrets.token_hex(4)}"
-    log.put_record(_memo(name, deed))
-    logger.warning("%s of %s by %s: %s", command, gtrid or log.node, deed.who, reason or "no reason was given")
+    entry = AuditEntry(time.time(), current_user(), command, gtrid, reason, "begun")
+    name = f"{entry.when:.6f} {secrets.token_hex(4)}"
+    log.put_record(_side_record(name, entry))
+    logger.warning("%s of %s by %s: %s", command, gtrid or log.node, entry.who, reason or "no reason was given")
     outcome, reports = "done", list[ScanReport]()
     try:
         yield reports
-        outcome = " ".join(map(_came_of, reports)) or outcome
+        outcome = " ".join(map(_outcome, reports)) or outcome
     except BaseException as error:
         verdict = "refused" if isinstance(error, ProgrammingError) else "failed"
         outcome = f"{verdict}: {' '.join(str(error).split()) or type(error).__name__}"
         raise
     finally:
         try:
-            log.put_record(_memo(name, replace(deed, outcome=outcome)))
+            log.put_record(_side_record(name, replace(entry, outcome=outcome)))
         except LogError as error:
-            logger.warning("%s of %s: the log keeps no outcome of it, which is %s: %s", command, gtrid, outcome, error)
+            logger.warning(
+                "%s of %s: the log could not store the outcome, which is %s: %s", command, gtrid, outcome, error
+            )
 
 
 def audit_entries(log: DecisionLog, gtrid: str | None = None) -> list[AuditEntry]:
-    """Every deed, or a transaction's, oldest first. LogError."""
-    found = [AuditEntry(**unpack(memo)) for memo in log.side_records(_KIND)]
-    return [deed for deed in found if gtrid in (None, deed.gtrid)]
+    """All entries, or those of one transaction, oldest first. Errors: LogError."""
+    found = [AuditEntry(**unpack(record)) for record in log.side_records(_KIND)]
+    return [entry for entry in found if gtrid in (None, entry.gtrid)]
 
 
 def current_user() -> str:
-    """The user of this process, not of its environment, which anybody could set; behind sudo, both."""
+    """The user that this process runs as, and with sudo also the user who called it.
+
+    Other variables of the environment are not read, since anybody could set them.
+    """
     try:
         name = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         name = f"uid {os.getuid()}"
-    behind = os.environ.get("SUDO_USER")
-    return f"{name}@{socket.gethostname()}" + (f" (sudo by {behind})" if behind else "")
+    caller = os.environ.get("SUDO_USER")
+    return f"{name}@{socket.gethostname()}" + (f" (sudo by {caller})" if caller else "")
 
 
-def _came_of(report: ScanReport) -> str:
+def _outcome(report: ScanReport) -> str:
     verdict = "unfinished" if report.left_alone or report.unreachable else "done"
     left = (f"{each.datasource or each.gtrid}: {each.reason}" for each in report.left_alone)
     return "; ".join([f"{verdict}: {report}", *left])
 
 
-def _memo(name: str, deed: AuditEntry) -> SideRecord:
-    return SideRecord(_KIND, name, json.dumps(asdict(deed)), deed.when)
+def _side_record(name: str, entry: AuditEntry) -> SideRecord:
+    return SideRecord(_KIND, name, json.dumps(asdict(entry)), entry.when)

@@ -1,4 +1,4 @@
-"""What an operator may do by hand: only what stays safe whatever the transaction's process does meanwhile."""
+"""The commands that an operator may run by hand. Each is safe whatever the transaction's process does meanwhile."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from collections.abc import Callable
 from recovery.scan import expiry, saved
 from recovery.scan.datasources import RecoveryDatasources
 from recovery.scan.modules import ResolvedMark, delete_finished, finish_branches, tombstone
+from recovery.scan.reading import take_snapshot
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import ScanRecorder
-from recovery.scan.snapshot import CoordinatorState, Snapshot, take_snapshot
+from recovery.scan.snapshot import CoordinatorState, Snapshot
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.log.base import DecisionLog
 from txpool.resources.base import MarkedRow, Resolution
 from txpool.tm.annotations import NOTE
 from txpool.xid import split_gtrid
 
-Act = Callable[[DecisionLog, RecoveryDatasources, ScanRecorder, str], None]
+Command = Callable[[DecisionLog, RecoveryDatasources, ScanRecorder, str], None]
 
 
-def checked(gtrid: str) -> str:
-    """The gtrid, if it is one of ours; ProgrammingError."""
+def require_gtrid(gtrid: str) -> str:
+    """Return the gtrid. Errors: ProgrammingError if it is not one of txpool's."""
     try:
         split_gtrid(gtrid)
     except ValueError as error:
@@ -28,181 +29,197 @@ def checked(gtrid: str) -> str:
     return gtrid
 
 
-def commit(log: DecisionLog, sites: RecoveryDatasources, account: ScanRecorder, gtrid: str) -> None:
-    """Commit what is decided; refused where it is not, or where its own living process does so."""
-    work = _work(log, sites, account, gtrid)
-    evidence = work.snapshot
-    _require_open(evidence, gtrid)
-    _require_undisputed(evidence, gtrid)
-    row = evidence.row(gtrid)
-    marked = evidence.marked_by(gtrid)
-    if not (row is not None and row.committed) and (marked is not None or gtrid not in evidence.decisions):
+def commit(log: DecisionLog, datasources: RecoveryDatasources, recorder: ScanRecorder, gtrid: str) -> None:
+    """Commit a transaction that is decided to commit. Refused if it is not, or if its living process does so."""
+    this_pass = _begin_pass(log, datasources, recorder, gtrid)
+    snapshot = this_pass.snapshot
+    _require_open(snapshot, gtrid)
+    _require_undisputed(snapshot, gtrid)
+    row = snapshot.row(gtrid)
+    marked = snapshot.marked_by(gtrid)
+    if not (row is not None and row.committed) and (marked is not None or gtrid not in snapshot.decisions):
         raise ProgrammingError(f"{gtrid} is not decided to commit, so it cannot be committed by hand: nothing was done")
-    if evidence.coordinator_state(gtrid) is CoordinatorState.ALIVE:
-        raise ProgrammingError(f"{gtrid} is decided, and its own living process commits it: nothing was done")
+    if snapshot.coordinator_state(gtrid) is CoordinatorState.ALIVE:
+        raise ProgrammingError(f"{gtrid} is decided, and its living process commits it: nothing was done")
     if marked is not None:
-        row = _asked(work, marked, gtrid)
-        met = finish_branches(work, marked, row) if row.committed else ResolvedMark(marked, row, answered=True)
-        if _is_over(evidence, gtrid):
-            delete_finished(work, [met])
+        row = _resolve_mark(this_pass, marked, gtrid)
+        resolved = (
+            finish_branches(this_pass, marked, row) if row.committed else ResolvedMark(marked, row, answered=True)
+        )
+        if _coordinator_cannot_act(snapshot, gtrid):
+            delete_finished(this_pass, [resolved])
         if not row.committed:
-            raise _gone(marked, gtrid)
+            raise _decision_gone(marked, gtrid)
         return
-    # It meets the decision, and makes that durable: what a dead process wrote can be read, and may vanish.
+    # The abort record meets the decision and makes it durable: what a dead process wrote can be read, and may vanish.
     if log.abort(gtrid) is not Resolution.COMMITTED:
-        raise _gone("the log", gtrid)
-    answered = work.settle(gtrid, evidence.decisions[gtrid].branches, "decided in the log, by hand")
-    if answered and _is_over(evidence, gtrid) and evidence.coordinator_state(gtrid) is not CoordinatorState.FINISHED:
+        raise _decision_gone("the log", gtrid)
+    answered = this_pass.carry_out(gtrid, snapshot.decisions[gtrid].branches, "decided in the log, by hand")
+    if (
+        answered
+        and _coordinator_cannot_act(snapshot, gtrid)
+        and snapshot.coordinator_state(gtrid) is not CoordinatorState.FINISHED
+    ):
         log.purge([gtrid])
-        account.forget([gtrid])
+        recorder.record_forgotten([gtrid])
 
 
-def rollback(log: DecisionLog, sites: RecoveryDatasources, account: ScanRecorder, gtrid: str) -> None:
-    """Take the transaction's key, so that nobody can commit it any more, and roll its branches back."""
-    before = _work(log, sites, account, gtrid).snapshot
+def rollback(log: DecisionLog, datasources: RecoveryDatasources, recorder: ScanRecorder, gtrid: str) -> None:
+    """Take the transaction's key, so that nobody can commit it any more, then roll its branches back."""
+    before = _begin_pass(log, datasources, recorder, gtrid).snapshot
     _require_open(before, gtrid)
     _require_undisputed(before, gtrid)
     if before.marked_by(gtrid) is None and log.abort(gtrid) is Resolution.COMMITTED:
-        raise _decided(gtrid)
-    # What was prepared, or pointed to a marked datasource, before the key was taken is seen now.
-    work = _work(log, sites, account, gtrid)
-    _require_undisputed(work.snapshot, gtrid)
-    marked = work.snapshot.marked_by(gtrid)
+        raise _already_decided(gtrid)
+    # Another snapshot, since a branch or a pointer may have appeared before the key was taken.
+    this_pass = _begin_pass(log, datasources, recorder, gtrid)
+    _require_undisputed(this_pass.snapshot, gtrid)
+    marked = this_pass.snapshot.marked_by(gtrid)
     if marked is None:
-        for branch in work.snapshot.listed_branches(gtrid):
-            work.roll_back(branch, "by hand")
+        for branch in this_pass.snapshot.listed_branches(gtrid):
+            this_pass.roll_back(branch, "by hand")
         return
-    row = _asked(work, marked, gtrid)
+    row = _resolve_mark(this_pass, marked, gtrid)
     if row.committed:
-        raise _decided(gtrid)
-    met = finish_branches(work, marked, row)
-    if _is_over(work.snapshot, gtrid):
-        delete_finished(work, [met])
+        raise _already_decided(gtrid)
+    resolved = finish_branches(this_pass, marked, row)
+    if _coordinator_cannot_act(this_pass.snapshot, gtrid):
+        delete_finished(this_pass, [resolved])
 
 
-def forget(log: DecisionLog, sites: RecoveryDatasources, gtrid: str) -> int:
-    """Dismiss the heuristic outcomes of a transaction that is over, expired ones too; how many there were."""
-    evidence = take_snapshot(log, sites, fence=False)
-    _require_ours(evidence, gtrid)
-    count = sum(heuristic.gtrid == gtrid for heuristic in evidence.heuristics)
-    if count and (evidence.listed(gtrid) or gtrid in evidence.decisions or evidence.row(gtrid) is not None):
+def forget(log: DecisionLog, datasources: RecoveryDatasources, gtrid: str) -> int:
+    """Dismiss the heuristic outcomes of an ended transaction, expired ones too. Returns how many there were."""
+    snapshot = take_snapshot(log, datasources, fence=False)
+    _require_ours(snapshot, gtrid)
+    count = sum(heuristic.gtrid == gtrid for heuristic in snapshot.heuristics)
+    if count and (snapshot.is_listed(gtrid) or gtrid in snapshot.decisions or snapshot.row(gtrid) is not None):
         raise ProgrammingError(
-            f"{gtrid} is not over, so a pass would find its heuristic outcome again: nothing was done. Forget it once "
-            "every branch has ended, as `txpool-recovery show` tells"
+            f"{gtrid} has not ended, so a pass would find its heuristic outcome again: nothing was done. Forget it "
+            "once `txpool-recovery show` tells that every branch has ended"
         )
-    if count and evidence.silent:
+    if count and snapshot.unanswered:
         raise OperationalError(
-            f"{', '.join(evidence.silent)} did not answer, so nobody can tell whether {gtrid} is over: nothing was "
-            "done. Its heuristic outcome is kept: forget it once every datasource answers"
+            f"{', '.join(snapshot.unanswered)} did not answer, so nobody can tell whether {gtrid} has ended: nothing "
+            "was done. Its heuristic outcome is kept: forget it once every datasource answers"
         )
     if count:
         log.dismiss_heuristics(gtrid)
-    count += expiry.dismiss(log, gtrid)
-    saved.forget_ends(log, gtrid)
-    if gtrid in evidence.notes:
+    count += expiry.dismiss_expired(log, gtrid)
+    saved.delete_ends(log, gtrid)
+    if gtrid in snapshot.notes:
         log.delete_records(NOTE, [gtrid])
     if not count:
         raise ProgrammingError(f"no heuristic outcome of {gtrid} is kept: nothing was done")
     return count
 
 
-def forget_datasource(log: DecisionLog, sites: RecoveryDatasources, name: str, lives: Callable[[str], bool]) -> int:
-    """Retire the notes that our nodes prepare in a datasource, where nothing of theirs can be there; how many."""
+def forget_datasource(
+    log: DecisionLog, datasources: RecoveryDatasources, name: str, is_alive: Callable[[str], bool]
+) -> int:
+    """Retire the log's notes that our nodes prepare in a datasource. Returns how many there were.
+
+    Refused if a node's process is alive (`is_alive` tells), or if a branch is prepared there.
+    """
     notes = [note for note in log.locations() if note.location.datasource == name]
     if not notes:
         known = ", ".join(sorted({note.location.datasource for note in log.locations()})) or "none"
         raise ProgrammingError(f"the log has no note of a datasource {name} (it knows {known}): nothing was done")
     for node in sorted({note.node for note in notes}):
-        if lives(node):
+        if is_alive(node):
             raise ProgrammingError(
-                f"a process of node {node} lives, and may prepare in {name} at any moment: nothing was done. End it"
+                f"a process of node {node} is alive and may prepare in {name} at any moment: nothing was done. End "
+                "that process first"
             )
-    evidence = take_snapshot(log, sites, fence=False)
-    if name in evidence.silent:
+    snapshot = take_snapshot(log, datasources, fence=False)
+    if name in snapshot.unanswered:
         raise OperationalError(f"{name} did not answer, so nobody can tell what is prepared there: nothing was done")
-    listed = [branch for gtrid in evidence.gtrids for branch in evidence.listed_branches(gtrid)]
-    there = [
+    listed = [branch for gtrid in snapshot.gtrids for branch in snapshot.listed_branches(gtrid)]
+    still_there = [
         branch
-        for branch in (*listed, *evidence.elsewhere)
+        for branch in (*listed, *snapshot.elsewhere)
         if any(note.is_of(branch.identity, branch.datasource) for note in notes)
     ]
-    if there:
+    if still_there:
         raise ProgrammingError(
-            f"{there[0].xid.joined} is prepared in {name}: nothing was done. Recovery ends it once it leads there"
+            f"branch {still_there[0].xid.joined} is prepared in {name}: nothing was done. Add the file of {name} to "
+            "`datasources`, and recovery ends the branch"
         )
     log.retire_locations(notes)
     return len(notes)
 
 
-def _is_open(evidence: Snapshot, gtrid: str) -> bool:
-    """Whether anything but heuristic outcomes is kept or listed of a transaction."""
-    records = (evidence.decisions, evidence.pointers, evidence.finished, evidence.aborted, *evidence.rows.values())
-    return evidence.listed(gtrid) or any(gtrid in each for each in records)
+def _is_open(snapshot: Snapshot, gtrid: str) -> bool:
+    """Whether a transaction has a record other than its heuristic outcomes, or a listed branch."""
+    records = (snapshot.decisions, snapshot.pointers, snapshot.finished, snapshot.aborted, *snapshot.rows.values())
+    return snapshot.is_listed(gtrid) or any(gtrid in each for each in records)
 
 
-def _is_over(evidence: Snapshot, gtrid: str) -> bool:
-    """Whether its process can do nothing about it any more: one that is only taken for dead may still write."""
-    return evidence.coordinator_state(gtrid) not in (CoordinatorState.ALIVE, CoordinatorState.DEAD)
+def _coordinator_cannot_act(snapshot: Snapshot, gtrid: str) -> bool:
+    """Whether the coordinator can do nothing with a transaction any more.
+
+    A process that is dead and not fenced may be alive after all, and may still write.
+    """
+    return snapshot.coordinator_state(gtrid) not in (CoordinatorState.ALIVE, CoordinatorState.DEAD)
 
 
-def _work(log: DecisionLog, sites: RecoveryDatasources, account: ScanRecorder, gtrid: str) -> RecoveryPass:
-    evidence = take_snapshot(log, sites)
-    for name, reason in evidence.silent.items():
-        account.silent(name, reason)
-    _require_known(evidence, gtrid)
-    return RecoveryPass(evidence, log, sites, account)
+def _begin_pass(log: DecisionLog, datasources: RecoveryDatasources, recorder: ScanRecorder, gtrid: str) -> RecoveryPass:
+    snapshot = take_snapshot(log, datasources)
+    for name, reason in snapshot.unanswered.items():
+        recorder.record_unanswered(name, reason)
+    _require_known(snapshot, gtrid)
+    return RecoveryPass(snapshot, log, datasources, recorder)
 
 
-def _asked(work: RecoveryPass, marked: str, gtrid: str) -> MarkedRow:
+def _resolve_mark(this_pass: RecoveryPass, marked: str, gtrid: str) -> MarkedRow:
     try:
-        return tombstone(work, marked, gtrid)
+        return tombstone(this_pass, marked, gtrid)
     except Exception as error:
         raise OperationalError(
-            f"{marked}, which decides {gtrid}, could not be asked: {error}. Nothing was done, and nothing is lost: its "
-            "own process may be at it; try again when that has ended, or when the database answers"
+            f"{marked}, which decides {gtrid}, could not be asked: {error}. Nothing was done, and nothing is lost. The "
+            "transaction's own process may be ending it: try again when it has, or when the database answers"
         ) from error
 
 
-def _require_ours(evidence: Snapshot, gtrid: str) -> None:
-    if evidence.coordinator_state(gtrid) is CoordinatorState.OTHER_NODE:
+def _require_ours(snapshot: Snapshot, gtrid: str) -> None:
+    if snapshot.coordinator_state(gtrid) is CoordinatorState.OTHER_NODE:
         node = split_gtrid(gtrid).node
-        ours = ", ".join(sorted(evidence.nodes))
+        ours = ", ".join(sorted(snapshot.nodes))
         raise ProgrammingError(
-            f"{gtrid} belongs to node {node}, and this recovers {ours}: nothing was done. Its own recovery ends it, or "
-            f"one whose recovery.nodes names it"
+            f"{gtrid} belongs to node {node}, and this recovers {ours}: nothing was done. The recovery of {node} ends "
+            f"it, or any recovery whose recovery.nodes names {node}"
         )
 
 
-def _require_known(evidence: Snapshot, gtrid: str) -> None:
-    _require_ours(evidence, gtrid)
-    if gtrid not in evidence.gtrids:
-        silent = f" ({', '.join(evidence.silent)} did not answer)" if evidence.silent else ""
-        raise ProgrammingError(f"nothing is known of {gtrid}{silent}: nothing was done")
+def _require_known(snapshot: Snapshot, gtrid: str) -> None:
+    _require_ours(snapshot, gtrid)
+    if gtrid not in snapshot.gtrids:
+        unanswered = f" ({', '.join(snapshot.unanswered)} did not answer)" if snapshot.unanswered else ""
+        raise ProgrammingError(f"nothing is known of {gtrid}{unanswered}: nothing was done")
 
 
-def _require_open(evidence: Snapshot, gtrid: str) -> None:
-    if not _is_open(evidence, gtrid):
+def _require_open(snapshot: Snapshot, gtrid: str) -> None:
+    if not _is_open(snapshot, gtrid):
         raise ProgrammingError(
-            f"{gtrid} is over, and what is kept of it is its heuristic outcome: nothing was done. Repair by hand what "
-            f"`txpool-recovery show {gtrid}` says, then `txpool-recovery forget {gtrid}`"
+            f"{gtrid} has ended, and only its heuristic outcome is kept: nothing was done. Repair the data as "
+            f"`txpool-recovery show {gtrid}` tells, then `txpool-recovery forget {gtrid}`"
         )
 
 
-def _require_undisputed(evidence: Snapshot, gtrid: str) -> None:
-    disputed = evidence.disputed(gtrid)
+def _require_undisputed(snapshot: Snapshot, gtrid: str) -> None:
+    disputed = snapshot.disputed(gtrid)
     if disputed:
         raise ProgrammingError(
-            f"the branches of {gtrid} name different deciders ({disputed}), and the log says neither: nothing was "
-            f"done. See whose they are by `txpool-recovery show {gtrid}`, and end in the database what is not ours"
+            f"the branches of {gtrid} name different deciders ({disputed}), and the log names none: nothing was done. "
+            f"`txpool-recovery show {gtrid}` lists their owners: end the branches that are not ours in the database"
         )
 
 
-def _decided(gtrid: str) -> ProgrammingError:
+def _already_decided(gtrid: str) -> ProgrammingError:
     return ProgrammingError(f"{gtrid} is decided to commit, so it cannot be rolled back: nothing was done")
 
 
-def _gone(where: str, gtrid: str) -> ProgrammingError:
+def _decision_gone(where: str, gtrid: str) -> ProgrammingError:
     return ProgrammingError(
-        f"{where} had its decision, and has it no more: somebody else has ended {gtrid} meanwhile, and nothing was "
-        f"done. `txpool-recovery show {gtrid}` tells what is left of it"
+        f"{where} had the decision of {gtrid}, and has it no more: somebody else has ended the transaction meanwhile, "
+        f"and nothing was done. `txpool-recovery show {gtrid}` tells what is left of it"
     )

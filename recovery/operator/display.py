@@ -1,4 +1,7 @@
-"""What people read: a block for each transaction, whose gtrid stands whole on a line of its own, and can be copied."""
+"""Formats what `txpool-recovery` prints for people.
+
+Each transaction is a block, whose first line is the whole gtrid, so that it can be copied.
+"""
 
 from __future__ import annotations
 
@@ -15,74 +18,78 @@ from txpool.log.base import Heuristic
 
 Row = tuple[str, str]
 
-#: Alarms that other rows say already: what has not answered, and, by the scan that finds it, what ended otherwise.
-_SAID = (AlarmKind.UNREACHABLE.value, AlarmKind.HEURISTIC.value)
-_LABEL = 12  # the width of a row's label, with the space behind it
+#: Kinds of alarms that other rows of a report show already.
+_SHOWN_BY_OTHER_ROWS = (AlarmKind.UNREACHABLE.value, AlarmKind.HEURISTIC.value)
+_LABEL_WIDTH = 12  # with the space after the label
 
 
-def listed(found: Iterable[InDoubt]) -> str:
+def format_list(found: Iterable[InDoubt]) -> str:
     """A short block for each transaction."""
     return "\n\n".join(_block(each.gtrid, [*_head(each), *_branches(each), *_tail(each)]) for each in found)
 
 
-def shown(each: InDoubt) -> str:
+def format_transaction(each: InDoubt) -> str:
     """All that is known of one transaction, branch by branch."""
     rows = [("node", each.node), ("incarnation", each.incarnation), *_head(each)]
     rows += [("branch", f"{branch.gid} in {_state(branch)}") for branch in each.branches]
     rows += [("ended", f"{name}: {end}") for name, end in sorted(each.ends.items())]
     rows += _tail(each)
-    rows += [("by hand", _audit_entry(deed)) for deed in each.history]
+    rows += [("by hand", _audit_entry(entry)) for entry in each.history]
     return _block(each.gtrid, rows)
 
 
-def scanned(report: ScanReport) -> str:
-    """What a scan has done, and its sum in one line."""
-    blocks = [(e.gid, ("committed", f"in {e.datasource}: {e.why}")) for e in report.committed]
-    blocks += [(e.gid, ("rolled back", f"in {e.datasource}: {e.why}")) for e in report.rolled_back]
-    for e in report.left_alone:
-        blocks.append(
-            (e.gid or e.gtrid, ("left alone", f"in {e.datasource}: {e.reason}" if e.datasource else e.reason))
-        )
-    blocks += [(h.gtrid, ("heuristic", _heuristic(h))) for h in report.heuristics]
-    blocks += _unanswered(report.unreachable)
+def format_report(report: ScanReport) -> str:
+    """What a scan has done, with a summary as the last line."""
+    blocks = [(ended.gid, ("committed", f"in {ended.datasource}: {ended.why}")) for ended in report.committed]
+    blocks += [(ended.gid, ("rolled back", f"in {ended.datasource}: {ended.why}")) for ended in report.rolled_back]
+    for left in report.left_alone:
+        reason = f"in {left.datasource}: {left.reason}" if left.datasource else left.reason
+        blocks.append((left.gid or left.gtrid, ("left alone", reason)))
+    blocks += [(heuristic.gtrid, ("heuristic", _heuristic(heuristic))) for heuristic in report.heuristics]
+    blocks += _unanswered_rows(report.unreachable)
     blocks += [(step, ("failed", reason)) for step, reason in report.errors.items()]
-    blocks += [(alarm.subject, ("alarm", str(alarm))) for alarm in report.alarms if alarm.kind not in _SAID]
+    blocks += [
+        (alarm.subject, ("alarm", str(alarm))) for alarm in report.alarms if alarm.kind not in _SHOWN_BY_OTHER_ROWS
+    ]
     return "\n".join([*(_block(title, [row]) for title, row in blocks), str(report)])
 
 
-def silent(found: Mapping[str, str]) -> str:
-    """The datasources that have not answered, in their own words."""
-    return "\n".join(_block(name, [row]) for name, row in _unanswered(found))
+def format_unanswered(found: Mapping[str, str]) -> str:
+    """The datasources that have not answered, with their errors."""
+    return "\n".join(_block(name, [row]) for name, row in _unanswered_rows(found))
 
 
-def unconfigured(found: Mapping[str, str]) -> str:
-    """The databases in which our nodes prepare, and that the configuration does not lead to."""
+def format_unconfigured(found: Mapping[str, str]) -> str:
+    """The databases in which our nodes prepare and that the configuration does not name."""
     return "\n".join(_block(name, [("missing", text)]) for name, text in found.items())
 
 
-def gone(found: Iterable[Expired]) -> str:
+def format_expired(found: Iterable[Expired]) -> str:
     """What has expired."""
     return "\n".join(
-        _block(each.name, [("expired", f"{each.kind}{f', {_when(each.when)}' if each.when else ''}"), *_noted(each)])
+        _block(
+            each.name,
+            [("expired", f"{each.kind}{f', {_when(each.when)}' if each.when else ''}"), *_heuristic_rows(each)],
+        )
         for each in found
     )
 
 
-def audit_entries(found: Iterable[AuditEntry]) -> str:
-    """What people have done by hand."""
-    return "\n".join(_block(deed.gtrid or "this node", [("by hand", _audit_entry(deed))]) for deed in found)
+def format_audit(found: Iterable[AuditEntry]) -> str:
+    """The commands that people have run by hand."""
+    return "\n".join(_block(entry.gtrid or "this node", [("by hand", _audit_entry(entry))]) for entry in found)
 
 
 def _block(title: str, rows: Iterable[Row]) -> str:
-    """No word is ever broken: a terminal that is narrower than a branch's name wraps that by itself."""
+    """A title and its rows, wrapped between words: the name of a branch stays whole, and can be copied."""
     width = max(shutil.get_terminal_size().columns, 40)
     lines = [title]
     for label, text in rows:
         lines += textwrap.wrap(
             text,
             width,
-            initial_indent=f"  {label:<{_LABEL}}",
-            subsequent_indent=" " * (_LABEL + 2),
+            initial_indent=f"  {label:<{_LABEL_WIDTH}}",
+            subsequent_indent=" " * (_LABEL_WIDTH + 2),
             break_long_words=False,
             break_on_hyphens=False,
         )
@@ -111,15 +118,15 @@ def _state(branch: BranchState) -> str:
 
 
 def _tail(each: InDoubt) -> list[Row]:
-    after = "; repair by hand, then forget" if each.heuristics else ""
-    return [*_noted(each), ("next", f"{each.next}{after}")]
+    repair = "; repair the data, then forget it" if each.heuristics else ""
+    return [*_heuristic_rows(each), ("next", f"{each.next}{repair}")]
 
 
-def _unanswered(found: Mapping[str, str]) -> list[tuple[str, Row]]:
+def _unanswered_rows(found: Mapping[str, str]) -> list[tuple[str, Row]]:
     return [(name, ("no answer", reason)) for name, reason in found.items()]
 
 
-def _noted(each: InDoubt | Expired) -> list[Row]:
+def _heuristic_rows(each: InDoubt | Expired) -> list[Row]:
     return [("heuristic", _heuristic(heuristic)) for heuristic in each.heuristics]
 
 
@@ -127,8 +134,9 @@ def _heuristic(found: Heuristic) -> str:
     return f"{found.bqual} in {found.datasource}: decided to {found.decided}, ended {found.ended}"
 
 
-def _audit_entry(deed: AuditEntry) -> str:
-    return f"{deed.command} {_when(deed.when)} by {deed.who} ({deed.reason or 'no reason was given'}): {deed.outcome}"
+def _audit_entry(entry: AuditEntry) -> str:
+    reason = entry.reason or "no reason was given"
+    return f"{entry.command} {_when(entry.when)} by {entry.who} ({reason}): {entry.outcome}"
 
 
 def _when(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The JSON that the command prints, in words for its help, told from the very types that are printed."""
+"""Describes the JSON that a command prints, for its help, from the types that it prints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PLAIN = {str: "text", float: "number", int: "number", bool: "true or false", ty
 
 
 def shape(kind: Any) -> str:
-    """What JSON of this type looks like: `{"gtrid": text, "age": number or null}`; a dict gives its fields' types."""
+    """The JSON of a type in words, such as `{"gtrid": text, "age": number or null}`. A dict maps names to types."""
     if dataclasses.is_dataclass(kind):
         kind = typing.get_type_hints(kind)
     if isinstance(kind, dict):

@@ -1,7 +1,7 @@
-"""Recovery suspended by a person: a flag in the decision log, which lasts, and which every recoverer of the node sees.
+"""Suspension of recovery by a person: a durable flag in the decision log, for every recovery manager of the node.
 
-What runs already ends: a scan looks before each of its passes. What a person does by hand is not suspended.
-It is kept without a number of its format, since the version of before the notes reads no other keys.
+A scan reads the flag before each pass, so a pass that runs already is finished. Commands by hand are not suspended.
+The flag is stored without a format number, since versions before the location notes read no other keys.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KIND = "suspended"
 
 @dataclass(frozen=True, slots=True)
 class Suspension:
-    """Since when (wall-clock seconds), by whom and why the recovery of a node, or of some, does nothing."""
+    """Since when (wall-clock seconds), by whom and why the recovery of one or several nodes is suspended."""
 
     node: str
     since: float
@@ -34,24 +34,24 @@ class Suspension:
 
 
 def suspension(log: DecisionLog) -> Suspension | None:
-    """The suspension of one of the nodes that are ours to recover, or None. LogError."""
+    """The suspension of one of the nodes that are ours to recover; None if none is suspended. Errors: LogError."""
     nodes = log.nodes()
-    return next((Suspension(**unpack(memo)) for memo in log.side_records(_KIND) if memo.name in nodes), None)
+    return next((Suspension(**unpack(record)) for record in log.side_records(_KIND) if record.name in nodes), None)
 
 
 def suspend(log: DecisionLog, reason: str = "") -> Suspension:
-    """Suspend the recovery of our nodes, durably; one that is suspended already stays as it was. LogError."""
+    """Suspend the recovery of our nodes durably. An existing suspension stays as it is. Errors: LogError."""
     with audited(log, "suspend", "", reason):
         found = suspension(log)
-        nodes = log.nodes() - {memo.name for memo in log.side_records(_KIND)}
-        fresh = Suspension(", ".join(sorted(nodes)), time.time(), current_user(), reason)
+        nodes = log.nodes() - {record.name for record in log.side_records(_KIND)}
+        new = Suspension(", ".join(sorted(nodes)), time.time(), current_user(), reason)
         for node in nodes:
-            log.put_record(SideRecord(_KIND, node, json.dumps(asdict(fresh)), fresh.since))
-        return found or fresh
+            log.put_record(SideRecord(_KIND, node, json.dumps(asdict(new)), new.since))
+        return found or new
 
 
 def resume(log: DecisionLog, reason: str = "") -> bool:
-    """Let it go on; whether it was suspended. LogError."""
+    """End the suspension of our nodes. Returns whether there was one. Errors: LogError."""
     with audited(log, "resume", "", reason):
         found = suspension(log) is not None
         log.delete_records(_KIND, log.nodes())

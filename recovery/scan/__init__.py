@@ -1,1 +1,4 @@
-"""One scan: what is read, in the only order that is safe, and what is done with it."""
+"""One pass: the snapshot that it reads, the modules that act on it, and the report of what they did.
+
+Begin with `reading` (the order of reading), then `snapshot`, `modules` and `recovery_pass`.
+"""

@@ -1,4 +1,4 @@
-"""The configured datasources, as recovery sees them: what prepares, what is marked, and what does not answer."""
+"""The datasources of one pass: their resource managers and tables of marks, and what is prepared in them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from txpool.xid import Xid, tag_of
 
 
 class RecoverableDatasource(Protocol):
-    """What recovery needs of a datasource: the branches of one that prepares, the table of marks of a marked one."""
+    """What recovery needs of a datasource. One that prepares has branches to recover, a marked one a table of marks."""
 
     @property
     def name(self) -> str: ...
@@ -38,7 +38,7 @@ class RecoverableDatasource(Protocol):
     def branch_recovery(self) -> BranchRecovery: ...
 
     def xids_table(self, *, nodes: Collection[str], lock_timeout: float) -> XidsTable:
-        """Deletes marks of these nodes only; waits for a lock no longer than that (seconds)."""
+        """The table of marks, limited to these nodes' marks. It waits for a lock at most `lock_timeout` seconds."""
 
 
 @runtime_checkable
@@ -46,35 +46,35 @@ class StagingDatasource(Protocol):
     """A datasource in which Spark's tasks may have staged rows."""
 
     def staging(self, *, lock_timeout: float) -> StagingArea | None:
-        """Its staging tables; None where its kind has none. To drop one waits for locks no longer than that."""
+        """Its staging tables; None if its kind of database has none. A drop waits at most `lock_timeout` seconds."""
 
 
 class OtherDatasources(Protocol):
-    """Datasources beyond those that are configured."""
+    """Finds datasources that recovery was not configured with."""
 
     def find(self, note: LocationNote) -> tuple[RecoverableDatasource, str]:
-        """What leads to the noted database, and the file that it comes from where recovery has opened that by itself.
+        """A datasource that leads to the noted database, and the path of its file.
 
-        Raises where nothing does, or nothing that may be believed.
+        The path is empty if recovery did not open the datasource itself. Raises if no trusted datasource leads there.
         """
 
     def marked(self, name: str) -> RecoverableDatasource | None:
-        """A marked datasource that this process has opened, by its name or tag."""
+        """A marked datasource that this process has opened, by its name or tag; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedBranch:
-    """A branch that is prepared, in the datasource that listed it: whose it is, its name does not tell."""
+    """A prepared branch, and the datasource that listed it. Its name does not prove whose it is."""
 
     xid: Xid
     datasource: str
     identity: str
     age: float | None = None
-    #: As the server tells it; None where it does not.
+    #: The role that prepared it; None if the server does not tell.
     owner: str | None = None
-    #: As those of a PreparedBranch.
+    #: See `PreparedBranch.roles`.
     roles: frozenset[str] | None = None
-    #: What people call the database that it is in, where that is another of the same server.
+    #: The name of its database, if that is another one of the same server.
     database: str = ""
 
     @property
@@ -88,16 +88,19 @@ class ListedBranch:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A datasource's answer: who it is, and what is prepared in it."""
+    """A datasource's answer: the identity of its database, and the branches prepared in it."""
 
     identity: str
     branches: tuple[ListedBranch, ...]
-    #: What is prepared in other databases of its server, which `identity` and `database` of each tell.
+    #: The branches prepared in other databases of its server: see `identity` and `database` of each.
     elsewhere: tuple[ListedBranch, ...] = ()
 
 
 class RecoveryDatasources:
-    """The resource managers and tables of marks of one configuration, and what the log and this process add to it."""
+    """The configured datasources, and those that the log's notes and this process add.
+
+    Used for one pass, by one thread.
+    """
 
     def __init__(
         self,
@@ -105,18 +108,19 @@ class RecoveryDatasources:
         *,
         nodes: Collection[str],
         lock_timeout: float,
-        further: OtherDatasources | None = None,
+        others: OtherDatasources | None = None,
     ) -> None:
-        #: Those that are ours to recover.
+        #: The nodes that are ours to recover.
         self.nodes = frozenset(nodes)
         self.managers: dict[str, BranchRecovery] = {}
         self.tables: dict[str, XidsTable] = {}
         self.stagings: dict[str, StagingArea] = {}
         self._lock_timeout = lock_timeout
-        self._others = further
+        self._others = others
         self._failed: dict[str, str] = {}
-        #: Noted databases that nothing configured leads to: the file by which they were reached, or why they were not.
+        #: Noted databases that are not configured, and were reached by a noted file: its path.
         self.unconfigured: dict[LocationNote, str] = {}
+        #: Noted databases that are not configured, and were not reached: the reason.
         self.unreached: dict[LocationNote, str] = {}
         for datasource in datasources:
             try:
@@ -137,7 +141,7 @@ class RecoveryDatasources:
             self.stagings[name] = staging
 
     def table(self, name: str) -> XidsTable | None:
-        """The marks of a datasource, by its name or tag: a configured one's, or one's that this process has opened."""
+        """The table of marks of a datasource, by its name or tag. This process must have configured or opened it."""
         if name not in self.tables and self._others is not None:
             datasource = self._others.marked(name)
             if datasource is not None:
@@ -146,60 +150,60 @@ class RecoveryDatasources:
         return self.tables.get(name)
 
     def listings(self, notes: Iterable[LocationNote] = ()) -> tuple[dict[str, Listing], dict[str, str]]:
-        """What is prepared in every datasource that answers, and why the others do not.
+        """What is prepared in every datasource that answers, and the errors of those that do not.
 
-        Two datasources may lead to one database: a branch is listed once, for whichever may end it. To a noted database
-        that nothing configured leads to, the note may; `strangers` and `unreached` say what came of that.
+        If two datasources lead to one database, each branch is listed once, in the datasource that can end it. A noted
+        database that is not configured is found by its note: `unconfigured` and `unreached` tell with what result.
         """
         found: dict[str, Listing] = {}
-        silent = dict(self._failed)
+        unanswered = dict(self._failed)
         for name in self.managers:
-            self._list(name, found, silent)
+            self._list(name, found, unanswered)
         self.unconfigured, self.unreached = {}, {}
         for note in notes:
-            there = any(note.is_of(each.identity, configured) for configured, each in found.items())
-            if there or note.location.datasource in silent:  # which may be it, and is reported as it is
+            listed = any(note.is_of(each.identity, name) for name, each in found.items())
+            if listed or note.location.datasource in unanswered:  # the unanswered one may lead there, and is reported
                 continue
             try:
                 name = self._find(note)
             except Exception as error:
                 self.unreached[note] = describe_error(error)
             else:
-                self._list(name, found, silent)
-        return found, silent
+                self._list(name, found, unanswered)
+        return found, unanswered
 
-    def _list(self, name: str, found: dict[str, Listing], silent: dict[str, str]) -> None:
+    def _list(self, name: str, found: dict[str, Listing], unanswered: dict[str, str]) -> None:
         try:
             listing = self.listing(name)
         except Exception as error:
-            silent[name] = describe_error(error)
+            unanswered[name] = describe_error(error)
             return
-        taken: set[Xid] = set()
+        listed_elsewhere: set[Xid] = set()
         for other, each in found.items():
             if listing.identity and each.identity == listing.identity:
                 known = {branch.xid: branch for branch in each.branches}
-                mine = (branch for branch in listing.branches if branch.xid in known)
-                better = {branch.xid for branch in mine if _fits(branch) > _fits(known[branch.xid])}
-                found[other] = _without(each, better)
-                taken |= known.keys() - better
-        found[name] = _without(listing, taken)
+                both = (branch for branch in listing.branches if branch.xid in known)
+                suits_here = {branch.xid for branch in both if _suitability(branch) > _suitability(known[branch.xid])}
+                found[other] = _without(each, suits_here)
+                listed_elsewhere |= known.keys() - suits_here
+        found[name] = _without(listing, listed_elsewhere)
 
     def listing(self, name: str) -> Listing:
-        """What is prepared in one datasource now; raises where it does not answer."""
+        """What is prepared in one datasource now. Raises if it does not answer."""
         manager = self.managers[name]
         identity = manager.identity()
         prepared = manager.recover()
-        here = (_seen(branch, name, identity) for branch in prepared if not branch.elsewhere)
-        elsewhere = (_seen(branch, name, branch.elsewhere) for branch in prepared if branch.elsewhere)
+        here = (_listed_branch(branch, name, identity) for branch in prepared if not branch.elsewhere)
+        elsewhere = (_listed_branch(branch, name, branch.elsewhere) for branch in prepared if branch.elsewhere)
         return Listing(identity, tuple(here), tuple(elsewhere))
 
     def _find(self, note: LocationNote) -> str:
-        """Make what leads to a noted database one of the sites, and return its name here; raises where nothing does."""
+        """Add the datasource that leads to a noted database, and return its name. Raises if there is none."""
         if self._others is None:
             raise ConfigurationError("no datasource of this configuration leads there")
         datasource, file = self._others.find(note)
         name = datasource.name
-        if name in self.managers:  # another database goes by that
+        if name in self.managers:  # a datasource of this name leads to another database
             name = f"{name} in {note.location.identity}"
         self._add(datasource, name)
         if file:
@@ -207,11 +211,11 @@ class RecoveryDatasources:
         return name
 
     def logins(self, name: str) -> frozenset[str]:
-        """Whom sessions of a datasource log in as, by its configuration; asks its database."""
+        """The roles that sessions of a datasource log in as, by its configuration. Asks its database."""
         return self.managers[name].logins()
 
-    def staged(self) -> dict[str, Sequence[StagingTable]]:
-        """The staging tables of every datasource that answers; one that does not is silent in the listings, too."""
+    def staging_tables(self) -> dict[str, Sequence[StagingTable]]:
+        """The staging tables of every datasource that answers. The listings report the datasources that do not."""
         found: dict[str, Sequence[StagingTable]] = {}
         for name, staging in self.stagings.items():
             with suppress(Exception):
@@ -219,19 +223,19 @@ class RecoveryDatasources:
         return found
 
     def rows(self) -> tuple[dict[str, dict[str, MarkedRow]], dict[str, str]]:
-        """The rows and tombstones of every marked datasource that answers, and why the others do not."""
+        """The rows and tombstones of every marked datasource that answers, and the errors of those that do not."""
         found: dict[str, dict[str, MarkedRow]] = {}
-        silent: dict[str, str] = {}
+        unanswered: dict[str, str] = {}
         for name, table in self.tables.items():
             try:
                 found[name] = {row.gtrid: row for row in table.read()}
             except Exception as error:
-                silent[name] = describe_error(error)
-        return found, silent
+                unanswered[name] = describe_error(error)
+        return found, unanswered
 
 
-def _fits(branch: ListedBranch) -> tuple[bool, bool]:
-    """How well a datasource that lists a branch fits it: its role, or its configuration, and then its name."""
+def _suitability(branch: ListedBranch) -> tuple[bool, bool]:
+    """How suitable a datasource is to end a branch that it lists: its login role counts first, then its name."""
     return branch.roles is None, branch.xid.tag == tag_of(branch.datasource)
 
 
@@ -239,5 +243,5 @@ def _without(listing: Listing, xids: Collection[Xid]) -> Listing:
     return replace(listing, branches=tuple(each for each in listing.branches if each.xid not in xids))
 
 
-def _seen(branch: PreparedBranch, datasource: str, identity: str) -> ListedBranch:
+def _listed_branch(branch: PreparedBranch, datasource: str, identity: str) -> ListedBranch:
     return ListedBranch(branch.xid, datasource, identity, branch.age, branch.owner, branch.roles, branch.database)

@@ -1,7 +1,7 @@
-"""Datasources that recovery was not configured with: those of its own process, and those that the log has noted.
+"""DiscoveredDatasources: finds datasources that recovery was not configured with, by the log's notes.
 
-A noted file is opened only where nobody but its user or root could have written it, and used only where it leads to the
-very database that was noted.
+A noted file is opened only if nobody but this process's user or root could have written it. It is used only if it leads
+to the noted database.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ from txpool.xid import tag_of
 
 
 class DiscoveredDatasources:
-    """Kept by one recovery manager from scan to scan. Used by one thread at a time."""
+    """The discovered datasources of one recovery manager, kept from scan to scan. Used by one thread at a time."""
 
     def __init__(self) -> None:
-        #: By path: what a file has looked like, and the datasource that it described then.
+        #: By path: the inode, time and size of a file when it was read, and the datasource that it described.
         self._files: dict[str, tuple[tuple[int, int, int], DataSource]] = {}
 
     def find(self, note: LocationNote) -> tuple[RecoverableDatasource, str]:
-        """As Further has it."""
+        """See `OtherDatasources.find`."""
         own = [datasource for _, datasource in self._files.values()]
         for datasource in opened():
             if datasource.role is Role.PREPARED and datasource not in own and _may_lead_to(datasource, note):
-                with suppress(Exception):  # one that does not answer is not shown to lead there
-                    if not _why_not(datasource, note):
+                with suppress(Exception):  # a datasource that does not answer cannot be shown to lead there
+                    if not _why_not_there(datasource, note):
                         return datasource, ""
         path = note.location.path
         if not path:
-            raise ConfigurationError("it was configured in code, so no file can be opened for it")
+            raise ConfigurationError("the datasource was configured in code, so no file can be opened for it")
         datasource = self._open(path)
         if datasource.role is not Role.PREPARED:
             raise ConfigurationError(f"{path} has mode = {datasource.mode} now, which prepares nothing")
-        why = _why_not(datasource, note)
+        why = _why_not_there(datasource, note)
         if why:
             raise ConfigurationError(f"{path} {why}")
         return datasource, path
 
     def marked(self, name: str) -> RecoverableDatasource | None:
-        """As Further has it."""
+        """See `OtherDatasources.marked`."""
         found = (each for each in opened() if each.role is Role.MARKED and name in (each.name, tag_of(each.name)))
         return next(found, None)
 
     def close(self) -> None:
-        """Close what was opened here."""
+        """Close the datasources that were opened here."""
         for _, datasource in self._files.values():
             datasource.close()
         self._files.clear()
@@ -59,16 +59,16 @@ class DiscoveredDatasources:
     def _open(self, path: str) -> DataSource:
         why = why_not_trusted(path)
         if why is not None:
-            raise ConfigurationError(f"its file is not opened by itself: {why}")
+            raise ConfigurationError(f"recovery does not open its file by itself: {why}")
         status = os.stat(path)
-        looks = status.st_ino, status.st_mtime_ns, status.st_size
+        version = status.st_ino, status.st_mtime_ns, status.st_size
         known = self._files.get(path)
-        if known is not None and known[0] == looks:
+        if known is not None and known[0] == version:
             return known[1]
         datasource = DataSource.from_settings(DataSourceSettings.load(path, pool_min_size=0))
         if known is not None:
             known[1].close()
-        self._files[path] = looks, datasource
+        self._files[path] = version, datasource
         return datasource
 
 
@@ -78,8 +78,8 @@ def _may_lead_to(datasource: DataSource, note: LocationNote) -> bool:
     )
 
 
-def _why_not(datasource: DataSource, note: LocationNote) -> str:
-    """Why a datasource cannot be shown to lead to the noted database; empty where it does. Asks the database."""
+def _why_not_there(datasource: DataSource, note: LocationNote) -> str:
+    """Why a datasource cannot be shown to lead to the noted database; empty if it does. Asks the database."""
     if not note.location.identity:
         return "cannot be shown to lead there: the role that prepared was not told the server's identity"
     identity = datasource.branch_recovery().identity()

@@ -1,17 +1,17 @@
-"""Expiry: what has been of no use for long is moved out of sight, and never anything that an outcome could depend on.
+"""Expiry: moves records out of sight that have been of no use for long, and that no outcome can depend on.
 
-A scanner only chooses. What it may choose from is `expirable`, whoever wrote it:
+A scanner, built in or a user's, only chooses from what `expirable` gives:
 
-- an incarnation that is fenced, and that nothing kept or listed names. The log remembers it: what it would decide is
-  refused as before, and a branch of it that appears late brings it back, fenced;
-- a heuristic outcome of a transaction of which nothing else is kept or listed: a note for people, by then;
-- an abort record of an incarnation that the registry does not have, asked again behind the record, as an adopted log
-  has them: the registry refuses its decisions, with the record or without.
+- A fenced incarnation that no record and no listed branch names. The log remembers it: its decisions are refused as
+  before, and a late branch brings it back, fenced.
+- A heuristic outcome of a transaction that has no other record and no listed branch. By then it is a note for people.
+- An abort record of an incarnation that the registry does not have, such as a record of an adopted log. The registry
+  refuses the decisions of such an incarnation, with the record or without it.
 
-So no decision, pointer, finished mark, marked row or tombstone ever expires, and no vote, decision or answer depends on
-what has. Ages are for politeness only: a clock that jumps does no harm.
+So no decision, pointer, finished mark, marked row or tombstone ever expires, and no vote and no decision depends on
+what has expired. A clock that jumps does no harm: it only moves records earlier or later.
 
-What has expired is kept without a number of its format, since the version of before the notes reads no other elements.
+An expired record is stored without a format number, since versions before the location notes read no other elements.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something that may expire: `name` is an incarnation's, or a gtrid."""
+    """Something that may expire. `name` is an incarnation or a gtrid."""
 
     kind: Kind
     name: str
@@ -58,7 +58,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """Something that has expired. `when` is None for an incarnation, `heuristics` are a gtrid's."""
+    """Something that has expired. `when` is wall-clock seconds, and None for an incarnation."""
 
     kind: str
     name: str
@@ -67,14 +67,14 @@ class Expired:
 
 
 class ExpiryScanner(Protocol):
-    """Chooses what expires. It must not do any I/O."""
+    """Chooses which entries expire. It must not do any I/O."""
 
     def expires(self, entry: Entry, age: float, interval: float) -> bool:
-        """Whether to move it. `age` is for how long scans have seen it of no use, in seconds as the interval is."""
+        """Whether the entry expires. `age`: for how long scans have found it of no use. Both are in seconds."""
 
 
 class KindScanner:
-    """Chooses all of one kind, after one interval."""
+    """Chooses every entry of one kind that is at least one interval old."""
 
     def __init__(self, kind: Kind) -> None:
         self._kind = kind
@@ -83,12 +83,12 @@ class KindScanner:
         return entry.kind is self._kind and age >= interval
 
 
-#: By their names in a configuration.
+#: The built-in scanners, by their names in a configuration.
 SCANNERS: Mapping[str, Callable[[], ExpiryScanner]] = {kind.value: partial(KindScanner, kind) for kind in Kind}
 
 
 class Expiry:
-    """The last module of a pass. `interval` is seconds; None is never.
+    """The last module of a pass. `interval` is in seconds; None: nothing ever expires.
 
     With `skip_first`, nothing expires until one interval after this object was made.
     """
@@ -98,64 +98,64 @@ class Expiry:
     def __init__(self, interval: float | None, scanners: Iterable[ExpiryScanner], *, skip_first: bool = False) -> None:
         self._interval = interval
         self._scanners = tuple(scanners)
-        self._begins = time.monotonic() + (interval or 0.0) if skip_first else 0.0
+        self._not_before = time.monotonic() + (interval or 0.0) if skip_first else 0.0
 
-    def run(self, work: RecoveryPass) -> None:
-        """Move what the scanners choose of what may expire, as this pass has seen it."""
-        if self._interval is None or work.snapshot.silent or time.monotonic() < self._begins:
+    def run(self, this_pass: RecoveryPass) -> None:
+        """Expire the entries that the scanners choose. Nothing expires if a datasource has not answered this pass."""
+        if self._interval is None or this_pass.snapshot.unanswered or time.monotonic() < self._not_before:
             return
         now = time.time()
-        since = _since(work.log, _unregistered(work.log, expirable(work.snapshot)), now)
+        unused_since = _unused_since(this_pass.log, _unregistered(this_pass.log, expirable(this_pass.snapshot)), now)
         chosen = [
             entry
-            for entry, first in since.items()
+            for entry, first in unused_since.items()
             if any(scanner.expires(entry, now - first, self._interval) for scanner in self._scanners)
         ]
         if chosen:
-            _move(work, chosen, now)
-            work.recorder.expire([str(entry) for entry in chosen])
+            _expire(this_pass, chosen, now)
+            this_pass.recorder.record_expired([str(entry) for entry in chosen])
 
 
-def expirable(evidence: Snapshot) -> list[Entry]:
-    """All that may expire, as far as the datasources have answered."""
-    kept = {*evidence.decisions, *evidence.pointers, *evidence.finished}.union(*evidence.rows.values())
-    kept.update(filter(evidence.listed, evidence.gtrids))
-    named = {split_gtrid(gtrid).incarnation for gtrid in evidence.gtrids}
+def expirable(snapshot: Snapshot) -> list[Entry]:
+    """All entries that may expire."""
+    in_use = {*snapshot.decisions, *snapshot.pointers, *snapshot.finished}.union(*snapshot.rows.values())
+    in_use.update(filter(snapshot.is_listed, snapshot.gtrids))
+    named = {split_gtrid(gtrid).incarnation for gtrid in snapshot.gtrids}
     found = [
         Entry(Kind.INCARNATION, name)
-        for name, life in evidence.incarnations.items()
-        if life is IncarnationState.FENCED and name not in named
+        for name, state in snapshot.incarnations.items()
+        if state is IncarnationState.FENCED and name not in named
     ]
-    noted = dict.fromkeys(heuristic.gtrid for heuristic in evidence.heuristics)
+    heuristic = dict.fromkeys(each.gtrid for each in snapshot.heuristics)
     found += [
         Entry(Kind.HEURISTIC, gtrid)
-        for gtrid in noted
-        if gtrid not in kept
-        and gtrid not in evidence.aborted
-        and evidence.coordinator_state(gtrid) is not CoordinatorState.OTHER_NODE
+        for gtrid in heuristic
+        if gtrid not in in_use
+        and gtrid not in snapshot.aborted
+        and snapshot.coordinator_state(gtrid) is not CoordinatorState.OTHER_NODE
     ]
     found += [
         Entry(Kind.ASSUMED_COMPLETE, gtrid)
-        for gtrid in sorted(evidence.aborted - kept)
-        if evidence.coordinator_state(gtrid) is CoordinatorState.UNKNOWN
+        for gtrid in sorted(snapshot.aborted - in_use)
+        if snapshot.coordinator_state(gtrid) is CoordinatorState.UNKNOWN
     ]
     return found
 
 
 def expired(log: DecisionLog) -> list[Expired]:
-    """What has expired: transactions first, then incarnations. LogError."""
+    """What has expired: transactions first, then incarnations. Errors: LogError."""
     found: dict[str, Expired] = {}
-    for memo in log.side_records(_EXPIRED_KIND):
-        kind, gtrid, *rest = unpack(memo)
+    for record in log.side_records(_EXPIRED_KIND):
+        kind, gtrid, *rest = unpack(record)
         before = found.get(gtrid)
-        noted = (*(before.heuristics if before else ()), *(Heuristic(*fields) for fields in rest))
-        found[gtrid] = Expired(kind, gtrid, memo.recorded_at, noted)
+        heuristics = (*(before.heuristics if before else ()), *(Heuristic(*fields) for fields in rest))
+        found[gtrid] = Expired(kind, gtrid, record.recorded_at, heuristics)
     return [*found.values(), *(Expired(Kind.INCARNATION.value, name) for name in sorted(log.expired()))]
 
 
-def dismiss(log: DecisionLog, gtrid: str) -> int:
-    """Forget what has expired of a transaction; how many heuristic outcomes that were. LogError."""
-    names = [memo.name for memo in log.side_records(_EXPIRED_KIND) if unpack(memo)[1] == gtrid]
+def dismiss_expired(log: DecisionLog, gtrid: str) -> int:
+    """Delete what has expired of a transaction. Returns how many heuristic outcomes that were. Errors: LogError."""
+    names = [record.name for record in log.side_records(_EXPIRED_KIND) if unpack(record)[1] == gtrid]
     count = sum(len(each.heuristics) for each in expired(log) if each.name == gtrid)
     if names:
         log.delete_records(_EXPIRED_KIND, names)
@@ -163,16 +163,16 @@ def dismiss(log: DecisionLog, gtrid: str) -> int:
 
 
 def _unregistered(log: DecisionLog, entries: list[Entry]) -> list[Entry]:
-    """Without the abort records of processes that have registered since the pass looked who lives. LogError."""
+    """The entries without abort records of processes that have registered since the snapshot. Errors: LogError."""
     records = {entry for entry in entries if entry.kind is Kind.ASSUMED_COMPLETE}
     known = log.incarnations() if records else {}
     return [entry for entry in entries if entry not in records or split_gtrid(entry.name).incarnation not in known]
 
 
-def _since(log: DecisionLog, entries: Iterable[Entry], now: float) -> dict[Entry, float]:
-    """Since when each has been seen of no use, scan after scan, by this node's recovery; kept for its next scan."""
-    memo = next((memo for memo in log.side_records(_SEEN_KIND) if memo.name == log.node), None)
-    before: dict[str, float] = unpack(memo) if memo else {}
+def _unused_since(log: DecisionLog, entries: Iterable[Entry], now: float) -> dict[Entry, float]:
+    """Since when each scan of this node's recovery has found an entry of no use; saved in the log."""
+    record = next((each for each in log.side_records(_SEEN_KIND) if each.name == log.node), None)
+    before: dict[str, float] = unpack(record) if record else {}
     since = {entry: before.get(str(entry), now) for entry in entries}
     after = {str(entry): first for entry, first in since.items()}
     if after != before:
@@ -180,9 +180,9 @@ def _since(log: DecisionLog, entries: Iterable[Entry], now: float) -> dict[Entry
     return since
 
 
-def _move(work: RecoveryPass, chosen: Iterable[Entry], now: float) -> None:
-    """Kept there before it goes from here: a crash in between leaves it in both places until the next scan."""
-    log = work.log
+def _expire(this_pass: RecoveryPass, chosen: Iterable[Entry], now: float) -> None:
+    """Move the chosen entries. Each is stored as expired before it is deleted: a crash between both loses nothing."""
+    log = this_pass.log
     names: dict[Kind, list[str]] = {kind: [] for kind in Kind}
     for entry in chosen:
         names[entry.kind].append(entry.name)
@@ -192,14 +192,14 @@ def _move(work: RecoveryPass, chosen: Iterable[Entry], now: float) -> None:
         log.put_record(SideRecord(_EXPIRED_KIND, gtrid, json.dumps([Kind.ASSUMED_COMPLETE.value, gtrid]), now))
     if names[Kind.ASSUMED_COMPLETE]:
         log.purge(names[Kind.ASSUMED_COMPLETE])
-    for noted in work.snapshot.heuristics:
-        if noted.gtrid in names[Kind.HEURISTIC]:
-            text = json.dumps([Kind.HEURISTIC.value, noted.gtrid, astuple(noted)])
-            log.put_record(SideRecord(_EXPIRED_KIND, f"{noted.gtrid} {noted.bqual}", text, now))
-            log.dismiss_heuristics(noted.gtrid, noted.bqual)
+    for heuristic in this_pass.snapshot.heuristics:
+        if heuristic.gtrid in names[Kind.HEURISTIC]:
+            text = json.dumps([Kind.HEURISTIC.value, heuristic.gtrid, astuple(heuristic)])
+            log.put_record(SideRecord(_EXPIRED_KIND, f"{heuristic.gtrid} {heuristic.bqual}", text, now))
+            log.dismiss_heuristics(heuristic.gtrid, heuristic.bqual)
     for gtrid in names[Kind.HEURISTIC]:
         logger.warning(
-            "the heuristic outcome of %s was not resolved in time, and has expired. It is kept: see `txpool-recovery "
-            "list --expired`, repair by hand, then `txpool-recovery forget`",
+            "the heuristic outcome of %s was not resolved in time and has expired. Its record is kept: see "
+            "`txpool-recovery list --expired`, repair the data, then `txpool-recovery forget`",
             gtrid,
         )

@@ -1,6 +1,6 @@
-"""What a pass does with its evidence, in order: what is marked, what is decided, what is orphaned.
+"""The modules that end transactions: those that a marked datasource decides, those that the log decides, and orphans.
 
-Everything here may be done again, by another recoverer too, and changes nothing then.
+A pass runs them in this order. Every step may be repeated, also by another recovery manager: then it changes nothing.
 """
 
 from __future__ import annotations
@@ -23,211 +23,220 @@ T = TypeVar("T")
 
 
 class Module(Protocol):
-    """One module of a pass; `name` is what a failure of it is called by."""
+    """One module of a pass. Its failure is reported under `name`."""
 
     name: str
 
-    def run(self, work: RecoveryPass) -> None: ...
+    def run(self, this_pass: RecoveryPass) -> None: ...
 
 
 class MarkedModule:
-    """Transactions that a marked datasource decides: a tombstone under their key meets the row, or takes its place."""
+    """Ends the transactions that a marked datasource decides: a tombstone meets the row, or takes its place."""
 
     name = "marked"
 
-    def run(self, work: RecoveryPass) -> None:
-        steps = (_guarded(work, self.name, gtrid, self._resolve) for gtrid in work.snapshot.gtrids)
-        met = [found for found in steps if found is not None]
-        if met:
-            delete_finished(work, met)
+    def run(self, this_pass: RecoveryPass) -> None:
+        steps = (_run_step(this_pass, self.name, gtrid, self._resolve) for gtrid in this_pass.snapshot.gtrids)
+        resolved = [found for found in steps if found is not None]
+        if resolved:
+            delete_finished(this_pass, resolved)
 
-    def _resolve(self, work: RecoveryPass, gtrid: str) -> ResolvedMark | None:
-        name = work.snapshot.marked_by(gtrid)
-        if name is None or not _is_to_do(work.snapshot, gtrid):
-            _note_kept(work, gtrid, f"its row in {name} is kept")
+    def _resolve(self, this_pass: RecoveryPass, gtrid: str) -> ResolvedMark | None:
+        name = this_pass.snapshot.marked_by(gtrid)
+        if name is None or not _needs_tombstone(this_pass.snapshot, gtrid):
+            _report_kept(this_pass, gtrid, f"its row in {name} is kept")
             return None
         try:
-            row = tombstone(work, name, gtrid)
+            row = tombstone(this_pass, name, gtrid)
         except Exception as error:
-            work.leave_all(gtrid, f"{name} decides it, and has not answered: {error}")
+            this_pass.leave_all_alone(gtrid, f"{name} decides it and has not answered: {error}")
             return None
-        return finish_branches(work, name, row)
+        return finish_branches(this_pass, name, row)
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedMark:
-    """What a tombstone has met, and whether every branch that a row names has answered."""
+    """The row or tombstone that decides a transaction, and whether all branches that it names have answered."""
 
     datasource: str
     row: MarkedRow
     answered: bool
 
 
-def tombstone(work: RecoveryPass, datasource: str, gtrid: str) -> MarkedRow:
-    """Establish durably how the marked datasource has decided; any error leaves it undecided."""
-    table = work.datasources.table(datasource)
+def tombstone(this_pass: RecoveryPass, datasource: str, gtrid: str) -> MarkedRow:
+    """Resolve durably how the marked datasource decides. After an error, the transaction stays undecided."""
+    table = this_pass.datasources.table(datasource)
     if table is None:
-        raise ConfigurationError("it is no marked datasource (mode=cmr) of this configuration: name its file")
-    if datasource in work.snapshot.silent:
-        raise OperationalError(work.snapshot.silent[datasource])
+        raise ConfigurationError(
+            f"{datasource} is no marked datasource (mode=cmr) of this configuration: add its file to `datasources`"
+        )
+    if datasource in this_pass.snapshot.unanswered:
+        raise OperationalError(this_pass.snapshot.unanswered[datasource])
     if failpoints.armed:
         failpoints.hit("recovery.tombstone")
-    return table.tombstone(gtrid, work.snapshot.identity_of(gtrid))
+    return table.tombstone(gtrid, this_pass.snapshot.identity_of(gtrid))
 
 
-def finish_branches(work: RecoveryPass, datasource: str, row: MarkedRow) -> ResolvedMark:
-    """Do in the other databases what the row or the tombstone says."""
+def finish_branches(this_pass: RecoveryPass, datasource: str, row: MarkedRow) -> ResolvedMark:
+    """Commit or roll back in the other databases, as the row or the tombstone says."""
     if row.committed:
-        answered = work.settle(row.gtrid, row.branches, f"committed in {datasource}, which decides it")
+        answered = this_pass.carry_out(row.gtrid, row.branches, f"committed in {datasource}, which decides it")
         return ResolvedMark(datasource, row, answered)
-    for branch in work.snapshot.listed_branches(row.gtrid):
-        work.roll_back(branch, f"not committed in {datasource}, which decides it, and never will be")
+    for branch in this_pass.snapshot.listed_branches(row.gtrid):
+        this_pass.roll_back(branch, f"not committed in {datasource}, which decides it, and never will be")
     return ResolvedMark(datasource, row, True)
 
 
-def delete_finished(work: RecoveryPass, met: Iterable[ResolvedMark]) -> None:
-    """Delete the rows whose branches have all answered, as a listing shows that is taken after their answers."""
-    later, silent = work.datasources.listings()
+def delete_finished(this_pass: RecoveryPass, resolved: Iterable[ResolvedMark]) -> None:
+    """Delete the rows whose branches have all answered, and are absent from a listing taken after the answers."""
+    later, unanswered = this_pass.datasources.listings()
     listed: dict[str, list[ListedBranch]] = {}
     for branch in (branch for listing in later.values() for branch in listing.branches):
         listed.setdefault(branch.xid.gtrid, []).append(branch)
-    answered = later.keys(), not silent
-    gone = [each for each in met if each.answered and _is_gone(work.snapshot, each.row, listed, *answered)]
-    if not gone:
+    ended = [
+        each
+        for each in resolved
+        if each.answered and _has_ended(this_pass.snapshot, each.row, listed, later.keys(), not unanswered)
+    ]
+    if not ended:
         return
     if failpoints.armed:
         failpoints.hit("recovery.forget")
-    for name, table in work.datasources.tables.items():
-        keys = [each.row.gtrid for each in gone if each.datasource == name]
+    for name, table in this_pass.datasources.tables.items():
+        keys = [each.row.gtrid for each in ended if each.datasource == name]
         if keys:
             table.delete(keys)
-            work.recorder.forget(keys)
-    # A pointer outlives the row that it points to: without it, the log would be taken to decide.
-    evidence = work.snapshot
-    fenced = {each.row.gtrid for each in gone if evidence.coordinator_state(each.row.gtrid) is CoordinatorState.FENCED}
-    kept = fenced.intersection({*evidence.pointers, *evidence.finished, *evidence.aborted})
-    if kept:
-        work.log.purge(kept)
+            this_pass.recorder.record_forgotten(keys)
+    # The pointer is deleted after its row: without the pointer, the log would seem to decide the transaction.
+    snapshot = this_pass.snapshot
+    fenced = {each.row.gtrid for each in ended if snapshot.coordinator_state(each.row.gtrid) is CoordinatorState.FENCED}
+    recorded = fenced.intersection({*snapshot.pointers, *snapshot.finished, *snapshot.aborted})
+    if recorded:
+        this_pass.log.purge(recorded)
 
 
-def _is_to_do(evidence: Snapshot, gtrid: str) -> bool:
-    """Whether a tombstone is due; a finished transaction's pointer alone is kept until its process is fenced."""
-    if not evidence.ended(gtrid):
+def _needs_tombstone(snapshot: Snapshot, gtrid: str) -> bool:
+    """Whether to write a tombstone. If only a pointer is left, that waits until the coordinator is fenced."""
+    if not snapshot.is_left_to_recovery(gtrid):
         return False
-    pointed = gtrid in evidence.pointers and evidence.coordinator_state(gtrid) is CoordinatorState.FENCED
-    return pointed or evidence.listed(gtrid) or evidence.row(gtrid) is not None
+    pointed = gtrid in snapshot.pointers and snapshot.coordinator_state(gtrid) is CoordinatorState.FENCED
+    return pointed or snapshot.is_listed(gtrid) or snapshot.row(gtrid) is not None
 
 
-def _is_gone(
-    evidence: Snapshot,
+def _has_ended(
+    snapshot: Snapshot,
     row: MarkedRow,
     later: Mapping[str, Sequence[ListedBranch]],
     answering: Set[str | None],
-    everybody: bool,
+    all_answered: bool,
 ) -> bool:
-    """Whether no branch of it is in a later listing, by gtrid, and all have answered who could tell of one."""
-    # A tombstone names nobody, so everybody must have answered.
-    answered = {evidence.datasource_of(each) for each in row.branches} <= answering if row.committed else everybody
+    """Whether the later listing has no branch of a transaction, and every datasource that could list one answered."""
+    # A tombstone names no branches, so every datasource must have answered.
+    answered = {snapshot.datasource_of(each) for each in row.branches} <= answering if row.committed else all_answered
     named = {record.xid: record.identity for record in row.branches}
-    # Under the very name, in another database than the row says, it is none of those.
+    # A branch of the same name in another database than the row says is not the branch that the row names.
     return answered and not any(
-        evidence.is_believed(branch) or (branch.xid in named and same_identity(named[branch.xid], branch.identity))
+        snapshot.is_believed(branch) or (branch.xid in named and same_identity(named[branch.xid], branch.identity))
         for branch in later.get(row.gtrid, ())
     )
 
 
 class DecidedModule:
-    """Transactions that the log has decided: the named branches commit, and losers roll back."""
+    """Ends the transactions that the log has decided: named branches commit, all others roll back."""
 
     name = "decided"
 
-    def run(self, work: RecoveryPass) -> None:
-        answered = [gtrid for gtrid in work.snapshot.decisions if _guarded(work, self.name, gtrid, self._finish)]
+    def run(self, this_pass: RecoveryPass) -> None:
+        answered = [
+            gtrid for gtrid in this_pass.snapshot.decisions if _run_step(this_pass, self.name, gtrid, self._finish)
+        ]
         if not answered:
             return
         if failpoints.armed:
             failpoints.hit("recovery.forget")
-        fenced = [gtrid for gtrid in answered if work.snapshot.coordinator_state(gtrid) is CoordinatorState.FENCED]
+        fenced = [gtrid for gtrid in answered if this_pass.snapshot.coordinator_state(gtrid) is CoordinatorState.FENCED]
         for gtrid in set(answered).difference(fenced):
-            # Its finished mark stays for as long as its process lives: a branch of it may still appear.
-            work.log.forget(gtrid)
-        work.log.purge(fenced)  # and writes what is lazily forgotten
-        work.recorder.forget(answered)
+            # The finished mark stays as long as the process is alive: a late branch may still appear.
+            this_pass.log.forget(gtrid)
+        this_pass.log.purge(fenced)  # this also writes the lazy forgets above
+        this_pass.recorder.record_forgotten(answered)
 
-    def _finish(self, work: RecoveryPass, gtrid: str) -> bool:
-        evidence = work.snapshot
-        if evidence.marked_by(gtrid) is not None:
+    def _finish(self, this_pass: RecoveryPass, gtrid: str) -> bool:
+        snapshot = this_pass.snapshot
+        if snapshot.marked_by(gtrid) is not None:
             return False
-        if not evidence.ended(gtrid):
-            _note_kept(work, gtrid, "it is decided to commit, and that is kept")
+        if not snapshot.is_left_to_recovery(gtrid):
+            _report_kept(this_pass, gtrid, "its decision to commit is kept")
             return False
-        return work.settle(gtrid, evidence.decisions[gtrid].branches, "decided in the log")
+        return this_pass.carry_out(gtrid, snapshot.decisions[gtrid].branches, "decided in the log")
 
 
 class OrphanModule:
-    """Branches that nothing stands for: what a pass has found and the next one still sees is rolled back."""
+    """Rolls back orphans that two passes in a row have found. `candidates` count as found by an earlier pass."""
 
     name = "orphans"
 
     def __init__(self, filters: Iterable[OrphanFilter], candidates: Iterable[Xid] = ()) -> None:
         self._filters = tuple(filters)
-        #: What the pass before would have rolled back.
+        #: The orphans that the previous pass has found.
         self._candidates = set(candidates)
 
     @property
-    def waiting(self) -> bool:
-        """Whether there is anything for a second pass to look at."""
+    def has_candidates(self) -> bool:
+        """Whether the last pass has found an orphan that a second pass may roll back."""
         return bool(self._candidates)
 
-    def run(self, work: RecoveryPass) -> None:
+    def run(self, this_pass: RecoveryPass) -> None:
         before, self._candidates = self._candidates, set()
-        for gtrid in filter(work.snapshot.listed, work.snapshot.gtrids):
-            _guarded(work, self.name, gtrid, lambda work, gtrid: self._decide(work, gtrid, before))
-        self._sweep(work)
+        for gtrid in filter(this_pass.snapshot.is_listed, this_pass.snapshot.gtrids):
+            _run_step(this_pass, self.name, gtrid, lambda this_pass, gtrid: self._decide(this_pass, gtrid, before))
+        self._sweep(this_pass)
 
-    def _decide(self, work: RecoveryPass, gtrid: str, before: set[Xid]) -> None:
-        for branch in work.snapshot.listed_branches(gtrid):
-            ballot = poll(self._filters, work.snapshot, branch.xid)
+    def _decide(self, this_pass: RecoveryPass, gtrid: str, before: set[Xid]) -> None:
+        for branch in this_pass.snapshot.listed_branches(gtrid):
+            ballot = poll(self._filters, this_pass.snapshot, branch.xid)
             if ballot.vote is Vote.ROLLBACK and branch.xid in before:
-                work.roll_back(branch, ballot.reason)
+                this_pass.roll_back(branch, ballot.reason)
             elif ballot.vote is Vote.ROLLBACK:
                 self._candidates.add(branch.xid)
-                work.leave(branch, "the next pass rolls it back", alarm=False)
-            elif not work.snapshot.ended(gtrid) or not _is_decided_elsewhere(work.snapshot, gtrid):
-                work.leave(branch, ballot.reason, alarm=ballot.alarm)
+                this_pass.leave_alone(branch, "the next pass rolls it back", alarm=False)
+            elif not this_pass.snapshot.is_left_to_recovery(gtrid) or not _is_decided_elsewhere(
+                this_pass.snapshot, gtrid
+            ):
+                this_pass.leave_alone(branch, ballot.reason, alarm=ballot.alarm)
 
-    def _sweep(self, work: RecoveryPass) -> None:
-        """Drop the marks and abort records of fenced incarnations: the fence says the same for ever."""
-        evidence = work.snapshot
-        kept = {*evidence.finished, *evidence.aborted} - {*evidence.decisions, *evidence.pointers}
-        done = [
+    def _sweep(self, this_pass: RecoveryPass) -> None:
+        """Delete finished marks and abort records of fenced incarnations: the fence refuses their decisions as well."""
+        snapshot = this_pass.snapshot
+        recorded = {*snapshot.finished, *snapshot.aborted} - {*snapshot.decisions, *snapshot.pointers}
+        needless = [
             gtrid
-            for gtrid in sorted(kept)
-            if evidence.coordinator_state(gtrid) is CoordinatorState.FENCED and not evidence.listed(gtrid)
+            for gtrid in sorted(recorded)
+            if snapshot.coordinator_state(gtrid) is CoordinatorState.FENCED and not snapshot.is_listed(gtrid)
         ]
-        if done:
-            work.log.purge(done)
-            work.recorder.forget(done)
+        if needless:
+            this_pass.log.purge(needless)
+            this_pass.recorder.record_forgotten(needless)
 
 
-def _is_decided_elsewhere(evidence: Snapshot, gtrid: str) -> bool:
-    """Whether another module has its say, and its words."""
-    return gtrid in evidence.decisions or evidence.marked_by(gtrid) is not None
+def _is_decided_elsewhere(snapshot: Snapshot, gtrid: str) -> bool:
+    """Whether another module ends the transaction, and reports it."""
+    return gtrid in snapshot.decisions or snapshot.marked_by(gtrid) is not None
 
 
-def _note_kept(work: RecoveryPass, gtrid: str, what: str) -> None:
-    """Say that a decision without listed branches stays, where nobody living will end it."""
-    evidence = work.snapshot
-    standing = evidence.coordinator_state(gtrid)
-    decided = gtrid in evidence.decisions or evidence.row(gtrid) is not None
-    if standing in (CoordinatorState.DEAD, CoordinatorState.UNKNOWN) and decided and not evidence.listed(gtrid):
-        work.leave_all(gtrid, f"{what}: {standing.value}")
+def _report_kept(this_pass: RecoveryPass, gtrid: str, what: str) -> None:
+    """Report that a decision's record stays, if no branch is listed and no living process ends it."""
+    snapshot = this_pass.snapshot
+    state = snapshot.coordinator_state(gtrid)
+    decided = gtrid in snapshot.decisions or snapshot.row(gtrid) is not None
+    if state in (CoordinatorState.DEAD, CoordinatorState.UNKNOWN) and decided and not snapshot.is_listed(gtrid):
+        this_pass.leave_all_alone(gtrid, f"{what}: {state.value}")
 
 
-def _guarded(work: RecoveryPass, name: str, gtrid: str, step: Callable[[RecoveryPass, str], T]) -> T | None:
-    """One transaction's part of a module: what fails there stops neither the module nor the others."""
+def _run_step(this_pass: RecoveryPass, name: str, gtrid: str, step: Callable[[RecoveryPass, str], T]) -> T | None:
+    """Run a module's step for one transaction. Its failure is recorded, and does not stop the module."""
     try:
-        return step(work, gtrid)
+        return step(this_pass, gtrid)
     except Exception as error:
-        work.recorder.fail(f"{name} {gtrid}", describe_error(error))
+        this_pass.recorder.record_failure(f"{name} {gtrid}", describe_error(error))
         return None

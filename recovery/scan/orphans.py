@@ -1,8 +1,8 @@
-"""Orphan filters: what is to become of a prepared branch that no decision stands for. They vote, as in Narayana.
+"""Orphan filters: they vote on whether a prepared branch is an orphan and is rolled back, as in Narayana.
 
-One LEAVE_ALONE wins over any ROLLBACK, and no vote leaves the branch. The transaction log and the incarnations always
-vote, so that no configuration can leave out what keeps a decision, or a living process, safe: `recovery.orphan-filters`
-says who votes besides them.
+One LEAVE_ALONE outweighs every ROLLBACK, and a branch without votes is left alone. The filters `transaction-log` and
+`incarnation` always vote, so that no configuration can endanger a decision or a living process.
+`recovery.orphan-filters` names the other filters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from txpool.xid import Xid
 
 
 class Vote(Enum):
-    """What a filter wants to become of a branch."""
+    """What a filter wants to be done with a branch."""
 
     ROLLBACK = "rollback"
     LEAVE_ALONE = "leave alone"
@@ -29,80 +29,82 @@ class Ballot:
 
     vote: Vote
     reason: str
-    #: True where a branch that is left alone will not end by itself.
+    #: True if the branch is left alone and will not end without a person's help.
     alarm: bool = False
 
 
 class OrphanFilter(Protocol):
-    """Votes on one listed branch; None abstains. It must not do any I/O: the evidence is all there is."""
+    """Votes on one listed branch; None abstains. It must not do any I/O: the snapshot has all that a vote may use."""
 
-    def vote(self, evidence: Snapshot, xid: Xid) -> Ballot | None: ...
+    def vote(self, snapshot: Snapshot, xid: Xid, /) -> Ballot | None: ...
 
 
 class TransactionLogFilter:
-    """Leaves alone what is decided, and what somebody else than the log decides."""
+    """Leaves alone branches of decided transactions, and of those that the log does not decide."""
 
-    def vote(self, evidence: Snapshot, xid: Xid) -> Ballot | None:
-        disputed = evidence.disputed(xid.gtrid)
+    def vote(self, snapshot: Snapshot, xid: Xid) -> Ballot | None:
+        disputed = snapshot.disputed(xid.gtrid)
         if disputed:
             return Ballot(
                 Vote.LEAVE_ALONE,
-                f"its branches name different deciders ({disputed}), and the log says neither: nothing of it is ended. "
-                "Somebody has prepared under a name of ours with a role that counts as ours: see who, by the owners "
-                "that `txpool-recovery show` tells, and end by hand what is theirs",
+                f"the branches of this transaction name different deciders ({disputed}), and the log names none, so "
+                "recovery ends none of them. Somebody has prepared under a name of ours, with a role that counts as "
+                "ours: `txpool-recovery show` lists the owners. End the branches that are not ours in the database",
                 alarm=True,
             )
-        marked = evidence.marked_by(xid.gtrid)
+        marked = snapshot.marked_by(xid.gtrid)
         if marked is not None:
             return Ballot(Vote.LEAVE_ALONE, f"{marked} decides it")
-        if xid.gtrid in evidence.decisions:
+        if xid.gtrid in snapshot.decisions:
             return Ballot(Vote.LEAVE_ALONE, "it is decided to commit")
         return None
 
 
 class NodeFilter:
-    """Rolls back what belongs to a node that is ours to recover."""
+    """Votes to roll back the branches of nodes that are ours to recover."""
 
-    def vote(self, evidence: Snapshot, xid: Xid) -> Ballot | None:
-        return Ballot(Vote.ROLLBACK, f"node {xid.node} is ours") if xid.node in evidence.nodes else None
+    def vote(self, snapshot: Snapshot, xid: Xid) -> Ballot | None:
+        return Ballot(Vote.ROLLBACK, f"node {xid.node} is ours") if xid.node in snapshot.nodes else None
 
 
 _BY_STATE = {
-    CoordinatorState.FENCED: Ballot(Vote.ROLLBACK, "its process is dead and was never to decide it"),
-    CoordinatorState.FINISHED: Ballot(Vote.ROLLBACK, "its process has let go of it undecided"),
-    CoordinatorState.ALIVE: Ballot(Vote.LEAVE_ALONE, "its process lives, and ends it"),
-    CoordinatorState.OTHER_NODE: Ballot(Vote.LEAVE_ALONE, "its node is not ours"),
-    CoordinatorState.DEAD: Ballot(Vote.LEAVE_ALONE, "its process is dead, and could not be fenced", alarm=True),
+    CoordinatorState.FENCED: Ballot(Vote.ROLLBACK, "its process is dead, and has not decided it"),
+    CoordinatorState.FINISHED: Ballot(Vote.ROLLBACK, "its process has finished with it undecided"),
+    CoordinatorState.ALIVE: Ballot(Vote.LEAVE_ALONE, "its process is alive and ends it"),
+    CoordinatorState.OTHER_NODE: Ballot(Vote.LEAVE_ALONE, "its node is not ours to recover"),
+    CoordinatorState.DEAD: Ballot(Vote.LEAVE_ALONE, "its process is dead and could not be fenced", alarm=True),
     CoordinatorState.UNKNOWN: Ballot(
         Vote.LEAVE_ALONE,
-        "its incarnation is unknown to this log, which presumes nothing of it: recover it with the log that it was "
-        "begun with. Only where that is lost, end it by hand: `txpool-recovery commit` where `show` has its decision; "
-        "otherwise look first at the other databases of this gtrid, one of which may have committed, and only where "
-        "none has, `txpool-recovery rollback`",
+        "its incarnation is unknown to this log, so recovery presumes nothing. Recover it with the log that it was "
+        "begun with. Only if that log is lost, end it by hand: by `txpool-recovery commit` if `show` has its decision. "
+        "Otherwise look first at the other databases of this gtrid, since one of them may have committed. Only if none "
+        "has, use `txpool-recovery rollback`",
         alarm=True,
     ),
 }
 
 
 class SubordinateFilter:
-    """Leaves alone what a Spark task has prepared while the transaction that it is part of lives, and says so."""
+    """Leaves alone the branches of a Spark task while the driver is alive, with a reason that names the task."""
 
-    def vote(self, evidence: Snapshot, xid: Xid) -> Ballot | None:
+    def vote(self, snapshot: Snapshot, xid: Xid) -> Ballot | None:
         task = xid.task
-        if task is None or evidence.coordinator_state(xid.gtrid) is not CoordinatorState.ALIVE:
+        if task is None or snapshot.coordinator_state(xid.gtrid) is not CoordinatorState.ALIVE:
             return None
-        work = f"partition {task.partition}, attempt {task.attempt}"
-        return Ballot(Vote.LEAVE_ALONE, f"it is the work of a Spark task ({work}), and its driver lives and decides it")
+        task_name = f"partition {task.partition}, attempt {task.attempt}"
+        return Ballot(
+            Vote.LEAVE_ALONE, f"a Spark task ({task_name}) has prepared it, and the driver is alive and decides it"
+        )
 
 
 class IncarnationFilter:
-    """Leaves alone what a living process has not let go of, and what this log knows nothing of."""
+    """Leaves alone branches that a living process will end, and those of unknown incarnations."""
 
-    def vote(self, evidence: Snapshot, xid: Xid) -> Ballot | None:
-        return _BY_STATE.get(evidence.coordinator_state(xid.gtrid))
+    def vote(self, snapshot: Snapshot, xid: Xid) -> Ballot | None:
+        return _BY_STATE.get(snapshot.coordinator_state(xid.gtrid))
 
 
-#: By their names in a configuration.
+#: The built-in filters, by their names in a configuration.
 FILTERS: Mapping[str, Callable[[], OrphanFilter]] = {
     "transaction-log": TransactionLogFilter,
     "incarnation": IncarnationFilter,
@@ -111,15 +113,15 @@ FILTERS: Mapping[str, Callable[[], OrphanFilter]] = {
 }
 
 
-def voters(further: Iterable[OrphanFilter]) -> tuple[OrphanFilter, ...]:
-    """All that vote: who says most comes first, and the two that nobody can leave out are there."""
-    named = [voter for voter in further if type(voter) not in (TransactionLogFilter, IncarnationFilter)]
+def all_filters(configured: Iterable[OrphanFilter]) -> tuple[OrphanFilter, ...]:
+    """The configured filters and the two that always vote. The reason of an earlier filter is preferred."""
+    named = [voter for voter in configured if type(voter) not in (TransactionLogFilter, IncarnationFilter)]
     return TransactionLogFilter(), *named, IncarnationFilter()
 
 
-def poll(filters: Iterable[OrphanFilter], evidence: Snapshot, xid: Xid) -> Ballot:
-    """The outcome of the vote on a branch."""
-    ballots = [ballot for voter in filters if (ballot := voter.vote(evidence, xid)) is not None]
+def poll(filters: Iterable[OrphanFilter], snapshot: Snapshot, xid: Xid) -> Ballot:
+    """Let the filters vote on a branch, and return the outcome."""
+    ballots = [ballot for voter in filters if (ballot := voter.vote(snapshot, xid)) is not None]
     left = [ballot for ballot in ballots if ballot.vote is Vote.LEAVE_ALONE]
     if left:
         return next((ballot for ballot in left if ballot.alarm), left[0])

@@ -1,9 +1,10 @@
-"""Whose branch it is: a name is a claim that anybody who may prepare can make, so a branch counts by its owner.
+"""BranchOwners: whether a branch is ours, judged by the role that prepared it.
 
-It counts where its owner is the login role that a note in the log gives for this node and database, the one that the
-datasource's own sessions have, or a role that either is a member of. Where recovery has a user of its own, incarnations
-of before there were notes go by the configured user. What a decision names counts whoever owns it: `evidence` adds
-that, once the decisions are read.
+The name of a branch proves nothing, since anybody who may prepare can choose it. A branch is ours if its owner is one
+of our login roles, or a role that one of them is a member of. Our login roles are those that the log's notes give for
+the branch's node and database, and the one that the datasource's own sessions have. If recovery has a user of its own,
+the configured user counts for incarnations that are older than the notes. A branch that a decision names belongs to its
+transaction whoever owns it: `Snapshot.is_believed` adds that rule.
 """
 
 from __future__ import annotations
@@ -16,36 +17,41 @@ from txpool.log.locations import LocationNote
 
 
 class BranchOwners:
-    """The login roles that count, by node and database. `logins` tells the configured user's, and may ask for it."""
+    """Our login roles by node and database. `logins` gives those of a datasource's configured user, and may ask for
+    them. Used by one thread.
+    """
 
     def __init__(
-        self, notes: Iterable[LocationNote], noting: Collection[str], logins: Callable[[str], Collection[str]]
+        self,
+        notes: Iterable[LocationNote],
+        noting_incarnations: Collection[str],
+        logins: Callable[[str], Collection[str]],
     ) -> None:
         self._notes = tuple(notes)
-        self._noting = noting
+        self._noting_incarnations = noting_incarnations
         self._logins = logins
         self._noted: dict[tuple[str, str, str], frozenset[str]] = {}
         self._configured: dict[str, Collection[str]] = {}
-        #: Whose configured user could not be asked for, and why.
+        #: The datasources whose configured login roles could not be asked for, with the errors.
         self.failed: dict[str, str] = {}
 
     def is_ours(self, branch: ListedBranch) -> bool:
-        """Whether the server says that its owner is one of ours."""
-        if branch.prepared_by(self._of(branch)):
+        """Whether the server says that the owner of a branch is one of our roles."""
+        if branch.prepared_by(self._noted_roles(branch)):
             return True
-        legacy = branch.xid.incarnation not in self._noting
-        return legacy and branch.prepared_by(self._by_configuration(branch.datasource))
+        is_older_than_notes = branch.xid.incarnation not in self._noting_incarnations
+        return is_older_than_notes and branch.prepared_by(self._configured_logins(branch.datasource))
 
-    def _of(self, branch: ListedBranch) -> frozenset[str]:
-        """The roles that the node of a branch has noted for the database that it is in."""
-        place = branch.xid.node, branch.identity, branch.datasource
-        found = self._noted.get(place)
+    def _noted_roles(self, branch: ListedBranch) -> frozenset[str]:
+        """The login roles that the node of a branch has noted for its database."""
+        key = branch.xid.node, branch.identity, branch.datasource
+        found = self._noted.get(key)
         if found is None:
-            notes = (note for note in self._notes if note.node == place[0] and note.is_of(*place[1:]))
-            found = self._noted[place] = frozenset(note.location.role for note in notes)
+            notes = (note for note in self._notes if note.node == key[0] and note.is_of(*key[1:]))
+            found = self._noted[key] = frozenset(note.location.role for note in notes)
         return found
 
-    def _by_configuration(self, datasource: str) -> Collection[str]:
+    def _configured_logins(self, datasource: str) -> Collection[str]:
         if datasource not in self._configured:
             try:
                 self._configured[datasource] = self._logins(datasource)

@@ -1,4 +1,4 @@
-"""What a scan has done, and what it says about it."""
+"""The report of a scan: the recorder that fills it in, its parts, and the log messages that go with them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("txpool.recovery")
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A branch that this scan has brought to its end."""
+    """A branch that this scan has committed or rolled back."""
 
     gid: str
     datasource: str
@@ -26,38 +26,37 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class LeftAlone:
-    """A branch, or where `gid` is empty a whole transaction, that this scan has not touched, and why."""
+    """A branch that this scan has left alone, and why; if `gid` is empty, a whole transaction."""
 
     gtrid: str
     gid: str
     datasource: str
     reason: str
-    #: True where it will not end by itself, so that somebody should look.
+    #: True if it will not end without a person's help.
     alarm: bool = True
-    #: What came in place of an answer; empty where nothing was asked.
+    #: The database's error, if recovery tried to end the branch and got no answer; else empty.
     error: str = ""
 
 
 class AlarmKind(Enum):
-    """What an alarm is about."""
+    """What an alarm is about. The most important kind comes first."""
 
-    # The most important first.
     HEURISTIC = "heuristic"  #: a branch has ended otherwise than its transaction was decided
-    DISPUTED = "disputed"  #: branches of a transaction name different deciders
-    UNCONFIGURED = "unconfigured"  #: a node of ours prepares in a database that the configuration does not lead to
-    OVERDUE = "overdue"  #: a transaction is in doubt for longer than alarm.in-doubt
+    DISPUTED = "disputed"  #: the branches of a transaction name different deciders
+    UNCONFIGURED = "unconfigured"  #: a node of ours prepares in a database that is not configured
+    OVERDUE = "overdue"  #: a transaction has been in doubt for longer than alarm.in-doubt
     UNREACHABLE = "unreachable"  #: a datasource does not answer
-    SLOTS = "slots"  #: a server's slots for prepared transactions run short, by alarm.slots
+    SLOTS = "slots"  #: a server has few prepared slots left, by alarm.slots
     FOREIGN = "foreign"  #: somebody else has prepared under the name of a process of ours
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Something that stands for longer than it should: `since` is wall-clock seconds, for people only."""
+    """A condition that a person should look at. `since` is wall-clock seconds, for people only."""
 
     #: An AlarmKind's value.
     kind: str
-    #: A gtrid, or a datasource.
+    #: A gtrid or a datasource.
     subject: str
     text: str
     since: float = field(default_factory=time.time)
@@ -72,26 +71,26 @@ class ScanReport:
 
     committed: tuple[Ended, ...] = ()
     rolled_back: tuple[Ended, ...] = ()
-    #: What the last pass has left alone.
+    #: The branches and transactions that the last pass has left alone.
     left_alone: tuple[LeftAlone, ...] = ()
-    #: The datasources that did not answer, and what came instead of an answer.
+    #: The datasources that did not answer the last pass, with their errors.
     unreachable: dict[str, str] = field(default_factory=dict)
     #: The heuristic outcomes that this scan has found.
     heuristics: tuple[Heuristic, ...] = ()
-    #: The gtrids of which nothing is kept any more: decisions, rows, tombstones, marks, abort records.
+    #: The gtrids whose records were deleted: decisions, rows, tombstones, finished marks, abort records.
     forgotten: tuple[str, ...] = ()
-    #: What failed, by the step that failed; the other steps went on.
+    #: The errors by the step that failed. The other steps went on.
     errors: dict[str, str] = field(default_factory=dict)
-    #: What was moved out of sight, as its kind and its name.
+    #: The entries that have expired, as kind and name.
     expired: tuple[str, ...] = ()
-    #: Where recovery is suspended, since when, by whom and why: what was left to do of this scan was not done.
+    #: If recovery is suspended: since when, by whom and why. The rest of this scan was not done then.
     suspended: str = ""
-    #: What stands for longer than it should.
+    #: The alarms after this scan.
     alarms: tuple[Alarm, ...] = ()
 
     @property
     def pending(self) -> tuple[LeftAlone, ...]:
-        """What was left alone and will not end by itself."""
+        """What was left alone and will not end without a person's help."""
         return tuple(left for left in self.left_alone if left.alarm)
 
     def as_dict(self) -> dict[str, Any]:
@@ -107,42 +106,42 @@ class ScanReport:
             "heuristic": self.heuristics,
             "expired": self.expired,
         }
-        said = ", ".join(f"{len(found)} {name}" for name, found in counts.items() if found) or "nothing to do"
-        silent = f"; no answer from {', '.join(self.unreachable)}" if self.unreachable else ""
+        done = ", ".join(f"{len(found)} {name}" for name, found in counts.items() if found) or "nothing to do"
+        unanswered = f"; no answer from {', '.join(self.unreachable)}" if self.unreachable else ""
         failed = f"; failed: {', '.join(self.errors)}" if self.errors else ""
         suspended = f"; {self.suspended}" if self.suspended else ""
-        return f"{said}{silent}{failed}{suspended}"
+        return f"{done}{unanswered}{failed}{suspended}"
 
 
 class RepeatFilter:
-    """Says what is new: a warning that the scan before has given too is not given again. Used by one scan at a time."""
+    """Logs a warning only if the previous scan has not logged it too. Used by one scan at a time."""
 
     def __init__(self) -> None:
         self._before: set[str] = set()
         self._now: set[str] = set()
 
     def warn(self, text: str) -> None:
-        """Log it, unless this scan or the one before has said the same."""
+        """Log the text, unless this scan or the previous one has logged it already."""
         if text not in self._before and text not in self._now:
             logger.warning("%s", text)
         self._now.add(text)
 
     def end_scan(self) -> None:
-        """A scan has ended: what it did not say again would be news."""
+        """End a scan: a warning that it did not repeat will be logged again."""
         self._before, self._now = self._now, set()
 
 
-def _of(ended: Ended) -> dict[str, str]:
-    """What its log record has beside the words."""
+def _log_fields(ended: Ended) -> dict[str, str]:
+    """The extra fields of the log record."""
     xid = parse(ended.gid)
     return {"gtrid": "" if xid is None else xid.gtrid}
 
 
 class ScanRecorder:
-    """Where the passes of one scan write down what they do."""
+    """Collects what the passes of one scan do, and logs it."""
 
-    def __init__(self, news: RepeatFilter) -> None:
-        self._news = news
+    def __init__(self, repeats: RepeatFilter) -> None:
+        self._repeats = repeats
         self.committed: list[Ended] = []
         self.rolled_back: list[Ended] = []
         self.left_alone: dict[tuple[str, str, str], LeftAlone] = {}
@@ -154,51 +153,51 @@ class ScanRecorder:
         self.suspended = ""
 
     def begin_pass(self) -> None:
-        """What is left alone, and what cannot be reached, is the last pass's word."""
+        """Drop what the previous pass has left alone or could not reach: the last pass counts."""
         self.left_alone.clear()
         self.unreachable.clear()
 
-    def commit(self, ended: Ended) -> None:
+    def record_commit(self, ended: Ended) -> None:
         self.committed.append(ended)
-        logger.info("committed %s in %s (%s)", ended.gid, ended.datasource, ended.why, extra=_of(ended))
+        logger.info("committed %s in %s (%s)", ended.gid, ended.datasource, ended.why, extra=_log_fields(ended))
 
-    def roll_back(self, ended: Ended) -> None:
+    def record_rollback(self, ended: Ended) -> None:
         self.rolled_back.append(ended)
-        logger.info("rolled back %s in %s (%s)", ended.gid, ended.datasource, ended.why, extra=_of(ended))
+        logger.info("rolled back %s in %s (%s)", ended.gid, ended.datasource, ended.why, extra=_log_fields(ended))
 
-    def leave(self, left: LeftAlone) -> None:
+    def record_left_alone(self, left: LeftAlone) -> None:
         self.left_alone[left.gtrid, left.gid, left.datasource] = left
         if left.alarm:
-            place = f" in {left.datasource}" if left.datasource else ""
-            self._news.warn(f"left {left.gid or left.gtrid}{place} alone: {left.reason}")
+            where = f" in {left.datasource}" if left.datasource else ""
+            self._repeats.warn(f"left {left.gid or left.gtrid}{where} alone: {left.reason}")
 
-    def silent(self, datasource: str, reason: str) -> None:
+    def record_unanswered(self, datasource: str, reason: str) -> None:
         self.unreachable[datasource] = reason
 
-    def heuristic(self, found: Heuristic) -> None:
+    def record_heuristic(self, found: Heuristic) -> None:
         self.heuristics.append(found)
-        self._news.warn(
-            f"heuristic outcome: {found.gtrid} was decided to {found.decided}, and its branch {found.bqual} in "
-            f"{found.datasource} has ended {found.ended}. The record is kept: see `txpool-recovery show`, repair by "
-            "hand, then `txpool-recovery forget`"
+        self._repeats.warn(
+            f"heuristic outcome: {found.gtrid} was decided to {found.decided}, but its branch {found.bqual} in "
+            f"{found.datasource} has ended {found.ended}. The record is kept: see `txpool-recovery show`, repair the "
+            "data, then `txpool-recovery forget`"
         )
 
-    def forget(self, gtrids: list[str]) -> None:
+    def record_forgotten(self, gtrids: list[str]) -> None:
         self.forgotten.extend(gtrids)
         for gtrid in gtrids:
             logger.info("forgot %s: every branch has answered", gtrid, extra={"gtrid": gtrid})
 
-    def expire(self, entries: list[str]) -> None:
+    def record_expired(self, entries: list[str]) -> None:
         self.expired.extend(entries)
         logger.info("expired: %s", ", ".join(entries))
 
-    def suspend(self, reason: str) -> None:
+    def record_suspension(self, reason: str) -> None:
         self.suspended = reason
-        self._news.warn(f"{reason}, and nothing is done until `txpool-recovery resume`")
+        self._repeats.warn(f"{reason}. Recovery does nothing until `txpool-recovery resume`")
 
-    def fail(self, step: str, text: str) -> None:
+    def record_failure(self, step: str, text: str) -> None:
         self.errors[step] = text
-        self._news.warn(f"{step} failed, the rest goes on: {text}")
+        self._repeats.warn(f"{step} failed, and the other steps go on: {text}")
 
     def report(self) -> ScanReport:
         return ScanReport(
@@ -215,5 +214,5 @@ class ScanRecorder:
 
 
 def describe_error(error: BaseException) -> str:
-    """An error in one line, without a password that a driver may have put into it."""
+    """An error in one line, without a password that the driver may have put into it."""
     return " ".join(redact_url(f"{type(error).__name__}: {error}").split())

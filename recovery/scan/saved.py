@@ -1,6 +1,6 @@
-"""What recovery keeps in the log for people: why a branch could not be ended, and how databases ended that differ.
+"""What recovery saves in the log for people: the last errors of branches, and how databases ended a transaction.
 
-Nothing is inferred from it. `list` and `show` run in processes of their own, and tell by it what the daemon has met.
+`list` and `show` run in processes of their own, and read here what the daemon has found. No outcome depends on it.
 """
 
 from __future__ import annotations
@@ -17,48 +17,48 @@ _ERROR = "branch error"
 
 
 @dataclass(frozen=True, slots=True)
-class SavedForPeople:
-    """As the log has it."""
+class SavedDetails:
+    """The details that the log has."""
 
-    #: By a branch's gid: what came in place of an answer, when it was last told to end.
+    #: By the branch's gid: the error of the last attempt to end it.
     errors: Mapping[str, str] = field(default_factory=dict)
-    #: By gtrid and datasource: committed, rolled back, unknown or lost.
+    #: By gtrid and datasource: a `BranchOutcome`'s value.
     ends: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def read(log: DecisionLog) -> SavedForPeople:
-    """LogError."""
-    return SavedForPeople(_errors(log), {memo.name: unpack(memo)["ends"] for memo in log.side_records(ENDS)})
+def read(log: DecisionLog) -> SavedDetails:
+    """Read the details. Errors: LogError."""
+    return SavedDetails(_errors(log), {record.name: unpack(record)["ends"] for record in log.side_records(ENDS)})
 
 
-def keep_errors(log: DecisionLog, errors: Mapping[str, str]) -> None:
-    """Keep those of the scan that has ended, in the place of the former ones; what is the same is not written.
+def save_errors(log: DecisionLog, errors: Mapping[str, str]) -> None:
+    """Save the errors of the scan that has ended, and delete earlier ones. Unchanged errors are not written again.
 
-    Those of other nodes, whose recovery shares the log, are theirs to keep.
+    Errors of other nodes' branches stay: their own recovery, which shares the log, saves and deletes them.
     """
     nodes = log.nodes()
     before = {gid: text for gid, text in _errors(log).items() if (xid := parse(gid)) is None or xid.node in nodes}
     for gid, text in errors.items():
         if before.get(gid) != text:
             log.put_record(SideRecord(_ERROR, gid, pack(error=text), time.time()))
-    gone = before.keys() - errors.keys()
-    if gone:
-        log.delete_records(_ERROR, gone)
+    ended = before.keys() - errors.keys()
+    if ended:
+        log.delete_records(_ERROR, ended)
 
 
-def keep_ends(log: DecisionLog, gtrid: str, ends: Mapping[str, str]) -> None:
-    """Keep how each database has ended a transaction, with what is known of others."""
+def save_ends(log: DecisionLog, gtrid: str, ends: Mapping[str, str]) -> None:
+    """Save how databases have ended a transaction, and keep what is saved of other databases."""
     before: Mapping[str, str] = read(log).ends.get(gtrid, {})
     after = {**before, **ends}
     if after != before:
         log.put_record(SideRecord(ENDS, gtrid, pack(ends=after), time.time()))
 
 
-def forget_ends(log: DecisionLog, gtrid: str) -> None:
-    """Drop them, where there are any: the heuristic outcome is dismissed."""
+def delete_ends(log: DecisionLog, gtrid: str) -> None:
+    """Delete what is saved of a transaction's ends."""
     if gtrid in read(log).ends:
         log.delete_records(ENDS, [gtrid])
 
 
 def _errors(log: DecisionLog) -> dict[str, str]:
-    return {memo.name: unpack(memo)["error"] for memo in log.side_records(_ERROR)}
+    return {record.name: unpack(record)["error"] for record in log.side_records(_ERROR)}

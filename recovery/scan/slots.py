@@ -1,4 +1,4 @@
-"""How many transactions a database can hold prepared, where that has a limit."""
+"""The limits of databases on prepared transactions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ logger = logging.getLogger("txpool.recovery")
 
 @runtime_checkable
 class LimitedSlots(Protocol):
-    """A resource manager whose database can hold so many prepared transactions, and no more."""
+    """A resource manager whose database limits the number of prepared transactions."""
 
     def slots(self) -> PreparedSlots: ...
 
 
-def slots(sites: RecoveryDatasources, names: Iterable[str]) -> dict[str, PreparedSlots]:
-    """Those of the datasources named that have a limit, and tell it."""
+def slots(datasources: RecoveryDatasources, names: Iterable[str]) -> dict[str, PreparedSlots]:
+    """The prepared slots of those named datasources that have a limit and answer."""
     found: dict[str, PreparedSlots] = {}
     for name in names:
-        manager = sites.managers[name]
+        manager = datasources.managers[name]
         if isinstance(manager, LimitedSlots):
             try:
                 found[name] = manager.slots()

@@ -1,100 +1,101 @@
-"""What one pass has read, gathered in the only order that is safe.
+"""Snapshot: what one pass has read, and the questions that it answers about branches and transactions.
 
-First the prepared branches of every datasource; then who lives, and the fence of who does not; then the finished
-marks; then pointers, decisions, abort records and marked rows. Any other order commits in one database what it rolls
-back in another, and a second pass does not help.
+Which branches are ours, what state a transaction's coordinator is in, and which datasource or log decides it. A
+snapshot is taken by `reading.take_snapshot`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
-from recovery.scan.datasources import ListedBranch, Listing, RecoveryDatasources
-from recovery.scan.owners import BranchOwners
-from recovery.scan.report import describe_error
-from txpool import failpoints
-from txpool.errors import LogError
-from txpool.log.base import Decision, DecisionLog, Heuristic, IncarnationState
+from recovery.scan.datasources import ListedBranch, Listing
+from txpool.log.base import Decision, Heuristic, IncarnationState
 from txpool.log.locations import LocationNote
 from txpool.resources.base import BranchRecord, MarkedRow, StagingTable
 from txpool.tm.annotations import NOTE, annotations_in, printable
 from txpool.xid import Xid, split_gtrid, split_pointer
 
-#: What is wrong with a datasource whose url was changed, in words.
+#: The state of a branch whose datasource has another url now, in words.
 OTHER_DATABASE = "leads to another database than the one it was prepared in"
 
 
 class CoordinatorState(Enum):
-    """What recovery may do with a transaction, as far as its process is concerned."""
+    """The state of the process that coordinates a transaction: it says what recovery may do."""
 
-    FENCED = "its process is dead, and fenced"
-    DEAD = "its process is dead, and not fenced yet"
-    FINISHED = "its process lives, and has let go of it"
-    ALIVE = "its process lives, and has not let go of it"
+    FENCED = "its process is dead and fenced"
+    DEAD = "its process is dead and not fenced yet"
+    FINISHED = "its process is alive and has finished with it"
+    ALIVE = "its process is alive and has not finished with it"
     UNKNOWN = "its incarnation is unknown to this log"
-    OTHER_NODE = "it is another node's"
+    OTHER_NODE = "it belongs to another node"
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a pass knows. Immutable once gathered; `silent` names the datasources that have not answered."""
+    """What a pass has read from the log and the datasources. Immutable."""
 
-    #: Those that are ours to recover.
+    #: The nodes that are ours to recover.
     nodes: frozenset[str]
-    #: By datasource: all that is prepared there under a name of ours, whoever prepared it.
+    #: By datasource: every branch that is prepared there under a name of ours, whoever prepared it.
     listings: Mapping[str, Listing]
-    silent: Mapping[str, str]
+    #: The datasources that have not answered, with their errors.
+    unanswered: Mapping[str, str]
     incarnations: Mapping[str, IncarnationState]
-    #: The incarnations that are fenced durably, by this very pass where it acts.
+    #: The incarnations whose fence is durable. A pass that acts has written each of these fences itself.
     fenced: frozenset[str]
+    #: The gtrids that have a finished mark.
     finished: frozenset[str]
+    #: By gtrid: the marked datasource that decides it, as the log's pointer says.
     pointers: Mapping[str, str]
+    #: By gtrid: the decision in the log.
     decisions: Mapping[str, Decision]
+    #: The gtrids that have an abort record.
     aborted: frozenset[str]
-    #: By marked datasource and gtrid.
+    #: By marked datasource and gtrid: the committed rows and the tombstones.
     rows: Mapping[str, Mapping[str, MarkedRow]]
     #: The names of the marked datasources by their tags.
     tags: Mapping[str, str]
     heuristics: tuple[Heuristic, ...] = ()
-    #: The notes of transactions that have, or had, heuristic outcomes.
+    #: By gtrid: the program's note of a transaction that has, or had, a heuristic outcome.
     notes: Mapping[str, str] = field(default_factory=dict)
-    #: The staging tables in each datasource.
-    staged: Mapping[str, Sequence[StagingTable]] = field(default_factory=dict)
-    #: What could not be fenced, and why.
+    #: By datasource.
+    staging_tables: Mapping[str, Sequence[StagingTable]] = field(default_factory=dict)
+    #: The incarnations that could not be fenced, with the errors.
     unfenced: Mapping[str, str] = field(default_factory=dict)
-    #: Whether a branch counts by its owner.
+    #: Whether a branch is ours by its owner.
     is_ours: Callable[[ListedBranch], bool] = lambda _: True
-    #: Noted databases that the configuration does not lead to: the file that did, or why none has.
+    #: Noted databases that are not configured, and were reached by a noted file: its path.
     unconfigured: Mapping[LocationNote, str] = field(default_factory=dict)
+    #: Noted databases that are not configured, and were not reached: the reason.
     unreached: Mapping[LocationNote, str] = field(default_factory=dict)
-    #: Databases that a datasource may lead to which has not answered, or not told its identity.
+    #: The identities of databases that some datasource without a known identity may lead to.
     unidentified: frozenset[str] = frozenset()
-    #: The incarnations under whose names somebody else has prepared, and that this log knows.
-    claimed: frozenset[str] = frozenset()
+    #: Incarnations of this log under whose names somebody else has prepared.
+    claimed_incarnations: frozenset[str] = frozenset()
 
     # -- branches -----------------------------------------------------------------------------------------------
 
     def is_believed(self, branch: ListedBranch) -> bool:
-        """Whether a listed branch may be believed: by its owner, or since a decision names it."""
+        """Whether a listed branch belongs to its transaction: its owner is ours, or a decision names it."""
         return self.is_ours(branch) or self._is_named(branch)
 
     def _is_named(self, branch: ListedBranch) -> bool:
-        """Whether a decision names it, in the log or in a committed row, and its server does not say otherwise."""
-        identity = self._named.get(branch.xid)
+        """Whether a decision or a committed row names the branch, in the database where it is prepared."""
+        identity = self._named_branches.get(branch.xid)
         return identity is not None and same_identity(identity, branch.identity)
 
     @cached_property
-    def _named(self) -> dict[Xid, str]:
-        """The branches that decisions name, with the identity of the database that each was prepared in."""
+    def _named_branches(self) -> dict[Xid, str]:
+        """The branches that decisions and rows name, with the identity of the database that each was prepared in."""
         rows = (row for rows in self.rows.values() for row in rows.values())
         named = {record.xid: record.identity for row in rows for record in row.branches}
-        return named | {it.xid: it.identity for decision in self.decisions.values() for it in decision.branches}
+        return named | {each.xid: each.identity for decision in self.decisions.values() for each in decision.branches}
 
     @cached_property
-    def _sorted(self) -> tuple[dict[str, list[ListedBranch]], list[ListedBranch]]:
+    def _ours_and_foreign(self) -> tuple[dict[str, list[ListedBranch]], list[ListedBranch]]:
         ours: dict[str, list[ListedBranch]] = {}
         foreign: list[ListedBranch] = []
         for listing in self.listings.values():
@@ -106,17 +107,17 @@ class Snapshot:
         return ours, foreign
 
     @property
-    def _branches(self) -> dict[str, list[ListedBranch]]:
-        return self._sorted[0]
+    def _ours(self) -> dict[str, list[ListedBranch]]:
+        return self._ours_and_foreign[0]
 
     @property
     def foreign(self) -> Sequence[ListedBranch]:
-        """Branches under names of ours that somebody else has prepared: never ended, and never a reason to wait."""
-        return self._sorted[1]
+        """Branches that somebody else has prepared under names of ours: recovery never ends them or waits for them."""
+        return self._ours_and_foreign[1]
 
     @cached_property
     def elsewhere(self) -> Sequence[ListedBranch]:
-        """Branches of our nodes in other databases of the servers, which no datasource leads to."""
+        """Branches of our nodes in databases of the same servers that no datasource leads to."""
         reached = {listing.identity for listing in self.listings.values()} | self.unidentified
         found = {
             (branch.identity, branch.xid): branch
@@ -135,34 +136,34 @@ class Snapshot:
         return found
 
     def unreachable_or_foreign(self, gtrid: str) -> tuple[Sequence[ListedBranch], Sequence[ListedBranch]]:
-        """Under a transaction's name: what no datasource leads to, and what somebody else has prepared."""
+        """The branches of `elsewhere`, and those of `foreign`, that have this gtrid."""
         return self._unreachable_or_foreign.get(gtrid, ((), ()))
 
     @property
     def claimed_gtrids(self) -> Iterable[str]:
-        """Transactions under whose names there are such branches."""
+        """The gtrids of the branches of `elsewhere` and `foreign`."""
         return self._unreachable_or_foreign
 
     def listed_branches(self, gtrid: str) -> Sequence[ListedBranch]:
-        """The listed branches of a transaction."""
-        return self._branches.get(gtrid, ())
+        """The branches of a transaction that were prepared when the pass began."""
+        return self._ours.get(gtrid, ())
 
-    def listed(self, gtrid: str) -> bool:
-        """Whether any branch of it was prepared anywhere when the pass began."""
-        return gtrid in self._branches
+    def is_listed(self, gtrid: str) -> bool:
+        """Whether any branch of a transaction was prepared when the pass began."""
+        return gtrid in self._ours
 
     def was_listed(self, record: BranchRecord) -> bool:
-        """Whether that branch was prepared when the pass began."""
-        return record.xid in self._xids
+        """Whether this branch was prepared when the pass began."""
+        return record.xid in self._listed_xids
 
     @cached_property
-    def _xids(self) -> frozenset[Xid]:
-        return frozenset(branch.xid for branches in self._branches.values() for branch in branches)
+    def _listed_xids(self) -> frozenset[Xid]:
+        return frozenset(branch.xid for branches in self._ours.values() for branch in branches)
 
     def datasource_of(self, record: BranchRecord) -> str | None:
-        """The datasource that leads to the database of a branch today, whatever it is called; None where none answers.
+        """The datasource that leads to the database of a branch today; None if none that answers does.
 
-        One of its name that leads elsewhere is the answer, too, where there is no better: see `strayed`.
+        If no datasource leads there, the datasource of the recorded name is returned: see `other_database`.
         """
         name = record.datasource
         listing = self.listings.get(name)
@@ -172,213 +173,100 @@ class Snapshot:
         return next(same, name if listing is not None else None)
 
     def other_database(self, record: BranchRecord) -> str:
-        """Where its datasource leads today, if not to the database that the branch was prepared in; or empty."""
-        here = self.listings[self.datasource_of(record) or record.datasource].identity
-        if record.identity in ("", here):
+        """The identity of the database that its datasource leads to, if the branch is in another; else empty."""
+        identity = self.listings[self.datasource_of(record) or record.datasource].identity
+        if record.identity in ("", identity):
             return ""
-        if not here and self.was_listed(record):
+        if not identity and self.was_listed(record):
             return ""
-        return here or "a server that does not tell its identity"
+        return identity or "a server that does not tell its identity"
 
     # -- transactions -------------------------------------------------------------------------------------------
 
     @cached_property
     def gtrids(self) -> Collection[str]:
-        """Every transaction that anything is known of, in order; whether one is among them is asked of a dict."""
-        kept: Iterable[Iterable[str]] = (self.finished, self.pointers, self.decisions, self.aborted)
-        noted = (heuristic.gtrid for heuristic in self.heuristics)
-        return dict.fromkeys(sorted(set(self._branches).union(*kept, *self.rows.values(), noted)))
+        """Every transaction that anything is known of, sorted. Its `in` is fast."""
+        recorded: Iterable[Iterable[str]] = (self.finished, self.pointers, self.decisions, self.aborted)
+        heuristic = (each.gtrid for each in self.heuristics)
+        return dict.fromkeys(sorted(set(self._ours).union(*recorded, *self.rows.values(), heuristic)))
 
     def coordinator_state(self, gtrid: str) -> CoordinatorState:
-        """Whose it is, and whether that process can still decide it."""
+        """The state of the process that coordinates a transaction."""
         named = split_gtrid(gtrid)
-        life = self.incarnations.get(named.incarnation)
+        state = self.incarnations.get(named.incarnation)
         if named.node not in self.nodes:
             return CoordinatorState.OTHER_NODE
         if named.incarnation in self.fenced:
             return CoordinatorState.FENCED
         if gtrid in self.finished:
             return CoordinatorState.FINISHED
-        if life is None:
+        if state is None:
             return CoordinatorState.UNKNOWN
-        return CoordinatorState.ALIVE if life is IncarnationState.ALIVE else CoordinatorState.DEAD
+        return CoordinatorState.ALIVE if state is IncarnationState.ALIVE else CoordinatorState.DEAD
 
-    def ended(self, gtrid: str) -> bool:
-        """Whether nobody but recovery will do anything with it any more."""
+    def is_left_to_recovery(self, gtrid: str) -> bool:
+        """Whether the coordinator will do nothing more with a transaction, so that recovery may end it."""
         return self.coordinator_state(gtrid) in (CoordinatorState.FENCED, CoordinatorState.FINISHED)
 
     def marked_by(self, gtrid: str) -> str | None:
-        """The marked datasource that alone decides it (its tag, where none is configured here), or None: the log.
+        """The marked datasource that decides a transaction, or None if the log decides it.
 
-        A decision in the log outranks all else, then comes the log's pointer, then a committed row. Only where there is
-        none of these do the names of its branches say it, and then all of them the same: see `disputed`.
+        A datasource that is not configured is given by its tag. The first of these that exists says who decides: a
+        decision in the log, the log's pointer, a committed row, the names of the branches (if they agree: see
+        `disputed`), a tombstone.
         """
         if gtrid in self.decisions:
             return None
         if gtrid in self.pointers:
             return split_pointer(self.pointers[gtrid])[0]
-        kept = [name for name, rows in self.rows.items() if gtrid in rows]
-        committed = next((name for name in kept if self.rows[name][gtrid].committed), None)
+        with_row = [name for name, rows in self.rows.items() if gtrid in rows]
+        committed = next((name for name in with_row if self.rows[name][gtrid].committed), None)
         if committed is not None:
             return committed
         if self.disputed(gtrid):
             return None
-        named = next((xid.decider for xid in self._by_name(gtrid).values()), None)
+        named = next((xid.decider for xid in self._named_deciders(gtrid).values()), None)
         if named is not None:
             return self.tags.get(named, named)
-        # A tombstone refuses a commit in its own database: who decides in another, or in the log, it does not bind.
-        return next(iter(kept), None)
+        # A tombstone comes last: it prevents a commit in its own database only.
+        return next(iter(with_row), None)
 
     def disputed(self, gtrid: str) -> str:
-        """The deciders that its branches name, where they differ and nothing outranks them; or empty."""
+        """The deciders that its branches name, if they differ and no decision, pointer or row decides; else empty."""
         if gtrid in self.decisions or gtrid in self.pointers:
             return ""
         if any(rows[gtrid].committed for rows in self.rows.values() if gtrid in rows):
             return ""
-        named = self._by_name(gtrid)
+        named = self._named_deciders(gtrid)
         return ", ".join(sorted(named)) if len(named) > 1 else ""
 
-    def _by_name(self, gtrid: str) -> Mapping[str, Xid]:
-        """Who decides it by the names of its branches: one of them for each of the answers."""
-        return self._deciders.get(gtrid, {})
+    def _named_deciders(self, gtrid: str) -> Mapping[str, Xid]:
+        """By decider: one branch whose name says that this decider decides the transaction."""
+        return self._all_named_deciders.get(gtrid, {})
 
     @cached_property
-    def _deciders(self) -> dict[str, dict[str, Xid]]:
-        # Once for all: a Spark write has thousands of branches, and each of them is voted on.
-        found = self._branches.items()
+    def _all_named_deciders(self) -> dict[str, dict[str, Xid]]:
+        # Cached: a Spark write has thousands of branches, and the filters vote on each of them.
+        found = self._ours.items()
         return {gtrid: {branch.xid.decided_by: branch.xid for branch in branches} for gtrid, branches in found}
 
     def identity_of(self, gtrid: str) -> str:
-        """The identity of the table of marks that decides it, as its pointer or its branches say it; or empty."""
+        """The identity of the deciding table of marks, by the pointer or else by the branches' names; or empty."""
         if gtrid in self.pointers:
             return split_pointer(self.pointers[gtrid])[1]
         return next((branch.xid.identity for branch in self.listed_branches(gtrid) if branch.xid.identity), "")
 
     def row(self, gtrid: str) -> MarkedRow | None:
-        """Its row or tombstone in the datasource that decides it, as it was read: nothing is resolved by that."""
+        """The row or tombstone that the deciding datasource has. Reading it resolves nothing: see `modules`."""
         return self.rows.get(self.marked_by(gtrid) or "", {}).get(gtrid)
 
     def annotations(self, gtrid: str) -> Mapping[str, str]:
-        """What its decision says of it for people and for traces; empty texts where it says nothing."""
+        """The note for people and the trace context that the decision carries; empty texts where it has none."""
         row, decision = self.row(gtrid), self.decisions.get(gtrid)
         found = annotations_in(row.branches if row is not None else decision.branches if decision is not None else ())
         return found if found[NOTE] else found | {NOTE: printable(self.notes.get(gtrid, ""))}
 
 
 def same_identity(identity: str, other: str) -> bool:
-    """Where either is not told, there is nothing to compare."""
+    """Whether two identities of databases may be the same; an unknown identity (empty) may be any."""
     return not identity or not other or identity == other
-
-
-def take_snapshot(log: DecisionLog, sites: RecoveryDatasources, *, fence: bool = True) -> Snapshot:
-    """Read everything, in order. Without `fence` nothing is written: for people to look at, never to act on.
-
-    Errors: LogError where the log cannot be read. A datasource that fails has not answered.
-    """
-    listings, silent = sites.listings(log.locations())
-    staged = sites.staged()
-    if failpoints.armed:
-        failpoints.hit("recovery.listed")
-    # Behind the listing, since a note is there before what it is about.
-    notes = log.locations()
-    owners = BranchOwners(notes, log.incarnations_noting(), sites.logins)
-    lives = log.incarnations()
-    seen = [branch for listing in listings.values() for branch in listing.branches if owners.is_ours(branch)]
-    named = {branch.xid.incarnation for branch in seen}
-    for name in owners.failed:
-        # Without its word nobody can tell whose its branches are: it has not answered.
-        del listings[name]
-    silent |= owners.failed
-    named |= {split_gtrid(table.gtrid).incarnation for tables in staged.values() for table in tables}
-    lives |= _expired(log, named - lives.keys())
-    fences = _Fences(log) if fence else None
-    if fences is not None:
-        fences.build(
-            n
-            for n, life in lives.items()
-            if life is IncarnationState.DEAD or (life is IncarnationState.FENCED and n in named)
-        )
-    if failpoints.armed:
-        failpoints.hit("recovery.fenced")
-    finished = log.finished()
-    pointers, decisions, aborted = log.pointers(), log.decisions(), log.aborted()
-    rows, mute = sites.rows()
-    heuristics = log.heuristics()
-    kept_notes = {memo.name: memo.text for memo in log.side_records(NOTE)}
-    try:
-        names = {split_gtrid(g).incarnation for g in {*finished, *pointers, *decisions, *aborted}.union(*rows.values())}
-    except ValueError as error:
-        raise LogError(f"the log is damaged, or a later txpool has written it: {error}. Nothing was done") from error
-    lives |= _expired(log, names - lives.keys())
-    fenced = frozenset(name for name, life in lives.items() if life is IncarnationState.FENCED)
-    if fences is not None:
-        # A fence that somebody else had begun to write is not durable because it can be read, nor is what it fences.
-        fences.build(names & fenced)
-        fenced = frozenset(fences.built)
-    if failpoints.armed:
-        failpoints.hit("recovery.read")
-
-    def is_ours(branch: ListedBranch) -> bool:
-        return branch.xid.node not in sites.nodes or owners.is_ours(branch)
-
-    foreign = {b.xid.incarnation for each in listings.values() for b in each.branches if not is_ours(b)}
-    return Snapshot(
-        nodes=sites.nodes,
-        listings=listings,
-        silent=silent | mute,
-        incarnations=lives,
-        fenced=fenced,
-        finished=frozenset(finished),
-        pointers=pointers,
-        decisions=decisions,
-        aborted=frozenset(aborted),
-        rows=rows,
-        tags=sites.tags,
-        heuristics=tuple(heuristics),
-        notes=kept_notes,
-        staged=staged,
-        unfenced={} if fences is None else fences.failed,
-        is_ours=is_ours,
-        unconfigured=dict(sites.unconfigured),
-        unreached=dict(sites.unreached),
-        unidentified=_unidentified(
-            notes, listings, {*silent, *mute, *(name for name, each in listings.items() if not each.identity)}
-        ),
-        claimed=frozenset(foreign & lives.keys() | (log.expired(foreign) if foreign else set())),
-    )
-
-
-def _unidentified(notes: Iterable[LocationNote], listings: Mapping[str, Listing], silent: Set[str]) -> frozenset[str]:
-    """The databases that what has not told its own may lead to: those it is noted with, and those without any note."""
-    if not silent:
-        return frozenset()
-    noted: dict[str, set[str]] = {}
-    for note in notes:
-        noted.setdefault(note.location.identity, set()).add(note.location.datasource)
-    seen = {branch.identity for listing in listings.values() for branch in listing.elsewhere}
-    return frozenset(each for each in seen if each not in noted or noted[each] & silent)
-
-
-def _expired(log: DecisionLog, strangers: set[str]) -> dict[str, IncarnationState]:
-    """Those that were fenced long ago and have left the registry: what appears of one brings it back."""
-    return dict.fromkeys(log.expired(strangers), IncarnationState.FENCED) if strangers else {}
-
-
-class _Fences:
-    """The durable fences of one pass, each written once."""
-
-    def __init__(self, log: DecisionLog) -> None:
-        self._log = log
-        self.built: set[str] = set()
-        self.failed: dict[str, str] = {}
-
-    def build(self, incarnations: Iterable[str]) -> None:
-        for name in incarnations:
-            if name in self.built:
-                continue
-            try:
-                self._log.fence(name)
-            except Exception as error:
-                self.failed[name] = describe_error(error)
-            else:
-                self.built.add(name)

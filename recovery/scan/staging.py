@@ -1,8 +1,8 @@
-"""Staging tables that dead drivers have left: dropped once nobody can move their rows any more.
+"""StagingModule: drops the staging tables that dead Spark drivers have left, once nobody can move their rows any more.
 
-That is after the fence of their process, which refuses its decision, and where a marked database decides, or still
-might, after the tombstone too, which refuses its commit. A driver that lives on all the same then finds no rows, and
-counts them.
+The fence of the driver's process refuses its decision. If a marked database decides the transaction, or may still do
+so, a tombstone refuses its commit. If the driver is alive in spite of its fence, it counts the staged rows before it
+moves them, and finds none.
 """
 
 from __future__ import annotations
@@ -19,35 +19,42 @@ logger = logging.getLogger("txpool.recovery")
 
 
 class StagingModule:
-    """Runs behind the modules that end branches: those hold locks on what they have moved."""
+    """Runs after the modules that end branches, since a prepared branch holds locks on the staging tables."""
 
     name = "staging"
 
-    def run(self, work: RecoveryPass) -> None:
-        for datasource, tables in work.snapshot.staged.items():
+    def run(self, this_pass: RecoveryPass) -> None:
+        for datasource, tables in this_pass.snapshot.staging_tables.items():
             for table in tables:
-                if work.snapshot.ended(table.gtrid) and not _has_prepared_branch(work, datasource, table.gtrid):
+                if this_pass.snapshot.is_left_to_recovery(table.gtrid) and not _has_prepared_branch(
+                    this_pass, datasource, table.gtrid
+                ):
                     try:
-                        self._drop(work, datasource, table)
+                        self._drop(this_pass, datasource, table)
                     except Exception as error:
-                        work.recorder.fail(f"staging table {table.name} in {datasource}", describe_error(error))
+                        this_pass.recorder.record_failure(
+                            f"staging table {table.name} in {datasource}", describe_error(error)
+                        )
 
-    def _drop(self, work: RecoveryPass, datasource: str, table: StagingTable) -> None:
-        if datasource in work.datasources.tables and _may_commit(work.snapshot, datasource, table.gtrid):
-            tombstone(work, datasource, table.gtrid)
-        work.datasources.stagings[datasource].drop(table)
-        logger.info("%s: its staging table in %s was dropped", table.gtrid, datasource)
-
-
-def _may_commit(evidence: Snapshot, datasource: str, gtrid: str) -> bool:
-    """Whether a commit that decides it may still land there: never beside a decision, or for who has let go of it."""
-    undecided = gtrid not in evidence.decisions and evidence.marked_by(gtrid) in (None, datasource)
-    return undecided and evidence.coordinator_state(gtrid) is CoordinatorState.FENCED
+    def _drop(self, this_pass: RecoveryPass, datasource: str, table: StagingTable) -> None:
+        if datasource in this_pass.datasources.tables and _may_commit(this_pass.snapshot, datasource, table.gtrid):
+            tombstone(this_pass, datasource, table.gtrid)
+        this_pass.datasources.stagings[datasource].drop(table)
+        logger.info("%s: the staging table of this transaction in %s was dropped", table.gtrid, datasource)
 
 
-def _has_prepared_branch(work: RecoveryPass, datasource: str, gtrid: str) -> bool:
-    """Whether a prepared branch still has its locks there, as one does that the next pass ends."""
-    if datasource not in work.datasources.managers or not work.snapshot.listed(gtrid):
+def _may_commit(snapshot: Snapshot, datasource: str, gtrid: str) -> bool:
+    """Whether a commit in this datasource may still decide the transaction.
+
+    It cannot if a decision exists, or if the coordinator has finished with the transaction.
+    """
+    undecided = gtrid not in snapshot.decisions and snapshot.marked_by(gtrid) in (None, datasource)
+    return undecided and snapshot.coordinator_state(gtrid) is CoordinatorState.FENCED
+
+
+def _has_prepared_branch(this_pass: RecoveryPass, datasource: str, gtrid: str) -> bool:
+    """Whether a branch of the transaction is still prepared there, and holds its locks until the next pass."""
+    if datasource not in this_pass.datasources.managers or not this_pass.snapshot.is_listed(gtrid):
         return False
-    now = work.datasources.listing(datasource)
-    return any(branch.xid.gtrid == gtrid and work.snapshot.is_believed(branch) for branch in now.branches)
+    listing = this_pass.datasources.listing(datasource)
+    return any(branch.xid.gtrid == gtrid and this_pass.snapshot.is_believed(branch) for branch in listing.branches)

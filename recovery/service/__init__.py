@@ -1,1 +1,1 @@
-"""Recovery as a service: the daemon, its status page, alarms and health."""
+"""Recovery as a service: the daemon, and the status page that it serves with metrics and health."""

@@ -1,4 +1,4 @@
-"""`txpool-recovery run`: the recovery manager as a process of its own, ended and reloaded by signals."""
+"""`txpool-recovery run`: a recovery manager as a process of its own, which signals end and reload."""
 
 from __future__ import annotations
 
@@ -13,29 +13,32 @@ from txpool.errors import ConfigurationError, Error
 
 logger = logging.getLogger("txpool.recovery")
 
-_ENDING = (signal.SIGTERM, signal.SIGINT)
-_SIGNALS = (*_ENDING, signal.SIGHUP)
+_END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (*_END_SIGNALS, signal.SIGHUP)
 
 
 def run(conf: Path) -> None:
-    """Scan until SIGTERM or SIGINT; SIGHUP reads the configuration again. ConfigurationError where it is wrong now."""
-    # Blocked before any thread starts, so that they arrive here and nowhere else.
+    """Scan until SIGTERM or SIGINT; SIGHUP reads the configuration again.
+
+    Errors: ConfigurationError if the configuration is wrong at the start.
+    """
+    # The signals are blocked before any thread starts, so that only `sigwait` below receives them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         running = _RunningManager(conf)
         running.start()
         logger.info("recovery runs with %s: %s", conf, running.manager)
-        while (got := signal.Signals(signal.sigwait(_SIGNALS))) not in _ENDING:
+        while (received := signal.Signals(signal.sigwait(_SIGNALS))) not in _END_SIGNALS:
             running = _reloaded(running, conf)
-        logger.info("%s: ending once the pass in progress is through", got.name)
+        logger.info("%s: recovery ends after the pass in progress", received.name)
         running.close()
-        _say_pending(running.manager)
+        _log_pending(running.manager)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _RunningManager:
-    """A manager that scans, and its status page where one is configured."""
+    """A recovery manager, with its status page if one is configured."""
 
     def __init__(self, conf: Path) -> None:
         self._settings = RecoverySettings.load(conf)
@@ -61,29 +64,29 @@ class _RunningManager:
 
 
 def _reloaded(running: _RunningManager, conf: Path) -> _RunningManager:
-    """What the configuration asks for now; where that is wrong, what there was goes on."""
+    """A manager with the configuration as it is now; if that is wrong, the running one goes on."""
     try:
-        fresh = _RunningManager(conf)
+        replacement = _RunningManager(conf)
     except Error as error:
         logger.error("SIGHUP: %s; recovery goes on with the configuration that it had", error)
         return running
     running.close()
-    fresh.manager.watch.continue_from(running.manager.watch)
-    fresh.start()
-    logger.info("SIGHUP: recovery runs with %s as it is now: %s", conf, fresh.manager)
-    return fresh
+    replacement.manager.last_scan.continue_from(running.manager.last_scan)
+    replacement.start()
+    logger.info("SIGHUP: recovery runs with %s as it is now: %s", conf, replacement.manager)
+    return replacement
 
 
-def _say_pending(manager: RecoveryManager) -> None:
+def _log_pending(manager: RecoveryManager) -> None:
     report = manager.last_report
     if report is None:
-        logger.info("ended; no scan was completed")
+        logger.info("recovery has ended; no scan was completed")
         return
     for left in report.left_alone:
         logger.info("still pending: %s %s: %s", left.gid or left.gtrid, left.datasource, left.reason)
     for name in report.unreachable:
-        logger.info("still pending: whatever %s holds, which did not answer", name)
+        logger.info("still pending: the branches in %s, which did not answer", name)
     if report.suspended:
-        logger.info("ended; %s, and whatever is prepared keeps its locks", report.suspended)
+        logger.info("recovery has ended; %s, and prepared branches keep their locks", report.suspended)
         return
-    logger.info("ended; %d still pending, and prepared branches keep their locks", len(report.left_alone))
+    logger.info("recovery has ended; %d still pending, and prepared branches keep their locks", len(report.left_alone))

@@ -1,4 +1,4 @@
-"""The status page, in HTML: made of what the last scan has left, and of nothing else."""
+"""The status page in HTML. It shows the last scan's result, and asks no database."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
+from recovery.operator.last_scan import DatasourceStatus, LastScan, Overview
 from recovery.operator.listing import BranchState, InDoubt
-from recovery.service.last_scan import DatasourceStatus, LastScan, Overview
 from txpool.pool import PoolStatistics
 
-_HTML = files("recovery").joinpath("page.html").read_text(encoding="utf-8")
+_HTML = files("recovery.service").joinpath("page.html").read_text(encoding="utf-8")
 _TEMPLATE = Template(_HTML)
 
 
@@ -25,59 +25,68 @@ def _hash(tag: str) -> str:
     return base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
 
 
-#: What a browser may do with the page: run its own script and use its own style, byte by byte, and nothing else.
+#: The page's Content-Security-Policy: a browser runs only its own script and style, recognised by their hashes.
 POLICY = (
     f"default-src 'none'; script-src 'sha256-{_hash('script')}'; style-src 'sha256-{_hash('style')}'; img-src data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _ICONS = {"good": "2e7d50", "wait": "d79921", "bad": "c0392b", "": "8a8880"}
-#: The most of anything that is shown; there may be thousands, and `txpool-recovery list` has them all.
-_MOST = 50
+#: How many items a list shows at most; `txpool-recovery list` shows all.
+_MOST_SHOWN = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How it stands, at a glance: `mood` is good, wait, bad, or nothing where it is not known yet."""
+    """The state of recovery in one line. `mood` is good, wait, bad, or empty if it is not known yet."""
 
     mood: str
     headline: str
 
 
-def verdict(watch: LastScan) -> Verdict:
-    """The one thing that matters most."""
-    seen = watch.overview
-    if watch.failure:
+def verdict(last_scan: LastScan) -> Verdict:
+    """The verdict on the last scan, by what matters most."""
+    overview = last_scan.overview
+    if last_scan.failure:
         return Verdict("bad", "The last scan failed")
-    if seen is None:
+    if overview is None:
         return Verdict("", "The first scan is under way")
-    noted = sum(bool(each.heuristics) for each in seen.in_doubt)
-    waiting = sum(each.attention and each.unresolved for each in seen.in_doubt)
+    heuristic = sum(bool(each.heuristics) for each in overview.in_doubt)
+    waiting = sum(each.attention and each.unresolved for each in overview.in_doubt)
     found = (
-        (noted, "bad", f"{_count(noted, 'transaction')} ended otherwise than decided"),
-        (seen.report.alarms, "bad", _count(len(seen.report.alarms), "alarm")),
-        (seen.report.errors, "bad", "A step of the last scan failed"),
-        (seen.report.suspended, "wait", "Recovery is suspended"),
+        (heuristic, "bad", f"{_count(heuristic, 'transaction')} ended otherwise than decided"),
+        (overview.report.alarms, "bad", _count(len(overview.report.alarms), "alarm")),
+        (overview.report.errors, "bad", "A step of the last scan failed"),
+        (overview.report.suspended, "wait", "Recovery is suspended"),
         (waiting, "wait", f"{_count(waiting, 'transaction')} in doubt"),
         (True, "good", "Nothing is in doubt"),
     )
     return next(Verdict(mood, headline) for applies, mood, headline in found if applies)
 
 
-def page(watch: LastScan, *, title: str, period: float, pools: Iterable[PoolStatistics], acts: bool) -> str:
-    """The whole page; with `acts`, what a token allows is offered. `period` is the manager's, in seconds."""
-    told, seen = verdict(watch), watch.overview
+def page(last_scan: LastScan, *, title: str, period: float, pools: Iterable[PoolStatistics], acts: bool) -> str:
+    """The whole page. With `acts`, it offers a scan. `period` is the manager's, in seconds."""
+    summary, overview = verdict(last_scan), last_scan.overview
     parts = [
-        f'<header class="{told.mood}"><p>{escape(title)}</p><h1>{escape(told.headline)}</h1>',
-        f"<p>{_last_scan(seen, period)}{_SCAN if acts else ''}</p></header>",
+        f'<header class="{summary.mood}"><p>{escape(title)}</p><h1>{escape(summary.headline)}</h1>',
+        f"<p>{_last_scan_line(overview, period)}{_SCAN if acts else ''}</p></header>",
     ]
-    if watch.failure:
-        parts.append(f'<section class="banner bad"><span class="kind">Failed</span>{escape(watch.failure)}</section>')
-    if seen is not None:
-        parts += [_suspended(seen), _tiles(seen), _alarms(seen), _in_doubt(seen), _sites(seen), _scan(seen)]
+    if last_scan.failure:
+        parts.append(
+            f'<section class="banner bad"><span class="kind">Failed</span>{escape(last_scan.failure)}</section>'
+        )
+    if overview is not None:
+        parts += [
+            _suspended(overview),
+            _tiles(overview),
+            _alarms(overview),
+            _in_doubt(overview),
+            _datasources(overview),
+            _last_scan_done(overview),
+        ]
     parts.append(_pools(list(pools)))
     return _TEMPLATE.substitute(
-        title=escape(f"{told.headline} · {title}"),
-        icon=_ICONS[told.mood],
+        title=escape(f"{summary.headline} · {title}"),
+        icon=_ICONS[summary.mood],
         main="\n".join(filter(None, parts)),
         footer=_FOOTER,
     )
@@ -85,46 +94,46 @@ def page(watch: LastScan, *, title: str, period: float, pools: Iterable[PoolStat
 
 _SCAN = '<button data-post="/api/scan" data-label="Scan now">Scan now</button>'
 _FOOTER = (
-    "<span>Refreshed by itself; looking asks no database.</span>"
+    "<span>This page refreshes itself, and asks no database.</span>"
     '<a href="/api/in-doubt">in doubt, as JSON</a><a href="/metrics">metrics</a><a href="/healthz">health</a>'
 )
 
 
-def _last_scan(seen: Overview | None, period: float) -> str:
-    if seen is None:
-        return "What is in doubt is known when it is through."
-    passes = _count(seen.passes, "pass", "passes") if seen.passes else "no pass"
-    ago = age(max(0.0, time.time() - seen.at))
-    return f"Last scan {ago} ago: {passes} in {_short(seen.seconds)}. The next begins {age(period)} after it."
+def _last_scan_line(overview: Overview | None, period: float) -> str:
+    if overview is None:
+        return "Its result will be shown here."
+    passes = _count(overview.passes, "pass", "passes") if overview.passes else "no pass"
+    ago = age(max(0.0, time.time() - overview.at))
+    return f"Last scan {ago} ago: {passes} in {_duration(overview.seconds)}. The next begins {age(period)} after it."
 
 
-def _suspended(seen: Overview) -> str:
-    if not seen.report.suspended:
+def _suspended(overview: Overview) -> str:
+    if not overview.report.suspended:
         return ""
-    return f'<section class="banner"><span class="kind">Suspended</span>{escape(seen.report.suspended)}</section>'
+    return f'<section class="banner"><span class="kind">Suspended</span>{escape(overview.report.suspended)}</section>'
 
 
-def _tiles(seen: Overview) -> str:
-    ours = [each for each in seen.in_doubt if each.unresolved and each.attention]
-    theirs = sum(each.unresolved and not each.attention for each in seen.in_doubt)
-    oldest = max((each.age for each in seen.in_doubt if each.unresolved and each.age is not None), default=None)
-    asked = [site for site in seen.sites if site.answered is not None]
-    silent = [site.name for site in asked if not site.answered]
-    prepared = sum(site.prepared for site in asked)
-    alarms = seen.report.alarms
+def _tiles(overview: Overview) -> str:
+    ours = [each for each in overview.in_doubt if each.unresolved and each.attention]
+    of_others = sum(each.unresolved and not each.attention for each in overview.in_doubt)
+    oldest = max((each.age for each in overview.in_doubt if each.unresolved and each.age is not None), default=None)
+    asked = [each for each in overview.datasources if each.answered is not None]
+    unanswered = [each.name for each in asked if not each.answered]
+    prepared = sum(each.prepared for each in asked)
+    alarms = overview.report.alarms
     kinds = {alarm.kind for alarm in alarms}
-    noted = sum(bool(each.heuristics) for each in seen.in_doubt)
+    heuristic = sum(bool(each.heuristics) for each in overview.in_doubt)
     tiles = [
-        ("Heuristic", noted, "ended otherwise than decided" if noted else "none", "bad" if noted else ""),
-        ("In doubt", len(ours), f"and {theirs} in living processes" if theirs else "transactions", ""),
+        ("Heuristic", heuristic, "ended otherwise than decided" if heuristic else "none", "bad" if heuristic else ""),
+        ("In doubt", len(ours), f"and {of_others} in living processes" if of_others else "transactions", ""),
         ("Prepared", prepared, f"oldest {age(oldest)}" if oldest is not None else "branches that hold locks", ""),
         (
             "Datasources",
-            f"{len(asked) - len(silent)} of {len(asked)}",
-            f"no answer from {', '.join(silent)}" if silent else "have answered",
-            "bad" if silent else "",
+            f"{len(asked) - len(unanswered)} of {len(asked)}",
+            f"no answer from {', '.join(unanswered)}" if unanswered else "have answered",
+            "bad" if unanswered else "",
         ),
-        ("Alarms", len(alarms), ", ".join(sorted(kinds)) or "none stands", "bad" if alarms else ""),
+        ("Alarms", len(alarms), ", ".join(sorted(kinds)) or "none", "bad" if alarms else ""),
     ]
     return f"<section><dl class='tiles'>{''.join(_tile(*tile) for tile in tiles)}</dl></section>"
 
@@ -133,33 +142,33 @@ def _tile(name: str, number: object, note: str, mood: str) -> str:
     return f'<div><dt>{name}</dt><dd class="number">{number}</dd><dd class="note {mood}">{escape(note)}</dd></div>'
 
 
-def _alarms(seen: Overview) -> str:
+def _alarms(overview: Overview) -> str:
     items = [
         f'<li><p><span class="kind bad-text">{alarm.kind}</span>{escape(alarm.text)}</p>'
         f'<p class="meta">since {_moment(alarm.since)}</p></li>'
-        for alarm in seen.report.alarms[:_MOST]
+        for alarm in overview.report.alarms[:_MOST_SHOWN]
     ]
-    return _list("Alarms", items, len(seen.report.alarms), "alarms") if items else ""
+    return _list("Alarms", items, len(overview.report.alarms), "alarms") if items else ""
 
 
-def _in_doubt(seen: Overview) -> str:
-    items = [_transaction(each) for each in seen.in_doubt[:_MOST]]
+def _in_doubt(overview: Overview) -> str:
+    items = [_transaction(each) for each in overview.in_doubt[:_MOST_SHOWN]]
     if not items:
         nothing = "Nothing is in doubt, as far as the datasources have answered."
         return f'<section><h2>In doubt</h2><p class="empty">{nothing}</p></section>'
-    return _list("In doubt", items, len(seen.in_doubt))
+    return _list("In doubt", items, len(overview.in_doubt))
 
 
 def _transaction(each: InDoubt) -> str:
     gtrid = escape(each.gtrid)
-    decided = f"{each.decision}, in {each.kept}" if each.kept else each.decision
+    decision = f"{each.decision}, in {each.kept}" if each.kept else each.decision
     note = f"<p>{escape(each.note)}</p>" if each.note else ""
-    repair = "; repair by hand, then <code>txpool-recovery forget</code>" if each.heuristics else ""
+    repair = "; repair the data, then <code>txpool-recovery forget</code>" if each.heuristics else ""
     return (
         f'<li><div class="head"><span class="name"><code>{gtrid}</code>'
         f'<button class="copy" data-copy="{gtrid}">copy</button></span>'
         f'<span class="age">{"" if each.age is None else age(each.age)}</span></div>'
-        f'{note}<p class="meta">{escape(decided)} · {escape(each.standing)}</p>'
+        f'{note}<p class="meta">{escape(decision)} · {escape(each.standing)}</p>'
         f'<p class="next">Next: {escape(each.next)}{repair}.</p>'
         f'<ul class="branches">{"".join(_branch(branch) for branch in each.branches)}</ul></li>'
     )
@@ -175,27 +184,27 @@ def _branch(branch: BranchState) -> str:
     )
 
 
-def _sites(seen: Overview) -> str:
-    return _table("Datasources", ("", "takes part as", "last scan", "prepared", "slots"), map(_site, seen.sites))
+def _datasources(overview: Overview) -> str:
+    return _table("Datasources", ("", "mode", "last scan", "prepared", "slots"), map(_datasource, overview.datasources))
 
 
-def _site(site: DatasourceStatus) -> tuple[str, ...]:
-    answer = "answered" if site.answered else '<span class="bad-text">no answer</span>'
+def _datasource(status: DatasourceStatus) -> tuple[str, ...]:
+    answer = "answered" if status.answered else '<span class="bad-text">no answer</span>'
     slots = ""
-    if site.slots is not None:
-        taken, maximum = site.slots.taken, site.slots.maximum
+    if status.slots is not None:
+        taken, maximum = status.slots.taken, status.slots.maximum
         meter = f'<meter min="0" max="{max(maximum, 1)}" high="{0.8 * maximum:g}" optimum="0" value="{taken}"></meter>'
         slots = f"{meter}{taken} of {maximum}"
-    prepared = str(site.prepared) if site.answered and site.mode == "xa" else ""
-    return escape(site.name), site.mode, "not asked" if site.answered is None else answer, prepared, slots
+    prepared = str(status.prepared) if status.answered and status.mode == "xa" else ""
+    return escape(status.name), status.mode, "not asked" if status.answered is None else answer, prepared, slots
 
 
-def _scan(seen: Overview) -> str:
-    report = seen.report
+def _last_scan_done(overview: Overview) -> str:
+    report = overview.report
     rows = [("committed", f"<code>{escape(e.gid)}</code>", e.datasource, e.why) for e in report.committed]
     rows += [("rolled back", f"<code>{escape(e.gid)}</code>", e.datasource, e.why) for e in report.rolled_back]
     rows += [("failed", escape(step), "", reason) for step, reason in report.errors.items()]
-    shown = [(what, branch, escape(where), escape(why)) for what, branch, where, why in rows[:_MOST]]
+    shown = [(what, branch, escape(where), escape(why)) for what, branch, where, why in rows[:_MOST_SHOWN]]
     if not shown:
         return ""
     more = _more(len(rows), "in the daemon's log")
@@ -234,7 +243,7 @@ def _list(title: str, items: list[str], total: int, kind: str = "") -> str:
 
 
 def _more(total: int, where: str) -> str:
-    return f'<p class="meta">{total - _MOST} more are not shown: {where}.</p>' if total > _MOST else ""
+    return f'<p class="meta">{total - _MOST_SHOWN} more are not shown: {where}.</p>' if total > _MOST_SHOWN else ""
 
 
 def _count(number: int, word: str, words: str = "") -> str:
@@ -245,12 +254,12 @@ def _moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "seconds")
 
 
-def _short(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def age(seconds: float) -> str:
-    """A length of time, as people say it."""
+    """A length of time, in words."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             whole, rest = divmod(seconds, length)

@@ -1,9 +1,9 @@
-"""Short requests over TCP in one thread, where connections, seconds and bytes are bounded whatever the clients do.
+"""RequestServer: answers short requests over TCP in one thread, with bounded connections, seconds and bytes.
 
-A request is answered as soon as its head is there, and its connection is closed. One that comes while all places are
-taken is not turned away: it is read at once, and where it then needs a place, an answered connection that its client
-keeps open gives way, or else the oldest. So a client that sends its request as it connects is answered in its turn,
-whatever others hold open; and all of them together cost recovery a fixed number of file descriptors and one thread.
+A request is answered as soon as its head has arrived, and its connection is closed. A new connection is accepted and
+read at once even if the limit is reached. If there is one connection too many after that, one is dropped: an answered
+one that its client keeps open, or else the oldest. So a client that sends its request as it connects is answered,
+whatever others hold open, and all clients together cost recovery a fixed number of file descriptors and one thread.
 """
 
 from __future__ import annotations
@@ -24,142 +24,142 @@ from txpool.config.address import Address
 
 logger = logging.getLogger("txpool.recovery.status")
 
-#: From a request's head the parts of its reply; from what there is of one, and why it is refused, those of the refusal.
+#: Makes the parts of a reply from a request's head; the second argument is given if the request is refused.
 Respond = Callable[[bytes, HTTPStatus | None], Iterable[bytes]]
 
 _BLANK_LINE = re.compile(rb"\n\r?\n")
-_CHUNK = 1 << 16
-#: Connections that the kernel keeps for us. A newcomer that finds no room there tries again a second later, so there is
-#: room for a crowd; it costs no descriptor, and is through before anybody waits long.
+_RECEIVE_BYTES = 1 << 16
+#: Connections that the kernel queues before they are accepted, at no descriptor. A client that finds the queue full
+#: tries again a second later, so the queue is long.
 _BACKLOG = 256
-#: Connections accepted between two looks at those that are open: fewer than there are places, so each has its turn.
-_AT_ONCE = 16
-#: Seconds without accepting, once that has failed.
-_REST = 0.5
-#: Seconds that `close` waits for an answer that is being made.
-_PATIENCE = 5.0
+#: Connections accepted in one step: fewer than the limit of connections, so that open ones are served in between.
+_ACCEPTS_PER_STEP = 16
+#: Seconds without accepting after an accept has failed.
+_ACCEPT_PAUSE_SECONDS = 0.5
+#: Seconds that `close` waits for the thread, which may be making a reply.
+_CLOSE_SECONDS = 5.0
 _RESET = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What clients may take."""
+    """The limits for clients."""
 
-    #: Connections at a time; there is one more for a moment.
+    #: Connections at a time; one more while it is accepted.
     connections: int = 64
-    #: Seconds from the beginning of a connection to its end, request and reply.
+    #: Seconds that a connection may last, with request and reply.
     seconds: float = 10.0
     #: Bytes of a request's head.
     head: int = 1 << 15
-    #: Bytes that are read and thrown away behind it, so that the client gets to its reply.
+    #: Bytes after the head that are read and thrown away, so that the client comes to read its reply.
     rest: int = 1 << 20
 
 
 class RequestServer:
-    """Answers at an address until it is closed. Errors: OSError, RuntimeError where that cannot begin."""
+    """Answers requests at an address until it is closed. Errors: OSError, RuntimeError if it cannot start."""
 
     def __init__(self, address: Address, respond: Respond, limits: Limits) -> None:
         self._respond, self._limits = respond, limits
-        #: Oldest first, which is the order of their deadlines, too.
+        #: Oldest first, which is also the order of their deadlines.
         self._open: dict[socket.socket, _ClientConnection] = {}
-        self._resting_until: float | None = None
-        with ExitStack() as made:
+        self._accept_again_at: float | None = None
+        with ExitStack() as resources:
             family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-            self._listener = made.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            self._listener = resources.enter_context(socket.socket(family, socket.SOCK_STREAM))
             self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._listener.setblocking(False)
             self._listener.bind((address.host, address.port))
             self._listener.listen(_BACKLOG)
             host, port = self._listener.getsockname()[:2]
             self.address = Address(str(host), port)
-            # Made now: to end it must not take a descriptor, since there may be none then.
-            self._ending, self._end = map(made.enter_context, socket.socketpair())
-            self._selector = made.enter_context(selectors.DefaultSelector())
+            # Made now, since `close` must work when no descriptor is left.
+            self._ending, self._end = map(resources.enter_context, socket.socketpair())
+            self._selector = resources.enter_context(selectors.DefaultSelector())
             self._selector.register(self._listener, selectors.EVENT_READ)
             self._selector.register(self._ending, selectors.EVENT_READ)
-            self._made = made.pop_all()
+            self._resources = resources.pop_all()
         self._thread = threading.Thread(target=self._run, name="txpool-status", daemon=True)
         try:
             self._thread.start()
         except RuntimeError:
-            self._made.close()
+            self._resources.close()
             raise
 
     def close(self) -> None:
-        """Stop; an answer on its way may be cut off. Does nothing the second time."""
+        """Stop. A reply in progress may be cut off. A second call does nothing."""
         self._end.close()
-        self._thread.join(_PATIENCE)
+        self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
         try:
-            while self._turn():
+            while self._step():
                 pass
         except Exception:
-            logger.exception("the status page has ended, recovery goes on without it")
+            logger.exception("the status page has failed; recovery goes on without it")
         finally:
             for connection in list(self._open.values()):
                 self._drop(connection)
-            self._made.close()
+            self._resources.close()
 
-    def _turn(self) -> bool:
-        """Wait for something to do, and do it; False where it is to end."""
-        ready = {key.fileobj for key, _ in self._selector.select(self._seconds())}
+    def _step(self) -> bool:
+        """Wait for events and handle them. Returns False if the server is to end."""
+        ready = {key.fileobj for key, _ in self._selector.select(self._select_timeout())}
         if self._ending in ready:
             return False
         for connection in [found for sock, found in self._open.items() if sock in ready]:
-            self._go_on(connection)
+            self._advance(connection)
         now = time.monotonic()
         for connection in [found for found in self._open.values() if found.deadline <= now]:
             self._drop(connection)
-        if self._resting_until is not None and self._resting_until <= now:
-            self._resting_until = None
+        if self._accept_again_at is not None and self._accept_again_at <= now:
+            self._accept_again_at = None
             self._selector.register(self._listener, selectors.EVENT_READ)
         if self._listener in ready:
             self._accept()
         return True
 
-    def _seconds(self) -> float | None:
+    def _select_timeout(self) -> float | None:
         ends = [connection.deadline for connection in self._open.values()][:1]
-        if self._resting_until is not None:
-            ends.append(self._resting_until)
+        if self._accept_again_at is not None:
+            ends.append(self._accept_again_at)
         return max(0.0, min(ends) - time.monotonic()) if ends else None
 
     def _accept(self) -> None:
-        for _ in range(_AT_ONCE):
+        for _ in range(_ACCEPTS_PER_STEP):
             try:
                 sock, _ = self._listener.accept()
             except (BlockingIOError, ConnectionError):
                 return
             except OSError as error:
-                self._refused(error)
+                self._accept_failed(error)
                 return
             sock.setblocking(False)
             connection = _ClientConnection(sock, self._respond, self._limits)
             self._open[sock] = connection
-            self._go_on(connection)
+            self._advance(connection)
             if len(self._open) > self._limits.connections:
-                self._give_way()
+                self._drop_one()
 
-    def _refused(self, error: OSError) -> None:
-        """No descriptor or no memory is left: make room out of what is ours, or else leave it for a while."""
+    def _accept_failed(self, error: OSError) -> None:
+        """No descriptor or no memory is left: drop a connection, or else stop accepting for a while."""
         if self._open:
-            self._give_way()
+            self._drop_one()
             return
         logger.debug("no connection can be accepted: %s", error)
         self._selector.unregister(self._listener)
-        self._resting_until = time.monotonic() + _REST
+        self._accept_again_at = time.monotonic() + _ACCEPT_PAUSE_SECONDS
 
-    def _give_way(self) -> None:
+    def _drop_one(self) -> None:
         found = list(self._open.values())
         self._drop(next((connection for connection in found if connection.answered), found[0]))
 
-    def _go_on(self, connection: _ClientConnection) -> None:
-        before = connection.waits_for
+    def _advance(self, connection: _ClientConnection) -> None:
+        waited_for = connection.waits_for
         try:
-            over = not connection.go_on()
-            if not over and connection.waits_for != before:
+            over = not connection.advance()
+            if not over and connection.waits_for != waited_for:
                 self._watch(connection)
-        except Exception as error:  # a socket's, or no memory for another
+        except Exception as error:  # the socket's error, or no memory
             logger.debug("a connection was cut off", exc_info=error)
             over = True
         if over:
@@ -179,24 +179,24 @@ class RequestServer:
 
 
 class _ClientConnection:
-    """One request and its reply, as far as they have come."""
+    """The connection of one client: one request, and its reply."""
 
     __slots__ = ("_head", "_limits", "_read", "_reply", "_respond", "answered", "deadline", "sock", "waits_for")
 
     def __init__(self, sock: socket.socket, respond: Respond, limits: Limits) -> None:
         self.sock = sock
         self.deadline = time.monotonic() + limits.seconds
-        #: Whether the whole reply is with the kernel, and only the client's end is waited for.
+        #: Whether the kernel has the whole reply, and only the client's end of the connection is missing.
         self.answered = False
-        #: Nothing before `go_on` has been called.
+        #: The selector's event; 0 before `advance` has been called.
         self.waits_for = 0
         self._respond, self._limits = respond, limits
         self._head = bytearray()
         self._read = 0
         self._reply: list[memoryview] = []
 
-    def go_on(self) -> bool:
-        """Go as far as there is no waiting; whether there is more to come."""
+    def advance(self) -> bool:
+        """Read and write as far as possible without waiting. Returns whether the connection goes on."""
         try:
             while not self._reply and not self.answered:
                 self.waits_for = selectors.EVENT_READ
@@ -206,21 +206,21 @@ class _ClientConnection:
                 self.waits_for = selectors.EVENT_WRITE
                 self._send()
             self.waits_for = selectors.EVENT_READ
-            # To close with bytes unread would take the reply from the client again.
-            while (data := self.sock.recv(_CHUNK)) and self._read <= self._limits.head + self._limits.rest:
+            # If the socket were closed with unread bytes, the client would lose the reply.
+            while (data := self.sock.recv(_RECEIVE_BYTES)) and self._read <= self._limits.head + self._limits.rest:
                 self._read += len(data)
         except BlockingIOError:
             return True
         return False
 
     def _receive(self) -> bool:
-        """Take what has come; whether it leads to a reply, now or later."""
-        data = self.sock.recv(_CHUNK)
+        """Receive bytes. Returns whether they lead to a reply, now or later."""
+        data = self.sock.recv(_RECEIVE_BYTES)
         self._read += len(data)
-        fresh = data if self._head else data.lstrip(b"\r\n")  # empty lines may precede a request
-        seen = len(self._head)
-        self._head += fresh
-        end = _BLANK_LINE.search(self._head, max(0, seen - 2))
+        received = data if self._head else data.lstrip(b"\r\n")  # empty lines may precede a request
+        searched = len(self._head)
+        self._head += received
+        end = _BLANK_LINE.search(self._head, max(0, searched - 2))
         if (self._read if end is None else end.end()) > self._limits.head:
             return self._answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         if end is not None:
@@ -246,7 +246,7 @@ class _ClientConnection:
             self.answered = True
 
     def close(self) -> None:
-        """Close it; what the client has not taken of its reply is not left to the kernel."""
+        """Close the connection. The kernel drops the rest of a reply that the client has not taken."""
         with suppress(OSError):
             if self._reply:
                 self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

@@ -1,10 +1,10 @@
-"""The status page of a recovery manager, its metrics and its health, over HTTP: all of what the last scan has left.
+"""StatusServer: a recovery manager's status page, metrics and health over HTTP, all from its last scan.
 
-Who may look: on a loopback address, whoever is on this machine; the names by which a browser may call it are fixed, so
-that no page of another site can read it by way of a name of its own (DNS rebinding). On any other address, who has the
-token. Who may ask for a scan: who has the token, and not by way of another site's page.
+On a loopback address, everybody on this machine may read. Only fixed Host names are accepted there, so that another
+site's page cannot read by a host name of its own (DNS rebinding). On any other address, a reader needs the token. A
+request for a scan always needs the token, and is refused to other sites' pages.
 
-Every answer comes from memory, and from one thread, which `recovery.serving` keeps from whatever clients do.
+Every answer comes from memory. One thread serves all requests: see `recovery.service.serving`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 
 from recovery.manager import RecoveryManager
-from recovery.service.last_scan import Overview
+from recovery.operator.last_scan import Overview
 from recovery.service.page import POLICY, page, verdict
 from recovery.service.serving import Limits, RequestServer
 from txpool.config.address import Address, host_of, is_loopback
@@ -35,17 +35,17 @@ from txpool.pool.pool import all_statistics
 logger = logging.getLogger("txpool.recovery.status")
 
 _HTML, _JSON, _TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
-#: Periods without a completed scan after which the manager is taken for stuck, and seconds on top of them.
-_PATIENCE, _GRACE = 3, 60.0
-#: Transactions and branches, together, of which the list of what is in doubt tells at most.
-_LISTED = 20_000
-#: Seconds of a processor from which on a page is worth keeping for as long as a second.
-_COSTLY = 0.01
+#: The health check fails once no scan was completed for this many periods and seconds.
+_MISSED_PERIODS, _GRACE_SECONDS = 3, 60.0
+#: How many transactions and branches together `/api/in-doubt` lists at most.
+_MOST_LISTED = 20_000
+#: A page that took more seconds of CPU time than this is cached for one second.
+_COSTLY_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What is sent back."""
+    """An HTTP response."""
 
     body: str | bytes
     content_type: str = _TEXT
@@ -54,9 +54,9 @@ class Response:
 
 
 class StatusServer:
-    """Serves one manager's status, in a thread of its own, at `status.address` and with `status.token`.
+    """Serves one manager's status in a thread of its own, until it is closed.
 
-    Errors: ConfigurationError where the address cannot be served.
+    Errors: ConfigurationError if the address cannot be served.
     """
 
     def __init__(
@@ -65,10 +65,17 @@ class StatusServer:
         self._manager = manager
         self._token = token
         self._open_to_all = address.loopback
-        #: What was said last of a token that cannot be read, and of an answer that cannot be made.
+        #: The last errors logged: the token could not be read, a request could not be answered.
         self._unreadable = self._failure = ""
-        self._list: tuple[Overview | None, Response] | None = None
-        self._drawn: tuple[Overview | None, str, float, Response] | None = None
+        self._cached_list: tuple[Overview | None, Response] | None = None
+        self._cached_page: tuple[Overview | None, str, float, Response] | None = None
+        self._routes: dict[tuple[str, str], Callable[[BaseHTTPRequestHandler], Response]] = {
+            ("GET", "/"): self._page,
+            ("GET", "/metrics"): self._metrics,
+            ("GET", "/healthz"): self._health,
+            ("GET", "/api/in-doubt"): self._in_doubt,
+            ("POST", "/api/scan"): self._scan,
+        }
         try:
             self._server = RequestServer(address, self._respond, limits or Limits())
         except (OSError, RuntimeError) as error:
@@ -80,11 +87,11 @@ class StatusServer:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The url of the page."""
         return f"http://{self._server.address}/"
 
     def close(self) -> None:
-        """Stop serving; an answer on its way may be cut off."""
+        """Stop serving. A response in progress may be cut off."""
         self._server.close()
 
     def _respond(self, head: bytes, refused: HTTPStatus | None) -> tuple[bytes, bytes]:
@@ -92,89 +99,89 @@ class StatusServer:
         return request.head.getvalue(), request.body
 
     def respond(self, request: BaseHTTPRequestHandler) -> Response:
-        """The answer to a request, whatever it is."""
+        """The response to any request."""
         refusal = self._refusal(request)
         if refusal is not None:
             return refusal
         method = "GET" if request.command == "HEAD" else request.command
-        found = _ROUTES.get((method, request.path.partition("?")[0]))
-        if found is None:
-            return Response("there is nothing here\n", status=HTTPStatus.NOT_FOUND)
-        return found(self, request)
+        route = self._routes.get((method, request.path.partition("?")[0]))
+        if route is None:
+            return Response("there is no such page\n", status=HTTPStatus.NOT_FOUND)
+        return route(request)
 
     def failed(self, error: Exception) -> Response:
-        """The answer where none could be made; said once, however often it is asked for."""
+        """The response to a request that failed with this error. The same error is logged once."""
         if (failure := f"{type(error).__name__}: {error}") != self._failure:
-            cause = None if isinstance(error, OSError) else error  # the system's own word is enough
+            cause = None if isinstance(error, OSError) else error  # the system's message is enough
             logger.error("a request of the status page could not be answered: %s", failure, exc_info=cause)
             self._failure = failure
-        text = "this could not be answered; the daemon's log says why\n"
+        text = "this request could not be answered; the daemon's log says why\n"
         return Response(text, status=HTTPStatus.INTERNAL_SERVER_ERROR)
 
-    # -- who may ----------------------------------------------------------------------------------------------------
+    # -- authorisation --------------------------------------------------------------------------------------------
 
     def _refusal(self, request: BaseHTTPRequestHandler) -> Response | None:
         host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
         if self._open_to_all and not is_loopback(host_of(host)):
             return Response(
-                "this page answers to 127.0.0.1 and localhost; a proxy sends one of them as Host\n",
+                "this page accepts only 127.0.0.1 and localhost as Host; a proxy must send one of them\n",
                 status=HTTPStatus.MISDIRECTED_REQUEST,
             )
         elsewhere = request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none")
         writes = request.command not in ("GET", "HEAD")
         if (origin is not None and origin != f"http://{host}") or (writes and elsewhere):
-            return Response("a page of another site cannot ask this\n", status=HTTPStatus.FORBIDDEN)
+            return Response("a page of another site cannot make this request\n", status=HTTPStatus.FORBIDDEN)
         if writes and self._token is None:
-            return Response("status.token is not set, so this page only shows\n", status=HTTPStatus.FORBIDDEN)
+            return Response("status.token is not set, so this page is read-only\n", status=HTTPStatus.FORBIDDEN)
         return None if not writes and self._open_to_all else self._refusal_without_token(request)
 
     def _refusal_without_token(self, request: BaseHTTPRequestHandler) -> Response | None:
-        wanted = self._wanted()
-        if wanted is None:
-            text = "status.token cannot be read now, so nobody has it; the daemon's log says why\n"
+        token = self._expected_token()
+        if token is None:
+            text = "status.token cannot be read now, so requests that need it are refused; the daemon's log says why\n"
             return Response(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
-        if not _has(wanted, request.headers.get("Authorization", "")):
+        if not _holds_token(token, request.headers.get("Authorization", "")):
             return Response(
-                "status.token is wanted, as a bearer token or a password\n",
+                "this request needs status.token, as a bearer token or as the password\n",
                 _TEXT,
                 HTTPStatus.UNAUTHORIZED,
                 challenge=True,
             )
         return None
 
-    def _wanted(self) -> str | None:
-        """The token, empty where there is none; None where it cannot be read now, which is said once."""
+    def _expected_token(self) -> str | None:
+        """The token, empty if there is none; None if it cannot be read now, which is logged once."""
         try:
             token = "" if self._token is None else self._token.reveal()
         except ConfigurationError as error:
             if (reason := str(error)) != self._unreadable:
-                logger.error("%s; until then, whatever needs status.token is refused", reason)
+                logger.error("%s; until it can be read, every request that needs status.token is refused", reason)
                 self._unreadable = reason
             return None
         self._unreadable = ""
         return token
 
-    # -- what there is ----------------------------------------------------------------------------------------------
+    # -- routes ----------------------------------------------------------------------------------------------
 
     def _page(self, _: BaseHTTPRequestHandler) -> Response:
-        manager, watch = self._manager, self._manager.watch
-        if self._drawn is not None:
-            seen, failure, until, answer = self._drawn
-            if seen is watch.overview and failure == watch.failure and time.monotonic() < until:
-                return answer
-        seen, failure, begun = watch.overview, watch.failure, time.thread_time()
+        manager, last_scan = self._manager, self._manager.last_scan
+        if self._cached_page is not None:
+            overview, failure, until, response = self._cached_page
+            if overview is last_scan.overview and failure == last_scan.failure and time.monotonic() < until:
+                return response
+        overview, failure, began = last_scan.overview, last_scan.failure, time.thread_time()
         text = page(
-            watch,
-            title=f"Recovery of {manager.whose}",
+            last_scan,
+            title=f"Recovery of {manager.described_nodes}",
             period=manager.period,
             pools=all_statistics(),
             acts=self._token is not None,
         )
-        answer = Response(text.encode(), _HTML)
-        # Of thousands in doubt it takes long, and whoever asks again and again must not keep the others waiting.
-        costly = time.thread_time() - begun > _COSTLY
-        self._drawn = (seen, failure, time.monotonic() + 1.0, answer) if costly else None
-        return answer
+        response = Response(text.encode(), _HTML)
+        # With thousands in doubt, a page takes long: a client that asks for it repeatedly must not delay others.
+        costly = time.thread_time() - began > _COSTLY_SECONDS
+        self._cached_page = (overview, failure, time.monotonic() + 1.0, response) if costly else None
+        return response
 
     def _metrics(self, request: BaseHTTPRequestHandler) -> Response:
         try:
@@ -184,21 +191,21 @@ class StatusServer:
         return Response(*prometheus.text(request.headers.get("Accept", "")))
 
     def _health(self, _: BaseHTTPRequestHandler) -> Response:
-        watch = self._manager.watch
-        quiet = watch.seconds_since_scan
-        if watch.failure:
-            return Response(f"the last scan failed: {watch.failure}\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
-        if quiet > _PATIENCE * self._manager.period + _GRACE:
-            text = f"no scan was completed for {quiet:.0f} s\n"
+        last_scan = self._manager.last_scan
+        seconds = last_scan.seconds_since_scan
+        if last_scan.failure:
+            return Response(f"the last scan failed: {last_scan.failure}\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
+        if seconds > _MISSED_PERIODS * self._manager.period + _GRACE_SECONDS:
+            text = f"no scan was completed for {seconds:.0f} s\n"
             return Response(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
-        return Response(f"recovery works: {verdict(watch).headline.lower()}\n")
+        return Response(f"recovery works: {verdict(last_scan).headline.lower()}\n")
 
     def _in_doubt(self, _: BaseHTTPRequestHandler) -> Response:
-        seen = self._manager.watch.overview
-        # Made once for each scan: it may be long, and connections share it.
-        if self._list is None or self._list[0] is not seen:
-            self._list = seen, _listed(seen)
-        return self._list[1]
+        overview = self._manager.last_scan.overview
+        # Made once for each scan, since it may be long; all connections share it.
+        if self._cached_list is None or self._cached_list[0] is not overview:
+            self._cached_list = overview, _list_response(overview)
+        return self._cached_list[1]
 
     def _scan(self, _: BaseHTTPRequestHandler) -> Response:
         logger.warning("a scan was asked for on the status page")
@@ -206,43 +213,34 @@ class StatusServer:
         return Response("the next scan begins now\n", status=HTTPStatus.ACCEPTED)
 
 
-_ROUTES: dict[tuple[str, str], Callable[[StatusServer, BaseHTTPRequestHandler], Response]] = {
-    ("GET", "/"): StatusServer._page,
-    ("GET", "/metrics"): StatusServer._metrics,
-    ("GET", "/healthz"): StatusServer._health,
-    ("GET", "/api/in-doubt"): StatusServer._in_doubt,
-    ("POST", "/api/scan"): StatusServer._scan,
-}
-
-
-def _listed(seen: Overview | None) -> Response:
-    if seen is not None and sum(1 + len(each.branches) for each in seen.in_doubt) > _LISTED:
-        text = f"{len(seen.in_doubt)} transactions in doubt are too many for here: txpool-recovery list --json\n"
+def _list_response(overview: Overview | None) -> Response:
+    if overview is not None and sum(1 + len(each.branches) for each in overview.in_doubt) > _MOST_LISTED:
+        text = f"{len(overview.in_doubt)} transactions in doubt are too many here: use txpool-recovery list --json\n"
         return Response(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
-    found = {"at": None, "in_doubt": []} if seen is None else seen.as_dict()
+    found = {"at": None, "in_doubt": []} if overview is None else overview.as_dict()
     return Response(json.dumps(found, indent=2).encode(), _JSON)
 
 
-def _has(wanted: str, authorization: str) -> bool:
+def _holds_token(token: str, authorization: str) -> bool:
     scheme, _, given = authorization.partition(" ")
     if scheme.lower() == "basic":
         try:
             given = base64.b64decode(given, validate=True).decode().partition(":")[2]
         except (binascii.Error, UnicodeDecodeError):
             return False
-    return bool(wanted) and hmac.compare_digest(given.encode(), wanted.encode())
+    return bool(token) and hmac.compare_digest(given.encode(), token.encode())
 
 
 class _Request(BaseHTTPRequestHandler):
-    """One request, read from its whole head: what comes after it is not read. The reply is `head` and `body`."""
+    """Parses one request from its complete head; a request's body is not read. The response is `head` and `body`."""
 
     server_version, sys_version = "txpool-recovery", ""
     protocol_version = "HTTP/1.1"
-    # Of a request that names none; the one that http.server takes has answers without a head.
+    # The version of a request that names none. With http.server's default, the response would have no head.
     default_request_version = "HTTP/1.0"
 
     def __init__(self, status: StatusServer, head: bytes, refused: HTTPStatus | None) -> None:
-        # The base class's own would read from a socket.
+        # The base class's __init__ is not called: it would read from a socket.
         self._status = status
         self.rfile = BytesIO(head)
         self.wfile = self.head = BytesIO()
@@ -270,11 +268,11 @@ class _Request(BaseHTTPRequestHandler):
 
     do_HEAD = do_POST = do_GET  # noqa: N815 - the names are http.server's
 
-    def _send(self, answer: Response) -> None:
-        body = answer.body.encode() if isinstance(answer.body, str) else answer.body
+    def _send(self, response: Response) -> None:
+        body = response.body.encode() if isinstance(response.body, str) else response.body
         self.close_connection = True
-        self.send_response(answer.status)
-        self.send_header("Content-Type", answer.content_type)
+        self.send_response(response.status)
+        self.send_header("Content-Type", response.content_type)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Connection", "close")
         self.send_header("Cache-Control", "no-store")
@@ -282,19 +280,19 @@ class _Request(BaseHTTPRequestHandler):
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         self.send_header("Content-Security-Policy", POLICY)
-        if answer.challenge:
+        if response.challenge:
             self.send_header("WWW-Authenticate", 'Basic realm="txpool: any name, and status.token as the password"')
         self.end_headers()
         if self.command != "HEAD":
             self.body = body
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """For http.server, which refuses what is no request; nothing of the request is sent back."""
+        """Called by http.server for an invalid request. Nothing of the request is sent back."""
         status = HTTPStatus(code)
         self._send(Response(f"{status.phrase.lower()}\n", status=status))
 
     def handle_expect_100(self) -> bool:
-        return True  # nothing is waited for: the answer itself follows
+        return True  # no interim response: the final one follows at once
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         logger.debug("%r: %s", self.requestline, code)

@@ -15,7 +15,9 @@ _UNIT = "tests/unit/recovery/scan/test_foreign_branches.py::"
 _NOTED = "    for branch in self._branches:\n        self._required_log.note_location(branch.location)\n"
 _STARTED = "    for branch in self._branches:\n        branch.start_prepare()\n"
 
-_BELIEVED = Edit("recovery.scan.owners:BranchOwners.is_ours", "if branch.prepared_by(self._of(branch)):", "if True:")
+_BELIEVED = Edit(
+    "recovery.scan.owners:BranchOwners.is_ours", "if branch.prepared_by(self._noted_roles(branch)):", "if True:"
+)
 
 MUTATIONS = (
     Mutation(
@@ -83,7 +85,7 @@ MUTATIONS = (
     Mutation(
         "31 identity",
         "a stranger's branch in another database keeps the row whose names it has taken",
-        (Edit("recovery.scan.modules:_is_gone", "same_identity(named[branch.xid], branch.identity)", "True"),),
+        (Edit("recovery.scan.modules:_has_ended", "same_identity(named[branch.xid], branch.identity)", "True"),),
         scenario=FORGED_TWO,
         found="stays behind",
     ),
@@ -125,7 +127,11 @@ MUTATIONS = (
     Mutation(
         "33 reach",
         "recovery does not look where only a note leads",
-        (Edit("recovery.scan.snapshot:take_snapshot", "sites.listings(log.locations())", "sites.listings()"),),
+        (
+            Edit(
+                "recovery.scan.reading:take_snapshot", "datasources.listings(log.locations())", "datasources.listings()"
+            ),
+        ),
         scenario=UNNOTED,
         found="stays prepared",
         test=_UNIT + "test_33_a_branch_where_only_the_note_leads_ends_and_is_told",

@@ -219,7 +219,7 @@ MUTATIONS = (
         test="tests/unit/recovery/scan/test_rules.py::test_28_a_branch_that_the_decision_does_not_name_rolls_back_beside_it",
         real=(
             Edit(
-                "recovery.scan.recovery_pass:RecoveryPass.settle",
+                "recovery.scan.recovery_pass:RecoveryPass.carry_out",
                 'self.roll_back(branch, "the decision does not name it")',
                 "pass",
             ),

@@ -7,17 +7,17 @@ from dataclasses import replace
 from tests.crash.explorer.scenarios import MARKED, POINTER, TWO
 from tests.crash.mutating import Edit, Mutation
 
-_GATHER = "recovery.scan.snapshot:take_snapshot"
+_GATHER = "recovery.scan.reading:take_snapshot"
 _MARKED_END = "recovery.scan.modules:finish_branches"
 _TOMBSTONE = "recovery.scan.modules:tombstone"
 
-_ASKED = "return table.tombstone(gtrid, work.snapshot.identity_of(gtrid))"
+_ASKED = "return table.tombstone(gtrid, this_pass.snapshot.identity_of(gtrid))"
 
-_LISTED = "    listings, silent = sites.listings(log.locations())\n"
-_LIVES = "    lives = log.incarnations()\n"
+_LISTED = "    listings, unanswered = datasources.listings(log.locations())\n"
+_LIVES = "    incarnations = log.incarnations()\n"
 _FINISHED = "    finished = log.finished()\n"
 _READ = "    pointers, decisions, aborted = log.pointers(), log.decisions(), log.aborted()\n"
-_ROWS = "    rows, mute = sites.rows()\n"
+_ROWS = "    rows, without_rows = datasources.rows()\n"
 
 _DISK = replace(TWO, name="two, disk", disk=True, leases=0)
 _HELD = replace(TWO, name="two, held", evidence=False, holds=True, leases=0)
@@ -51,8 +51,8 @@ MUTATIONS = (
         (
             Edit(
                 "recovery.scan.modules:delete_finished",
-                "work.datasources.listings()",
-                "work.snapshot.listings, work.snapshot.silent",
+                "this_pass.datasources.listings()",
+                "this_pass.snapshot.listings, this_pass.snapshot.unanswered",
             ),
         ),
         flaw="believed",
@@ -61,7 +61,7 @@ MUTATIONS = (
     Mutation(
         "7",
         "recovery forgets what has not answered",
-        (Edit("recovery.scan.recovery_pass:RecoveryPass.settle", "return all(answers)", "return True"),),
+        (Edit("recovery.scan.recovery_pass:RecoveryPass.carry_out", "return all(answers)", "return True"),),
         scenario=TWO,
     ),
     Mutation(
@@ -71,7 +71,7 @@ MUTATIONS = (
             Edit(
                 _TOMBSTONE,
                 _ASKED,
-                'row = table.tombstone(gtrid + "0", work.snapshot.identity_of(gtrid))\n'
+                'row = table.tombstone(gtrid + "0", this_pass.snapshot.identity_of(gtrid))\n'
                 '    return __import__("dataclasses").replace(row, gtrid=gtrid)',
             ),
         ),
@@ -86,7 +86,13 @@ MUTATIONS = (
     Mutation(
         "13",
         "recovery forgets a living owner's decision that is not finished",
-        (Edit("recovery.scan.modules:DecidedModule._finish", "if not evidence.ended(gtrid):", "if False:"),),
+        (
+            Edit(
+                "recovery.scan.modules:DecidedModule._finish",
+                "if not snapshot.is_left_to_recovery(gtrid):",
+                "if False:",
+            ),
+        ),
         scenario=TWO,
         found="FALSE",
     ),
@@ -106,11 +112,13 @@ MUTATIONS = (
         "17",
         "a tombstone that was met is taken for a row",
         (
-            Edit(_MARKED_END, "if row.committed:", "if row.committed or work.snapshot.row(row.gtrid) is not None:"),
+            Edit(
+                _MARKED_END, "if row.committed:", "if row.committed or this_pass.snapshot.row(row.gtrid) is not None:"
+            ),
             Edit(
                 _MARKED_END,
                 "row.branches,",
-                "row.branches or tuple(branch.record for branch in work.snapshot.listed_branches(row.gtrid)),",
+                "row.branches or tuple(branch.record for branch in this_pass.snapshot.listed_branches(row.gtrid)),",
             ),
         ),
         scenario=replace(MARKED, name="one+marked, two recoverers", recoverers=2, fates=0),
@@ -136,7 +144,7 @@ MUTATIONS = (
     Mutation(
         "23",
         "recovery acts on what it reads without a durable write",
-        (Edit("recovery.scan.snapshot:_Fences.build", "self._log.fence(name)", "pass"),),
+        (Edit("recovery.scan.reading:_Fences.build", "self._log.fence(name)", "pass"),),
         scenario=_DISK,
         test="tests/unit/log/test_sqlite.py::test_18_23_24_whoever_meets_what_was_written_writes_it_again",
         real=(Edit("txpool.log.sqlite:_fence", "fenced = fenced + 1", "fenced = 1"),),
@@ -146,7 +154,7 @@ MUTATIONS = (
         "recovery presumes abort without a durable fence",
         (
             Edit(
-                "recovery.scan.snapshot:_Fences.build",
+                "recovery.scan.reading:_Fences.build",
                 "self._log.fence(name)",
                 "self._log.decisions() and self._log.fence(name)",
             ),
@@ -176,7 +184,11 @@ MUTATIONS = (
     Mutation(
         "heuristic",
         "recovery keeps no record of a branch that a person has ended otherwise",
-        (Edit("recovery.scan.recovery_pass:RecoveryPass._heuristic", "self.log.record_heuristic(found)", "pass"),),
+        (
+            Edit(
+                "recovery.scan.recovery_pass:RecoveryPass._record_heuristic", "self.log.record_heuristic(found)", "pass"
+            ),
+        ),
         scenario=replace(TWO, name="two, a person meddles", meddles=True, leases=0),
         found="UNREPORTED",
     ),
@@ -205,7 +217,7 @@ MUTATIONS = (
         "a rollback by hand deletes the tombstone of a process that is only taken for dead",
         (
             Edit(
-                "recovery.operator.commands:_is_over",
+                "recovery.operator.commands:_coordinator_cannot_act",
                 "not in (CoordinatorState.ALIVE, CoordinatorState.DEAD)",
                 "is not CoordinatorState.ALIVE",
             ),

@@ -23,7 +23,11 @@ MUTATIONS = (
         "29 fence",
         "recovery drops staging tables before their process is fenced",
         test=_TESTS + "test_recovery_leaves_the_staging_table_of_a_living_driver",
-        real=(Edit("recovery.scan.staging:StagingModule.run", "work.snapshot.ended(table.gtrid)", "True"),),
+        real=(
+            Edit(
+                "recovery.scan.staging:StagingModule.run", "this_pass.snapshot.is_left_to_recovery(table.gtrid)", "True"
+            ),
+        ),
     ),
     Mutation(
         "29 tombstone",
@@ -34,7 +38,7 @@ MUTATIONS = (
         real=(
             Edit(
                 "recovery.scan.staging:StagingModule._drop",
-                "if datasource in work.datasources.tables and",
+                "if datasource in this_pass.datasources.tables and",
                 "if False and",
             ),
         ),
@@ -55,8 +59,8 @@ MUTATIONS = (
         real=(
             Edit(
                 "recovery.scan.snapshot:Snapshot.marked_by",
-                "next((name for name in kept if self.rows[name][gtrid].committed), None)",
-                "next(iter(kept), None)",
+                "next((name for name in with_row if self.rows[name][gtrid].committed), None)",
+                "next(iter(with_row), None)",
             ),
         ),
     ),

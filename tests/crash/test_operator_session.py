@@ -127,7 +127,7 @@ def test_a_database_is_away_and_a_person_meddles(
 ) -> None:
     with decided(console.site) as gtrid:
         code, said = console.command("list")
-        assert (code, "leave it alone: its process lives" in said) == (ExitCode.OK, True)
+        assert (code, "leave it alone: its process is alive" in said) == (ExitCode.OK, True)
         second.stop("immediate")
     assert_waiting(console, gtrid)
     second.start()
@@ -157,7 +157,7 @@ def test_a_database_is_away_and_a_person_meddles(
 
 def assert_waiting(console: OperatorConsole, gtrid: str) -> None:
     """One database has committed, the other one does not answer: all four say so, and why."""
-    why = "keep the decision until two answers (its process is dead, and fenced)"
+    why = "keep the decision until two answers (its process is dead and fenced)"
     console.wait_for("api/in-doubt", why)
     console.wait_for("healthz", ": 2 alarms")
     (found,) = console.list()
@@ -176,7 +176,7 @@ def assert_waiting(console: OperatorConsole, gtrid: str) -> None:
     assert metrics == {OVERDUE: 1.0, UNREACHABLE: 1.0, ANSWERS: 0.0, OTHERWISE: 0.0}, "nobody knows what it holds"
     code, said = console.command("scan")
     assert code == ExitCode.OVERDUE
-    assert f"alarm, overdue: {gtrid} is in doubt for longer than 1 s" in said
+    assert f"alarm, overdue: {gtrid} has been in doubt for longer than 1 s" in said
     assert "alarm, unreachable: datasource two has not answered" in said
     assert console.site.databases.rows("one", "select count(*) from t") == [(1,)]
     assert console.site.kept() == {"decisions": 1}
@@ -190,7 +190,7 @@ def assert_otherwise(console: OperatorConsole, gtrid: str) -> None:
         assert code == ExitCode.HEURISTIC
         assert "in two: decided to commit, ended rolled back" in said
         assert "decision    commit, " in said
-        assert "repair by hand, then forget" in " ".join(said.split())
+        assert "repair the data, then forget" in " ".join(said.split())
     for shown in (gtrid, "1 transaction ended otherwise than decided", "<b>two</b> ended rolled back", "commit, in "):
         assert shown in page
     assert console.metrics() == QUIET | {OTHERWISE: 1.0}

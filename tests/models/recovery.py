@@ -10,9 +10,10 @@ from recovery import RecoveryManager, ScanReport
 from recovery.scan.datasources import ListedBranch, Listing, RecoveryDatasources
 from recovery.scan.modules import DecidedModule, MarkedModule, OrphanModule
 from recovery.scan.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
+from recovery.scan.reading import take_snapshot
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import RepeatFilter, ScanRecorder
-from recovery.scan.snapshot import Snapshot, take_snapshot
+from recovery.scan.snapshot import Snapshot
 from tests.models.recovery_databases import NODE, Calls, ModelDatabase, ModelLedger, WatchedLog
 from txpool.log.base import IncarnationState
 from txpool.log.memory import MemoryDisk
@@ -90,7 +91,7 @@ class RecoveryWorld:
 def snapshot_with(**known: Any) -> Snapshot:
     """What a pass knows where it has found nothing, but for what is given."""
     empty: dict[str, Any] = {
-        name: {} for name in ("listings", "silent", "incarnations", "pointers", "decisions", "rows", "tags")
+        name: {} for name in ("listings", "unanswered", "incarnations", "pointers", "decisions", "rows", "tags")
     }
     empty |= {name: frozenset() for name in ("fenced", "finished", "aborted")} | {"nodes": frozenset({NODE})}
     return Snapshot(**(empty | known))

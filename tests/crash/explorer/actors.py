@@ -226,7 +226,7 @@ def recovery_program(scenario: Scenario) -> Callable[[Any], None]:
     def program(port: Any) -> None:
         manager = manager_of(scenario, port)
         orphans = OrphanModule((IncarnationFilter(), TransactionLogFilter(), NodeFilter()), seen)
-        manager._pass(
+        manager._run_pass(
             _log(scenario, port), ScanRecorder(RepeatFilter()), (MarkedModule(), DecidedModule(), orphans, *expiry)
         )
 

@@ -121,7 +121,9 @@ def test_a_file_that_may_not_be_believed_is_not_and_the_database_is_named(site: 
     assert alarms(scan) == [("unconfigured", "two")]
     assert scan.returncode == ExitCode.UNCONFIGURED
     (alarm,) = json.loads(scan.stdout)["alarms"]
-    assert "1 branches are" in alarm["text"], "seen from the other database of the same server"
+    assert "Branches prepared there (1) keep their locks" in alarm["text"], (
+        "seen from the other database of the same server"
+    )
     listed = site.command("list", "--json")
     assert listed.returncode == ExitCode.UNCONFIGURED
     assert "two" in listed.stderr
@@ -161,7 +163,7 @@ def test_a_note_stays_while_a_process_of_its_node_lives(site: Site, held: tuple[
     knows_one_only(site)
     refused = site.command("forget", "--datasource", "two", "--yes")
     assert refused.returncode == ExitCode.REFUSED
-    assert "a process of node etl-1 lives" in refused.stderr
+    assert "a process of node etl-1 is alive" in refused.stderr
     assert len(notes(site)) == 2
 
 

@@ -182,7 +182,7 @@ def test_what_has_expired_is_listed_and_a_late_branch_of_it_is_swept(
 
 def test_filters_and_scanners_of_ones_own_are_found_by_the_daemons_configuration(site: Site) -> None:
     (site.folder / "own.py").write_text(
-        "from recovery.scan.orphans import Ballot, Vote\n"
+        "from recovery.orphans import Ballot, Vote\n"
         "class Hold:\n"
         "    def vote(self, evidence, xid):\n"
         "        return Ballot(Vote.LEAVE_ALONE, 'not on a Friday', alarm=True)\n"

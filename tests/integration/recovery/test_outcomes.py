@@ -63,7 +63,7 @@ def test_another_servers_silence_keeps_the_decision(site: Site) -> None:
     (shown,) = site.manager().in_doubt()
     states = {branch.gid: branch.state for branch in shown.branches}
     assert states[left.gid] == "leads to another database than the one it was prepared in"
-    assert "keep the decision until two leads to the database that it was prepared in" in shown.next
+    assert "keep the decision until two leads to the database that the branch was prepared in" in shown.next
     site.write("two", right.strip())
     site.manager().scan()
     assert site.counts() == {"one": 1, "two": 1, "ledger": 0}

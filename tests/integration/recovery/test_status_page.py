@@ -173,7 +173,7 @@ def test_alarms_are_exit_codes_of_a_scan(site: Site) -> None:
     short = site.command("scan", "--json")
     assert short.returncode == ExitCode.SLOTS
     assert {alarm["kind"] for alarm in json.loads(short.stdout)["alarms"]} == {"slots"}
-    assert "alarm, slots: of the " in short.stderr
+    assert "alarm, slots: the server of " in short.stderr
     extend(site, "alarm.in-doubt = 1ms")
     overdue = site.command("scan")
     assert overdue.returncode == ExitCode.OVERDUE
@@ -187,8 +187,8 @@ def test_slots_are_the_servers_own_count(site: Site) -> None:
     prepare(site, "two", "another product's transaction")
     with closing(site.manager()) as manager:
         manager.scan()
-        assert manager.watch.overview is not None
-        found = {each.name: (each.slots, each.prepared) for each in manager.watch.overview.sites}
+        assert manager.last_scan.overview is not None
+        found = {each.name: (each.slots, each.prepared) for each in manager.last_scan.overview.datasources}
     assert found["one"] == (PreparedSlots(before, 2), 1)
     assert found["two"] == (PreparedSlots(before, 2), 0)
     assert found["ledger"] == (None, 0)

@@ -88,7 +88,9 @@ def test_a_commit_by_hand_that_finds_its_decision_gone_says_so(steps: object, wh
     log = EndedMeanwhile(world.disk, world.calls)
     log.beside = world
     manager = RecoveryManager(log=log, datasources=[world.a, world.b, world.ledger], backoff=0)
-    with pytest.raises(ProgrammingError, match=f"{where} had its decision, and has it no more: .* nothing was done"):
+    with pytest.raises(
+        ProgrammingError, match=f"{where} had the decision of .*, and has it no more: .* nothing was done"
+    ):
         manager.commit(world.gtrid)
     assert [*world.a.ended.values(), *world.b.ended.values()] == [BranchOutcome.COMMITTED, BranchOutcome.COMMITTED]
     world.scan()
@@ -161,4 +163,4 @@ def test_the_listing_leaves_a_living_process_to_itself() -> None:
     world = world_after(logged, "decided", dead=False)
     (found,) = world.recovery.in_doubt()
     assert not found.attention
-    assert "lives" in found.next
+    assert "is alive" in found.next

@@ -61,10 +61,10 @@ def test_a_gtrid_stands_whole_on_its_own_line_and_no_text_is_wider_than_the_term
     monkeypatch.setenv("COLUMNS", str(columns))
     world = world_after(steps, "decided")
     found = world.recovery.in_doubt()
-    lines = display.listed(found).splitlines()
+    lines = display.format_list(found).splitlines()
     assert lines[0] == world.gtrid
     assert max(map(len, lines)) <= columns
-    assert " ".join(found[0].next.split()) in " ".join(display.listed(found).split())
+    assert " ".join(found[0].next.split()) in " ".join(display.format_list(found).split())
 
 
 def test_one_transaction_is_shown_branch_by_branch_with_all_that_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,20 +72,20 @@ def test_one_transaction_is_shown_branch_by_branch_with_all_that_was_done(monkey
     world = heuristic_world()
     found = world.recovery.show(world.gtrid)
     assert found is not None
-    shown = display.shown(found)
+    shown = display.format_transaction(found)
     words = " ".join(shown.split())
     assert f"branch {world.gtrid}:0:a:L in a: prepared" in words
     assert f"branch {world.gtrid}:1:b:L in b: ended rolled back" in words
     assert "heuristic 1:b:L in b: decided to commit, ended rolled back" in words
     assert re.search(r"by hand rollback \d{4}-\d\d-\d\d .* by \S+@\S+ \(because .*\): refused: ", words)
-    assert "repair by hand, then forget" in words
+    assert "repair the data, then forget" in words
     assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_a_scan_says_what_it_did_to_which_branch() -> None:
     world = world_after(logged, "decided")
     world.b.end(world.xid(world.b, 1), BranchOutcome.ROLLED_BACK)
-    text = display.scanned(world.scan())
+    text = display.format_report(world.scan())
     assert f"{world.gtrid}:0:a:L\n  committed   in a: decided in the log" in text
     assert f"{world.gtrid}\n  heuristic   1:b:L in b: decided to commit, ended rolled back" in text
     assert text.splitlines()[-1] == "1 committed, 1 forgotten, 1 heuristic"
@@ -93,10 +93,10 @@ def test_a_scan_says_what_it_did_to_which_branch() -> None:
 
 def test_what_has_expired_and_what_was_done_by_hand_can_be_read() -> None:
     noted = Heuristic("g", "1:b:L", "b", "commit", "rolled back")
-    text = display.gone([Expired("heuristic", "g", 1e9, (noted,)), Expired("incarnation", "aaaaaaaaaaaa")])
+    text = display.format_expired([Expired("heuristic", "g", 1e9, (noted,)), Expired("incarnation", "aaaaaaaaaaaa")])
     assert re.match(r"g\n  expired     heuristic, 2001-09-\d\d .*\n  heuristic   1:b:L in b", text)
     assert text.endswith("aaaaaaaaaaaa\n  expired     incarnation")
-    assert display.audit_entries([AuditEntry(1e9, "ada@host", "suspend", "", "", "done")]).startswith(
+    assert display.format_audit([AuditEntry(1e9, "ada@host", "suspend", "", "", "done")]).startswith(
         "this node\n  by hand     suspend"
     )
 

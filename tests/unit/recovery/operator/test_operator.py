@@ -40,9 +40,9 @@ def test_a_suspended_recovery_does_nothing_in_any_process_until_it_is_resumed(
         assert not {"fence", "purge", "a.committed", "ledger.tombstone", "ledger.delete"} & set(world.calls.names)
     assert world.recoverer().suspended() == held
     assert len(world.a.prepared) == 1
-    assert caplog.text.count("nothing is done until") == 3, "once for each manager"
+    assert caplog.text.count("does nothing until") == 3, "once for each manager"
     world.recovery.scan()
-    assert caplog.text.count("nothing is done until") == 3, "it is no news"
+    assert caplog.text.count("does nothing until") == 3, "it is no news"
     assert world.recoverer().resume() is True
     assert world.recovery.resume() is False
     world.recovery.scan()
@@ -152,7 +152,7 @@ def test_a_deed_whose_outcome_cannot_be_kept_is_done_and_said_to_have_begun(capl
     world.recovery.rollback(world.gtrid)
     assert world.outcomes() == {"rolled back"}
     assert [entry.outcome for entry in world.recovery.audit_entries()] == ["begun"]
-    assert "the log keeps no outcome" in caplog.text
+    assert "the log could not store the outcome" in caplog.text
 
 
 # -- heuristic outcomes -------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_a_heuristic_outcome_is_listed_shown_and_forgotten_once_it_is_over() -> 
     assert [(each.datasource, each.decided, each.ended) for each in found.heuristics] == [
         ("b", "commit", "rolled back")
     ]
-    with pytest.raises(ProgrammingError, match="is not over"):
+    with pytest.raises(ProgrammingError, match="has not ended"):
         world.recovery.forget(world.gtrid)
     assert len(world.log.heuristics()) == 1
     world.a.silent = False
@@ -201,7 +201,7 @@ def test_a_heuristic_outcome_is_listed_shown_and_forgotten_once_it_is_over() -> 
     (found,) = world.recovery.in_doubt()
     assert found.next.startswith("nothing: no branch of it is prepared")
     for act in (world.recovery.commit, world.recovery.rollback):
-        with pytest.raises(ProgrammingError, match=r"is over.*heuristic.*forget"):
+        with pytest.raises(ProgrammingError, match=r"has ended.*heuristic.*forget"):
             act(world.gtrid)
     assert world.disk.outcomes == {}, "no abort record of what was committed"
     assert world.recovery.forget(world.gtrid, "repaired by hand") == 1

@@ -17,8 +17,8 @@ from recovery.scan.orphans import (
     SubordinateFilter,
     TransactionLogFilter,
     Vote,
+    all_filters,
     poll,
-    voters,
 )
 from recovery.scan.snapshot import CoordinatorState
 from tests.models.recovery import RecoveryWorld, logged, marked, snapshot_of, world_after
@@ -97,13 +97,13 @@ def test_a_reckless_vote_loses_against_the_incarnations(life: IncarnationState |
             return Ballot(Vote.ROLLBACK, "away with it")
 
     xid = spark_xid()
-    assert poll(voters([Reckless()]), snapshot_of(xid, life), xid).vote is Vote.LEAVE_ALONE
+    assert poll(all_filters([Reckless()]), snapshot_of(xid, life), xid).vote is Vote.LEAVE_ALONE
 
 
 def test_the_two_vote_once_whether_they_are_named_or_not() -> None:
     every = [FILTERS[name]() for name in ("incarnation", "transaction-log", "node", "subordinate")]
     for named in ([], every):
-        kinds = [type(voter) for voter in voters(named)]
+        kinds = [type(voter) for voter in all_filters(named)]
         assert kinds.count(IncarnationFilter) == kinds.count(TransactionLogFilter) == 1
         assert len(kinds) == len(set(kinds))
 
@@ -115,7 +115,7 @@ def test_one_that_extends_one_of_the_two_has_its_say_besides(kind: type) -> None
             return Ballot(Vote.LEAVE_ALONE, "not at night")
 
     xid = spark_xid()
-    assert poll(voters([Careful()]), snapshot_of(xid, IncarnationState.FENCED), xid).reason == "not at night"
+    assert poll(all_filters([Careful()]), snapshot_of(xid, IncarnationState.FENCED), xid).reason == "not at night"
 
 
 # -- subordinate --------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def test_one_that_extends_one_of_the_two_has_its_say_besides(kind: type) -> None
 
 def test_a_spark_tasks_work_is_left_alone_while_its_driver_lives() -> None:
     xid = spark_xid()
-    ballot = poll(voters([SubordinateFilter()]), snapshot_of(xid, IncarnationState.ALIVE), xid)
+    ballot = poll(all_filters([SubordinateFilter()]), snapshot_of(xid, IncarnationState.ALIVE), xid)
     assert (ballot.vote, ballot.alarm) == (Vote.LEAVE_ALONE, False)
     assert "Spark task (partition 3, attempt 7)" in ballot.reason
     plain = make_xid(xid.gtrid, 0, "a")
@@ -135,7 +135,7 @@ def test_it_is_swept_once_its_driver_is_fenced_or_has_let_go_of_it(life: Incarna
     xid = spark_xid()
     evidence = snapshot_of(xid, life, finished=frozenset([xid.gtrid] if finished else []))
     assert evidence.coordinator_state(xid.gtrid) in (CoordinatorState.FENCED, CoordinatorState.FINISHED)
-    assert poll(voters([SubordinateFilter()]), evidence, xid).vote is Vote.ROLLBACK
+    assert poll(all_filters([SubordinateFilter()]), evidence, xid).vote is Vote.ROLLBACK
 
 
 # -- a user's own -------------------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from recovery import RecoveryManager
+from recovery.operator.alarms import unconfigured
 from recovery.scan import saved
 from recovery.scan.orphans import NodeFilter, Vote
-from recovery.service.alarms import unconfigured
 from tests.models.recovery import RecoveryWorld, logged, marked, pointed, snapshot_of, unaccounted
 from tests.models.recovery_databases import NODE
 from txpool.config.settings import RecoverySettings
@@ -130,7 +130,7 @@ def test_by_hand_only_what_is_ours() -> None:
 def test_the_list_says_whose_it_is() -> None:
     world = world_of(OTHER, logged, "decided", ours={NODE})
     (theirs,) = world.recovery.in_doubt()
-    assert "another node's" in theirs.next
+    assert "another node" in theirs.next
     assert not theirs.attention
     world.log.ours = frozenset({OTHER})
     (ours,) = world.recovery.in_doubt()
@@ -191,8 +191,8 @@ def test_what_another_node_could_not_end_is_for_its_own_recovery_to_keep() -> No
     """Two recoverers of one log would drop, and write, each other's in turn with each scan."""
     log = MemoryLog(MemoryDisk(NODE), node=NODE)
     gids = [make_xid(make_gtrid(node, "0123456789ab", 1), 0, "a").joined for node in (NODE, OTHER)]
-    saved.keep_errors(log, dict.fromkeys(gids, "permission denied"))
-    saved.keep_errors(log, {})
+    saved.save_errors(log, dict.fromkeys(gids, "permission denied"))
+    saved.save_errors(log, {})
     assert saved.read(log).errors == {gids[1]: "permission denied"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.scan.orphans import Ballot, IncarnationFilter, NodeFilter, TransactionLogFilter, Vote, poll, voters
+from recovery.scan.orphans import Ballot, IncarnationFilter, NodeFilter, TransactionLogFilter, Vote, all_filters, poll
 from recovery.scan.snapshot import CoordinatorState, Snapshot
 from tests.models.recovery import snapshot_of
 from tests.models.recovery_databases import NODE
@@ -64,4 +64,4 @@ def test_a_filter_of_ones_own_cannot_have_another_nodes_branch_rolled_back() -> 
         def vote(self, evidence: Snapshot, xid: Xid) -> Ballot | None:
             return Ballot(Vote.ROLLBACK, "it has been there for an hour")
 
-    assert poll(voters([Greedy()]), snapshot_of(xid, IncarnationState.DEAD), xid).vote is Vote.LEAVE_ALONE
+    assert poll(all_filters([Greedy()]), snapshot_of(xid, IncarnationState.DEAD), xid).vote is Vote.LEAVE_ALONE

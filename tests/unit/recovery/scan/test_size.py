@@ -9,8 +9,9 @@ import pytest
 
 from recovery.operator.listing import in_doubt
 from recovery.scan.datasources import RecoveryDatasources
-from recovery.scan.orphans import NodeFilter, poll, voters
-from recovery.scan.snapshot import Snapshot, take_snapshot
+from recovery.scan.orphans import NodeFilter, all_filters, poll
+from recovery.scan.reading import take_snapshot
+from recovery.scan.snapshot import Snapshot
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.resources.base import PreparedBranch, Role
 from txpool.xid import TaskName, Xid, make_gtrid, make_xid
@@ -62,7 +63,7 @@ def calls(count: int, spark: bool, roles: frozenset[str] | None) -> int:
 
 
 def vote_on_all(evidence: Snapshot) -> None:
-    filters = voters([NodeFilter()])
+    filters = all_filters([NodeFilter()])
     for gtrid in evidence.gtrids:
         for branch in evidence.listed_branches(gtrid):
             poll(filters, evidence, branch.xid)

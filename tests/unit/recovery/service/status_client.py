@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from recovery.operator.last_scan import Overview
 from recovery.operator.listing import BranchState, InDoubt
 from recovery.scan.report import ScanReport
-from recovery.service.last_scan import Overview
 from recovery.service.status import StatusServer
 
 TOKEN = "a token, and no other"

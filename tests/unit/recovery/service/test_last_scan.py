@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from recovery import RecoveryManager
-from recovery.cli import ExitCode, _code
-from recovery.operator.listing import OVER, BranchState, InDoubt
+from recovery.cli import ExitCode, _exit_code
+from recovery.operator.alarms import Alarms
+from recovery.operator.listing import BranchState, InDoubt
+from recovery.operator.next_step import OVER
 from recovery.scan.report import AlarmKind, ScanReport
-from recovery.service.alarms import Alarms
 from tests.models.recovery import RecoveryWorld, logged, marked, snapshot_with, unaccounted, world_after
 from txpool.config.settings import RecoverySettings
 from txpool.metrics import catalogue, collect
@@ -35,7 +36,7 @@ class Raised:
 
     def said(self, *found: InDoubt, silent: Any = None, slots: Any = None) -> list[str]:
         self._caplog.clear()
-        self._alarms.update(found, snapshot_with(silent=silent or {}), slots or {})
+        self._alarms.update(found, snapshot_with(unanswered=silent or {}), slots or {})
         assert {record.levelname for record in self._caplog.records} <= {"WARNING"}
         return [record.message for record in self._caplog.records]
 
@@ -46,7 +47,7 @@ class Raised:
 
 def test_a_name_of_another_node_is_no_alarm_of_ours(caplog: pytest.LogCaptureFixture) -> None:
     """Whoever may prepare can make one."""
-    theirs = replace(PREPARED, node="etl-9", standing="it is another node's", age=1e9)
+    theirs = replace(PREPARED, node="etl-9", standing="it belongs to another node", age=1e9)
     assert Raised(caplog, alarm_in_doubt=20).said(theirs) == []
 
 
@@ -111,29 +112,29 @@ def test_slots_run_short_by_their_share(
 def test_each_alarm_has_an_exit_code() -> None:
     def code(*kinds: AlarmKind) -> ExitCode:
         alarms: Any = [type("Raised", (), {"kind": kind.value}) for kind in kinds]
-        return _code(ScanReport(alarms=alarms))
+        return _exit_code(ScanReport(alarms=alarms))
 
     assert code() is ExitCode.OK
     assert code(AlarmKind.SLOTS) is ExitCode.SLOTS
     assert code(AlarmKind.OVERDUE, AlarmKind.SLOTS) is ExitCode.OVERDUE
-    assert _code(ScanReport(unreachable={"a": "refused"})) is ExitCode.UNREACHABLE
+    assert _exit_code(ScanReport(unreachable={"a": "refused"})) is ExitCode.UNREACHABLE
 
 
 # -- what a scan has left -----------------------------------------------------------------------------------------
 
 
 def left(manager: RecoveryManager) -> dict[str, list[str]]:
-    assert manager.watch.overview is not None
-    return {each.gtrid: [branch.state for branch in each.branches] for each in manager.watch.overview.in_doubt}
+    assert manager.last_scan.overview is not None
+    return {each.gtrid: [branch.state for branch in each.branches] for each in manager.last_scan.overview.in_doubt}
 
 
 def samples(manager: RecoveryManager) -> dict[Any, float]:
-    return {(each.family.name, *each.labels): each.value for each in manager.watch.samples()}
+    return {(each.family.name, *each.labels): each.value for each in manager.last_scan.samples()}
 
 
 def test_before_the_first_scan_nothing_is_known() -> None:
     world = RecoveryWorld()
-    assert world.recovery.watch.overview is None
+    assert world.recovery.last_scan.overview is None
     assert samples(world.recovery)["txpool_recovery_scans_total", "completed"] == 0
 
 
@@ -177,8 +178,8 @@ def test_what_ended_otherwise_is_left_for_people() -> None:
     world.b.end(world.xid(world.b, 1), BranchOutcome.ROLLED_BACK)
     world.scan()
     assert left(world.recovery) == {world.gtrid: ["ended rolled back"]}
-    assert world.recovery.watch.overview is not None
-    assert [each.next for each in world.recovery.watch.overview.in_doubt] == [OVER]
+    assert world.recovery.last_scan.overview is not None
+    assert [each.next for each in world.recovery.last_scan.overview.in_doubt] == [OVER]
     assert samples(world.recovery)["txpool_heuristic_transactions",] == 1
     world.scan()
     assert left(world.recovery) == {world.gtrid: ["ended rolled back"]}
@@ -187,8 +188,8 @@ def test_what_ended_otherwise_is_left_for_people() -> None:
 def test_what_a_living_process_holds_is_there_and_wants_nobody() -> None:
     world = world_after(unaccounted, "prepared", dead=False)
     world.scan()
-    assert world.recovery.watch.overview is not None
-    (each,) = world.recovery.watch.overview.in_doubt
+    assert world.recovery.last_scan.overview is not None
+    (each,) = world.recovery.last_scan.overview.in_doubt
     assert not each.attention
     assert [branch.state for branch in each.branches] == ["prepared", "prepared"]
     assert samples(world.recovery)["txpool_indoubt_branches", "a"] == 1
@@ -236,7 +237,7 @@ def test_a_scan_that_fails_is_counted_and_said(caplog: pytest.LogCaptureFixture)
     manager.stop()
     found = samples(manager)
     assert found["txpool_recovery_scans_total", "failed"] == found["txpool_recovery_scans_total", "completed"] == 1
-    assert manager.watch.failure == ""
+    assert manager.last_scan.failure == ""
 
 
 def test_a_manager_that_replaces_another_goes_on_with_its_alarms_and_totals(caplog: pytest.LogCaptureFixture) -> None:
@@ -244,7 +245,7 @@ def test_a_manager_that_replaces_another_goes_on_with_its_alarms_and_totals(capl
     world.b.reachable = False
     world.scan()
     fresh = world.recoverer()
-    fresh.watch.continue_from(world.recovery.watch)
+    fresh.last_scan.continue_from(world.recovery.last_scan)
     assert left(fresh) == {world.gtrid: ["no answer"]}
     caplog.clear()
     fresh.scan()

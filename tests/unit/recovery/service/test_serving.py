@@ -93,7 +93,7 @@ def until_there_are(number: int) -> None:
 
 
 def many_in_doubt(world: RecoveryWorld, number: int) -> None:
-    world.recovery.watch.overview = overview(in_doubt=tuple(doubt(gtrid=f"gtrid-{n:06}") for n in range(number)))
+    world.recovery.last_scan.overview = overview(in_doubt=tuple(doubt(gtrid=f"gtrid-{n:06}") for n in range(number)))
 
 
 # -- bounds -------------------------------------------------------------------------------------------------------
@@ -191,13 +191,13 @@ def test_a_page_that_took_long_to_make_is_kept_until_something_changes(
 ) -> None:
     from recovery.service import status
 
-    monkeypatch.setattr(status, "_COSTLY", -1.0)
+    monkeypatch.setattr(status, "_COSTLY_SECONDS", -1.0)
     server = serve()
     for number in (2, 3):
         many_in_doubt(world, number)
         for _ in range(3):
             assert f"{number} transactions in doubt" in get(server).text
-    world.recovery.watch.failed(OSError("a bad disk"))
+    world.recovery.last_scan.failed(OSError("a bad disk"))
     assert "The last scan failed" in get(server).text
 
 
@@ -327,7 +327,7 @@ def test_an_answer_that_cannot_be_made_is_said_once(
     serve: Serve, world: RecoveryWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serve()
-    world.recovery.watch.overview = replace(overview(), in_doubt=None)  # type: ignore[arg-type]
+    world.recovery.last_scan.overview = replace(overview(), in_doubt=None)  # type: ignore[arg-type]
     for _ in range(3):
         got = get(server, "api/in-doubt")
         assert (got.status, "NoneType" in got.text) == (500, False)

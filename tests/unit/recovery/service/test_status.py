@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from recovery import RecoveryManager
+from recovery.operator.last_scan import DatasourceStatus, LastScan, Overview
 from recovery.operator.listing import BranchState
 from recovery.scan.report import Alarm, Ended, ScanReport
-from recovery.service.last_scan import DatasourceStatus, LastScan, Overview
 from recovery.service.page import age, page, verdict
 from recovery.service.status import StatusServer
 from tests.models.recovery import RecoveryWorld, logged, world_after
@@ -98,7 +98,7 @@ def test_looking_asks_no_database_and_waits_for_no_scan(world: RecoveryWorld, se
 
 def test_health_is_that_scans_are_completed(world: RecoveryWorld, server: StatusServer) -> None:
     assert get(server, "healthz").status == 200
-    world.recovery.watch.failed(OSError("the log is on a bad disk"))
+    world.recovery.last_scan.failed(OSError("the log is on a bad disk"))
     got = get(server, "healthz")
     assert (got.status, "bad disk" in got.text) == (503, True)
     assert "The last scan failed" in get(server).text
@@ -256,7 +256,7 @@ def test_whatever_comes_from_elsewhere_is_text() -> None:
                 alarms=(Alarm("unreachable", HOSTILE, HOSTILE),),
             ),
             in_doubt=(doubt(gtrid=HOSTILE, standing=HOSTILE, next=HOSTILE, kept=HOSTILE, branches=(branch,)),),
-            sites=(DatasourceStatus(HOSTILE, "xa", False, HOSTILE),),
+            datasources=(DatasourceStatus(HOSTILE, "xa", False, HOSTILE),),
         )
     )
     assert HOSTILE not in text
@@ -307,5 +307,5 @@ def test_ages_are_said_as_people_say_them(seconds: float, said: str) -> None:
 
 
 def test_a_manager_without_a_file_says_whose_it_is(world: RecoveryWorld) -> None:
-    assert world.recovery.whose == "node etl-1"
+    assert world.recovery.described_nodes == "node etl-1"
     assert "node etl-1" in repr(RecoveryManager(log=world.log, datasources=[world.a]))

@@ -1,0 +1,178 @@
+"""Alarms: conditions that a person should look at. Each is logged when it begins and when it is over.
+
+Recovery does the same with an alarm and without.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from recovery.operator.listing import InDoubt
+from recovery.scan.report import Alarm, AlarmKind
+from recovery.scan.snapshot import Snapshot
+from txpool.config.settings import RecoverySettings
+from txpool.log.locations import LocationNote
+from txpool.resources.base import PreparedSlots
+
+logger = logging.getLogger("txpool.recovery")
+
+
+_RANK = {kind.value: rank for rank, kind in enumerate(AlarmKind)}
+
+
+class Alarms:
+    """The alarms of one recovery manager. Used by one scan at a time; any thread may read `standing`."""
+
+    def __init__(self, settings: RecoverySettings) -> None:
+        self._in_doubt_seconds = settings.alarm_in_doubt
+        self._slots_share = settings.alarm_slots
+        #: By gtrid: when this process first saw it in doubt (monotonic seconds). Not every database tells an age.
+        self.first_seen: dict[str, float] = {}
+        #: The alarms that are raised now: the most important kind first, and within a kind the oldest.
+        self.standing: tuple[Alarm, ...] = ()
+
+    def continue_from(self, former: Alarms) -> None:
+        """Take over the alarms of another recovery manager, so that they are not logged again."""
+        self.first_seen = former.first_seen
+        self.standing = former.standing
+
+    def update(self, in_doubt: Collection[InDoubt], snapshot: Snapshot, slots: Mapping[str, PreparedSlots]) -> None:
+        """Raise and end alarms by what the current scan has found, and log the changes."""
+        previous = {(alarm.kind, alarm.subject): alarm for alarm in self.standing}
+        found = [*_heuristic(in_doubt), *_disputed(snapshot), *unconfigured(snapshot), *self._overdue(in_doubt)]
+        found += [*_not_answering(snapshot.unanswered), *self._short_of_slots(slots), *_foreign(snapshot)]
+        standing = []
+        for alarm in found:
+            before = previous.pop((alarm.kind, alarm.subject), None)
+            standing.append(alarm if before is None else replace(alarm, since=before.since))
+            if before is None and alarm.kind != AlarmKind.HEURISTIC.value:  # the scan that found it has logged it
+                logger.warning("alarm, %s", alarm)
+        for ended in previous.values():
+            logger.warning("the alarm is over, %s %s", ended.kind, ended.subject)
+        self.standing = tuple(sorted(standing, key=lambda alarm: (_RANK[alarm.kind], alarm.since)))
+
+    def age(self, each: InDoubt) -> float:
+        """For how many seconds it has been in doubt: by its databases, or since this process first saw it."""
+        return max(each.age or 0.0, time.monotonic() - self.first_seen.get(each.gtrid, time.monotonic()))
+
+    def _overdue(self, in_doubt: Iterable[InDoubt]) -> list[Alarm]:
+        now = time.monotonic()
+        unresolved = [each for each in in_doubt if each.unresolved and each.ours]
+        self.first_seen = {each.gtrid: self.first_seen.get(each.gtrid, now) for each in unresolved}
+        found = []
+        for each in unresolved:
+            age = self.age(each)
+            if self._in_doubt_seconds is not None and age > self._in_doubt_seconds:
+                text = (
+                    f"{each.gtrid} has been in doubt for longer than {self._in_doubt_seconds:g} s (alarm.in-doubt), "
+                    f"and its prepared branches keep their locks. Next: {each.next}"
+                )
+                found.append(Alarm(AlarmKind.OVERDUE.value, each.gtrid, text))
+        return found
+
+    def _short_of_slots(self, slots: Mapping[str, PreparedSlots]) -> list[Alarm]:
+        return [
+            Alarm(
+                AlarmKind.SLOTS.value,
+                name,
+                f"the server of {name} can hold {each.maximum} prepared transactions, and holds {each.taken} "
+                f"(alarm.slots = {self._slots_share:g}). With none free, transactions that prepare there roll back. "
+                "End those in doubt, or raise max_prepared_transactions and restart the server",
+            )
+            for name, each in slots.items()
+            if self._slots_share is not None and each.taken >= self._slots_share * each.maximum
+        ]
+
+
+def _heuristic(in_doubt: Iterable[InDoubt]) -> list[Alarm]:
+    alarms = []
+    for each in in_doubt:
+        if each.heuristics:
+            ends = ", ".join(f"its branch in {found.datasource} has ended {found.ended}" for found in each.heuristics)
+            text = (
+                f"{each.gtrid} was decided to {each.heuristics[0].decided}, but {ends}. Repair the data as "
+                "`txpool-recovery show` tells, then `txpool-recovery forget`"
+            )
+            alarms.append(Alarm(AlarmKind.HEURISTIC.value, each.gtrid, text))
+    return alarms
+
+
+def _disputed(snapshot: Snapshot) -> list[Alarm]:
+    named = {gtrid: snapshot.disputed(gtrid) for gtrid in filter(snapshot.is_listed, snapshot.gtrids)}
+    return [
+        Alarm(
+            AlarmKind.DISPUTED.value,
+            gtrid,
+            f"the branches of {gtrid} name different deciders ({deciders}), and the log names none, so recovery ends "
+            "none of them. `txpool-recovery show` lists their owners: end the branches that are not ours in the "
+            "database",
+        )
+        for gtrid, deciders in named.items()
+        if deciders
+    ]
+
+
+def unconfigured(snapshot: Snapshot) -> list[Alarm]:
+    """Databases in which our nodes prepare and that the configuration does not name: one alarm for each name."""
+    counts = Counter((branch.identity, branch.database) for branch in snapshot.elsewhere)
+    texts: dict[str, list[str]] = {}  # two nodes may have given different databases one name
+    for note, file in snapshot.unconfigured.items():
+        texts.setdefault(note.location.datasource, []).append(
+            f"{_describe_note(note)}, which this configuration does not name. Recovery has opened the file that the "
+            f"log has noted for it, {file}, and recovers the branches there. Add that file to `datasources`"
+        )
+    # One text for each node and database, even if the node prepares there as several roles.
+    unreached = {_describe_note(note): (note, why) for note, why in snapshot.unreached.items()}
+    for note, why in unreached.values():
+        count = next((counts.pop(database) for database in list(counts) if database[0] == note.location.identity), 0)
+        number = f" ({count})" if count else ""
+        texts.setdefault(note.location.datasource, []).append(
+            f"{_describe_note(note)}, which this configuration does not lead to: {why}. Branches prepared "
+            f"there{number} keep their locks. Add the datasource's file to `datasources`; or, once nothing of ours can be "
+            f"prepared there any more, run `txpool-recovery forget --datasource {note.location.datasource}`"
+        )
+    for (identity, database), count in counts.items():
+        texts.setdefault(database, []).append(
+            f"{count} branches of our nodes are prepared in database {database} ({identity}), which no datasource of "
+            "this configuration leads to. They keep their locks: add the datasource's file to `datasources`"
+        )
+    return [Alarm(AlarmKind.UNCONFIGURED.value, subject, "; ".join(found)) for subject, found in texts.items()]
+
+
+def _describe_note(note: LocationNote) -> str:
+    identity = note.location.identity or "identity unknown"
+    return f"node {note.node} prepares in datasource {note.location.datasource} ({identity})"
+
+
+def _foreign(snapshot: Snapshot) -> list[Alarm]:
+    """Branches that others have prepared under names of processes that this log knows: one alarm for each role."""
+    found: dict[str, list[str]] = {}
+    for branch in snapshot.foreign:
+        if branch.xid.incarnation in snapshot.claimed_incarnations:
+            owner = f"role {branch.owner}" if branch.owner else "a role that is gone"
+            found.setdefault(f"{owner} in {branch.datasource}", []).append(branch.xid.joined)
+    return [
+        Alarm(
+            AlarmKind.FOREIGN.value,
+            subject,
+            f"{subject} has prepared {len(gids)} branches under names of ours, such as {gids[0]}, and is none of our "
+            "roles. These branches are no part of any transaction of ours, and recovery leaves them alone. If the role "
+            "is ours after all, name it in prepared.owners of that datasource; otherwise see who may connect there",
+        )
+        for subject, gids in found.items()
+    ]
+
+
+def _not_answering(unanswered: Mapping[str, str]) -> list[Alarm]:
+    return [
+        Alarm(
+            AlarmKind.UNREACHABLE.value,
+            name,
+            f"datasource {name} has not answered, and its branches stay as they are until it does: {reason}",
+        )
+        for name, reason in unanswered.items()
+    ]

@@ -1,0 +1,186 @@
+"""LastScan: the result of the last scan, kept in memory for the status page, the metrics and the alarms."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from recovery.operator.alarms import Alarms
+from recovery.operator.listing import InDoubt, in_doubt
+from recovery.operator.next_step import OVER
+from recovery.scan.datasources import RecoverableDatasource, RecoveryDatasources
+from recovery.scan.report import AlarmKind, ScanReport, describe_error
+from recovery.scan.saved import SavedDetails
+from recovery.scan.slots import slots
+from recovery.scan.snapshot import Snapshot
+from txpool.config.settings import RecoverySettings
+from txpool.metrics import HISTOGRAMS, Sample, catalogue
+from txpool.resources.base import PreparedSlots, Role
+
+
+@dataclass(frozen=True, slots=True)
+class DatasourceStatus:
+    """A datasource as the last scan has found it. `answered` is None if recovery does not ask it anything."""
+
+    name: str
+    mode: str
+    answered: bool | None
+    #: The error, if it has not answered.
+    reason: str = ""
+    #: How many of our branches are still prepared there.
+    prepared: int = 0
+    slots: PreparedSlots | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """One scan and its result. Immutable. `at` is wall-clock seconds, `seconds` its duration."""
+
+    at: float
+    seconds: float
+    passes: int
+    report: ScanReport
+    in_doubt: tuple[InDoubt, ...]
+    datasources: tuple[DatasourceStatus, ...]
+    #: Whether every datasource has answered, and every database in which our nodes prepare was reached.
+    complete: bool = True
+
+    def as_dict(self) -> dict[str, Any]:
+        """What is in doubt, as plain data for JSON."""
+        return {"at": self.at, "in_doubt": [asdict(each) for each in self.in_doubt]}
+
+
+class LastScan:
+    """The overview of a recovery manager's last scan, and its totals. One scan at a time writes, any thread reads."""
+
+    def __init__(self, settings: RecoverySettings) -> None:
+        self.alarms = Alarms(settings)
+        self.totals = {"committed": 0, "rolled_back": 0, "passes": 0, "completed": 0, "failed": 0}
+        self._completed_at = time.monotonic()
+        #: None until the first scan is completed.
+        self.overview: Overview | None = None
+        #: The error, if the last scan failed as a whole; else empty.
+        self.failure = ""
+
+    def continue_from(self, former: LastScan) -> None:
+        """Take over totals, overview and alarms from a manager that is replaced: its alarms are not logged again."""
+        self.alarms.continue_from(former.alarms)
+        self.totals = former.totals
+        self.overview = former.overview
+
+    def completed(
+        self,
+        snapshot: Snapshot,
+        datasources: RecoveryDatasources,
+        report: ScanReport,
+        configured: Iterable[RecoverableDatasource],
+        *,
+        saved: SavedDetails,
+        seconds: float,
+        passes: int,
+    ) -> ScanReport:
+        """Take the result of a scan: the last pass's snapshot, or a read-only one if no pass was made.
+
+        Returns the report with the alarms after this scan.
+        """
+        heuristics = tuple(dict.fromkeys((*snapshot.heuristics, *report.heuristics)))
+        remaining = _still_in_doubt(in_doubt(replace(snapshot, heuristics=heuristics), datasources, saved), report)
+        slots_by_name = slots(datasources, snapshot.listings)
+        self.alarms.update(remaining, snapshot, slots_by_name)
+        remaining = tuple(replace(each, age=self.alarms.age(each)) if each.unresolved else each for each in remaining)
+        found = [_datasource_status(each, snapshot, remaining, slots_by_name) for each in configured]
+        report = replace(report, alarms=self.alarms.standing)
+        complete = not (snapshot.unanswered or snapshot.unreached)
+        self.overview = Overview(time.time(), seconds, passes, report, remaining, tuple(found), complete)
+        self.failure = ""
+        self._completed_at = time.monotonic()
+        self.totals["committed"] += len(report.committed)
+        self.totals["rolled_back"] += len(report.rolled_back)
+        self.totals["passes"] += passes
+        self.totals["completed"] += 1
+        _scan_seconds.observe(seconds)
+        return report
+
+    def failed(self, error: Exception) -> None:
+        """Note that a scan has failed as a whole. The overview of the scan before it stays."""
+        self.failure = describe_error(error)
+        self.totals["failed"] += 1
+
+    @property
+    def seconds_since_scan(self) -> float:
+        """Seconds since the last scan was completed; before the first one, since the manager was made."""
+        return time.monotonic() - self._completed_at
+
+    def samples(self) -> Iterator[Sample]:
+        """Recovery's samples for the metrics."""
+        for result in ("completed", "failed"):
+            yield Sample(catalogue.SCANS, (result,), self.totals[result])
+        yield Sample(catalogue.PASSES, (), self.totals["passes"])
+        for outcome in ("committed", "rolled_back"):
+            yield Sample(catalogue.RECOVERED, (outcome,), self.totals[outcome])
+        overview = self.overview
+        if overview is None:
+            return
+        yield Sample(catalogue.LAST_SCAN, (), overview.at)
+        yield Sample(catalogue.HEURISTICS, (), sum(bool(each.heuristics) for each in overview.in_doubt))
+        if overview.complete:  # otherwise the age is unknown: no sample
+            since = max(time.time() - overview.at, _LEAST_AGE_SECONDS)
+            ages = [(each.age or 0.0) + since for each in overview.in_doubt if each.unresolved and each.ours]
+            yield Sample(catalogue.OLDEST, (), max(ages, default=0.0))
+        for kind in AlarmKind:
+            yield Sample(
+                catalogue.ALARMS, (kind.value,), sum(alarm.kind == kind.value for alarm in overview.report.alarms)
+            )
+        for datasource in overview.datasources:
+            name = (datasource.name,)
+            if datasource.answered is not None:
+                yield Sample(catalogue.REACHABLE, name, int(datasource.answered))
+            if datasource.answered:  # otherwise the number is unknown: no sample
+                yield Sample(catalogue.INDOUBT, name, datasource.prepared)
+            if datasource.slots is not None:
+                yield Sample(catalogue.SLOTS, name, datasource.slots.maximum)
+                yield Sample(catalogue.SLOTS_TAKEN, name, datasource.slots.taken)
+
+
+#: The least age in the metrics of something in doubt: 0 says that nothing is in doubt.
+_LEAST_AGE_SECONDS = 0.001
+_scan_seconds = HISTOGRAMS[catalogue.SCAN_SECONDS]
+
+
+def _still_in_doubt(found: Iterable[InDoubt], report: ScanReport) -> tuple[InDoubt, ...]:
+    """What the scan has left in doubt: what its last pass has read, without the branches that it has ended.
+
+    The heuristic outcomes that it has found are added.
+    """
+    ended = {branch.gid for branch in (*report.committed, *report.rolled_back)}
+    heuristic_states = {f"{each.gtrid}:{each.bqual}": f"ended {each.ended}" for each in report.heuristics}
+    left = []
+    for each in found:
+        fresh = tuple(heuristic for heuristic in report.heuristics if heuristic.gtrid == each.gtrid)
+        branches = tuple(
+            replace(branch, state=heuristic_states.get(branch.gid, branch.state))
+            for branch in each.branches
+            if branch.gid not in ended
+        )
+        heuristics = tuple(dict.fromkeys((*each.heuristics, *fresh)))
+        if heuristics or (branches and each.gtrid not in report.forgotten):
+            current = replace(
+                each, branches=branches, heuristics=heuristics, attention=each.attention or bool(heuristics)
+            )
+            left.append(current if current.unresolved else replace(current, next=OVER))
+    return tuple(sorted(left, key=lambda each: (not each.heuristics, each.foreign, -(each.age or 0.0))))
+
+
+def _datasource_status(
+    datasource: RecoverableDatasource, snapshot: Snapshot, left: Iterable[InDoubt], limits: dict[str, PreparedSlots]
+) -> DatasourceStatus:
+    name, mode = datasource.name, datasource.mode
+    if datasource.role not in (Role.PREPARED, Role.MARKED) and name not in snapshot.unanswered:
+        return DatasourceStatus(name, mode, None)
+    branches = (branch for each in left for branch in each.branches)
+    prepared = sum(branch.datasource == name and branch.state == "prepared" for branch in branches)
+    return DatasourceStatus(
+        name, mode, name not in snapshot.unanswered, snapshot.unanswered.get(name, ""), prepared, limits.get(name)
+    )

@@ -1,0 +1,146 @@
+"""Reads the snapshot of one pass, in the only order that is safe.
+
+1. The prepared branches of every datasource, and the staging tables.
+2. The incarnations; the dead ones are fenced.
+3. The finished marks.
+4. Pointers, decisions, abort records and marked rows.
+
+In any other order, recovery may commit in one database what it rolls back in another, and a second pass does not help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+
+from recovery.scan.datasources import ListedBranch, Listing, RecoveryDatasources
+from recovery.scan.owners import BranchOwners
+from recovery.scan.report import describe_error
+from recovery.scan.snapshot import Snapshot
+from txpool import failpoints
+from txpool.errors import LogError
+from txpool.log.base import DecisionLog, IncarnationState
+from txpool.log.locations import LocationNote
+from txpool.tm.annotations import NOTE
+from txpool.xid import split_gtrid
+
+
+def take_snapshot(log: DecisionLog, datasources: RecoveryDatasources, *, fence: bool = True) -> Snapshot:
+    """Read the log and every datasource, in order. Without `fence`, nothing is written: never act on such a snapshot.
+
+    Errors: LogError if the log cannot be read. A datasource that fails is listed in `unanswered`.
+    """
+    listings, unanswered = datasources.listings(log.locations())
+    staging_tables = datasources.staging_tables()
+    if failpoints.armed:
+        failpoints.hit("recovery.listed")
+    # The notes are read after the listing: a node writes its note before it prepares there.
+    notes = log.locations()
+    owners = BranchOwners(notes, log.incarnations_noting(), datasources.logins)
+    incarnations = log.incarnations()
+    ours = [branch for listing in listings.values() for branch in listing.branches if owners.is_ours(branch)]
+    listed = {branch.xid.incarnation for branch in ours}
+    for name in owners.failed:
+        # Nobody can tell whose the branches of this datasource are, so it counts as unanswered.
+        del listings[name]
+    unanswered |= owners.failed
+    listed |= {split_gtrid(table.gtrid).incarnation for tables in staging_tables.values() for table in tables}
+    incarnations |= _expired(log, listed - incarnations.keys())
+    fences = _Fences(log) if fence else None
+    if fences is not None:
+        fences.build(
+            name
+            for name, state in incarnations.items()
+            if state is IncarnationState.DEAD or (state is IncarnationState.FENCED and name in listed)
+        )
+    if failpoints.armed:
+        failpoints.hit("recovery.fenced")
+    finished = log.finished()
+    pointers, decisions, aborted = log.pointers(), log.decisions(), log.aborted()
+    rows, without_rows = datasources.rows()
+    heuristics = log.heuristics()
+    program_notes = {record.name: record.text for record in log.side_records(NOTE)}
+    try:
+        gtrids = {*finished, *pointers, *decisions, *aborted}.union(*rows.values())
+        recorded = {split_gtrid(gtrid).incarnation for gtrid in gtrids}
+    except ValueError as error:
+        raise LogError(f"the log is damaged, or a later txpool has written it: {error}. Nothing was done") from error
+    incarnations |= _expired(log, recorded - incarnations.keys())
+    fenced = frozenset(name for name, state in incarnations.items() if state is IncarnationState.FENCED)
+    if fences is not None:
+        # Another process may have begun to write a fence that can be read and is not durable yet.
+        fences.build(recorded & fenced)
+        fenced = frozenset(fences.built)
+    if failpoints.armed:
+        failpoints.hit("recovery.read")
+
+    def is_ours(branch: ListedBranch) -> bool:
+        return branch.xid.node not in datasources.nodes or owners.is_ours(branch)
+
+    foreign = {
+        branch.xid.incarnation for listing in listings.values() for branch in listing.branches if not is_ours(branch)
+    }
+    without_identity = {name for name, listing in listings.items() if not listing.identity}
+    return Snapshot(
+        nodes=datasources.nodes,
+        listings=listings,
+        unanswered=unanswered | without_rows,
+        incarnations=incarnations,
+        fenced=fenced,
+        finished=frozenset(finished),
+        pointers=pointers,
+        decisions=decisions,
+        aborted=frozenset(aborted),
+        rows=rows,
+        tags=datasources.tags,
+        heuristics=tuple(heuristics),
+        notes=program_notes,
+        staging_tables=staging_tables,
+        unfenced={} if fences is None else fences.failed,
+        is_ours=is_ours,
+        unconfigured=dict(datasources.unconfigured),
+        unreached=dict(datasources.unreached),
+        unidentified=_unidentified(notes, listings, {*unanswered, *without_rows, *without_identity}),
+        claimed_incarnations=frozenset(foreign & incarnations.keys() | (log.expired(foreign) if foreign else set())),
+    )
+
+
+def _unidentified(
+    notes: Iterable[LocationNote], listings: Mapping[str, Listing], without_identity: Set[str]
+) -> frozenset[str]:
+    """The databases that a datasource of `without_identity` may lead to.
+
+    These are the databases that a note gives for such a datasource, and those that no note mentions.
+    """
+    if not without_identity:
+        return frozenset()
+    datasources: dict[str, set[str]] = {}
+    for note in notes:
+        datasources.setdefault(note.location.identity, set()).add(note.location.datasource)
+    identities = {branch.identity for listing in listings.values() for branch in listing.elsewhere}
+    return frozenset(each for each in identities if each not in datasources or datasources[each] & without_identity)
+
+
+def _expired(log: DecisionLog, unregistered: set[str]) -> dict[str, IncarnationState]:
+    """The incarnations that have left the registry since they expired; all of them are fenced."""
+    return dict.fromkeys(log.expired(unregistered), IncarnationState.FENCED) if unregistered else {}
+
+
+class _Fences:
+    """The durable fences of one pass, each written once."""
+
+    def __init__(self, log: DecisionLog) -> None:
+        self._log = log
+        self.built: set[str] = set()
+        #: By incarnation: why its fence could not be written.
+        self.failed: dict[str, str] = {}
+
+    def build(self, incarnations: Iterable[str]) -> None:
+        for name in incarnations:
+            if name in self.built:
+                continue
+            try:
+                self._log.fence(name)
+            except Exception as error:
+                self.failed[name] = describe_error(error)
+            else:
+                self.built.add(name)

@@ -132,8 +132,8 @@ def unconfigured(snapshot: Snapshot) -> list[Alarm]:
         number = f" ({count})" if count else ""
         texts.setdefault(note.location.datasource, []).append(
             f"{_describe_note(note)}, which this configuration does not lead to: {why}. Branches prepared "
-            f"there{number} keep their locks. Add the datasource's file to `datasources`; or, once nothing of ours can be "
-            f"prepared there any more, run `txpool-recovery forget --datasource {note.location.datasource}`"
+            f"there{number} keep their locks. Add the datasource's file to `datasources`; or, once nothing of ours can "
+            f"be prepared there any more, run `txpool-recovery forget --datasource {note.location.datasource}`"
         )
     for (identity, database), count in counts.items():
         texts.setdefault(database, []).append(

@@ -1,4 +1,4 @@
-"""The datasources of one pass: their resource managers and tables of marks, and what is prepared in them."""
+"""The datasources of one pass: their branches, tables of marks and staging tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from txpool.xid import Xid, tag_of
 
 
 class RecoverableDatasource(Protocol):
-    """What recovery needs of a datasource. One that prepares has branches to recover, a marked one a table of marks."""
+    """What recovery needs of a datasource: the branches if it prepares, the table of marks if it is marked."""
 
     @property
     def name(self) -> str: ...

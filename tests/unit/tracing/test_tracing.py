@@ -382,7 +382,7 @@ def test_every_logger_of_the_package_is_among_them() -> None:
     """A new one would log records without it."""
     sources = "".join(p.read_text() for folder in ("txpool", "recovery") for p in (ROOT / folder).rglob("*.py"))
     named = {*re.findall(r'getLogger\("([\w.]+)"\)', sources)}
-    assert {name for name in named if name.startswith("txpool")} == {*tracing.logs._OURS}
+    assert {name for name in named if name.startswith("txpool")} == {*tracing.logs._LOGGERS}
 
 
 def test_a_handler_with_the_filter_shows_the_gtrid_of_everybodys_records() -> None:

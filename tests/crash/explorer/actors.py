@@ -17,8 +17,9 @@ from recovery.scan.modules import DecidedModule, MarkedModule, OrphanModule
 from recovery.scan.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
 from recovery.scan.report import RepeatFilter, ScanRecorder
 from tests.crash.explorer.model import GTRID, LEDGER, RIGHT, Command, ExternalState, LogState, Reply
-from tests.crash.explorer.parts import ExploredBranch, ExploredMarked, ModelDataSource, ModelLog, ModelOtherDatasources
+from tests.crash.explorer.parts import ExploredBranch, ExploredMarked
 from tests.crash.explorer.scenarios import Scenario
+from tests.crash.explorer.stores import ModelDataSource, ModelLog, ModelOtherDatasources
 from txpool.config.settings import RecoverySettings
 from txpool.spark.commit.attempts import earlier_attempt
 from txpool.spark.commit.listing import list_attempts

@@ -37,7 +37,7 @@ from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.drivers import make_driver
 from txpool.resources.local import LocalBranch
 from txpool.resources.manager import PhaseTwo
-from txpool.resources.marked import MarkedBranch as MarkedLocal
+from txpool.resources.marked import MarkedTransaction
 from txpool.resources.xids import Xids
 from txpool.tm.manager import ambient
 from txpool.tm.required import Required
@@ -132,11 +132,11 @@ class DataSource:
 
         Where they cannot be, within a few seconds, the log says so, and they are left to recovery.
         """
-        _forget(self)
+        _unregister(self)
         _opened.pop(id(self), None)
         try:
             if self._cleanup:
-                finish([self._cleanup.piece()], monotonic() + LIMIT)
+                finish([self._cleanup.pending_work()], monotonic() + LIMIT)
         finally:
             self.pool.close()
 
@@ -156,7 +156,7 @@ class DataSource:
     def __reduce__(self) -> tuple[Any, ...]:
         if "pyspark" in modules:  # it may be on its way to a job
             publish(ambient())
-        return arrive, (self.settings.travel(),)
+        return deserialized, (self.settings.serialized(),)
 
     # -- for transactions and recovery --------------------------------------------------------------------------
 
@@ -184,7 +184,9 @@ class DataSource:
             file = self.settings.file
             return self.resource_manager.branch(self.name, self.driver_adapter, raw, deadlines, file=file)
         if self._cleanup is not None:
-            return MarkedLocal(self.name, self.driver_adapter, raw, self._xids, self._cleanup, deadlines=deadlines)
+            return MarkedTransaction(
+                self.name, self.driver_adapter, raw, self._xids, self._cleanup, deadlines=deadlines
+            )
         return LocalBranch(self.name, self.driver_adapter, raw, deadlines, role=self.role)
 
     def prepared_branch(self, record: BranchRecord, deadlines: Deadlines = NO_DEADLINES) -> Branch:
@@ -230,9 +232,9 @@ class DataSource:
 _opened: dict[int, ref[DataSource]] = {}
 _registered: dict[str, DataSource] = {}
 #: By the absolute path of the file, or by what has travelled here.
-_open_ones: dict[str, DataSource] = {}
+_by_key: dict[str, DataSource] = {}
 #: Where else relative paths start from: in a Spark task, the driver's working directory.
-_folders: list[str] = []
+_search_folders: list[str] = []
 
 
 def register(datasource: DataSource) -> DataSource:
@@ -251,9 +253,9 @@ def find(target: str | Path | DataSource) -> DataSource:
     datasource = _registered.get(name)
     if datasource is not None:
         return datasource
-    for folder in ("", *_folders):
+    for folder in ("", *_search_folders):
         path = os.path.join(folder, name)
-        if os.path.abspath(path) in _open_ones or os.path.exists(path):
+        if os.path.abspath(path) in _by_key or os.path.exists(path):
             return DataSource.from_properties(path)
     names = ", ".join(sorted(_registered)) or "none"
     raise ConfigurationError(
@@ -268,10 +270,10 @@ def connect(target: str | Path | DataSource, timeout: float | None = None) -> Co
 
 
 def _shared(key: str, load: Any) -> DataSource:
-    datasource = _open_ones.get(key)
+    datasource = _by_key.get(key)
     if datasource is None:
         made = DataSource.from_settings(load())
-        datasource = _open_ones.setdefault(key, made)
+        datasource = _by_key.setdefault(key, made)
         if datasource is not made:
             made.pool.close()
     return datasource
@@ -284,30 +286,30 @@ def opened() -> list[DataSource]:
 
 def known() -> dict[str, DataSource]:
     """What find() knows without a file: registered names, and the absolute paths of files that are open."""
-    opened = {key if os.path.isabs(key) else it.name: it for key, it in list(_open_ones.items())}
+    opened = {key if os.path.isabs(key) else it.name: it for key, it in list(_by_key.items())}
     return opened | _registered
 
 
-def install(datasources: Mapping[str, DataSource], folder: str) -> None:
+def install_received(datasources: Mapping[str, DataSource], folder: str) -> None:
     """Let find() know datasources that have arrived here, by the names and paths they have where they come from.
 
     A relative path that leads nowhere here starts from `folder` then.
     """
     for key, datasource in datasources.items():
-        (_open_ones if os.path.isabs(key) else _registered)[key] = datasource
-    _folders[:] = [folder]
+        (_by_key if os.path.isabs(key) else _registered)[key] = datasource
+    _search_folders[:] = [folder]
 
 
-def arrive(travelled: Mapping[str, Any]) -> DataSource:
+def deserialized(travelled: Mapping[str, Any]) -> DataSource:
     """A datasource that has travelled, in this process: one and the same each time."""
     registered = _registered.get(travelled["name"])
-    if registered is not None and registered.settings.travel() == travelled:
+    if registered is not None and registered.settings.serialized() == travelled:
         return registered
-    return _shared(json.dumps(dict(travelled), sort_keys=True), lambda: DataSourceSettings.arrive(travelled))
+    return _shared(json.dumps(dict(travelled), sort_keys=True), lambda: DataSourceSettings.from_serialized(travelled))
 
 
-def _forget(datasource: DataSource) -> None:
-    for known in (_registered, _open_ones):
+def _unregister(datasource: DataSource) -> None:
+    for known in (_registered, _by_key):
         for key, other in list(known.items()):
             if other is datasource:
                 known.pop(key, None)

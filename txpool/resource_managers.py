@@ -69,7 +69,7 @@ def _load(driver: str) -> ResourceManager:
 
 def of_url(url: str) -> ResourceManager | None:
     """The resource manager whose urls begin as this one does; None where there is none."""
-    for driver in (*BUILT_IN, *(() if url.startswith(_ours()) else DRIVERS)):
+    for driver in (*BUILT_IN, *(() if url.startswith(_own_schemes()) else DRIVERS)):
         manager = find(driver)
         if url.startswith(manager.schemes):
             return manager
@@ -77,7 +77,7 @@ def of_url(url: str) -> ResourceManager | None:
 
 
 @cache
-def _ours() -> tuple[str, ...]:
+def _own_schemes() -> tuple[str, ...]:
     return tuple(scheme for driver in BUILT_IN for scheme in find(driver).schemes)
 
 

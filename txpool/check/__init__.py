@@ -55,7 +55,7 @@ class _CheckedFile:
 
     path: Path
     properties: Properties
-    said: tuple[Finding, ...]
+    findings: tuple[Finding, ...]
 
     @classmethod
     def read(cls, path: Path) -> _CheckedFile:
@@ -85,8 +85,8 @@ class _CheckedFile:
 
 def _coordination(file: _CheckedFile, old: float) -> Iterator[Section]:
     settings = RecoverySettings.load(file.properties)
-    yield section(str(file.path), file.said)
-    said = [*_whole(log.findings(settings)), *_whole(node.findings(settings))]
+    yield section(str(file.path), file.findings)
+    said = [*_with_ending_error(log.findings(settings)), *_with_ending_error(node.findings(settings))]
     yield section(f"decision log {settings.log_url or ''}", said, [settings.log_password])
     names: dict[str, Path] = {}
     for path in settings.datasources:
@@ -101,7 +101,7 @@ def _datasource(
 ) -> Section:
     """`names` are those that other files of the configuration have given."""
     settings = DataSourceSettings.load(file.properties)
-    said = list(file.said)
+    said = list(file.findings)
     first = {} if names is None else names
     if first.setdefault(settings.name, file.path) != file.path:
         said.append(
@@ -114,10 +114,10 @@ def _datasource(
         )
     look = find(settings.driver).findings(settings, old=old, timeout=timeout)
     title = f"datasource {settings.name} (mode={settings.mode}): {settings.url}"
-    return section(title, [*said, *_whole(look)], settings.secrets)
+    return section(title, [*said, *_with_ending_error(look)], settings.secrets)
 
 
-def _whole(findings: Iterator[Finding]) -> Iterator[Finding]:
+def _with_ending_error(findings: Iterator[Finding]) -> Iterator[Finding]:
     """All of them, and what has ended them before their time as the last."""
     try:
         yield from findings

@@ -30,7 +30,7 @@ _TABLES = {
     "txpool_memos": (["kind", "name"], ["kind", "name", "text", "made"]),
 }
 _INIT = "run `txpool-recovery init` once"
-_EMPTIED = "an empty log rolls back what is committed elsewhere"
+_EMPTY_LOG = "an empty log rolls back what is committed elsewhere"
 
 
 def findings(settings: CoordinatorSettings) -> Iterator[Finding]:
@@ -66,19 +66,19 @@ def _in_folder(settings: CoordinatorSettings, folder: Path) -> Iterator[Finding]
         )
         return
     if folder.is_dir():
-        yield from _guarded(folder)
-        yield from storage.stored("the log", folder)
+        yield from _folder_permissions(folder)
+        yield from storage.storage_findings("the log", folder)
     yield from _opened(settings)
     if settings.log_create and folder.is_dir():
         yield warning(
             "log",
             "log.create = true, and the log is there",
-            f"where its disk is not mounted one day, a new one would be made in its place: {_EMPTIED}",
+            f"where its disk is not mounted one day, a new one would be made in its place: {_EMPTY_LOG}",
             "write log.create = false",
         )
 
 
-def _guarded(folder: Path) -> Iterator[Finding]:
+def _folder_permissions(folder: Path) -> Iterator[Finding]:
     mode = storage.mode_of(folder)
     if mode & 0o077:
         yield failure(
@@ -147,4 +147,4 @@ def _server(server: ServerFacts) -> Iterator[Finding]:
             "it after the process has died, and recovery would wait for ever",
             "let log.url lead to the server itself",
         )
-    yield server_settings.clock(server.ahead)
+    yield server_settings.clock(server.clock_ahead)

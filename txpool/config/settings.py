@@ -118,7 +118,7 @@ class DataSourceSettings:
             if value is not None
         }
 
-    def travel(self) -> dict[str, Any]:
+    def serialized(self) -> dict[str, Any]:
         """Plain data for another process, references unresolved; see `arrive`.
 
         A file that holds a password itself travels as its path only, and a password from code not at all.
@@ -139,7 +139,7 @@ class DataSourceSettings:
         }
 
     @classmethod
-    def arrive(cls, travelled: Mapping[str, Any]) -> DataSourceSettings:
+    def from_serialized(cls, travelled: Mapping[str, Any]) -> DataSourceSettings:
         """The settings again, in the process that `travel`'s data reached; a path alone is read there."""
         path, text = travelled["path"], travelled["text"]
         if text is not None:
@@ -158,7 +158,7 @@ class DataSourceSettings:
         return cls._from_layers(file, code | from_code({"name": travelled["name"]}, DATASOURCE_KEYS))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DataSourceSettings.arrive, (self.travel(),)
+        return DataSourceSettings.from_serialized, (self.serialized(),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

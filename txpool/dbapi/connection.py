@@ -356,7 +356,7 @@ class Connection:
 
     def _has_work(self, raw: Any) -> bool:
         """Whether a local transaction is open; no I/O."""
-        return self._open_datasource().driver_adapter.dialect.is_open(raw)
+        return self._open_datasource().driver_adapter.dialect.in_transaction(raw)
 
     def _open_datasource(self) -> DataSource:
         self._require_open()

@@ -10,12 +10,12 @@ from txpool.xid import PREFIX
 #: The columns that txpool writes.
 COLUMNS = ("xid", "transaction_manager_id", "action_uid", "kind", "branches", "confirmed", "made_at")
 #: Which rows are marks: their key is a gtrid.
-OURS = f"xid like '{PREFIX}:_%:_%:_%'"
+IS_MARK = f"xid like '{PREFIX}:_%:_%:_%'"
 #: What is to be done where there is no table.
 CREATE = "name the datasource in recovery.properties and run `txpool-recovery init`, which makes it"
 
 
-def incomplete(table: str, lacking: Iterable[str], missing: str) -> Finding:
+def missing_columns(table: str, lacking: Iterable[str], missing: str) -> Finding:
     """It has not all columns; `missing` is what is to be done where there is no table."""
     return failure(
         "table",
@@ -25,7 +25,7 @@ def incomplete(table: str, lacking: Iterable[str], missing: str) -> Finding:
     )
 
 
-def waiting(name: str, count: int, oldest: float) -> Finding:
+def mark_count(name: str, count: int, oldest: float) -> Finding:
     """What a number of marks, and the age of the oldest, mean."""
     if not count:
         return ok("marks", f"table {name} is right, and holds no marks")

@@ -24,17 +24,17 @@ _NETWORK_FUSE = (
     "fuse.gcsfuse",
 )
 _VOLATILE = frozenset({"tmpfs", "ramfs"})
-_LITTLE = 100 * 1024 * 1024  # bytes
+_LITTLE_SPACE = 100 * 1024 * 1024  # bytes
 _MEGABYTE = 1024 * 1024
 
 
-def stored(what: str, path: Path) -> Iterator[Finding]:
+def storage_findings(what: str, path: Path) -> Iterator[Finding]:
     """About the file system that holds `path`; `what` says what stands there."""
-    yield from placed(what, file_system(path.resolve()))
-    yield from room(what, shutil.disk_usage(path).free)
+    yield from file_system_findings(what, file_system(path.resolve()))
+    yield from free_space_findings(what, shutil.disk_usage(path).free)
 
 
-def placed(what: str, kind: str) -> Iterator[Finding]:
+def file_system_findings(what: str, kind: str) -> Iterator[Finding]:
     """About a kind of file system."""
     if kind in _NETWORK or kind.startswith(_NETWORK_FUSE):
         yield failure(
@@ -53,9 +53,9 @@ def placed(what: str, kind: str) -> Iterator[Finding]:
         )
 
 
-def room(what: str, free: int) -> Iterator[Finding]:
+def free_space_findings(what: str, free: int) -> Iterator[Finding]:
     """About the bytes that are free."""
-    if free < _LITTLE:
+    if free < _LITTLE_SPACE:
         yield warning(
             "storage",
             f"{free // _MEGABYTE} MB are free on the disk of {what}",

@@ -17,10 +17,10 @@ from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, escaped,
 from txpool.errors import ConfigurationError, LogError
 from txpool.log.formats import FORMAT, require
 from txpool.log.holders import HELD
-from txpool.resources.postgresql.connection import DeadlineConnection, look, moment, roll_back
+from txpool.resources.postgresql.connection import DeadlineConnection, check_alive, deadline_after, roll_back
 from txpool.resources.postgresql.driver import identify
 from txpool.resources.postgresql.libpq import Session, bounded
-from txpool.resources.postgresql.trust import explained, relation_faults
+from txpool.resources.postgresql.trust import message_of, relation_faults
 
 #: The tables, by which the search path is asked for them.
 TABLES: Final = (
@@ -116,7 +116,7 @@ class LogServer:
 
     def connect(self, application: str = "txpool log", *, timeout: float | None = None) -> LogConnection:
         """A connection to the very log that was made; LogError where it is missing or another, or psycopg.Error."""
-        raw = self._open(application, moment(timeout))
+        raw = self._open(application, deadline_after(timeout))
         try:
             self._verify(raw)
         except BaseException:
@@ -129,10 +129,10 @@ class LogServer:
         return raw.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
     def reset(self, raw: LogConnection, timeout: float | None = None) -> None:
-        roll_back(raw, moment(timeout))
+        roll_back(raw, deadline_after(timeout))
 
     def ping(self, raw: LogConnection, timeout: float | None = None) -> None:
-        look(raw, timeout)
+        check_alive(raw, timeout)
 
     def close(self, raw: LogConnection) -> None:
         raw.close()
@@ -232,7 +232,7 @@ class LogServer:
         """LogError where a table was made by somebody who is none of ours, or has something of theirs hung on it."""
         faults = relation_faults(raw, TABLES)
         if faults:
-            raise LogError(f"{self.name}: {explained(faults[0])}")
+            raise LogError(f"{self.name}: {message_of(faults[0])}")
 
 
 def _has_table(raw: LogConnection, name: str) -> bool:

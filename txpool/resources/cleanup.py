@@ -64,7 +64,7 @@ class CleanupQueue:
         self._queue.extend(gtrids)
         self._register()
 
-    def piece(self) -> PendingWork:
+    def pending_work(self) -> PendingWork:
         """To delete all there is."""
         name, left = self._xids.datasource, plural(len(self), "finished mark")
         return PendingWork(f"datasource {name}: deleting {left} is left to recovery", self.flush)

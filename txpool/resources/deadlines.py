@@ -10,9 +10,9 @@ from time import monotonic
 from typing import Final
 
 #: Seconds, after the timeout has cancelled what executes, for the database to say so.
-GRACE: Final = 1.0
+CANCEL_GRACE: Final = 1.0
 #: Seconds that phase two has at least, however late it begins.
-LEAST: Final = 1.0
+LEAST_PHASE_TWO: Final = 1.0
 
 
 class Deadlines:
@@ -26,7 +26,7 @@ class Deadlines:
 
     def before_decision(self) -> float | None:
         """Until when an answer is awaited that comes before the decision."""
-        return None if self._deadline is None else self._deadline + GRACE
+        return None if self._deadline is None else self._deadline + CANCEL_GRACE
 
     def after_decision(self) -> float | None:
         """Until when, from now, the answer to what ends a branch is awaited."""
@@ -35,7 +35,7 @@ class Deadlines:
         now = monotonic()
         if self._deadline is None:
             return now + self._wait
-        return now + min(self._wait, max(self._deadline - now, LEAST))
+        return now + min(self._wait, max(self._deadline - now, LEAST_PHASE_TWO))
 
 
 NO_DEADLINES: Final = Deadlines()

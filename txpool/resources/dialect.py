@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Dialect(Protocol):
     """One database's ways with a local transaction."""
 
-    def is_open(self, raw: Any) -> bool:
+    def in_transaction(self, raw: Any) -> bool:
         """Whether there is anything to commit or roll back, without I/O; true where that cannot be told."""
 
     def watch_commands(self, raw: Any) -> None:

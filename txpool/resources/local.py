@@ -31,35 +31,35 @@ class LocalTransaction:
         self._deadlines = deadlines
         self._dialect = driver.dialect
         #: `commit` and `rollback` where the user's own SQL has done that.
-        self._ended_command: set[str] = set()
+        self._ended_commands: set[str] = set()
         self._dialect.watch_commands(raw)
 
     @property
     def idle(self) -> bool:
-        return not self._ended_command and not self._dialect.is_open(self._raw)
+        return not self._ended_commands and not self._dialect.in_transaction(self._raw)
 
     def read_only_check(self, *, committing: bool) -> ReadOnlyCheck | None:
-        if self._ended_command:
+        if self._ended_commands:
             return None
         return self._dialect.read_only_check(
             self.datasource, self._driver, self._raw, self._deadlines, committing=committing
         )
 
     def ended_by_sql(self, command: str) -> None:
-        self._ended_command.add(command)
+        self._ended_commands.add(command)
 
     def commit_one_phase(self) -> BranchOutcome:
         """Commit what is open; where the user's SQL has committed the rest already, all of it is committed then."""
-        if "rollback" in self._ended_command:
+        if "rollback" in self._ended_commands:
             self.failure = self._ended_by_sql_error()
-            return self._failed()
-        if not self._dialect.is_open(self._raw):
+            return self._rolled_back_outcome()
+        if not self._dialect.in_transaction(self._raw):
             return BranchOutcome.COMMITTED
         try:
             self._dialect.commit(self._raw)
         except Refused as refusal:
             self.failure = self._refusal(refusal)
-            return self._failed()
+            return self._rolled_back_outcome()
         except Exception as error:
             error.add_note(f"datasource {self.datasource}: the reply to COMMIT was lost")
             self.failure = error
@@ -69,9 +69,9 @@ class LocalTransaction:
     def rollback(self) -> BranchOutcome:
         """Roll back what is open; COMMITTED where the user's own SQL has committed some of it before."""
         self._dialect.rollback(self._driver, self._raw, self._deadlines.after_decision())
-        return BranchOutcome.COMMITTED if "commit" in self._ended_command else BranchOutcome.ROLLED_BACK
+        return BranchOutcome.COMMITTED if "commit" in self._ended_commands else BranchOutcome.ROLLED_BACK
 
-    def _failed(self) -> BranchOutcome:
+    def _rolled_back_outcome(self) -> BranchOutcome:
         # A part that is committed and a part that is not: no word for that but "look there".
         return BranchOutcome.UNKNOWN if self.rollback() is BranchOutcome.COMMITTED else BranchOutcome.ROLLED_BACK
 
@@ -83,7 +83,7 @@ class LocalTransaction:
         return cause
 
     def _ended_by_sql_error(self, gtrid: str | None = None) -> TransactionRolledBack:
-        done = " and ".join(sorted(self._ended_command))
+        done = " and ".join(sorted(self._ended_commands))
         return TransactionRolledBack(
             f"datasource {self.datasource}: the program's own SQL executed {done} inside the transaction, so it "
             "cannot commit as a whole. Leave the end of a transaction to txpool",

@@ -15,7 +15,7 @@ from txpool.resources.local import LocalTransaction
 from txpool.resources.xids import NO_ROW, Xids
 
 
-class MarkedBranch(LocalTransaction):
+class MarkedTransaction(LocalTransaction):
     """A transaction's part in a marked datasource; its commit is the decision of that transaction.
 
     Order: `mark` (the row, answered), the others' prepares, `record` (the local COMMIT, and with it in one message
@@ -50,7 +50,7 @@ class MarkedBranch(LocalTransaction):
 
     def mark(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         """Write the row with the names of all other branches; returns once the INSERT is answered."""
-        if self._ended_command:
+        if self._ended_commands:
             raise self._ended_by_sql_error(gtrid)
         if failpoints.armed:
             failpoints.hit("marked.row")

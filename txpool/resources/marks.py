@@ -24,10 +24,10 @@ class Marks(ABC):
     #: How a parameter is written.
     parameter: ClassVar[str]
     #: The type of the moment at which a row was made, with its default.
-    moment: ClassVar[str]
+    made_at_type: ClassVar[str]
 
     @abstractmethod
-    def qualified(self, raw: Any, table: str) -> str | None:
+    def qualified_name(self, raw: Any, table: str) -> str | None:
         """The table's full name, which no search path and no temporary table hides; None where there is none."""
 
     @abstractmethod
@@ -42,7 +42,7 @@ class Marks(ABC):
         """Whether the connection is in a transaction, and nobody else can write until that ends."""
 
     @abstractmethod
-    def place(self, raw: Any) -> str:
+    def database_identity(self, raw: Any) -> str:
         """What the database is known by on its server; empty where that cannot be told."""
 
     @abstractmethod
@@ -64,7 +64,7 @@ class Marks(ABC):
         """
 
     @abstractmethod
-    def commit_row(self, raw: Any, table: str, where: str, branches: str) -> None:
+    def commit_row(self, raw: Any, table: str, row: str, branches: str) -> None:
         """Commit as the dialect does, with the row that is there rewritten just before it."""
 
     @abstractmethod
@@ -79,7 +79,7 @@ class Marks(ABC):
             f"create table if not exists {table} (xid varchar(64) primary key, "
             "transaction_manager_id varchar(64) not null, action_uid varchar(64) not null, "
             "kind varchar(6) not null check (kind in ('commit', 'abort')), branches text not null, "
-            f"confirmed integer not null default 0, made_at {self.moment})"
+            f"confirmed integer not null default 0, made_at {self.made_at_type})"
         )
 
     def put_tombstone(self, table: str, row: dict[str, str]) -> Statement:

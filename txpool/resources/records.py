@@ -37,7 +37,7 @@ _KEEP = "update {table} set partitions = coalesce(partitions, ?) where transacti
 
 #: What a table of records says of itself: its comment, in SQLite its statement.
 FORMAT = "txpool format 1"
-_SAID = re.compile(r"txpool format \d+")
+_FORMAT = re.compile(r"txpool format \d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class RecordsTable(ABC):
     def read_outside(self, source: DataSource, transaction_id: str, target: str) -> EarlierRun | None:
         """A record that the transaction does not see, since its snapshot is older."""
 
-    def insert(self, cursor: Any, record: list[Any], patience: int) -> bool | None:
+    def insert(self, cursor: Any, record: list[Any], lock_timeout: int) -> bool | None:
         """Whether the name was free; None where somebody who has it does not end within so many milliseconds.
 
         A record is transaction_id, target, gtrid, mode, plan and batch. A batch's takes the place of earlier ones.
@@ -106,6 +106,6 @@ class RecordsTable(ABC):
 
 def require_format(table: str, said: str | None) -> None:
     """What says nothing was made before there was a number, and has the first."""
-    found = _SAID.search(said or "")
+    found = _FORMAT.search(said or "")
     if found is not None and found[0] != FORMAT:
         raise NotSupportedError(f"{table} has {found[0]}, and this txpool knows {FORMAT}. Nothing was done")

@@ -73,7 +73,7 @@ class Xids:
         """Create the table where it is missing, and give it an identity where it has none."""
         with self._session() as raw:
             # Where it is there, the right to create one is not needed; PostgreSQL asks for that first.
-            if self._marks.qualified(raw, self._table) is None:
+            if self._marks.qualified_name(raw, self._table) is None:
                 self._driver.execute(raw, self._marks.create(self._table))
                 self._require_ours(raw, writes=True)  # another may have been faster
             self._assign_identity(raw)
@@ -83,7 +83,7 @@ class Xids:
         """The table's full name, found once. ConfigurationError where there is no such table."""
         if self._full_name is None:
             with self._session(writes=False) as raw:
-                self._full_name = self._marks.qualified(raw, self._table)
+                self._full_name = self._marks.qualified_name(raw, self._table)
         if self._full_name is None:
             raise ConfigurationError(
                 f"datasource {self.datasource}: there is no table {self._table}, which holds its marks: "
@@ -99,14 +99,14 @@ class Xids:
         """
         if self._identity is None:
             with self._session(writes=False) as own:
-                known = self._identity = self._identity_here(own)
+                known = self._identity = self._valid_identity(own)
             if known is None and self._marks.is_sole_writer(raw):
                 self._assign_identity(raw)
                 return ""
             if known is None:
                 with self._session() as own:
                     self._assign_identity(own)
-                    self._identity = self._identity_here(own)
+                    self._identity = self._valid_identity(own)
         return self._identity[0] if self._identity else ""
 
     def mark(
@@ -124,11 +124,11 @@ class Xids:
         Returns where the row is, and the rides that were deleted. `Refused` where the connection leads to another
         table than the one of this identity.
         """
-        row = _row(gtrid, "commit", encode(branches))
+        row = _new_row(gtrid, "commit", encode(branches))
         known = self._identity
         try:
             with translated():
-                if identity and known and self._marks.place(raw) != known[1]:
+                if identity and known and self._marks.database_identity(raw) != known[1]:
                     raise WrongTable
                 table = self.table
                 where, deleted = self._marks.mark(raw, table, row, delete, identity=identity, until=until)
@@ -152,7 +152,7 @@ class Xids:
         for xid, number, *_ in rows:
             if xid == IDENTITY:
                 self._require_format(number)
-        return [_marked(*row) for row in rows if _is_ours(row[0])]
+        return [_as_marked_row(*row) for row in rows if _is_ours(row[0])]
 
     def tombstone(self, gtrid: str, identity: str = "") -> MarkedRow:
         """Insert an abort tombstone, or meet what is there and make it durable. An error leaves it undecided.
@@ -160,7 +160,7 @@ class Xids:
         On PostgreSQL it waits for a row whose transaction is in flight, on SQLite for whoever may write, both as
         long as the lock timeout. OperationalError where the table has another identity, or none.
         """
-        row = _row(gtrid, "abort", "[]")
+        row = _new_row(gtrid, "abort", "[]")
         one = self._marks.parameter
         with self._session() as raw:
             table = self._qualified(raw)
@@ -171,7 +171,7 @@ class Xids:
                 f"select xid, transaction_manager_id, kind, branches from {table} where xid = {one}",  # noqa: S608
                 [gtrid],
             ).fetchone()
-        return _marked(*found)
+        return _as_marked_row(*found)
 
     def delete(self, gtrids: Iterable[str]) -> None:
         """Delete rows and tombstones, of our own nodes only."""
@@ -187,7 +187,7 @@ class Xids:
                 these = ", ".join([self._marks.parameter] * len(chunk))
                 self._driver.execute(raw, f"delete from {table} where xid in ({these})", chunk)  # noqa: S608
 
-    def _identified(self, raw: Any) -> tuple[str, str] | None:
+    def _stored_identity(self, raw: Any) -> tuple[str, str] | None:
         """The identity that the table has, and the place where it was given that; None where it has none."""
         found = self._driver.execute(
             raw,
@@ -206,23 +206,23 @@ class Xids:
                 f"{PREFIX}. A later txpool has written it: use that one. Nothing was done"
             )
 
-    def _identity_here(self, raw: Any) -> tuple[str, str] | None:
+    def _valid_identity(self, raw: Any) -> tuple[str, str] | None:
         """The same, with the place where it is; None where that is another, so that it is a copy."""
-        found, place = self._identified(raw), self._marks.place(raw)
+        found, place = self._stored_identity(raw), self._marks.database_identity(raw)
         return None if found is None or _differ(found[1], place) else (found[0], place)
 
     def _assign_identity(self, raw: Any) -> None:
         """Give the table an identity where it has none, or is a copy."""
-        if self._identity_here(raw) is None:
+        if self._valid_identity(raw) is None:
             row = {"xid": IDENTITY, "transaction_manager_id": PREFIX, "action_uid": secrets.token_hex(6)}
-            row |= {"kind": "abort", "branches": self._marks.place(raw)}
-            before = self._identified(raw)
+            row |= {"kind": "abort", "branches": self._marks.database_identity(raw)}
+            before = self._stored_identity(raw)
             former = before[0] if before else ""
             self._driver.execute(raw, *self._marks.put_identity(self._qualified(raw), row, former))
 
     def _require_identity(self, raw: Any, identity: str) -> None:
         """Raise where the table is not the one that has, or had, this identity."""
-        found, place = self._identified(raw), self._marks.place(raw)
+        found, place = self._stored_identity(raw), self._marks.database_identity(raw)
         if found is None and not identity:
             return  # made by an earlier version, and so was the transaction
         if found is None or (identity and found[0] != identity):
@@ -240,12 +240,12 @@ class Xids:
 
     def _qualified(self, raw: Any) -> str:
         if self._full_name is None:
-            self._full_name = self._marks.qualified(raw, self._table)
+            self._full_name = self._marks.qualified_name(raw, self._table)
         return self._full_name or self.table
 
     def _require_ours(self, raw: Any, *, writes: bool) -> None:
         """OperationalError where a table of that name is there, and none of ours: what it says was said by others."""
-        found = self._full_name or self._marks.qualified(raw, self._table)
+        found = self._full_name or self._marks.qualified_name(raw, self._table)
         if found is not None:
             self._marks.require_ours(raw, found, self._driver.roles, writes=writes)
 
@@ -272,7 +272,7 @@ class Xids:
             self._driver.close(raw)
 
 
-def _row(gtrid: str, kind: str, branches: str) -> dict[str, str]:
+def _new_row(gtrid: str, kind: str, branches: str) -> dict[str, str]:
     named = split_gtrid(gtrid)
     return {
         "xid": gtrid,
@@ -283,7 +283,7 @@ def _row(gtrid: str, kind: str, branches: str) -> dict[str, str]:
     }
 
 
-def _marked(gtrid: str, node: str, kind: str, branches: str) -> MarkedRow:
+def _as_marked_row(gtrid: str, node: str, kind: str, branches: str) -> MarkedRow:
     return MarkedRow(gtrid, node, kind == "commit", decode(gtrid, branches))
 
 

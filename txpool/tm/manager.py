@@ -368,7 +368,7 @@ def _close(
         finish([PendingWork(f"{left.gtrid}: its rollback is left to its databases", rollback)], started + _RESOLVE_TIME)
     for manager in managers:
         manager._resolver.close(started + _RESOLVE_TIME)
-    pieces = [queue.piece() for queue in cleanup.pending()]
+    pieces = [queue.pending_work() for queue in cleanup.pending()]
     for manager in managers:
         _open.discard(manager)
         log, manager._log = manager._log, None

@@ -47,7 +47,7 @@ class Raw(pg8000.dbapi.Connection):
 class Local:
     """A local transaction over pg8000."""
 
-    def is_open(self, raw: Raw) -> bool:
+    def in_transaction(self, raw: Raw) -> bool:
         return bool(raw._in_transaction)
 
     def watch_commands(self, raw: Raw) -> None:

@@ -70,7 +70,7 @@ class PhaseTwoConnection:
             self.close()
             return
         try:
-            session = self._opened()
+            session = self._open_session()
         except Exception as error:
             logger.warning("%d prepared branches are left to recovery, no connection: %s", len(self._queue), error)
             self.close()
@@ -78,7 +78,7 @@ class PhaseTwoConnection:
         self._current = self._queue.popleft()
         self._current[1].start(session)
 
-    def _opened(self) -> Session:
+    def _open_session(self) -> Session:
         if self._session is not None and self._session.status != IDLE:
             self.driver.close(self._session.raw)
             self._session = None
@@ -91,22 +91,22 @@ class PhaseTwoConnection:
 class AdoptedBranch:
     """A branch that is prepared already, known by its record alone."""
 
-    def __init__(self, record: BranchRecord, channel: PhaseTwoConnection) -> None:
+    def __init__(self, record: BranchRecord, connection: PhaseTwoConnection) -> None:
         self.record = record
-        self._channel = channel
+        self._connection = connection
 
     @property
     def datasource(self) -> str:
         return self.record.datasource
 
     def start_commit(self) -> None:
-        self._channel.start(self, PhaseTwoVerb.COMMIT)
+        self._connection.start(self, PhaseTwoVerb.COMMIT)
 
     def await_commit(self) -> BranchOutcome:
-        return self._channel.finish(self)
+        return self._connection.finish(self)
 
     def start_rollback(self) -> None:
-        self._channel.start(self, PhaseTwoVerb.ROLLBACK)
+        self._connection.start(self, PhaseTwoVerb.ROLLBACK)
 
     def await_rollback(self) -> BranchOutcome:
-        return self._channel.finish(self)
+        return self._connection.finish(self)

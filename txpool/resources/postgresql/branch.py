@@ -26,7 +26,7 @@ from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
 from txpool.resources.local import LocalTransaction
 from txpool.resources.postgresql.libpq import ACTIVE, IDLE, INTRANS, Session, ends_session, failure, value, why_not_open
-from txpool.resources.postgresql.phase_two import NOTHING, PhaseTwoCommand, PhaseTwoVerb
+from txpool.resources.postgresql.phase_two import NO_XID, PhaseTwoCommand, PhaseTwoVerb
 from txpool.xid import Xid, parse
 
 logger = logging.getLogger("txpool")
@@ -62,7 +62,7 @@ _DUPLICATE = "42710"
 _OWNER = "select owner::text, database::text from pg_prepared_xacts where gid = {}"
 
 
-class _Prepare(Enum):
+class _PrepareState(Enum):
     """How far PREPARE has come."""
 
     UNSENT = "unsent"
@@ -86,13 +86,13 @@ class PostgreSQLBranch(LocalTransaction):
     ) -> None:
         super().__init__(datasource, driver, raw, deadlines)
         self._file = file
-        self._stage = _Prepare.UNSENT
+        self._prepare = _PrepareState.UNSENT
         self._evidence: dict[str, str] = {}
-        self._ending: PhaseTwoCommand | None = None
+        self._phase_two: PhaseTwoCommand | None = None
 
     @property
     def idle(self) -> bool:
-        return self._stage is _Prepare.UNSENT and super().idle
+        return self._prepare is _PrepareState.UNSENT and super().idle
 
     @property
     def location(self) -> PrepareLocation:
@@ -106,20 +106,20 @@ class PostgreSQLBranch(LocalTransaction):
 
     def start_prepare(self) -> None:
         """Send PREPARE, and the question for the transaction's id, which is its evidence, in the same message."""
-        if self._ended_command:
+        if self._ended_commands:
             raise self._ended_by_sql_error(self.record.xid.gtrid)
         session = self._session
         if not session.is_alive() or session.status != INTRANS:
             # PostgreSQL would answer ROLLBACK and no error, which psycopg's tpc_prepare() takes for a yes.
-            raise self._refuse(why_not_open(session.status))
-        self._stage = _Prepare.SENT
+            raise self._rollback_vote(why_not_open(session.status))
+        self._prepare = _PrepareState.SENT
         try:
             session.send(
                 f"select pg_current_xact_id_if_assigned(); prepare transaction {session.quoted(self.record.xid.joined)}"
             )
         except psycopg.Error as error:
-            self._stage = _Prepare.LOST
-            self._note(error)
+            self._prepare = _PrepareState.LOST
+            self._note_rollback_vote(error)
             raise
         if failpoints.armed:
             failpoints.hit("branch.prepare-sent")
@@ -129,30 +129,30 @@ class PostgreSQLBranch(LocalTransaction):
         try:
             results = self._session.receive(self._deadlines.before_decision())
         except psycopg.Error as error:
-            self._stage = _Prepare.LOST
-            self._note(error)
+            self._prepare = _PrepareState.LOST
+            self._note_rollback_vote(error)
             raise
         finally:
             self._keep_evidence()
         failed = failure(results)
         if failed is not None:
             # An ERROR is an answer: nothing is prepared. A FATAL may have struck after PREPARE had done its work.
-            self._stage = _Prepare.LOST if ends_session(failed) else _Prepare.REFUSED
-            self._note(failed)
+            self._prepare = _PrepareState.LOST if ends_session(failed) else _PrepareState.REFUSED
+            self._note_rollback_vote(failed)
             if failed.sqlstate == _DUPLICATE:
-                self._tell_owner(failed)
+                self._note_owner(failed)
             raise failed
         tag = results[-1].command_status if results else None
         if tag == b"PREPARE TRANSACTION":
-            self._stage = _Prepare.PREPARED
+            self._prepare = _PrepareState.PREPARED
             return PrepareVote.COMMIT
         if tag == b"ROLLBACK":
-            self._stage = _Prepare.REFUSED
-            raise self._refuse("the database answered PREPARE TRANSACTION by ROLLBACK")
-        self._stage = _Prepare.LOST
-        raise self._refuse("the answer to PREPARE TRANSACTION was lost in an interrupt")
+            self._prepare = _PrepareState.REFUSED
+            raise self._rollback_vote("the database answered PREPARE TRANSACTION by ROLLBACK")
+        self._prepare = _PrepareState.LOST
+        raise self._rollback_vote("the answer to PREPARE TRANSACTION was lost in an interrupt")
 
-    def _tell_owner(self, error: psycopg.Error) -> None:
+    def _note_owner(self, error: psycopg.Error) -> None:
         """Somebody has taken the name before us: whoever may prepare can do that, and it changes no outcome."""
         session = self._session
         if session.status != IDLE:
@@ -170,9 +170,9 @@ class PostgreSQLBranch(LocalTransaction):
     def _keep_evidence(self) -> None:
         results = self._session.results
         if results and results[0].ntuples:
-            self._evidence |= {"xid": value(results[0]) or NOTHING, "timeline": self._raw.timeline}
+            self._evidence |= {"xid": value(results[0]) or NO_XID, "timeline": self._raw.timeline}
 
-    def _refuse(self, why: str) -> TransactionRolledBack:
+    def _rollback_vote(self, why: str) -> TransactionRolledBack:
         gtrid = self.record.xid.gtrid
         return TransactionRolledBack(
             f"datasource {self.datasource} voted to roll back {gtrid}: {why}",
@@ -180,7 +180,7 @@ class PostgreSQLBranch(LocalTransaction):
             datasource=self.datasource,
         )
 
-    def _note(self, error: psycopg.Error) -> None:
+    def _note_rollback_vote(self, error: psycopg.Error) -> None:
         translate(error)
         error.add_note(f"datasource {self.datasource} voted to roll back {self.record.xid.gtrid}")
 
@@ -194,37 +194,37 @@ class PostgreSQLBranch(LocalTransaction):
 
     def start_rollback(self) -> None:
         """Send ROLLBACK PREPARED where it is prepared; anything else has an answer to read first."""
-        if self._stage is _Prepare.PREPARED:
+        if self._prepare is _PrepareState.PREPARED:
             self._start(PhaseTwoVerb.ROLLBACK)
 
     def await_rollback(self) -> BranchOutcome:
-        if self._stage is _Prepare.SENT:
+        if self._prepare is _PrepareState.SENT:
             try:
                 self.await_prepare()
             except Exception as error:
                 logger.info("%s", error)
-        if self._stage is _Prepare.PREPARED:
+        if self._prepare is _PrepareState.PREPARED:
             return self._finish(PhaseTwoVerb.ROLLBACK)
-        if self._stage is _Prepare.LOST:
-            return self._sweep()
+        if self._prepare is _PrepareState.LOST:
+            return self._roll_back_unanswered()
         return self.rollback()
 
     def _start(self, verb: PhaseTwoVerb) -> None:
-        self._ending = PhaseTwoCommand(self.record, verb, self._driver.connect, self._deadlines)
-        self._ending.start(self._session)
+        self._phase_two = PhaseTwoCommand(self.record, verb, self._driver.connect, self._deadlines)
+        self._phase_two.start(self._session)
 
     def _finish(self, verb: PhaseTwoVerb) -> BranchOutcome:
-        if self._ending is None:
+        if self._phase_two is None:
             self._start(verb)
-        assert self._ending is not None  # noqa: S101 - _start has just made it
-        return self._ending.finish()
+        assert self._phase_two is not None  # noqa: S101 - _start has just made it
+        return self._phase_two.finish()
 
-    def _sweep(self) -> BranchOutcome:
+    def _roll_back_unanswered(self) -> BranchOutcome:
         """Roll back what PREPARE may have left, where its answer was lost."""
         if self._session.status == ACTIVE:
             return BranchOutcome.UNKNOWN  # the server hangs, and whoever asks it now would wait as well
         # That it wrote nothing says how it ended, but not that it will not appear.
-        evidence = {} if self._evidence.get("xid") == NOTHING else self._evidence
+        evidence = {} if self._evidence.get("xid") == NO_XID else self._evidence
         record = replace(self.record, evidence=evidence)
         ending = PhaseTwoCommand(record, PhaseTwoVerb.ROLLBACK, self._driver.connect, self._deadlines)
         answered = self._session.is_alive() and self._session.status == IDLE
@@ -300,8 +300,8 @@ class PostgreSQLBranchRecovery:
 
     def _end(self, record: BranchRecord, verb: PhaseTwoVerb) -> BranchOutcome:
         ending = PhaseTwoCommand(record, verb, self._driver.connect, level=logging.INFO)
-        answer = ending.alone()
+        answer = ending.run()
         self._failures.pop(record.xid, None)
         if answer is BranchOutcome.UNKNOWN:
-            self._failures[record.xid] = ending.why
+            self._failures[record.xid] = ending.failure
         return answer

@@ -32,18 +32,18 @@ class DeadlineConnection(ConnectionInSteps):
         return bounded(steps, _until.get(), "connection timeout: the server has not answered in time")
 
 
-def moment(timeout: float | None) -> float | None:
+def deadline_after(timeout: float | None) -> float | None:
     """So many seconds from now, by the monotonic clock; None stays for ever."""
     return None if timeout is None else monotonic() + timeout
 
 
-def look(raw: psycopg.Connection[Any], timeout: float | None) -> None:
+def check_alive(raw: psycopg.Connection[Any], timeout: float | None) -> None:
     """Ask the server for a sign of life. TimeoutError where none has come in time: the connection is of no use then."""
     session = Session(raw)
     if not session.is_alive():
         raise psycopg.OperationalError("the server has closed the connection")
     try:
-        session.run("", moment(timeout))
+        session.run("", deadline_after(timeout))
     except ReplyTimeout:
         raise TimeoutError(f"the server has not answered within {timeout:g} s") from None
 

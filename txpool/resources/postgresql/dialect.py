@@ -32,7 +32,7 @@ _IDLE_TOO_LONG = "25P03"
 class PostgreSQLDialect:
     """PostgreSQL over psycopg."""
 
-    def is_open(self, raw: psycopg.Connection[Any]) -> bool:
+    def in_transaction(self, raw: psycopg.Connection[Any]) -> bool:
         return raw.pgconn.transaction_status != IDLE
 
     def watch_commands(self, raw: Any) -> None:

@@ -16,7 +16,7 @@ from txpool.config.secrets import without_secrets
 from txpool.errors import ConfigurationError, OperationalError, translated
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
-from txpool.resources.postgresql.connection import DeadlineConnection, look, moment, roll_back
+from txpool.resources.postgresql.connection import DeadlineConnection, check_alive, deadline_after, roll_back
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.libpq import COMMAND_OK, IDLE, INERROR, INTRANS, Session, failure, value
 from txpool.resources.postgresql.marks import PostgreSQLMarks
@@ -42,7 +42,7 @@ _READING = (b"SELECT", b"FETCH", b"SHOW", b"EXPLAIN", b"SET", b"SAVEPOINT", b"RE
 _CHAINED = re.compile(rb"\band\s+chain\b", re.IGNORECASE)
 
 # What DISCARD ALL does, but for the prepared statements: psycopg keeps account of its own, which are not from SQL.
-_RESTORE = (
+_RESET_SESSION = (
     "set session authorization default; reset all; close all; unlisten *; discard temp; discard sequences; "
     "select pg_advisory_unlock_all()"
 )
@@ -58,7 +58,7 @@ _ROLE = "to_regrole(quote_ident(session_user::text))::oid"
 _DATABASE = "(select oid::text from pg_database where datname = current_database())"
 _CANCEL_TIMEOUT = 5.0
 # Seconds that a connect has, however few are left.
-_LEAST = 1.0
+_LEAST_CONNECT_TIMEOUT = 1.0
 
 
 class RawConnection(DeadlineConnection):
@@ -72,7 +72,7 @@ class RawConnection(DeadlineConnection):
     #: The role that it logged in as, by its oid: no SET ROLE and no rename changes that.
     role = ""
     #: The identity of the table of marks that was met over it.
-    marks = ""
+    marks_identity = ""
     #: True once SET or the like has outlived a statement: `reset` restores the session.
     changed = False
     #: True once the user may have prepared statements in SQL.
@@ -92,8 +92,8 @@ class PsycopgDriver:
     def __init__(self, settings: DataSourceSettings, *, recovery: bool = False) -> None:
         self._settings = settings
         self._recovery = recovery
-        self._always = settings.pool_reset == "always"
-        self.roles = _roles(settings)
+        self._always_reset = settings.pool_reset == "always"
+        self.roles = _configured_roles(settings)
 
     def connect(self, timeout: float | None = None) -> RawConnection:
         options = self._settings.connect_options(self._recovery)
@@ -104,10 +104,12 @@ class PsycopgDriver:
             )
         if "prepare_threshold" in options:
             text = str(options["prepare_threshold"])
-            options["prepare_threshold"] = None if text.lower() == "none" else self._whole("prepare_threshold", text)
+            options["prepare_threshold"] = (
+                None if text.lower() == "none" else self._whole_number("prepare_threshold", text)
+            )
         if "connect_timeout" in options:
-            options["connect_timeout"] = self._whole("connect_timeout", str(options["connect_timeout"]))
-        until = moment(None if timeout is None else max(timeout, _LEAST))
+            options["connect_timeout"] = self._whole_number("connect_timeout", str(options["connect_timeout"]))
+        until = deadline_after(None if timeout is None else max(timeout, _LEAST_CONNECT_TIMEOUT))
         with translated():
             raw = without_secrets(
                 lambda: RawConnection.connect_until(self._settings.url, until, **options),
@@ -121,7 +123,7 @@ class PsycopgDriver:
                 raise
         return raw
 
-    def _whole(self, option: str, text: str) -> int:
+    def _whole_number(self, option: str, text: str) -> int:
         if not re.fullmatch(r"\s*[+-]?[0-9]{1,9}\s*", text):  # not shown: it may be a reference's, and that a secret
             also = ", or none" if option == "prepare_threshold" else ""
             raise ConfigurationError(
@@ -149,13 +151,15 @@ class PsycopgDriver:
         )
 
     def reset(self, raw: RawConnection, timeout: float | None = None) -> None:
-        until = moment(timeout)
+        until = deadline_after(timeout)
         if raw.pgconn.pipeline_status != 0:
             raise OperationalError(f"datasource {self._settings.name}: a connection was left in pipeline mode")
         with translated():
             roll_back(raw, until)
-            if raw.changed or self._always:
-                Session(raw).run(_RESTORE + _DEALLOCATE if raw.prepared or self._always else _RESTORE, until)
+            if raw.changed or self._always_reset:
+                Session(raw).run(
+                    _RESET_SESSION + _DEALLOCATE if raw.prepared or self._always_reset else _RESET_SESSION, until
+                )
                 raw.changed = raw.prepared = False
             raw.autocommit = False
             raw.isolation_level = raw.read_only = raw.deferrable = None
@@ -164,7 +168,7 @@ class PsycopgDriver:
 
     def ping(self, raw: RawConnection, timeout: float | None = None) -> None:
         with translated():
-            look(raw, timeout)
+            check_alive(raw, timeout)
 
     def close(self, raw: RawConnection) -> None:
         raw.close()
@@ -234,7 +238,7 @@ def configured_user(settings: DataSourceSettings) -> str:
     return str(user or os.environ.get("PGUSER") or "")
 
 
-def _roles(settings: DataSourceSettings) -> tuple[str, ...]:
+def _configured_roles(settings: DataSourceSettings) -> tuple[str, ...]:
     named = configured_user(settings), settings.recovery_user, *settings.prepared_owners
     return tuple(role for role in named if role)
 

@@ -27,7 +27,7 @@ INERROR = int(pq.TransactionStatus.INERROR)
 _BAD = int(pq.ConnStatus.BAD)
 COMMAND_OK = int(pq.ExecStatus.COMMAND_OK)
 _FATAL_ERROR = int(pq.ExecStatus.FATAL_ERROR)
-_STATES = {
+_WHY_NOT_OPEN = {
     IDLE: "the transaction has ended before it",
     ACTIVE: "a statement is still executing",
     INERROR: "a statement before it has failed",
@@ -120,17 +120,17 @@ class Session:
         return bytes(pq.Escaping(self._pgconn).escape_literal(text.encode())).decode()
 
 
-def bounded(steps: Any, until: float | None, told: str = "the server has not answered in time") -> Any:
+def bounded(steps: Any, until: float | None, message: str = "the server has not answered in time") -> Any:
     """The same steps for psycopg's waits to take; `ReplyTimeout` once that time of the monotonic clock has come."""
-    return steps if until is None else _bounded(steps, until, told)
+    return steps if until is None else _bounded(steps, until, message)
 
 
-def _bounded(steps: Generator[Any, Any, Any], until: float, told: str) -> Generator[Any, Any, Any]:
+def _bounded(steps: Generator[Any, Any, Any], until: float, message: str) -> Generator[Any, Any, Any]:
     try:
         answer = None
         while True:
             if monotonic() > until:
-                raise ReplyTimeout(told)
+                raise ReplyTimeout(message)
             try:
                 awaited = steps.send(answer)
             except StopIteration as done:
@@ -158,7 +158,7 @@ def ends_session(error: psycopg.Error) -> bool:
 
 def why_not_open(status: int) -> str:
     """What a transaction status other than INTRANS means to people."""
-    return _STATES.get(status, "the connection was lost before it")
+    return _WHY_NOT_OPEN.get(status, "the connection was lost before it")
 
 
 def value(result: PGresult) -> str | None:

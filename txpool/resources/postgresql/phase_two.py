@@ -19,7 +19,7 @@ from txpool.resources.postgresql.libpq import ReplyTimeout, Session, ends_sessio
 logger = logging.getLogger("txpool")
 
 #: In evidence, the id of a transaction that wrote nothing.
-NOTHING = "none"
+NO_XID = "none"
 
 _NO_TIMEOUTS = "set statement_timeout = 0; set lock_timeout = 0"
 _ABSENT = "42704"
@@ -29,7 +29,7 @@ _TAKE_ROLE = """select set_config('role', owner::text, false) from pg_prepared_x
     where gid = {} and database = current_database()"""
 # Cancelled by statement_timeout, or a lock's: here neither may have a say.
 _TIMED_OUT = frozenset({"57014", "55P03"})
-_STATUS = {
+_OUTCOMES = {
     "committed": BranchOutcome.COMMITTED,
     "aborted": BranchOutcome.ROLLED_BACK,
     "in progress": BranchOutcome.UNKNOWN,
@@ -43,11 +43,11 @@ class PhaseTwoVerb(Enum):
     ROLLBACK = "rollback"
 
     @property
-    def wanted(self) -> BranchOutcome:
+    def outcome(self) -> BranchOutcome:
         return BranchOutcome.COMMITTED if self is PhaseTwoVerb.COMMIT else BranchOutcome.ROLLED_BACK
 
 
-_SENT = {PhaseTwoVerb.COMMIT: "branch.commit-sent", PhaseTwoVerb.ROLLBACK: "branch.rollback-sent"}
+_SENT_FAILPOINTS = {PhaseTwoVerb.COMMIT: "branch.commit-sent", PhaseTwoVerb.ROLLBACK: "branch.rollback-sent"}
 
 
 class PhaseTwoCommand:
@@ -58,20 +58,20 @@ class PhaseTwoCommand:
         record: BranchRecord,
         verb: PhaseTwoVerb,
         connect: Callable[[float | None], Any],
-        patience: Deadlines = NO_DEADLINES,
+        deadlines: Deadlines = NO_DEADLINES,
         *,
         level: int = logging.WARNING,
     ) -> None:
         self._record = record
         self._verb = verb
         self._connect = connect
-        self._patience = patience
+        self._deadlines = deadlines
         #: Until when an answer is awaited, from the first start on.
         self._until: float | None = None
         #: Of what is said where there is no answer; recovery asks again and again, and says so once itself.
         self._level = level
         #: What came in place of an answer.
-        self.why = ""
+        self.failure = ""
         #: Whether the server hangs, as far as could be awaited.
         self.overdue = False
         self._session: Session | None = None
@@ -79,13 +79,13 @@ class PhaseTwoCommand:
     def start(self, session: Session) -> None:
         """Send it, without waiting; a lost connection is `finish`'s matter."""
         self._session = session
-        self._until = self._until or self._patience.after_decision()
+        self._until = self._until or self._deadlines.after_decision()
         try:
             session.send(self._statement(session))
         except psycopg.Error:
             self._session = None
         if failpoints.armed:
-            failpoints.hit(_SENT[self._verb])
+            failpoints.hit(_SENT_FAILPOINTS[self._verb])
 
     def finish(self) -> BranchOutcome:
         """Await the answer. UNKNOWN leaves the branch to recovery, LOST says that it is gone, who knows how."""
@@ -94,16 +94,16 @@ class PhaseTwoCommand:
                 return self._read(self._session)
             except ReplyTimeout as error:
                 self.overdue = True
-                self._tell(logging.WARNING, f"it is left to recovery, as {error}")
+                self._log(logging.WARNING, f"it is left to recovery, as {error}")
                 return BranchOutcome.UNKNOWN
             except psycopg.Error as error:
-                self._tell(logging.INFO, f"no answer on this session, trying once more on a fresh one: {error}")
-        return self.alone()
+                self._log(logging.INFO, f"no answer on this session, trying once more on a fresh one: {error}")
+        return self.run()
 
-    def alone(self) -> BranchOutcome:
+    def run(self) -> BranchOutcome:
         """The whole of it on a connection of its own; an error leaves it UNKNOWN."""
         try:
-            self._until = self._until or self._patience.after_decision()
+            self._until = self._until or self._deadlines.after_decision()
             remaining = None if self._until is None else self._until - monotonic()
             with closing(self._connect(remaining)) as raw:
                 session = Session(raw)
@@ -111,7 +111,7 @@ class PhaseTwoCommand:
                 self.start(session)
                 return self._read(session) if self._session is not None else BranchOutcome.UNKNOWN
         except Exception as error:
-            self._tell(self._level, f"no answer, so the branch is left to recovery: {error}")
+            self._log(self._level, f"no answer, so the branch is left to recovery: {error}")
             return BranchOutcome.UNKNOWN
 
     def _statement(self, session: Session) -> str:
@@ -121,7 +121,7 @@ class PhaseTwoCommand:
         """The answer's meaning; psycopg.Error where this session cannot give it."""
         results = session.receive(self._until)
         error = failure(results)
-        mend = None if error is None else self._mend(session, error)
+        mend = None if error is None else self._remedy(session, error)
         if mend is not None:
             session.raw.changed = True
             session.run(mend, self._until)
@@ -132,15 +132,15 @@ class PhaseTwoCommand:
             if not results:
                 # An interrupt has swallowed it; the same question again meets "absent", and its evidence.
                 raise psycopg.OperationalError("the answer was lost in an interrupt")
-            return self._verb.wanted
+            return self._verb.outcome
         if ends_session(error) or error.sqlstate in _TIMED_OUT:
             raise error
         if error.sqlstate == _ABSENT:
-            return self._gone(session)
-        self._tell(self._level, f"not done, so the branch is left to recovery: {error}")
+            return self._outcome_of_absent(session)
+        self._log(self._level, f"not done, so the branch is left to recovery: {error}")
         return BranchOutcome.UNKNOWN
 
-    def _mend(self, session: Session, error: psycopg.Error) -> str | None:
+    def _remedy(self, session: Session, error: psycopg.Error) -> str | None:
         """What to execute before it is tried once more; None where nothing helps."""
         if error.sqlstate in _TIMED_OUT:
             return _NO_TIMEOUTS
@@ -148,26 +148,26 @@ class PhaseTwoCommand:
             return _TAKE_ROLE.format(session.quoted(self._record.xid.joined))
         return None
 
-    def _gone(self, session: Session) -> BranchOutcome:
+    def _outcome_of_absent(self, session: Session) -> BranchOutcome:
         """It is not prepared here (any more): its transaction's own id tells how it ended."""
         identity, timeline = session.raw.identity, session.raw.timeline
         if self._record.identity not in ("", identity):
-            self._tell(logging.ERROR, f"the datasource leads to another server now: {identity}")
+            self._log(logging.ERROR, f"the datasource leads to another server now: {identity}")
             return BranchOutcome.UNKNOWN
         evidence = self._record.evidence
         xid = evidence.get("xid")
-        if xid == NOTHING:
-            return self._verb.wanted
+        if xid == NO_XID:
+            return self._verb.outcome
         if xid is None or evidence.get("timeline", "") != timeline:
             return BranchOutcome.LOST
         try:
             (found,) = session.run(f"select pg_xact_status('{int(xid)}'::xid8)", self._until)
         except psycopg.errors.InvalidParameterValue:  # it is of the future: an older state was restored
             return BranchOutcome.LOST
-        return _STATUS.get(value(found) or "", BranchOutcome.LOST)
+        return _OUTCOMES.get(value(found) or "", BranchOutcome.LOST)
 
-    def _tell(self, level: int, what: str) -> None:
-        self.why = what
+    def _log(self, level: int, what: str) -> None:
+        self.failure = what
         logger.log(
             level,
             "datasource %s: %s of %s: %s",

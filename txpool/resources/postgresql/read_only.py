@@ -26,43 +26,43 @@ _HAS_ONLY_READ = (
 class PostgreSQLReadOnlyCheck:
     """One connection's. Used by one thread at a time."""
 
-    def __init__(self, datasource: str, driver: Driver, raw: Any, patience: Deadlines) -> None:
+    def __init__(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines) -> None:
         self.datasource = datasource
         self._driver = driver
         self._raw = raw
-        self._patience = patience
+        self._deadlines = deadlines
         self._session = Session(raw)
 
     def start_asking(self) -> None:
         session = self._session
         if not session.is_alive() or session.status != INTRANS:
-            raise self._no(why_not_open(session.status))
+            raise self._rollback_vote(why_not_open(session.status))
         try:
             session.send(_HAS_ONLY_READ)
         except psycopg.Error as error:
-            raise self._noted(error) from None
+            raise self._with_note(error) from None
 
     def await_answer(self) -> bool:
         try:
-            results = self._session.receive(self._patience.before_decision())
+            results = self._session.receive(self._deadlines.before_decision())
         except psycopg.Error as error:
-            raise self._noted(error) from None
+            raise self._with_note(error) from None
         failed = failure(results)
         if failed is not None:
-            raise self._noted(failed)
+            raise self._with_note(failed)
         if not results:
-            raise self._no("the answer to whether it has only read was lost in an interrupt")
+            raise self._rollback_vote("the answer to whether it has only read was lost in an interrupt")
         return value(results[-1]) == "t"
 
     def require_alive(self) -> None:
         if not self._session.is_alive():
-            raise self._no(why_not_open(self._session.status))
+            raise self._rollback_vote(why_not_open(self._session.status))
 
     def start_commit(self) -> None:
         self._session.send("commit")
 
     def await_commit(self) -> None:
-        results = self._session.receive(self._patience.after_decision())
+        results = self._session.receive(self._deadlines.after_decision())
         failed = failure(results)
         if failed is not None:
             raise failed
@@ -72,12 +72,12 @@ class PostgreSQLReadOnlyCheck:
     def drop(self) -> None:
         self._driver.close(self._raw)
 
-    def _noted(self, error: psycopg.Error) -> psycopg.Error:
+    def _with_note(self, error: psycopg.Error) -> psycopg.Error:
         translate(error)
         error.add_note(f"datasource {self.datasource} voted to roll back, when it was asked whether it has only read")
         return error
 
-    def _no(self, why: str) -> TransactionRolledBack:
+    def _rollback_vote(self, why: str) -> TransactionRolledBack:
         return TransactionRolledBack(
             f"datasource {self.datasource} voted to roll back: {why}", datasource=self.datasource
         )

@@ -39,19 +39,19 @@ class PostgreSQLRecords(RecordsTable):
 
     def __init__(self) -> None:
         #: Where this process has found the table to be there, and ours.
-        self._looked_at: WeakSet[DataSource] = WeakSet()
+        self._checked: WeakSet[DataSource] = WeakSet()
 
     @contextmanager
     def opened(self, source: DataSource) -> Iterator[Any]:
-        if source not in self._looked_at:
+        if source not in self._checked:
             self._create(source)
             self._require_ours(source)
-            self._looked_at.add(source)
+            self._checked.add(source)
         with closing(source.connect()) as connection:
             try:
                 yield connection.cursor()
             except psycopg.errors.UndefinedTable:  # dropped since
-                self._looked_at.discard(source)
+                self._checked.discard(source)
                 raise
 
     def may_be_prepared(self, source: DataSource) -> bool:
@@ -71,11 +71,11 @@ class PostgreSQLRecords(RecordsTable):
     def _create(self, source: DataSource) -> None:
         with _outside_pool(source) as connection:
             try:
-                self._make(connection)
+                self._create_over(connection)
             except MADE_MEANWHILE:  # another was faster, and what he has made is looked at
-                self._make(connection)
+                self._create_over(connection)
 
-    def _make(self, connection: Any) -> None:
+    def _create_over(self, connection: Any) -> None:
         cursor = connection.cursor()
         require_schema(cursor, SCHEMA)
         require_relations(cursor, self.table)
@@ -92,12 +92,12 @@ class PostgreSQLRecords(RecordsTable):
             _, said = cursor.execute(_DESCRIBED, [self.table]).fetchone()
             require_format(self.table, said)
 
-    def insert(self, cursor: Any, record: list[Any], patience: int) -> bool | None:
+    def insert(self, cursor: Any, record: list[Any], lock_timeout: int) -> bool | None:
         # Its text has no quotes in it: a number, and a unit.
-        before = f"savepoint txpool_claim; select set_config('lock_timeout', '{patience}', true)"
+        before = f"savepoint txpool_claim; select set_config('lock_timeout', '{lock_timeout}', true)"
         (former,) = cursor.execute(f"select current_setting('lock_timeout'); {before}").fetchone()
         try:
-            free = super().insert(cursor, record, patience)
+            free = super().insert(cursor, record, lock_timeout)
         except psycopg.Error as error:
             with suppress(psycopg.Error):  # of a session that is lost
                 cursor.execute("rollback to savepoint txpool_claim")

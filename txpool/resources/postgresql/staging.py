@@ -18,7 +18,7 @@ import psycopg
 from txpool.errors import translate, translated
 from txpool.resources import base
 from txpool.resources.driver import Driver
-from txpool.resources.postgresql.trust import OURS, require_relations, require_schema
+from txpool.resources.postgresql.trust import OUR_ROLES, require_relations, require_schema
 from txpool.xid import split_gtrid
 
 #: The schema of all tables that are ours; whoever may create it need not be whoever writes.
@@ -26,7 +26,7 @@ SCHEMA = "txpool_spark"
 _NAME = re.compile(r"(txp1:[A-Za-z0-9_.-]+:[a-z0-9]+:[0-9a-z]+):([0-9]+)")
 # Anybody can give a table such a name, where he may make one there.
 _LIST: LiteralString = f"""
-    with recursive {OURS} select relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    with recursive {OUR_ROLES} select relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
     where n.nspname = %(schema)s and c.relkind = 'r' and c.relowner in (table ours) order by c.oid
 """  # noqa: S608 - a constant
 

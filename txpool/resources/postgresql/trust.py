@@ -25,7 +25,7 @@ from txpool.errors import OperationalError
 # that would run as us: each has the very types of its arguments here, or its schema.
 #: The first of two CTEs is for itself: `ours` has the oid of each role whose schemas and tables count.
 #: Roles of the server's own (pg_…, below 16384) are bundles of rights: two that share one do not trust each other.
-OURS: LiteralString = """
+OUR_ROLES: LiteralString = """
     member(oid) as (
         select oid from pg_roles where rolname in (session_user, current_user) or rolname = any (%(roles)s::text[])
         union
@@ -45,12 +45,12 @@ OURS: LiteralString = """
     )
 """
 _SCHEMA: LiteralString = f"""
-    with recursive {OURS}
+    with recursive {OUR_ROLES}
     select 'schema', pg_catalog.quote_ident(nspname), '', '', pg_get_userbyid(nspowner),
         pg_catalog.quote_ident(session_user)
     from pg_namespace where nspname = %(schema)s and nspowner not in (table ours)
 """  # noqa: S608 - a constant
-_HUNG: LiteralString = """
+_ATTACHED: LiteralString = """
     it as (
         select c.oid, pg_catalog.format('%%I.%%I', n.nspname, c.relname) as name, c.relkind, c.relowner, n.nspname,
             n.nspowner
@@ -86,7 +86,7 @@ _CALLABLE: LiteralString = """(
 )"""
 # What the system has made is in no pg_depend: of most tables nothing leads any further than the last part of this.
 _RELATIONS: LiteralString = f"""
-    with recursive {OURS}, {_HUNG}
+    with recursive {OUR_ROLES}, {_ATTACHED}
     select 'unseen', given, '', '', '', pg_catalog.quote_ident(session_user)
     from pg_catalog.unnest(%(relations)s::text[]) given
     where to_regclass(given) is not null and not exists (select from it where it.oid = to_regclass(given)::oid)
@@ -112,8 +112,8 @@ _RELATIONS: LiteralString = f"""
             and not (d.refclassid = 'pg_class'::regclass::oid and d.refobjid in (select oid from it)))
 """  # noqa: S608 - constants
 # Asked only then: a planner that expects much of it may compile it, which takes longer than all the rest.
-_DEEPER: LiteralString = f"""
-    with recursive {OURS}, {_HUNG},
+_CALLED: LiteralString = f"""
+    with recursive {OUR_ROLES}, {_ATTACHED},
     reached as (
         table hung
         union
@@ -138,7 +138,7 @@ _DEEPER: LiteralString = f"""
     ) o(owner) where o.owner not in (table ours)
 """  # noqa: S608
 _WRITERS: LiteralString = f"""
-    with recursive {OURS},
+    with recursive {OUR_ROLES},
     granted(oid, acl) as (
         select oid, relacl from pg_class
         union all select attrelid, attacl from pg_attribute where attnum > 0 and not attisdropped
@@ -151,7 +151,7 @@ _WRITERS: LiteralString = f"""
     where a.privilege_type in ('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'TRIGGER') and a.grantee not in (table ours)
     group by 1, 2 order by 1, 2
 """  # noqa: S608
-_WORDS = {
+_KINDS = {
     "r": "table",
     "p": "table",
     "v": "view",
@@ -184,7 +184,7 @@ class Writer:
 def schema_faults(cursor: Any, schema: str, *, roles: Collection[str] = ()) -> list[TrustFault]:
     """Whether a schema counts; none for one that is not there. `roles` are ours beside the session's own."""
     rows = cursor.execute(_SCHEMA, {"schema": schema, "roles": [*roles]}).fetchall()
-    return [_fault(_Row(*row)) for row in rows]
+    return [_fault(_FaultRow(*row)) for row in rows]
 
 
 def relation_faults(
@@ -195,12 +195,12 @@ def relation_faults(
     Names go by the search path. Without `types` the owners of the columns' types do not matter.
     """
     asked = {"relations": [*relations], "roles": [*roles], "types": types}
-    rows = [_Row(*row) for row in cursor.execute(_RELATIONS, asked).fetchall()]
+    rows = [_FaultRow(*row) for row in cursor.execute(_RELATIONS, asked).fetchall()]
     if any(row.sort == "unseen" for row in rows):  # perhaps made since the statement's snapshot: the next has its own
-        rows = [_Row(*row) for row in cursor.execute(_RELATIONS, asked).fetchall()]
+        rows = [_FaultRow(*row) for row in cursor.execute(_RELATIONS, asked).fetchall()]
     found = [row for row in rows if row.sort != "deeper"]
     if len(found) < len(rows):
-        found += [_Row(*row) for row in cursor.execute(_DEEPER, asked).fetchall()]
+        found += [_FaultRow(*row) for row in cursor.execute(_CALLED, asked).fetchall()]
     return [_fault(row) for row in found]
 
 
@@ -231,7 +231,7 @@ def require_locked(cursor: Any, relation: str, *, roles: Collection[str] = (), t
     require_relations(cursor, relation, roles=roles, types=types)
 
 
-def explained(fault: TrustFault) -> str:
+def message_of(fault: TrustFault) -> str:
     """A fault as an error says it."""
     return (
         f"{fault.found}. What is none of ours is not written, read or run: it has to belong to the user of the "
@@ -242,10 +242,10 @@ def explained(fault: TrustFault) -> str:
 
 def _require(faults: Sequence[TrustFault]) -> None:
     if faults:
-        raise OperationalError(explained(faults[0]))
+        raise OperationalError(message_of(faults[0]))
 
 
-class _Row(NamedTuple):
+class _FaultRow(NamedTuple):
     """What the server answers for one fault."""
 
     sort: str
@@ -259,14 +259,14 @@ class _Row(NamedTuple):
     user: str
 
 
-def _fault(row: _Row) -> TrustFault:
+def _fault(row: _FaultRow) -> TrustFault:
     """One of them, for people."""
     name, what, owner = row.name, row.what, row.owner
     match row.sort:
         case "unseen":
             found, do = f"table {name} was made after this transaction had begun, and whose it is cannot be seen", ""
         case "kind":
-            kind = "partitioned" if what == "p" else f"a {_WORDS.get(what, 'relation')}"
+            kind = "partitioned" if what == "p" else f"a {_KINDS.get(what, 'relation')}"
             found, do, owner = f"{name} is {kind}, and only a plain table counts", f"drop {name}, have it made anew", ""
         case "kin":
             found, do = f"{name} has {what} of {owner} for a parent or a child table", f"drop {what}, or detach it"
@@ -277,7 +277,7 @@ def _fault(row: _Row) -> TrustFault:
             if kind in ("trigger", "rule", "policy"):
                 do = f"drop it: DROP {kind.upper()} {label} ON {name};"
         case _:
-            kind = "schema" if row.sort == "schema" else _WORDS.get(what, "relation")
+            kind = "schema" if row.sort == "schema" else _KINDS.get(what, "relation")
             found, do = f"{kind} {name} belongs to {owner}", f"ALTER {kind.upper()} {name} OWNER TO {row.user};"
             do = f"drop it; or, where you know who has made it and what for, {do}"
     return TrustFault(found, do or "do it again", owner)

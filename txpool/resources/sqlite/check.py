@@ -12,7 +12,7 @@ from txpool.config.settings import DataSourceSettings
 from txpool.errors import ConfigurationError
 from txpool.findings import storage
 from txpool.findings.finding import Finding, failure, ok, warning
-from txpool.findings.marks import COLUMNS, CREATE, OURS, incomplete, waiting
+from txpool.findings.marks import COLUMNS, CREATE, IS_MARK, mark_count, missing_columns
 from txpool.resources.base import Role
 from txpool.resources.sqlite.driver import SQLiteDriver
 
@@ -26,7 +26,7 @@ def findings(settings: DataSourceSettings) -> Iterator[Finding]:
     if missing is not None:
         yield missing
         return
-    yield from storage.stored("the database", path)
+    yield from storage.storage_findings("the database", path)
     if storage.others_may_write(path):
         yield warning(
             "permissions",
@@ -131,7 +131,7 @@ def _table(raw: Any, name: str) -> Iterator[Finding]:
             return
         lacking = [column for column in COLUMNS if column not in columns]
         if lacking:
-            yield incomplete(name, lacking, CREATE)
+            yield missing_columns(name, lacking, CREATE)
             return
         if not _keyed(cursor, prefix, relation, columns):
             yield failure(
@@ -147,9 +147,9 @@ def _table(raw: Any, name: str) -> Iterator[Finding]:
             yield failure("damage", f"{name} is damaged: {problems[0]}", do="restore the database from a backup")
             return
         count, oldest = cursor.execute(
-            f"select count(*), max(julianday('now') - julianday(made_at)) * 86400 from {name} where {OURS}"  # noqa: S608
+            f"select count(*), max(julianday('now') - julianday(made_at)) * 86400 from {name} where {IS_MARK}"  # noqa: S608
         ).fetchone()
-        yield waiting(name, count, oldest or 0.0)
+        yield mark_count(name, count, oldest or 0.0)
 
 
 def _keyed(cursor: Any, prefix: str, relation: str, columns: dict[str, Any]) -> bool:

@@ -28,7 +28,7 @@ _DEFINITE = frozenset(
 class SQLiteDialect:
     """SQLite over sqlite3."""
 
-    def is_open(self, raw: sqlite3.Connection) -> bool:
+    def in_transaction(self, raw: sqlite3.Connection) -> bool:
         try:
             return raw.in_transaction
         except sqlite3.ProgrammingError:  # closed

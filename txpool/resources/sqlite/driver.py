@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 _LEVEL: Final = "DEFERRED"
 # sqlite3's own arguments, which a file can give as text only.
 _KINDS = {"timeout": float, "cached_statements": int, "detect_types": int}
-_marks = itertools.count(1)
+_transaction_numbers = itertools.count(1)
 
 
 class RawConnection(sqlite3.Connection):
     """A physical connection, and the mark of its transaction."""
 
     #: The identity of the table of marks that was met over it.
-    marks = ""
+    marks_identity = ""
     #: Written into the temporary database by `begin`: it is there afterwards if the transaction has committed.
-    mark = 0
+    transaction_number = 0
 
 
 class SQLiteDriver:
@@ -112,8 +112,8 @@ class SQLiteDriver:
             return
         with translated():
             raw.execute("begin immediate")
-            raw.mark = next(_marks) & 0x7FFFFFFF
-            raw.execute(f"pragma temp.user_version = {raw.mark}")
+            raw.transaction_number = next(_transaction_numbers) & 0x7FFFFFFF
+            raw.execute(f"pragma temp.user_version = {raw.transaction_number}")
 
     def reached_server(self, error: BaseException) -> bool:
         """The library is the server: whether it has begun a transaction is asked of it, and not of an error."""
@@ -122,8 +122,8 @@ class SQLiteDriver:
     def ended_by(self, raw: RawConnection, raw_cursor: sqlite3.Cursor) -> str | None:
         if raw.in_transaction:
             return None
-        (mark,) = sqlite3.Cursor(raw).execute("pragma temp.user_version").fetchone()
-        return "commit" if mark == raw.mark else "rollback"
+        (number,) = sqlite3.Cursor(raw).execute("pragma temp.user_version").fetchone()
+        return "commit" if number == raw.transaction_number else "rollback"
 
     def _make_durable(self, raw: RawConnection) -> None:
         """A mark must survive the power: FULL does so in WAL mode; without it the journal's unlink needs EXTRA."""

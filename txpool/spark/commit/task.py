@@ -93,7 +93,7 @@ class PartitionTask:
                 deque(produced, maxlen=0)
             # The driver must be able to load what it does not know: better found out before anything is prepared.
             used = cast("list[DataSource]", subordinate.datasources)
-            settings = {it.name: it.settings.travel() for it in used if it is not here.get(it.name)}
+            settings = {it.name: it.settings.serialized() for it in used if it is not here.get(it.name)}
             records = self._prepared(subordinate)
         except BaseException:
             if not subordinate.ended:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from txpool.datasource import DataSource, arrive, find, install, known
+from txpool.datasource import DataSource, deserialized, find, install_received, known
 from txpool.errors import ConfigurationError
 from txpool.spark.commit.references import references_in
 from txpool.tm.manager import get_manager
@@ -37,13 +37,13 @@ class TaskDatasources:
         settings: dict[str, Mapping[str, Any]] = {}
         left_behind: dict[str, str] = {}
         for datasource in explicit:
-            settings[datasource.name] = datasource.settings.travel()
+            settings[datasource.name] = datasource.settings.serialized()
         # Of two that have the same name, it is the one that goes by it.
         meant = {key: datasource for key, datasource in implicit.items() if implicit[datasource.name] is datasource}
         for datasource in meant.values():
             if datasource.name not in settings:
                 try:
-                    settings[datasource.name] = datasource.settings.travel()
+                    settings[datasource.name] = datasource.settings.serialized()
                 except ConfigurationError as error:
                     left_behind[datasource.name] = str(error)
         names = {key: datasource.name for key, datasource in meant.items() if datasource.name in settings}
@@ -58,10 +58,10 @@ class TaskDatasources:
         missing = dict(self.unavailable)
         for name, settings in self.settings.items():
             try:
-                here[name] = arrive(settings)
+                here[name] = deserialized(settings)
             except ConfigurationError as error:
                 missing[name] = str(error)
-        install({key: here[name] for key, name in self.names.items() if name in here}, self.folder)
+        install_received({key: here[name] for key, name in self.names.items() if name in here}, self.folder)
         return here, missing
 
 

@@ -14,7 +14,7 @@ from txpool.resources.postgresql.check.connecting import connected
 from txpool.resources.postgresql.check.server import server_facts
 
 # What whoever may connect can do, by the datasource's role.
-_OPEN = {
+_CONNECT_ALLOWS = {
     Role.PREPARED: "whoever connects sees the names of what is prepared, and can take slots and names, so that a "
     "transaction rolls back; he ends nothing of ours, and decides nothing",
     Role.MARKED: "whoever connects can make tables and schemas where he may, before the right ones are there; they are "
@@ -33,6 +33,6 @@ def findings(datasource: DataSourceSettings, *, old: float, timeout: float | Non
         elif role is Role.MARKED:
             yield from marks.findings(raw, datasource)
         roles = make_driver(datasource).roles
-        if role in _OPEN:
-            yield from trust.connect(raw, server, roles, _OPEN[role])
+        if role in _CONNECT_ALLOWS:
+            yield from trust.connect(raw, server, roles, _CONNECT_ALLOWS[role])
         yield from trust.spark(raw, roles)

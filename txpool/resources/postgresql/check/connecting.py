@@ -16,7 +16,7 @@ from txpool.errors import ConfigurationError
 from txpool.findings.finding import Finding, NotConnected, failure
 from txpool.resources.drivers import make_driver
 
-_PATIENCE = "10"  # seconds that a server has to answer, where nobody has said otherwise
+_CONNECT_TIMEOUT_SECONDS = "10"  # seconds that a server has to answer, where nobody has said otherwise
 
 # What servers and libpq say when they let nobody in, and what to do. Where a server speaks another language than
 # English, its own words are shown without advice.
@@ -53,7 +53,7 @@ _REFUSALS = (
 @contextmanager
 def connected(settings: DataSourceSettings, *, recovery: bool = False) -> Iterator[Any]:
     """A raw connection of the datasource's own driver, closed at the end. Errors: NotConnected, ConfigurationError."""
-    settings = _patient(settings)
+    settings = _with_connect_timeout(settings)
     driver = make_driver(settings, recovery=recovery)
     try:
         raw = driver.connect()
@@ -83,11 +83,11 @@ def _in_url(settings: DataSourceSettings) -> dict[str, Any]:
         return {}
 
 
-def _patient(settings: DataSourceSettings) -> DataSourceSettings:
+def _with_connect_timeout(settings: DataSourceSettings) -> DataSourceSettings:
     options = settings.driver_options
     if "connect_timeout" in {*options, *_in_url(settings)}:
         return settings
-    return replace(settings, driver_options={"connect_timeout": _PATIENCE, **options})
+    return replace(settings, driver_options={"connect_timeout": _CONNECT_TIMEOUT_SECONDS, **options})
 
 
 def _diagnosed(settings: DataSourceSettings, error: Exception, recovery: bool) -> Finding:

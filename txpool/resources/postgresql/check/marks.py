@@ -9,7 +9,7 @@ import psycopg
 
 from txpool.config.settings import DataSourceSettings
 from txpool.findings.finding import Finding, failure
-from txpool.findings.marks import COLUMNS, CREATE, OURS, incomplete, waiting
+from txpool.findings.marks import COLUMNS, CREATE, IS_MARK, mark_count, missing_columns
 from txpool.resources.drivers import make_driver
 from txpool.resources.postgresql.check import trust
 from txpool.resources.postgresql.check.connecting import connected, quoted, user_of
@@ -51,9 +51,9 @@ def marks(raw: Any, name: str) -> Finding:
     """How many marks wait in a table that is right."""
     count, oldest = raw.execute(
         f"select count(*), extract(epoch from max(clock_timestamp() - made_at))::float8 from {name} "  # noqa: S608
-        f"where {OURS}".encode()
+        f"where {IS_MARK}".encode()
     ).fetchone()
-    return waiting(name, count, oldest or 0.0)
+    return mark_count(name, count, oldest or 0.0)
 
 
 def table(raw: Any, name: str, key: Collection[str], columns: Collection[str], *, missing: str) -> Iterator[Finding]:
@@ -87,7 +87,7 @@ def table(raw: Any, name: str, key: Collection[str], columns: Collection[str], *
         )
     lacking = [column for column in columns if column not in has]
     if lacking:
-        yield incomplete(whole, lacking, missing)
+        yield missing_columns(whole, lacking, missing)
     elif not keyed:
         yield failure(
             "table",

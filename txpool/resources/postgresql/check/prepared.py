@@ -19,7 +19,7 @@ from txpool.xid import make_gtrid, make_xid, new_incarnation, parse
 #: The node of a check's own branch, which is rolled back as soon as it is prepared.
 NODE = "txpool-check"
 
-_SHOWN = 5
+_MOST_SHOWN = 5
 _HOLDERS = "see who holds them: SELECT gid, prepared, owner, database FROM pg_prepared_xacts ORDER BY prepared;"
 _LISTING = """select gid, extract(epoch from clock_timestamp() - prepared)::float8, owner::text
     from pg_prepared_xacts where database = current_database() order by prepared"""
@@ -33,7 +33,7 @@ def findings(raw: Any, server: ServerFacts, settings: DataSourceSettings, old: f
             "slots",
             "max_prepared_transactions is 0",
             "this server cannot prepare, and mode = xa prepares",
-            _raise(server, 100) + ", or write mode = cmr, which needs no slots",
+            _how_to_raise_maximum(server, 100) + ", or write mode = cmr, which needs no slots",
         )
         return
     try:
@@ -51,12 +51,12 @@ def findings(raw: Any, server: ServerFacts, settings: DataSourceSettings, old: f
     yield _slots(server, maximum, used, settings.pool_max_size)
     yield from _left_over(server, listed, old)
     if maximum - used > 1 and not server.standby:  # never the last one, which a transaction may be about to take
-        yield from _tried(raw, server, settings)
+        yield from _prepare_and_roll_back(raw, server, settings)
     if any(parse(gid) is not None for gid, _, _ in listed):
-        yield from _claimed(settings, user_of(settings, recovery=True) or server.user)
+        yield from _of_other_roles(settings, user_of(settings, recovery=True) or server.user)
 
 
-def _claimed(settings: DataSourceSettings, recovery: str) -> Iterator[Finding]:
+def _of_other_roles(settings: DataSourceSettings, recovery: str) -> Iterator[Finding]:
     """Branches under names of ours that a role has prepared which is none of ours."""
     manager = PostgreSQLBranchRecovery(settings.name, make_driver(settings), owners=settings.prepared_owners)
     listed = [branch for branch in manager.recover() if not branch.elsewhere and branch.xid.node != NODE]
@@ -72,7 +72,7 @@ def _claimed(settings: DataSourceSettings, recovery: str) -> Iterator[Finding]:
         )
 
 
-def _raise(server: ServerFacts, wanted: int) -> str:
+def _how_to_raise_maximum(server: ServerFacts, wanted: int) -> str:
     if server.settings["max_prepared_transactions"].source == "command line":
         return f"start the server with -c max_prepared_transactions={wanted}"
     return f"ALTER SYSTEM SET max_prepared_transactions = {wanted}; and restart the server"
@@ -86,7 +86,7 @@ def _slots(server: ServerFacts, maximum: int, used: int, pool_size: int) -> Find
             "slots",
             f"all {maximum} prepared-transaction slots of the server are taken",
             "no transaction can prepare until one is free; each that tries rolls back",
-            f"{_HOLDERS} then {_raise(server, wanted)}",
+            f"{_HOLDERS} then {_how_to_raise_maximum(server, wanted)}",
         )
     if free <= maximum // 5 or maximum < pool_size:
         return warning(
@@ -94,7 +94,7 @@ def _slots(server: ServerFacts, maximum: int, used: int, pool_size: int) -> Find
             f"{free} of {maximum} prepared-transaction slots are free, and pool.max-size is {pool_size}",
             "each transaction over several databases holds one from its prepare to its end, on Spark each partition; a "
             "transaction that finds none rolls back",
-            _raise(server, wanted),
+            _how_to_raise_maximum(server, wanted),
         )
     return ok("slots", f"{free} of {maximum} prepared-transaction slots are free")
 
@@ -111,7 +111,7 @@ def _left_over(server: ServerFacts, listed: list[tuple[str, float, str]], limit:
         nodes = sorted({xid.node for gid, _, _ in ours if (xid := names[gid]) is not None})
         yield warning(
             "left over",
-            f"prepared by txpool and not ended: {_told(ours)}",
+            f"prepared by txpool and not ended: {_shown(ours)}",
             "their locks are held, and VACUUM cannot clean behind them",
             f"see that recovery runs for node {', '.join(nodes)}, and what `txpool-recovery list` says of them; do not "
             "end them by hand before that",
@@ -119,14 +119,14 @@ def _left_over(server: ServerFacts, listed: list[tuple[str, float, str]], limit:
     if theirs:
         yield warning(
             "foreign",
-            f"prepared by another product or by hand, and not ended: {_told(theirs)}",
+            f"prepared by another product or by hand, and not ended: {_shown(theirs)}",
             "their locks are held, and VACUUM cannot clean behind them; txpool never touches them",
             f"ask who has made them; if nobody will end them, {end.format(_literal(theirs[0][0]))}",
         )
     if checks:
         yield warning(
             "left over",
-            f"left by a check that was killed: {_told(checks)}",
+            f"left by a check that was killed: {_shown(checks)}",
             "it holds a slot, and no locks",
             end.format(_literal(checks[0][0])),
         )
@@ -138,9 +138,9 @@ def _literal(gid: str) -> str:
     return "'" + gid.replace("'", "''") + "'"
 
 
-def _told(rows: list[tuple[str, float, str]]) -> str:
-    shown = [f"{gid} (owner {owner}, {_age(age)})" for gid, age, owner in rows[:_SHOWN]]
-    return ", ".join(shown) + (f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else "")
+def _shown(rows: list[tuple[str, float, str]]) -> str:
+    shown = [f"{gid} (owner {owner}, {_age(age)})" for gid, age, owner in rows[:_MOST_SHOWN]]
+    return ", ".join(shown) + (f" and {len(rows) - _MOST_SHOWN} more" if len(rows) > _MOST_SHOWN else "")
 
 
 def _age(seconds: float) -> str:
@@ -153,7 +153,7 @@ def _age(seconds: float) -> str:
 # -- one branch, prepared and rolled back -------------------------------------------------------------------------
 
 
-def _tried(raw: Any, server: ServerFacts, settings: DataSourceSettings) -> Iterator[Finding]:
+def _prepare_and_roll_back(raw: Any, server: ServerFacts, settings: DataSourceSettings) -> Iterator[Finding]:
     """Prepare an empty branch, and let recovery's own code and user end it: what works is not a guess."""
     xid = make_xid(make_gtrid(NODE, new_incarnation(), 0), 0, settings.name)
     try:
@@ -167,13 +167,15 @@ def _tried(raw: Any, server: ServerFacts, settings: DataSourceSettings) -> Itera
         yield failure("prepare", f"PREPARE TRANSACTION was answered by {answer}", "nothing was prepared")
         return
     try:
-        yield from _finished(BranchRecord(xid, settings.name, raw.identity), server, settings)
+        yield from _rolled_back_by_recovery(BranchRecord(xid, settings.name, raw.identity), server, settings)
     finally:
         if raw.execute("select 1 from pg_prepared_xacts where gid = %s", [xid.joined]).fetchone():
             raw.execute(f"rollback prepared '{xid.joined}'".encode())
 
 
-def _finished(record: BranchRecord, server: ServerFacts, settings: DataSourceSettings) -> Iterator[Finding]:
+def _rolled_back_by_recovery(
+    record: BranchRecord, server: ServerFacts, settings: DataSourceSettings
+) -> Iterator[Finding]:
     who = user_of(settings, recovery=True) or server.user
     try:
         with connected(settings, recovery=True) as raw:

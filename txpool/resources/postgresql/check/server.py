@@ -22,7 +22,7 @@ _FACTS: LiteralString = """
     from pg_roles where rolname = session_user
 """
 # What is configured was read before; and a session that a pooler gives to others is left as it is.
-_QUIET: LiteralString = "set statement_timeout = 0; set lock_timeout = '2s'"
+_NO_TIMEOUTS: LiteralString = "set statement_timeout = 0; set lock_timeout = '2s'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class ServerFacts:
     #: Standbys that stream from it now.
     standbys: int
     #: Whether its system identifier may be read.
-    known: bool
+    identity_readable: bool
     #: How far its clock is ahead of ours, in seconds.
-    ahead: float
+    clock_ahead: float
     settings: dict[str, Setting]
 
     @property
@@ -88,7 +88,7 @@ def server_facts(raw: Any) -> ServerFacts:
     user, database, standby, pid, superuser, *limits, standbys, known = raw.execute(_FACTS).fetchone()
     pooled = raw.info.backend_pid != pid
     if not pooled:
-        raw.execute(_QUIET)
+        raw.execute(_NO_TIMEOUTS)
     reserved = ("superuser_reserved_connections", "reserved_connections")
     kept = 0 if superuser else sum(int(settings[name].value) for name in reserved if name in settings)
     limits = [limit for limit in limits if limit >= 0]
@@ -101,13 +101,13 @@ def server_facts(raw: Any) -> ServerFacts:
         pooled=pooled,
         connections=min([int(settings["max_connections"].value) - kept, *limits]),
         standbys=standbys,
-        known=known,
-        ahead=_ahead(raw),
+        identity_readable=known,
+        clock_ahead=_clock_ahead(raw),
         settings=settings,
     )
 
 
-def _ahead(raw: Any) -> float:
+def _clock_ahead(raw: Any) -> float:
     before = time.time()
     (theirs,) = raw.execute("select extract(epoch from pg_catalog.clock_timestamp())::float8").fetchone()
     return float(theirs) - (before + time.time()) / 2

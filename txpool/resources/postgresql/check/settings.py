@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from txpool.findings.finding import Finding, failure, ok, warning
 from txpool.resources.postgresql.check.server import ServerFacts
 
-_MIXED = "what it has confirmed can be lost, and then one database has a transaction that another has not"
-_OLDEST = 130000  # the first that tells how a transaction of a given id has ended (pg_xact_status of an xid8)
-_APART = 5.0  # seconds
-_PATIENCE = 60.0  # seconds that a transaction may take where it has no timeout of its own
-_BRIEF = 1000  # milliseconds
+_LOST_IN_ONE = "what it has confirmed can be lost, and then one database has a transaction that another has not"
+_OLDEST_VERSION = 130000  # the first that tells how a transaction of a given id has ended (pg_xact_status of an xid8)
+_CLOCK_TOLERANCE_SECONDS = 5.0  # seconds
+_LONGEST_TRANSACTION_SECONDS = 60.0  # seconds that a transaction may take where it has no timeout of its own
+_SHORT_TIMEOUT_MILLISECONDS = 1000  # milliseconds
 
 
 def findings(server: ServerFacts, *, pool_size: int, timeout: float | None) -> Iterator[Finding]:
@@ -19,21 +19,21 @@ def findings(server: ServerFacts, *, pool_size: int, timeout: float | None) -> I
     yield from _version(server)
     yield from _writable(server)
     yield from durability(server)
-    yield from _timeouts(server, timeout or _PATIENCE)
-    yield from _room(server, pool_size)
+    yield from _timeouts(server, timeout or _LONGEST_TRANSACTION_SECONDS)
+    yield from _connections(server, pool_size)
     yield from pooler(server)
-    if not server.known:
+    if not server.identity_readable:
         yield warning(
             "identity",
             f"{server.user} may not read the server's system identifier",
             "a decision keeps it, so that a url that leads to a copy or to another server tomorrow is seen",
             f'GRANT EXECUTE ON FUNCTION pg_control_system() TO "{server.user}";',
         )
-    yield clock(server.ahead)
+    yield clock(server.clock_ahead)
 
 
 def _version(server: ServerFacts) -> Iterator[Finding]:
-    if server.version < _OLDEST:
+    if server.version < _OLDEST_VERSION:
         yield failure(
             "version",
             f"PostgreSQL {server.release} is too old",
@@ -67,7 +67,9 @@ def durability(server: ServerFacts) -> Iterator[Finding]:
     """Whether it keeps what it has confirmed."""
     settings = server.settings
     if settings["fsync"].value == "off":
-        yield failure("durability", "fsync is off", f"when the machine stops, {_MIXED}", server.reset("fsync", "on"))
+        yield failure(
+            "durability", "fsync is off", f"when the machine stops, {_LOST_IN_ONE}", server.reset("fsync", "on")
+        )
     if settings["full_page_writes"].value == "off":
         yield warning(
             "durability",
@@ -89,26 +91,26 @@ def durability(server: ServerFacts) -> Iterator[Finding]:
         yield warning(
             "durability",
             f"standbys that stream from it: {server.standbys}; and synchronous_standby_names is empty",
-            f"after a failover {_MIXED} (reported as a heuristic outcome)",
+            f"after a failover {_LOST_IN_ONE} (reported as a heuristic outcome)",
             "name them: ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'; SELECT pg_reload_conf();",
         )
 
 
-def _timeouts(server: ServerFacts, patience: float) -> Iterator[Finding]:
+def _timeouts(server: ServerFacts, longest: float) -> Iterator[Finding]:
     for name in ("idle_in_transaction_session_timeout", "transaction_timeout"):
         setting = server.settings.get(name)
-        if setting is None or not 0 < setting.milliseconds < patience * 1000:
+        if setting is None or not 0 < setting.milliseconds < longest * 1000:
             continue
         yield warning(
             "timeout",
             f"{name} is {setting.value} ms",
             "a transaction waits here while other databases or Spark's tasks work; the server cuts it then, and all of "
-            f"it rolls back. Up to {patience:g} s are to be expected",
+            f"it rolls back. Up to {longest:g} s are to be expected",
             server.reset(name, "0"),
         )
     for name in ("statement_timeout", "lock_timeout"):
         setting = server.settings[name]
-        if 0 < setting.milliseconds < _BRIEF:
+        if 0 < setting.milliseconds < _SHORT_TIMEOUT_MILLISECONDS:
             yield warning(
                 "timeout",
                 f"{name} is {setting.value} ms",
@@ -118,7 +120,7 @@ def _timeouts(server: ServerFacts, patience: float) -> Iterator[Finding]:
             )
 
 
-def _room(server: ServerFacts, pool_size: int) -> Iterator[Finding]:
+def _connections(server: ServerFacts, pool_size: int) -> Iterator[Finding]:
     if server.connections < pool_size:
         yield warning(
             "connections",
@@ -146,7 +148,7 @@ def pooler(server: ServerFacts) -> Iterator[Finding]:
 
 def clock(ahead: float) -> Finding:
     """The server's clock against ours."""
-    if abs(ahead) < _APART:
+    if abs(ahead) < _CLOCK_TOLERANCE_SECONDS:
         return ok("clock", f"its clock and ours are {abs(ahead):.1f} s apart")
     return warning(
         "clock",

@@ -14,7 +14,7 @@ from txpool.resources.postgresql.check.server import ServerFacts
 from txpool.resources.postgresql.staging import SCHEMA, StagingTable
 from txpool.resources.postgresql.trust import TrustFault, relation_faults, schema_faults, writers
 
-_INSIDE = (
+_TABLES_OF_SCHEMA = (
     "select relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace "
     "where n.nspname = %s and has_schema_privilege(n.oid, 'usage')"
 )
@@ -23,7 +23,7 @@ _INSIDE = (
 def owners(raw: Any, tables: Sequence[str], roles: Collection[str], why: str) -> Iterator[Finding]:
     """About tables by their names on the search path, and their schemas; `why` says what they are for."""
     with suppress(psycopg.errors.InsufficientPrivilege):  # whoever looks for the table says what is to be granted
-        yield from _told(relation_faults(raw, tables, roles=roles), why)
+        yield from _failures(relation_faults(raw, tables, roles=roles), why)
 
 
 def grants(raw: Any, tables: Sequence[str], roles: Collection[str], why: str) -> Iterator[Finding]:
@@ -51,11 +51,11 @@ def spark(raw: Any, roles: Collection[str]) -> Iterator[Finding]:
     )
     faults = schema_faults(raw, SCHEMA, roles=roles)
     if not faults:
-        names = [name for (name,) in raw.execute(_INSIDE, [SCHEMA]).fetchall()]
+        names = [name for (name,) in raw.execute(_TABLES_OF_SCHEMA, [SCHEMA]).fetchall()]
         kept = [f"{SCHEMA}.{name}" for name in names if name in ("writes", "partitions")]
         staged = [f'{SCHEMA}."{name}"' for name in names if StagingTable.parse(name) is not None]
         faults = relation_faults(raw, kept, roles=roles) + relation_faults(raw, staged, roles=roles, types=False)
-    yield from _told(faults, why)
+    yield from _failures(faults, why)
 
 
 def connect(raw: Any, server: ServerFacts, roles: Iterable[str], why: str) -> Iterator[Finding]:
@@ -73,7 +73,7 @@ def connect(raw: Any, server: ServerFacts, roles: Iterable[str], why: str) -> It
         )
 
 
-def _told(faults: Iterable[TrustFault], why: str) -> Iterator[Finding]:
+def _failures(faults: Iterable[TrustFault], why: str) -> Iterator[Finding]:
     for fault in faults:
         if fault.owner:
             yield failure("owner", fault.found, why, fault.do)

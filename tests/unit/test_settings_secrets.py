@@ -78,7 +78,7 @@ def test_an_inline_password_is_not_shown_and_its_file_travels_by_path_only(text:
     assert pickle.loads(pickled) == settings
 
     file.unlink()
-    with pytest.raises(ConfigurationError, match="did not travel, and it cannot be read here") as caught:
+    with pytest.raises(ConfigurationError, match="was not sent, and it cannot be read here") as caught:
         pickle.loads(pickled)
     assert PASSWORD not in str(caught.value)
     with pytest.raises(ConfigurationError, match="cannot travel") as caught:
@@ -133,7 +133,7 @@ def test_settings_travel_as_text_and_are_resolved_where_they_arrive(
     elsewhere = tmp_path_factory.mktemp("executor")
     program = (
         "import json, sys; from txpool.config.settings import DataSourceSettings as S;"
-        "s = S.arrive(json.load(sys.stdin));"
+        "s = S.from_serialized(json.load(sys.stdin));"
         "print(json.dumps([repr(s), s.connect_options(), s.recovery_password.reveal(), s.name, s.url]))"
     )
     environment = {

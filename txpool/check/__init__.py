@@ -112,7 +112,7 @@ def _datasource(
                 "give each a name of its own: name = …",
             )
         )
-    look = find(settings.driver).findings(settings, old=old, timeout=timeout)
+    look = find(settings.driver).findings(settings, stale_after=old, timeout=timeout)
     title = f"datasource {settings.name} (mode={settings.mode}): {settings.url}"
     return section(title, [*said, *_with_ending_error(look)], settings.secrets)
 

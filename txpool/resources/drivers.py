@@ -1,4 +1,4 @@
-"""The driver of a datasource, by its resource manager."""
+"""Making the driver of a datasource."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local transactions: one that must be alone, and what it has in common with those that need not be."""
+"""Local transactions: the base of all branches, and the branch that must be the only one of its transaction."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class LocalTransaction:
 
     def __init__(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines = NO_DEADLINES) -> None:
         self.datasource = datasource
-        #: Why `commit_one_phase` did not answer COMMITTED.
+        #: The reason why `commit_one_phase` did not answer COMMITTED.
         self.failure: BaseException | None = None
         self._driver = driver
         self._raw = raw
         self._deadlines = deadlines
         self._dialect = driver.dialect
-        #: `commit` and `rollback` where the user's own SQL has done that.
+        #: `commit` and `rollback`, where the user's own SQL has executed them.
         self._ended_commands: set[str] = set()
         self._dialect.watch_commands(raw)
 
@@ -49,7 +49,7 @@ class LocalTransaction:
         self._ended_commands.add(command)
 
     def commit_one_phase(self) -> BranchOutcome:
-        """Commit what is open; where the user's SQL has committed the rest already, all of it is committed then."""
+        """Commit what is open. Where the user's own SQL has committed the rest before, all of it is committed then."""
         if "rollback" in self._ended_commands:
             self.failure = self._ended_by_sql_error()
             return self._rolled_back_outcome()
@@ -72,7 +72,7 @@ class LocalTransaction:
         return BranchOutcome.COMMITTED if "commit" in self._ended_commands else BranchOutcome.ROLLED_BACK
 
     def _rolled_back_outcome(self) -> BranchOutcome:
-        # A part that is committed and a part that is not: no word for that but "look there".
+        # UNKNOWN where a part is committed and a part is not: no outcome says that, and people must look.
         return BranchOutcome.UNKNOWN if self.rollback() is BranchOutcome.COMMITTED else BranchOutcome.ROLLED_BACK
 
     def _refusal(self, refusal: Refused) -> BaseException:
@@ -86,14 +86,14 @@ class LocalTransaction:
         done = " and ".join(sorted(self._ended_commands))
         return TransactionRolledBack(
             f"datasource {self.datasource}: the program's own SQL executed {done} inside the transaction, so it "
-            "cannot commit as a whole. Leave the end of a transaction to txpool",
+            "cannot commit as a whole. Leave commit and rollback to txpool",
             gtrid=gtrid,
             datasource=self.datasource,
         )
 
 
 class LocalBranch(LocalTransaction):
-    """A branch that can only be alone: it commits in one phase, and refuses to prepare."""
+    """A branch that can neither prepare nor be marked: it commits in one phase."""
 
     _xid: Xid | None = None
 
@@ -135,7 +135,7 @@ class LocalBranch(LocalTransaction):
         raise self._refuse_prepare()
 
     def start_rollback(self) -> None:
-        """Nothing: a rollback of one connection has nothing to overlap with."""
+        """Nothing: `await_rollback` does the work."""
 
     def await_rollback(self) -> BranchOutcome:
         return self.rollback()

@@ -253,7 +253,7 @@ class OverPg8000(ResourceManager):
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> Recovery:
         return Recovery(self.make_driver(settings))
 
-    def findings(self, settings: DataSourceSettings, *, old: float, timeout: float | None) -> Iterator[Finding]:
+    def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
         with closing(self.make_driver(settings).connect()) as raw:
             yield ok("connection", f"{self.database} answers, and is {raw.identity}")
 

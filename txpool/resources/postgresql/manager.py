@@ -93,10 +93,10 @@ class PostgreSQL(ResourceManager):
 
         return Staging(settings.name, self.make_driver(settings, recovery=True), lock_timeout=lock_timeout)
 
-    def findings(self, settings: DataSourceSettings, *, old: float, timeout: float | None) -> Iterator[Finding]:
+    def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
         from txpool.resources.postgresql.check import findings
 
-        return findings(settings, old=old, timeout=timeout)
+        return findings(settings, stale_after=stale_after, timeout=timeout)
 
 
 MANAGER = PostgreSQL()

@@ -65,7 +65,7 @@ class SQLite(ResourceManager):
 
         return SQLiteRecords()
 
-    def findings(self, settings: DataSourceSettings, *, old: float, timeout: float | None) -> Iterator[Finding]:
+    def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
         from txpool.resources.sqlite.check import findings
 
         return findings(settings)

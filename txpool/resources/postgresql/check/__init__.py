@@ -22,14 +22,14 @@ _CONNECT_ALLOWS = {
 }
 
 
-def findings(datasource: DataSourceSettings, *, old: float, timeout: float | None) -> Iterator[Finding]:
+def findings(datasource: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
     """All about the server, for the datasource's mode. Errors: NotConnected, and what the database raises."""
     role = Role(datasource.mode)
     with connected(datasource) as raw, translated():
         server = server_facts(raw)
         yield from settings.findings(server, pool_size=datasource.pool_max_size, timeout=timeout)
         if role is Role.PREPARED:
-            yield from prepared.findings(raw, server, datasource, old)
+            yield from prepared.findings(raw, server, datasource, stale_after)
         elif role is Role.MARKED:
             yield from marks.findings(raw, datasource)
         roles = make_driver(datasource).roles

@@ -1,4 +1,4 @@
-"""A local transaction in PostgreSQL that seems to have only read: whether that is so, and its end beside the others."""
+"""Readers in PostgreSQL: a check whether a local transaction has only read, and the end of one that has."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from txpool.resources.deadlines import Deadlines
 from txpool.resources.driver import Driver
 from txpool.resources.postgresql.libpq import INTRANS, Session, failure, value, why_not_open
 
-# Without an id it has written nothing here, but a function may have written elsewhere, through a foreign server. What
-# is serializable may be refused at its end though it has only read. A cursor WITH HOLD executes at the COMMIT what is
-# left of its query, which may write. The types of all arguments are exact, as wherever somebody may have made something
-# that fits better in a schema of the search path.
+# A transaction without an id has written nothing in this database, but a function may have written through a foreign
+# server. The COMMIT of a serializable transaction may be refused though it has only read. A COMMIT executes the rest of
+# the query of a cursor WITH HOLD, which may write. All functions have their schema and exact argument types, so that
+# none of another role's in the search path is called.
 _HAS_ONLY_READ = (
     "select pg_catalog.pg_current_xact_id_if_assigned() is null "
     "and not exists (select from pg_catalog.pg_foreign_server) "
@@ -24,7 +24,7 @@ _HAS_ONLY_READ = (
 
 
 class PostgreSQLReadOnlyCheck:
-    """One connection's. Used by one thread at a time."""
+    """The check of one connection's local transaction. Used by one thread at a time."""
 
     def __init__(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines) -> None:
         self.datasource = datasource
@@ -51,7 +51,7 @@ class PostgreSQLReadOnlyCheck:
         if failed is not None:
             raise self._with_note(failed)
         if not results:
-            raise self._rollback_vote("the answer to whether it has only read was lost in an interrupt")
+            raise self._rollback_vote("an interrupt discarded the answer to whether it has only read")
         return value(results[-1]) == "t"
 
     def require_alive(self) -> None:
@@ -67,7 +67,7 @@ class PostgreSQLReadOnlyCheck:
         if failed is not None:
             raise failed
         if not results or results[-1].command_status != b"COMMIT":
-            raise psycopg.OperationalError("it was not answered by COMMIT")
+            raise psycopg.OperationalError("the server's answer to COMMIT was not COMMIT")
 
     def drop(self) -> None:
         self._driver.close(self._raw)

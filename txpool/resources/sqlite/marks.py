@@ -11,13 +11,13 @@ from txpool.resources.base import Refused
 from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, WrongTable
 from txpool.resources.sqlite.dialect import SQLiteDialect
 
-# The least `pragma synchronous` of a commit that survives the power, by journal mode: FULL, else EXTRA.
+# The least `pragma synchronous` with which a commit survives a power failure, by journal mode: FULL, else EXTRA.
 _SYNCHRONOUS = {"wal": 2}
 _DIALECT = SQLiteDialect()
 
 
 class SQLiteMarks(Marks):
-    """SQLite's ways with a table of marks."""
+    """The table of marks in SQLite; a row's key for `commit_row` is its gtrid."""
 
     parameter = "?"
     made_at_type = "text not null default current_timestamp"
@@ -29,7 +29,7 @@ class SQLiteMarks(Marks):
         return f"{schema}.{name}" if raw.execute(query, [name]).fetchone() else None
 
     def require_ours(self, raw: sqlite3.Connection, table: str, roles: Collection[str], *, writes: bool) -> None:
-        """A file counts by its permissions."""
+        """Nothing: SQLite has no roles. The file's permissions say who may write it."""
 
     def is_sole_writer(self, raw: sqlite3.Connection) -> bool:
         return raw.in_transaction
@@ -58,9 +58,9 @@ class SQLiteMarks(Marks):
                 "leave both pragmas alone. Nothing is committed"
             )
         names = ", ".join(row)
-        unseen = bool(identity) and raw.marks_identity != identity
-        there = f" where exists (select 1 from {table} where xid = ? and action_uid = ?)" if unseen else ""  # noqa: S608
-        values = [*row.values(), *((IDENTITY, identity) if unseen else ())]
+        unchecked = bool(identity) and raw.marks_identity != identity
+        there = f" where exists (select 1 from {table} where xid = ? and action_uid = ?)" if unchecked else ""  # noqa: S608
+        values = [*row.values(), *((IDENTITY, identity) if unchecked else ())]
         try:
             if (
                 cursor.execute(f"insert into {table} ({names}) select {_placeholders(row)}{there}", values).rowcount
@@ -68,14 +68,14 @@ class SQLiteMarks(Marks):
             ):
                 raise WrongTable
             raw.marks_identity = identity
-        except sqlite3.IntegrityError as met:
-            raise AbortRecorded from met
+        except sqlite3.IntegrityError as error:
+            raise AbortRecorded from error
         cursor.execute(f"delete from {table} where xid in ({_placeholders(delete)})", [*delete])  # noqa: S608
         return row["xid"], [*delete]
 
     def commit_row(self, raw: sqlite3.Connection, table: str, row: str, branches: str) -> None:
         try:
-            # Without a transaction it would begin one of its own, and that would commit.
+            # Without an open transaction sqlite3 would begin one, and the commit below would not be refused.
             if raw.in_transaction:
                 sqlite3.Cursor(raw).execute(f"update {table} set branches = ? where xid = ?", [branches, row])  # noqa: S608
         except sqlite3.Error as error:

@@ -15,7 +15,7 @@ from txpool.resources.postgresql.check.server import server_facts
 
 # What any role that may connect can do, by the role of the datasource's branches.
 _CONNECT_ALLOWS = {
-    Role.PREPARED: "a role that connects sees the names of prepared branches, and can take prepared slots and names, so "
+    Role.PREPARED: "a role that connects sees the names of prepared branches, and can take slots and names, so "
     "that a transaction rolls back; it cannot end a branch of this application, or change a decision",
     Role.MARKED: "a role that connects can create tables and schemas, where it has the right, before the application "
     "creates its own; those are refused then, and so are transactions",

@@ -196,7 +196,7 @@ def _rolled_back_by_recovery(
         yield failure(
             "recovery",
             f"recovery.user {who} cannot end what {server.user} has prepared",
-            "the branches that a crash leaves prepared stay, with their locks: only the role that prepared a branch, or "
+            "branches that a crash leaves prepared stay, with their locks: only the role that prepared a branch, or "
             "a superuser, may end it",
             "leave recovery.user out, so that recovery connects as the datasource's own user; or "
             f"ALTER ROLE {quoted(who)} SUPERUSER;",

@@ -137,7 +137,7 @@ def pooler(server: ServerFacts) -> Iterator[Finding]:
     if server.pooled:
         yield warning(
             "pooler",
-            "a pooler such as PgBouncer is between here and the server: the connection's process id is not the server's. "
+            "a pooler such as PgBouncer is between here and the server: the process id is not the server's. "
             "The pool_mode cannot be seen from here",
             "session and transaction mode serve a datasource; in statement mode nothing can be prepared. A decision "
             "log needs the server itself: a process that died would look alive for ever",

@@ -279,10 +279,10 @@ def connect(target: str | Path | DataSource, timeout: float | None = None) -> Co
 def _shared(key: str, load: Any) -> DataSource:
     datasource = _by_key.get(key)
     if datasource is None:
-        made = DataSource.from_settings(load())
-        datasource = _by_key.setdefault(key, made)
-        if datasource is not made:
-            made.pool.close()
+        created = DataSource.from_settings(load())
+        datasource = _by_key.setdefault(key, created)
+        if datasource is not created:
+            created.pool.close()
     return datasource
 
 

@@ -1,6 +1,6 @@
 """How a table of marks is written and read: the part that differs with the database.
 
-The SQL that databases share stands here; a database with another syntax overrides it.
+The SQL that databases share is here; a database with another syntax overrides it.
 """
 
 from __future__ import annotations

@@ -108,8 +108,8 @@ class RecordsTable(ABC):
         return cursor.execute(statement.format(table=self.table).replace("?", self.parameter), values)
 
 
-def require_format(table: str, said: str | None) -> None:
+def require_format(table: str, description: str | None) -> None:
     """Raise NotSupportedError where a later version has written the table. A table without a format has the first."""
-    found = _ANY_FORMAT.search(said or "")
+    found = _ANY_FORMAT.search(description or "")
     if found is not None and found[0] != FORMAT:
         raise NotSupportedError(f"{table} has {found[0]}, and this txpool knows {FORMAT}. Nothing was done")

@@ -230,8 +230,8 @@ class Xids:
         if found is None and not identity:
             return  # an earlier version created the table, and began the transaction
         if found is None or (identity and found[0] != identity):
-            there = f"has the identity {found[0]}" if found else "has no identity"
-            why = f"the transaction's table has the identity {identity}, and the table that is there {there}"
+            actual = f"has the identity {found[0]}" if found else "has no identity"
+            why = f"the transaction's table has the identity {identity}, and the table that is there {actual}"
         elif _differ(found[1], database):
             why = f"the table was created in database {found[1]}, and the url leads to {database}"
         else:

@@ -79,8 +79,8 @@ class PostgreSQLRecords(RecordsTable):
         cursor = connection.cursor()
         require_schema(cursor, SCHEMA)
         require_relations(cursor, self.table)
-        there = "select count(*) from pg_attribute where attrelid = to_regclass(%s) and attname = 'batch'"
-        if not cursor.execute(there, [self.table]).fetchone()[0]:
+        query = "select count(*) from pg_attribute where attrelid = to_regclass(%s) and attname = 'batch'"
+        if not cursor.execute(query, [self.table]).fetchone()[0]:
             create_schema(connection)
             create_table(cursor, self.table, _COLUMNS)
             cursor.execute(f"alter table {self.table} add column if not exists batch bigint")
@@ -89,8 +89,8 @@ class PostgreSQLRecords(RecordsTable):
         with _outside_pool(source) as connection:
             cursor = connection.cursor()
             require_relations(cursor, self.table)
-            _, said = cursor.execute(_DESCRIBED, [self.table]).fetchone()
-            require_format(self.table, said)
+            _, description = cursor.execute(_DESCRIBED, [self.table]).fetchone()
+            require_format(self.table, description)
 
     def insert(self, cursor: Any, record: list[Any], lock_timeout: int) -> bool | None:
         # The former value needs no escaping: it is a number and a unit.
@@ -115,9 +115,9 @@ def create_table(cursor: Any, table: str, columns: str) -> None:
     """
     cursor.execute(f"create table if not exists {table} ({columns})")
     require_relations(cursor, table)
-    mine, said = cursor.execute(_DESCRIBED, [table]).fetchone()
-    require_format(table, said)
-    if mine and said is None:
+    owned, description = cursor.execute(_DESCRIBED, [table]).fetchone()
+    require_format(table, description)
+    if owned and description is None:
         cursor.execute(f"comment on table {table} is '{FORMAT}'")
 
 

@@ -116,8 +116,8 @@ def create_schema(raw: Any, roles: Collection[str] = ()) -> None:
 
     Where the role may not create it, the driver's error has a note that says what to do.
     """
-    (there,) = raw.execute(f"select to_regnamespace('{SCHEMA}') is not null").fetchone()
-    if not there:
+    (exists,) = raw.execute(f"select to_regnamespace('{SCHEMA}') is not null").fetchone()
+    if not exists:
         try:
             raw.execute(f"create schema {SCHEMA}")
         except (psycopg.errors.DuplicateSchema, psycopg.errors.UniqueViolation):

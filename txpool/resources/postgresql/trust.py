@@ -57,7 +57,7 @@ _ATTACHED: LiteralString = """
         from pg_catalog.unnest(%(relations)s::text[]) given join pg_class c on c.oid = to_regclass(given)::oid
             join pg_namespace n on n.oid = c.relnamespace
     ),
-    hung(name, what, classid, objid) as (
+    attached(name, what, classid, objid) as (
         select name, pg_catalog.format('trigger %%I', tgname), 'pg_trigger'::regclass::oid, t.oid
         from it join pg_trigger t on t.tgrelid = it.oid where not t.tgisinternal and t.tgenabled <> 'D'
         union all
@@ -87,7 +87,7 @@ _CALLABLE: LiteralString = """(
 # pg_depend has no objects of initdb's: for most tables the last part of this finds nothing.
 _RELATIONS: LiteralString = f"""
     with recursive {OUR_ROLES}, {_ATTACHED}
-    select 'unseen', given, '', '', '', pg_catalog.quote_ident(session_user)
+    select 'invisible', given, '', '', '', pg_catalog.quote_ident(session_user)
     from pg_catalog.unnest(%(relations)s::text[]) given
     where to_regclass(given) is not null and not exists (select from it where it.oid = to_regclass(given)::oid)
     union all
@@ -101,12 +101,13 @@ _RELATIONS: LiteralString = f"""
     select 'kind', name, relkind::text, '', pg_get_userbyid(relowner), pg_catalog.quote_ident(session_user)
     from it where relkind <> 'r'
     union all
-    select 'kin', it.name, k.oid::regclass::text, '', pg_get_userbyid(k.relowner), pg_catalog.quote_ident(session_user)
+    select 'inheritance', it.name, k.oid::regclass::text, '', pg_get_userbyid(k.relowner),
+        pg_catalog.quote_ident(session_user)
     from it join pg_inherits i on it.oid in (i.inhparent, i.inhrelid)
         join pg_class k on k.oid = case it.oid when i.inhparent then i.inhrelid else i.inhparent end
     where k.relowner not in (table ours)
     union all
-    select 'deeper', h.name, '', '', '', '' from hung h
+    select 'calls', h.name, '', '', '', '' from attached h
     where (h.classid = 'pg_type'::regclass::oid and h.objid >= 16384::oid) or exists (
         select from pg_depend d where (d.classid, d.objid) = (h.classid, h.objid) and d.refclassid in {_CALLABLE}
             and not (d.refclassid = 'pg_class'::regclass::oid and d.refobjid in (select oid from it)))
@@ -115,7 +116,7 @@ _RELATIONS: LiteralString = f"""
 _CALLED: LiteralString = f"""
     with recursive {OUR_ROLES}, {_ATTACHED},
     reached as (
-        table hung
+        table attached
         union
         select r.name, r.what, next.classid, next.objid from reached r cross join lateral (
             select d.refclassid, d.refobjid from pg_depend d
@@ -127,7 +128,7 @@ _CALLED: LiteralString = f"""
             where r.classid = 'pg_type'::regclass::oid and c.contypid = r.objid
         ) next(classid, objid)
     )
-    select 'hung', r.name, r.what, pg_describe_object(r.classid, r.objid, 0), pg_get_userbyid(o.owner),
+    select 'attached', r.name, r.what, pg_describe_object(r.classid, r.objid, 0), pg_get_userbyid(o.owner),
         pg_catalog.quote_ident(session_user)
     from reached r cross join lateral (
         select proowner from pg_proc where r.classid = 'pg_proc'::regclass::oid and oid = r.objid
@@ -196,9 +197,10 @@ def relation_faults(
     """
     parameters = {"relations": [*relations], "roles": [*roles], "types": types}
     rows = [_FaultRow(*row) for row in cursor.execute(_RELATIONS, parameters).fetchall()]
-    if any(row.sort == "unseen" for row in rows):  # perhaps created since the snapshot: the next statement has its own
+    # It may have been created since the snapshot: the next statement has a newer one.
+    if any(row.sort == "invisible" for row in rows):
         rows = [_FaultRow(*row) for row in cursor.execute(_RELATIONS, parameters).fetchall()]
-    found = [row for row in rows if row.sort != "deeper"]
+    found = [row for row in rows if row.sort != "calls"]
     if len(found) < len(rows):
         found += [_FaultRow(*row) for row in cursor.execute(_CALLED, parameters).fetchall()]
     return [_fault(row) for row in found]
@@ -223,9 +225,9 @@ def require_relations(cursor: Any, *relations: str, roles: Collection[str] = (),
 def require_locked(cursor: Any, relation: str, *, roles: Collection[str] = (), types: bool = True) -> None:
     """As `require_relations`, with a lock: nobody can change the table before the cursor's transaction ends."""
     try:
-        cursor.execute(f"savepoint txpool_look; lock table {relation} in row exclusive mode; release txpool_look")
+        cursor.execute(f"savepoint txpool_trust; lock table {relation} in row exclusive mode; release txpool_trust")
     except psycopg.Error:
-        cursor.execute("rollback to txpool_look")
+        cursor.execute("rollback to txpool_trust")
         require_relations(cursor, relation, roles=roles, types=types)  # whose error says more
         raise
     require_relations(cursor, relation, roles=roles, types=types)
@@ -262,14 +264,14 @@ def _fault(row: _FaultRow) -> TrustFault:
     """A fault in words."""
     name, what, owner = row.name, row.what, row.owner
     match row.sort:
-        case "unseen":
+        case "invisible":
             found, do = f"table {name} was created after this transaction began, and its owner cannot be read", ""
         case "kind":
             kind = "partitioned" if what == "p" else f"a {_KINDS.get(what, 'relation')}"
             found, do, owner = f"{name} is {kind}, and only a plain table is used", f"drop {name}, create it again", ""
-        case "kin":
+        case "inheritance":
             found, do = f"{name} has {what} of {owner} for a parent or a child table", f"drop {what}, or detach it"
-        case "hung":
+        case "attached":
             called = f"is of {row.called}" if row.called.startswith("type") else f"calls {row.called}"
             found, do = f"{what} of {name} {called}, which belongs to {owner}", f"drop {what}, or alter its owner"
             kind, _, label = what.partition(" ")

@@ -59,11 +59,11 @@ class SQLiteMarks(Marks):
             )
         names = ", ".join(row)
         unchecked = bool(identity) and raw.marks_identity != identity
-        there = f" where exists (select 1 from {table} where xid = ? and action_uid = ?)" if unchecked else ""  # noqa: S608
+        condition = f" where exists (select 1 from {table} where xid = ? and action_uid = ?)" if unchecked else ""  # noqa: S608
         values = [*row.values(), *((IDENTITY, identity) if unchecked else ())]
         try:
             if (
-                cursor.execute(f"insert into {table} ({names}) select {_placeholders(row)}{there}", values).rowcount
+                cursor.execute(f"insert into {table} ({names}) select {_placeholders(row)}{condition}", values).rowcount
                 != 1
             ):
                 raise WrongTable

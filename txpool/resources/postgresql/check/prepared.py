@@ -180,10 +180,10 @@ def _rolled_back_by_recovery(
     try:
         with connected(settings, recovery=True) as raw:
             recovery = server_facts(raw)
-            seen = raw.execute("select 1 from pg_prepared_xacts where gid = %s", [record.xid.joined]).fetchone()
+            visible = raw.execute("select 1 from pg_prepared_xacts where gid = %s", [record.xid.joined]).fetchone()
     except psycopg.errors.InsufficientPrivilege:
-        seen = None
-    if not seen:
+        visible = None
+    if not visible:
         yield failure(
             "recovery",
             f"{who} does not see what {server.user} has prepared in {server.database}",

@@ -20,7 +20,7 @@ from txpool.finishing import LIMIT, finish
 from txpool.jobs.properties import publish
 from txpool.pool import Pool, PoolStatistics
 from txpool.pool.pooled import Pooled
-from txpool.resource_managers import find as find_resource_manager
+from txpool.resource_managers import find_resource_manager
 from txpool.resources.base import (
     Branch,
     BranchRecord,

@@ -41,7 +41,7 @@ class Drivers(Collection[str]):
 DRIVERS = Drivers()
 
 
-def find(driver: str) -> ResourceManager:
+def find_resource_manager(driver: str) -> ResourceManager:
     """The resource manager of a driver. ConfigurationError where there is none, or where it cannot be imported."""
     manager = _loaded.get(driver)
     if manager is None:
@@ -51,7 +51,8 @@ def find(driver: str) -> ResourceManager:
 
 def known() -> list[ResourceManager]:
     """txpool's own resource managers, and those of other packages that this process has used."""
-    return [find(driver) for driver in (*BUILT_IN, *(each for each in list(_loaded) if each not in BUILT_IN))]
+    others = [driver for driver in list(_loaded) if driver not in BUILT_IN]
+    return [find_resource_manager(driver) for driver in (*BUILT_IN, *others)]
 
 
 def _load(driver: str) -> ResourceManager:
@@ -70,7 +71,7 @@ def _load(driver: str) -> ResourceManager:
 def of_url(url: str) -> ResourceManager | None:
     """The resource manager to whose schemes a url belongs; None where there is none."""
     for driver in (*BUILT_IN, *(() if url.startswith(_own_schemes()) else DRIVERS)):
-        manager = find(driver)
+        manager = find_resource_manager(driver)
         if url.startswith(manager.schemes):
             return manager
     return None
@@ -78,7 +79,7 @@ def of_url(url: str) -> ResourceManager | None:
 
 @cache
 def _own_schemes() -> tuple[str, ...]:
-    return tuple(scheme for driver in BUILT_IN for scheme in find(driver).schemes)
+    return tuple(scheme for driver in BUILT_IN for scheme in find_resource_manager(driver).schemes)
 
 
 @cache

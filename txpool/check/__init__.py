@@ -28,7 +28,7 @@ from txpool.findings.finding import (
     section,
     warning,
 )
-from txpool.resource_managers import find
+from txpool.resource_managers import find_resource_manager
 
 __all__ = ["CheckReport", "Finding", "Section", "Severity", "check"]
 
@@ -112,7 +112,7 @@ def _datasource(
                 "give each a name of its own: name = …",
             )
         )
-    of_database = find(settings.driver).findings(settings, stale_after=old, timeout=timeout)
+    of_database = find_resource_manager(settings.driver).findings(settings, stale_after=old, timeout=timeout)
     title = f"datasource {settings.name} (mode={settings.mode}): {settings.url}"
     return section(title, [*findings, *_with_ending_error(of_database)], settings.secrets)
 

@@ -15,7 +15,7 @@ from txpool.config.layers import Options, checked, defaults, file_of, from_code,
 from txpool.config.properties import Properties
 from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, redact_url
 from txpool.errors import ConfigurationError
-from txpool.resource_managers import DRIVERS, find
+from txpool.resource_managers import DRIVERS, find_resource_manager
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class DataSourceSettings:
         values = self.properties
         if self.driver is None:
             raise values.error("driver", f"is missing: write driver = {' or driver = '.join(DRIVERS)}")
-        manager = find(self.driver)
+        manager = find_resource_manager(self.driver)
         form = manager.url_example
         if self.url is None:
             raise values.error("url", f"is missing: write url = {form}, or set {prefix}URL")

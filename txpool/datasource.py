@@ -205,9 +205,7 @@ class DataSource:
         ConfigurationError in another mode.
         """
         if self.role is not Role.PREPARED:
-            raise ConfigurationError(
-                f"datasource {self.name} (mode={self.mode}) has no prepared branches: only mode=xa has"
-            )
+            raise ConfigurationError(f"datasource {self.name} (mode={self.mode}) prepares nothing: only mode=xa does")
         return self.resource_manager.branch_recovery(self.settings, recovery=recovery)
 
     def xids_table(self, *, nodes: Collection[str] | None = None, lock_timeout: float = 5.0) -> XidsTable:

@@ -36,9 +36,7 @@ class SQLite(ResourceManager):
             problem = f"names no file, and what is in memory cannot be recovered: write {self.url_example}"
             raise values.error("url", problem)
         if settings.mode == "xa":
-            raise values.error(
-                "mode", "is not for SQLite, which cannot prepare: write mode = cmr, last-resource or local"
-            )
+            raise values.error("mode", "cannot be xa: SQLite cannot prepare. Write mode = cmr, last-resource or local")
         if settings.pool_reset == "always":
             raise values.error("pool.reset", "cannot be always: SQLite cannot reset a whole session. Leave it out")
         for key in ("user", "password", "recovery.user", "recovery.password"):

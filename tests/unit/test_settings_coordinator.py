@@ -49,7 +49,7 @@ def test_the_coordinators_keys_and_their_precedence(monkeypatch: pytest.MonkeyPa
         ("log.password = hunter2\nlog.url = postgresql://app:hunter2@h/db", "log.password is given twice"),
         ("log.password = hunter2\nlog.url = sqlite:///txlog", "log.password has no use: only a log on a server"),
         ("log.user = app\nlog.url = memory:", "log.user = 'app' has no use: only a log on a server"),
-        ("log.url =", "is not the url of a log"),
+        ("log.url =", "cannot name a log"),
         ("log.url = sqlite:///", "write sqlite:///folder"),
         ("log.uri = memory:", "unknown key log.uri: did you mean log.url?"),
         ("transaction.timeout = 0", "must be longer than nothing"),

@@ -247,7 +247,7 @@ def _check_status(values: Properties, address: Address | None) -> None:
 def _check_log(values: Properties, url: str) -> None:
     form = "write sqlite:///folder, postgresql://user@host:5432/database, or memory: in tests"
     if not re.fullmatch("memory:|sqlite:///.+|postgresql://.+", url, re.DOTALL):
-        raise values.error("log.url", f"is not the url of a log: {form}; passwords have keys of their own")
+        raise values.error("log.url", f"cannot name a log: {form}; passwords have keys of their own")
     for key in ("log.user", "log.password"):
         if key in values and not url.startswith("postgresql:"):
             raise values.error(key, "has no use: only a log on a server has users. Leave it out")

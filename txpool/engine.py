@@ -1,4 +1,4 @@
-"""SQLAlchemy over a datasource: our pool under its engine, and our transactions around its work."""
+"""SQLAlchemy over a datasource: an Engine that takes its connections from the datasource's pool."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-# What SQLAlchemy's own pool would be told, and the datasource's key for it.
+# Arguments of SQLAlchemy's own pool, and the datasource's key in their place.
 _POOL = {
     "pool_size": "pool.max-size",
     "max_overflow": "pool.max-size",
@@ -27,7 +27,7 @@ _POOL = {
 def create_engine(datasource: str | Path | DataSource, **options: Any) -> Engine:
     """An Engine whose connections are the datasource's; `options` are those of sqlalchemy.create_engine.
 
-    SQLAlchemy commits and rolls back by itself: inside a transaction that takes `managed.commit = join`. Its own
+    SQLAlchemy commits and rolls back by itself, which inside a transaction needs `managed.commit = join`. Its own
     two-phase commit, AUTOCOMMIT inside a transaction, and the options of a pool (ConfigurationError) are refused.
     """
     import sqlalchemy
@@ -36,9 +36,10 @@ def create_engine(datasource: str | Path | DataSource, **options: Any) -> Engine
     for name in options.keys() & _POOL.keys():
         instead = f"set {_POOL[name]} in its file" if _POOL[name] else "its keys begin with pool."
         raise ConfigurationError(
-            f"datasource {found.name}: {name} is not for create_engine(), since the pool is the datasource's: {instead}"
+            f"datasource {found.name}: create_engine() does not take {name}, since the pool is the datasource's: "
+            f"{instead}"
         )
     url = found.resource_manager.sqlalchemy_url
     if not url:
-        raise NotSupportedError(f"datasource {found.name}: SQLAlchemy cannot work over driver {found.driver}")
+        raise NotSupportedError(f"datasource {found.name}: SQLAlchemy cannot use connections of driver {found.driver}")
     return sqlalchemy.create_engine(url, creator=found.connect, poolclass=sqlalchemy.NullPool, **options)

@@ -1,7 +1,7 @@
 """The resource managers of this installation: one for each kind of database, found by entry point.
 
-An entry point of the group `txpool.resource_managers` has the name that a file gives as `driver`, and leads to a
-`txpool.resources.manager.ResourceManager`. A package that brings one needs no change in txpool.
+An entry point of the group `txpool.resource_managers` has the name that a datasource's file gives as `driver`, and
+leads to an instance of `txpool.resources.manager.ResourceManager`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GROUP = "txpool.resource_managers"
 _loaded: dict[str, ResourceManager] = {}
-#: Ours, as pyproject.toml has them: they are found without the metadata of a package, too, as in a zip for executors.
+#: txpool's own, as in pyproject.toml. They are listed here as well, since a zip for Spark's executors has no metadata.
 BUILT_IN = {
     "psycopg": "txpool.resources.postgresql.manager:MANAGER",
     "sqlite3": "txpool.resources.sqlite.manager:MANAGER",
@@ -26,7 +26,7 @@ BUILT_IN = {
 
 
 class Drivers(Collection[str]):
-    """What `driver` may be, ours first. The metadata of packages is read only where it is needed."""
+    """The values that `driver` may have, txpool's own first. The metadata of packages is read only when needed."""
 
     def __contains__(self, driver: object) -> bool:
         return driver in BUILT_IN or driver in _entries()
@@ -41,8 +41,8 @@ class Drivers(Collection[str]):
 DRIVERS = Drivers()
 
 
-def find(driver: str) -> ResourceManager:
-    """The resource manager of a driver. ConfigurationError where there is none, or where it cannot be loaded."""
+def find_resource_manager(driver: str) -> ResourceManager:
+    """The resource manager of a driver. ConfigurationError where there is none, or where it cannot be imported."""
     manager = _loaded.get(driver)
     if manager is None:
         manager = _loaded[driver] = _load(driver)
@@ -50,35 +50,36 @@ def find(driver: str) -> ResourceManager:
 
 
 def known() -> list[ResourceManager]:
-    """Ours, and those that this process has used."""
-    return [find(driver) for driver in (*BUILT_IN, *(each for each in list(_loaded) if each not in BUILT_IN))]
+    """txpool's own resource managers, and those of other packages that this process has used."""
+    others = [driver for driver in list(_loaded) if driver not in BUILT_IN]
+    return [find_resource_manager(driver) for driver in (*BUILT_IN, *others)]
 
 
 def _load(driver: str) -> ResourceManager:
     ours = BUILT_IN.get(driver)
     found = [EntryPoint(driver, ours, GROUP)] if ours else _entries().get(driver, [])
     if len(found) != 1:
-        told = f"is brought by several packages: {', '.join(each.value for each in found)}" if found else "is none"
-        raise ConfigurationError(f"driver {driver!r} {told}: write {' or '.join(DRIVERS)}")
+        problem = f"is in several packages: {', '.join(each.value for each in found)}" if found else "is not installed"
+        raise ConfigurationError(f"driver {driver!r} {problem}: write {' or '.join(DRIVERS)}")
     try:
         manager: ResourceManager = found[0].load()
     except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"driver {driver!r}: {found[0].value} cannot be loaded: {error}") from error
+        raise ConfigurationError(f"driver {driver!r}: {found[0].value} cannot be imported: {error}") from error
     return manager
 
 
 def of_url(url: str) -> ResourceManager | None:
-    """The resource manager whose urls begin as this one does; None where there is none."""
-    for driver in (*BUILT_IN, *(() if url.startswith(_ours()) else DRIVERS)):
-        manager = find(driver)
+    """The resource manager to whose schemes a url belongs; None where there is none."""
+    for driver in (*BUILT_IN, *(() if url.startswith(_own_schemes()) else DRIVERS)):
+        manager = find_resource_manager(driver)
         if url.startswith(manager.schemes):
             return manager
     return None
 
 
 @cache
-def _ours() -> tuple[str, ...]:
-    return tuple(scheme for driver in BUILT_IN for scheme in find(driver).schemes)
+def _own_schemes() -> tuple[str, ...]:
+    return tuple(scheme for driver in BUILT_IN for scheme in find_resource_manager(driver).schemes)
 
 
 @cache

@@ -164,7 +164,7 @@ MUTATIONS = (
         "test_the_row_has_the_evidence_of_the_votes_though_it_was_written_before_them[postgresql]",
         real=(
             Edit(
-                "txpool.resources.marked:MarkedBranch.record",
+                "txpool.resources.marked:MarkedTransaction.record",
                 "self._xids.commit(self._raw, self._row, branches)",
                 "self._dialect.commit(self._raw)",
             ),
@@ -285,7 +285,7 @@ MUTATIONS = (
             ),
             Edit(
                 "txpool.resources.postgresql.branch:PostgreSQLBranch.await_prepare",
-                'raise self._refuse("the database answered PREPARE TRANSACTION by ROLLBACK")',
+                'raise self._rollback_vote("the database answered PREPARE TRANSACTION by ROLLBACK")',
                 "return PrepareVote.COMMIT",
             ),
         ),

@@ -79,7 +79,9 @@ MUTATIONS = (
         test="tests/integration/resources/marked/test_tombstone.py::test_tombstone_meets_the_row_and_makes_it_durable",
         real=(
             Edit(
-                "txpool.resources.xids:Xids.tombstone", '_row(gtrid, "abort", "[]")', '_row(gtrid + "0", "abort", "[]")'
+                "txpool.resources.xids:Xids.tombstone",
+                '_new_row(gtrid, "abort", "[]")',
+                '_new_row(gtrid + "0", "abort", "[]")',
             ),
         ),
     ),

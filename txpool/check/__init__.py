@@ -1,6 +1,6 @@
-"""`txpool check`: whether a file, and the datasource or the decision log behind it, serves its purpose.
+"""`txpool check`: checks a configuration file, and the datasources and the decision log that it describes.
 
-It writes nothing that stays: a branch is prepared and rolled back, a table made and rolled back.
+It leaves nothing behind: a branch is prepared and rolled back, and a table is created and rolled back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from txpool.findings.finding import (
     section,
     warning,
 )
-from txpool.resource_managers import find
+from txpool.resource_managers import find_resource_manager
 
 __all__ = ["CheckReport", "Finding", "Section", "Severity", "check"]
 
@@ -36,9 +36,9 @@ _COORDINATION = frozenset(key.name for key in COORDINATOR_KEYS + RECOVERY_KEYS)
 
 
 def check(path: Path, *, old: float = 600.0) -> CheckReport:
-    """Check a datasource's file, or a coordinator's or recovery's with all that it names. Raises nothing of its own.
+    """Check a datasource's file, or a coordinator's or recovery's with its log and datasources. Problems are findings.
 
-    What has been prepared for longer than `old` (seconds) is a finding.
+    A branch that has been prepared for longer than `old` (seconds) is a finding.
     """
     try:
         file = _CheckedFile.read(path)
@@ -51,11 +51,11 @@ def check(path: Path, *, old: float = 600.0) -> CheckReport:
 
 @dataclass(frozen=True, slots=True)
 class _CheckedFile:
-    """A file that could be read, and what is to be said of it as a file."""
+    """A file that could be read, and the findings about the file itself."""
 
     path: Path
     properties: Properties
-    said: tuple[Finding, ...]
+    findings: tuple[Finding, ...]
 
     @classmethod
     def read(cls, path: Path) -> _CheckedFile:
@@ -66,28 +66,28 @@ class _CheckedFile:
             raise ConfigurationError(
                 f"{path} holds no key: a datasource's file has driver and url, a coordinator's node.name and log.url"
             )
-        said = [
-            warning("file", str(note.message), "whoever reads it can do what that user can", f"chmod 600 {path}")
+        findings = [
+            warning("file", str(note.message), "a reader of it can do what that user can", f"chmod 600 {path}")
             for note in caught
             if issubclass(note.category, SecurityWarning)
         ]
         if storage.others_may_write(path):
-            said.append(
+            findings.append(
                 warning(
                     "file",
                     f"everybody on this machine may write {path}",
-                    "whoever changes it sends transactions to another database",
+                    "a changed url would lead transactions to another database",
                     f"chmod o-w {path}",
                 )
             )
-        return cls(path, properties, (*said, ok("file", f"{path} is well-formed")))
+        return cls(path, properties, (*findings, ok("file", f"{path} is well-formed")))
 
 
 def _coordination(file: _CheckedFile, old: float) -> Iterator[Section]:
     settings = RecoverySettings.load(file.properties)
-    yield section(str(file.path), file.said)
-    said = [*_whole(log.findings(settings)), *_whole(node.findings(settings))]
-    yield section(f"decision log {settings.log_url or ''}", said, [settings.log_password])
+    yield section(str(file.path), file.findings)
+    findings = [*_with_ending_error(log.findings(settings)), *_with_ending_error(node.findings(settings))]
+    yield section(f"decision log {settings.log_url or ''}", findings, [settings.log_password])
     names: dict[str, Path] = {}
     for path in settings.datasources:
         try:
@@ -99,12 +99,12 @@ def _coordination(file: _CheckedFile, old: float) -> Iterator[Section]:
 def _datasource(
     file: _CheckedFile, old: float, timeout: float | None = None, names: dict[str, Path] | None = None
 ) -> Section:
-    """`names` are those that other files of the configuration have given."""
+    """The section of one datasource; `names` has the datasources of the files before, by name."""
     settings = DataSourceSettings.load(file.properties)
-    said = list(file.said)
+    findings = list(file.findings)
     first = {} if names is None else names
     if first.setdefault(settings.name, file.path) != file.path:
-        said.append(
+        findings.append(
             failure(
                 "file",
                 f"{first[settings.name]} describes a datasource {settings.name} too",
@@ -112,27 +112,27 @@ def _datasource(
                 "give each a name of its own: name = …",
             )
         )
-    look = find(settings.driver).findings(settings, old=old, timeout=timeout)
+    of_database = find_resource_manager(settings.driver).findings(settings, stale_after=old, timeout=timeout)
     title = f"datasource {settings.name} (mode={settings.mode}): {settings.url}"
-    return section(title, [*said, *_whole(look)], settings.secrets)
+    return section(title, [*findings, *_with_ending_error(of_database)], settings.secrets)
 
 
-def _whole(findings: Iterator[Finding]) -> Iterator[Finding]:
-    """All of them, and what has ended them before their time as the last."""
+def _with_ending_error(findings: Iterator[Finding]) -> Iterator[Finding]:
+    """The findings, and one more for an error that ends them early."""
     try:
         yield from findings
-    except NotConnected as refusal:
-        yield refusal.finding
+    except NotConnected as error:
+        yield error.finding
     except ConfigurationError as error:
         yield failure("file", str(error))
     except PermissionError as error:
         yield failure(
             "permissions",
-            f"{error.filename} may not be looked at by uid {os.geteuid()}",
-            "the user of the service must own what it works with",
+            f"uid {os.geteuid()} may not read {error.filename}",
+            "the user of the service must own its files",
             "check again as that user, or chown it",
         )
     except (Error, OSError) as error:
         yield failure(
-            "connection", f"the check ended early: {error}", do="correct what it complains of, and check again"
+            "connection", f"the check ended early: {error}", do="correct what the message complains of, and check again"
         )

@@ -1,4 +1,4 @@
-"""What is wrong with the decision log; one that is missing is never made."""
+"""The findings of `txpool check` about the decision log. A missing log is never created."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txpool.resources.postgresql.check import settings as server_settings
 from txpool.resources.postgresql.check.connecting import diagnosed
 from txpool.resources.postgresql.check.server import ServerFacts, server_facts
 
-# The tables of a log on a server: key and columns.
+# The tables of a log on a server, with the columns of the key and all columns.
 _TABLES = {
     "txpool_incarnations": (["name"], ["name", "node", "lease", "fenced"]),
     "txpool_decisions": (["gtrid"], ["gtrid", "branches", "made"]),
@@ -30,26 +30,27 @@ _TABLES = {
     "txpool_memos": (["kind", "name"], ["kind", "name", "text", "made"]),
 }
 _INIT = "run `txpool-recovery init` once"
-_EMPTIED = "an empty log rolls back what is committed elsewhere"
+_EMPTY_LOG = "with an empty log, branches roll back that others of their transaction have committed"
 
 
 def findings(settings: CoordinatorSettings) -> Iterator[Finding]:
-    """All about the log of `log.url`, and the node that it is for."""
+    """Findings about the log of `log.url`."""
     node, url = settings.node_name, settings.log_url
     if node is None or url is None:
         key = "log.url" if url is None else "node.name"
         yield warning(
             "log",
             f"{key} is not configured",
-            "a transaction over two databases is refused: there is nowhere to keep its decision",
-            "write node.name = …, the same for ever and no other coordinator's, and log.url = sqlite:///folder",
+            "a transaction over two databases is refused: its decision could not be stored",
+            "write node.name = …, a name that never changes and no other coordinator has, and log.url = "
+            "sqlite:///folder",
         )
         return
     if url == "memory:":
         yield failure(
             "log",
-            "log.url = memory: keeps nothing",
-            "after a crash nobody knows what was decided",
+            "log.url = memory: is lost with the process",
+            "after a crash nobody knows its decisions",
             "write log.url = sqlite:///folder, or a database",
         )
         return
@@ -60,31 +61,31 @@ def _in_folder(settings: CoordinatorSettings, folder: Path) -> Iterator[Finding]
     if not (folder / "log.db").exists() and settings.log_create and not folder.exists():
         yield warning(
             "log",
-            f"the log {folder} is not there yet",
-            "the first process would make it, since log.create = true",
+            f"the log {folder} does not exist yet",
+            "the first process would create it, since log.create = true",
             f"{_INIT}, and write log.create = false",
         )
         return
     if folder.is_dir():
-        yield from _guarded(folder)
-        yield from storage.stored("the log", folder)
+        yield from _folder_permissions(folder)
+        yield from storage.storage_findings("the log", folder)
     yield from _opened(settings)
     if settings.log_create and folder.is_dir():
         yield warning(
             "log",
-            "log.create = true, and the log is there",
-            f"where its disk is not mounted one day, a new one would be made in its place: {_EMPTIED}",
+            "log.create = true, and the log exists",
+            f"if its disk is not mounted one day, a new log would be created in its place: {_EMPTY_LOG}",
             "write log.create = false",
         )
 
 
-def _guarded(folder: Path) -> Iterator[Finding]:
+def _folder_permissions(folder: Path) -> Iterator[Finding]:
     mode = storage.mode_of(folder)
     if mode & 0o077:
         yield failure(
             "permissions",
             f"the log's folder {folder} has mode {mode:04o}",
-            "others than its owner may read, or change, what is decided",
+            "other users than its owner may read or change decisions",
             f"chmod 700 {folder}",
         )
     if storage.owner_differs(folder):
@@ -97,7 +98,7 @@ def _guarded(folder: Path) -> Iterator[Finding]:
 
 
 def _opened(settings: CoordinatorSettings) -> Iterator[Finding]:
-    """Open it as recovery does, without a name in its registry, and count what is in it."""
+    """Open the log as recovery does, without an incarnation of its own, and count its entries."""
     node, url = settings.node_name or "", settings.log_url or ""
     try:
         log = open_log(url, node=node, user=settings.log_user, password=settings.log_password)
@@ -114,7 +115,7 @@ def _opened(settings: CoordinatorSettings) -> Iterator[Finding]:
         yield warning(
             "heuristics",
             f"{len(heuristics)} heuristic outcomes are noted, the first of {heuristics[0].gtrid}",
-            "a database has ended a branch otherwise than it was decided: its data and the others' differ",
+            "a database has ended a branch against the decision: its data and the others' differ",
             "repair the data by hand; `txpool-recovery list` shows them, and `txpool-recovery forget GTRID` ends it",
         )
 
@@ -126,8 +127,8 @@ def _on_server(settings: CoordinatorSettings, url: str) -> Iterator[Finding]:
             yield from _server(server)
             for name, (key, columns) in _TABLES.items():
                 yield from marks.table(raw, name, key, columns, missing=_INIT)
-            yield from trust.grants(raw, TABLES, (), "whoever writes the log decides, and who lives")
-            yield from trust.connect(raw, server, (), "only those who write the log have anything to do there")
+            yield from trust.grants(raw, TABLES, (), "a role that writes the log can change decisions and leases")
+            yield from trust.connect(raw, server, (), "only roles that write the log need to connect")
     except LogError as error:
         yield failure("log", str(error))
         return
@@ -144,7 +145,7 @@ def _server(server: ServerFacts) -> Iterator[Finding]:
             "pooler",
             "a pooler such as PgBouncer is between here and the log's server",
             "a process holds its lease in a session of its own; a pooler that shares sessions (transaction mode) keeps "
-            "it after the process has died, and recovery would wait for ever",
+            "the session after the process has died, and recovery would wait for ever",
             "let log.url lead to the server itself",
         )
-    yield server_settings.clock(server.ahead)
+    yield server_settings.clock(server.clock_ahead)

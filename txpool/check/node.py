@@ -1,4 +1,4 @@
-"""Whether a node's name is its own: two logs that share one would each take the other's branches for nobody's."""
+"""A check that no other log has the same node.name: each would take the other's branches for orphans."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from txpool.xid import split_gtrid
 
 
 def findings(settings: CoordinatorSettings) -> Iterator[Finding]:
-    """What the datasources hold under this node's name, by processes that its log has never known."""
+    """A warning where datasources have branches or marks of this node whose incarnation the log does not know."""
     node, url = settings.node_name, settings.log_url
     if node is None or url is None or url == "memory:":
         return
-    # Before the log is read: whoever prepares has its incarnation there.
+    # Read before the log: a process that prepares has registered its incarnation before.
     held = {each for path in settings.datasources for each in _held(path, node)}
     try:
         log = open_log(url, node=node, user=settings.log_user, password=settings.log_password)
     except Error:
-        return  # which is a finding of its own
+        return  # the findings about the log have this error
     try:
         known = {*log.incarnations(), *log.expired()}
     finally:
         log.close()
-    strange = sorted(each for each in held if each[1] not in known)
-    if strange:
-        shown = ", ".join(f"{incarnation} in {datasource}" for datasource, incarnation in strange[:5])
+    unknown = sorted(each for each in held if each[1] not in known)
+    if unknown:
+        shown = ", ".join(f"{incarnation} in {datasource}" for datasource, incarnation in unknown[:5])
         yield warning(
             "node",
-            f"processes of node {node} that this log has never known have left something: {shown}",
+            f"processes of node {node} that this log has never known have left branches or marks: {shown}",
             "another log has the same node.name, or this one was replaced or adopted: recovery by this log leaves "
-            "alone what they hold",
-            "give each log a node.name of its own; what is left, end with the log that it was begun with",
+            "these branches and marks alone",
+            "give each log a node.name of its own; recover what is left with the log of those processes",
         )
 
 
 def _held(path: Path, node: str) -> Iterable[tuple[str, str]]:
-    """The node's incarnations that a datasource has something of, by prepared branches of ours or marks."""
+    """The datasource's name with each of the node's incarnations that has prepared branches or marks there."""
     try:
         settings = DataSourceSettings.load(path, pool_min_size=0)
         with DataSource.from_settings(settings) as datasource:
@@ -53,6 +53,6 @@ def _held(path: Path, node: str) -> Iterable[tuple[str, str]]:
             elif datasource.role is Role.MARKED:
                 gtrids = [row.gtrid for row in datasource.xids_table(nodes=(node,)).read()]
     except Exception:
-        return []  # one that does not answer is a finding of its own
+        return []  # the datasource's own findings have this error
     named = [split_gtrid(gtrid) for gtrid in gtrids]
     return [(settings.name, each.incarnation) for each in named if each.node == node]

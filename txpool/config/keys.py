@@ -1,7 +1,6 @@
-"""The keys of every configuration file: one table for datasources, the coordinator and recovery each.
+"""The keys of configuration files: three tables, for datasources, for the coordinator and for recovery.
 
-The tables are all there is to know about the keys: they read the values, find the nearest known key for an unknown
-one, and print the configuration reference.
+Reading the values, naming the nearest key for an unknown one and the configuration reference all use these tables.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ MODES = ("xa", "cmr", "last-resource", "local")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key: `kind` is the getter of Properties that reads it, `limits` that getter's arguments."""
+    """A key. `kind` is the name of the method of Properties that reads it, `limits` are that method's arguments."""
 
     name: str
     kind: str
@@ -29,12 +28,12 @@ class Key:
 
     @property
     def word(self) -> str:
-        """The key as an argument or a field is called: `pool_max_size`; in capitals, the end of a variable's name."""
+        """The key as an argument's or a field's name: `pool_max_size`; in capitals, the end of a variable's name."""
         return word_of(self.name)
 
     @property
     def type(self) -> str:
-        """What a value may be, in words."""
+        """The values that the key may have, for people."""
         words = " or ".join(self.limits.get("choices", ())) or self.kind
         return f"{words} or none" if self.limits.get("none") else words
 
@@ -180,5 +179,5 @@ def reference(keys: Iterable[Key]) -> str:
 
 
 def word_of(name: str) -> str:
-    """A key as an argument is called."""
+    """A key as the name of an argument."""
     return name.replace(".", "_").replace("-", "_")

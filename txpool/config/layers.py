@@ -1,4 +1,4 @@
-"""The layers of a configuration: code before the environment before the file before the default."""
+"""The layers of a configuration: code takes precedence over the environment, that over the file, that over defaults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txpool.config.properties import Properties, nearest
 from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, escaped
 from txpool.errors import ConfigurationError
 
-#: What code may give as the value of a key.
+#: The types of an argument's value.
 Options = bool | int | float | str | Path | Secret | list[Any] | tuple[Any, ...] | None
 
 
@@ -24,7 +24,7 @@ def file_of(source: str | Path | Properties | None) -> Properties:
 
 
 def checked(file: Properties, keys: tuple[Key, ...], passed: str | None = None) -> Properties:
-    """The file with its keys known, and Narayana's spellings made ours."""
+    """The file with Narayana's spellings replaced. ConfigurationError for an unknown key, or one given twice."""
     if "xaDataSourceClassName" in file:
         raise file.error(
             "xaDataSourceClassName", "names a JDBC driver, and JDBC is no part of this version: write driver = psycopg"
@@ -54,7 +54,7 @@ def defaults(keys: tuple[Key, ...], file: Properties) -> dict[str, ConfiguredVal
 def from_code(
     options: Mapping[str, Options], keys: tuple[Key, ...], passed: str | None = None
 ) -> dict[str, ConfiguredValue]:
-    """Arguments: a word for each key; `driver_x` is passed on as `driver.x`; None is one that was not given."""
+    """The layer of arguments: `driver_x` is the key `driver.x`, and an argument that is None was not given."""
     words = {key.word: key.name for key in keys}
     group = word_of(passed or "")
     entries: dict[str, ConfiguredValue] = {}
@@ -75,12 +75,12 @@ def from_code(
             raw = raw.lower() if isinstance(value, bool) else raw
             entries[name] = ConfiguredValue(name, raw, where, folder, ValueSource.CODE)
         else:
-            raise ConfigurationError(f"{where}: a {type(value).__name__} cannot travel: give text or a number")
+            raise ConfigurationError(f"{where}: a {type(value).__name__} cannot be serialized: give text or a number")
     return entries
 
 
 def from_environment(prefix: str, keys: tuple[Key, ...], passed: str | None = None) -> dict[str, ConfiguredValue]:
-    """Variables: what the prefix is followed by is a key in capitals. One that holds a password stays a reference."""
+    """The layer of variables: the prefix, then a key in capitals. A variable with a password stays a reference."""
     words = {key.word.upper(): key.name for key in keys}
     groups = tuple({f"{key.name.split('.')[0].upper()}_" for key in keys if "." in key.name})
     group = word_of(passed or "").upper()
@@ -98,13 +98,13 @@ def from_environment(prefix: str, keys: tuple[Key, ...], passed: str | None = No
             )
             entries[name] = replace(entry, raw=f"${{env:{variable}}}") if entry.inline else entry
         elif word.startswith(groups) and not any(word.endswith(f"_{known}") for known in words):
-            # One that ends as a known key does may be another datasource's, whose name begins as this one's.
+            # A variable that ends in a known key may belong to another datasource, whose name begins with this name.
             raise ConfigurationError(f"unknown variable {variable}: {nearest(word, words)}")
     return entries
 
 
 def password_of(values: Properties, key: str = "password", url: str = "url") -> Secret | None:
-    """The password of its own key or in the url: the one that comes from the higher source."""
+    """The password, of its own key or in the url: the one whose layer takes precedence."""
     own, in_url = values.secret(key), values.url_secret(url)
     if own is None or in_url is None:
         return own or in_url

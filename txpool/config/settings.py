@@ -15,12 +15,12 @@ from txpool.config.layers import Options, checked, defaults, file_of, from_code,
 from txpool.config.properties import Properties
 from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, redact_url
 from txpool.errors import ConfigurationError
-from txpool.resource_managers import DRIVERS, find
+from txpool.resource_managers import DRIVERS, find_resource_manager
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSourceSettings:
-    """One database. Durations are seconds, and None means never; `url` has no password and an absolute path."""
+    """A datasource. Durations are in seconds, None means never; `url` has no password, and a path in it is absolute."""
 
     name: str
     driver: str
@@ -50,7 +50,7 @@ class DataSourceSettings:
 
     @classmethod
     def load(cls, source: str | Path | Properties | None = None, **options: Options) -> DataSourceSettings:
-        """Read a file, or nothing, and what code (`pool_max_size=5`) and TXPOOL_DS_<NAME>_… say before it."""
+        """Read a file, if any. Options (`pool_max_size=5`) and TXPOOL_DS_<NAME>_… take precedence over it."""
         return cls._from_layers(file_of(source), from_code(options, DATASOURCE_KEYS, "driver."))
 
     @classmethod
@@ -78,7 +78,7 @@ class DataSourceSettings:
         values = self.properties
         if self.driver is None:
             raise values.error("driver", f"is missing: write driver = {' or driver = '.join(DRIVERS)}")
-        manager = find(self.driver)
+        manager = find_resource_manager(self.driver)
         form = manager.url_example
         if self.url is None:
             raise values.error("url", f"is missing: write url = {form}, or set {prefix}URL")
@@ -87,7 +87,7 @@ class DataSourceSettings:
         manager.check(self)
         if self.mode not in manager.modes:
             modes = " or ".join(manager.modes)
-            raise values.error("mode", f"cannot be: {manager.database} has no such mode. Write mode = {modes}")
+            raise values.error("mode", f"is none of {manager.database}'s modes. Write mode = {modes}")
         for key in ("user", "password", "recovery.user", "recovery.password"):
             if f"driver.{key}" in values:
                 raise values.error(f"driver.{key}", f"is not passed to the driver: write {key}")
@@ -96,7 +96,7 @@ class DataSourceSettings:
 
     @property
     def file(self) -> str:
-        """The absolute path of its file; empty where it has none."""
+        """The absolute path of its file; empty where it was configured in code."""
         values = self.properties
         return "" if values.path is None else str(values.folder / values.path.name)
 
@@ -107,7 +107,7 @@ class DataSourceSettings:
         return tuple(secret for secret in found if isinstance(secret, Secret))
 
     def connect_options(self, recovery: bool = False) -> dict[str, Any]:
-        """What the driver's connect takes beside the url, secrets revealed: never log or keep it."""
+        """The arguments of the driver's connect beside the url, secrets revealed: never log or keep them."""
         user, password = self.user, self.password
         if recovery and self.recovery_user:
             user, password = self.recovery_user, self.recovery_password
@@ -118,10 +118,11 @@ class DataSourceSettings:
             if value is not None
         }
 
-    def travel(self) -> dict[str, Any]:
-        """Plain data for another process, references unresolved; see `arrive`.
+    def serialized(self) -> dict[str, Any]:
+        """The settings as plain data for another process, references unresolved; see `from_serialized`.
 
-        A file that holds a password itself travels as its path only, and a password from code not at all.
+        Of a file that holds a password itself, only the path is serialized. ConfigurationError for a password from
+        code, or where that file cannot be read.
         """
         values = self.properties
         entries = [values.entry(key) for key in values]
@@ -139,31 +140,31 @@ class DataSourceSettings:
         }
 
     @classmethod
-    def arrive(cls, travelled: Mapping[str, Any]) -> DataSourceSettings:
-        """The settings again, in the process that `travel`'s data reached; a path alone is read there."""
-        path, text = travelled["path"], travelled["text"]
+    def from_serialized(cls, serialized: Mapping[str, Any]) -> DataSourceSettings:
+        """The settings that `serialized()` returned in another process; a file of which only the path came is read."""
+        path, text = serialized["path"], serialized["text"]
         if text is not None:
-            file = Properties.parse(text, path=path, folder=Path(travelled["folder"]))
+            file = Properties.parse(text, path=path, folder=Path(serialized["folder"]))
         elif os.access(path, os.R_OK):
             file = Properties.load(path)
         else:
             raise ConfigurationError(
-                f"{path}: holds a password itself, so it did not travel, and it cannot be read here: "
+                f"{path}: holds a password itself, so its text was not sent, and it cannot be read here: "
                 "write the password as ${env:NAME} or ${file:PATH}"
             )
         code = {
             key: ConfiguredValue(key, raw, "code", Path(folder), ValueSource.CODE)
-            for key, (raw, folder) in travelled["overrides"].items()
+            for key, (raw, folder) in serialized["overrides"].items()
         }
-        return cls._from_layers(file, code | from_code({"name": travelled["name"]}, DATASOURCE_KEYS))
+        return cls._from_layers(file, code | from_code({"name": serialized["name"]}, DATASOURCE_KEYS))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DataSourceSettings.arrive, (self.travel(),)
+        return DataSourceSettings.from_serialized, (self.serialized(),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:
-    """The coordinator of this process; what is not configured is None. Durations are seconds."""
+    """The coordinator of this process. A key that is not configured is None. Durations are in seconds."""
 
     node_name: str | None
     log_url: str | None
@@ -178,15 +179,15 @@ class CoordinatorSettings:
 
     @classmethod
     def load(cls, source: str | Path | Properties | None = None, **options: Options) -> CoordinatorSettings:
-        """Read a file, or nothing, and what code (`node_name="etl-1"`) and TXPOOL_… say before it.
+        """Read a file, if any. Options (`node_name="etl-1"`) and TXPOOL_… take precedence over it.
 
-        The keys of recovery may stand in the same file.
+        The file may have recovery's keys as well.
         """
         return cls(**_coordinator_fields(COORDINATOR_KEYS, source, options))
 
     @classmethod
     def find(cls) -> CoordinatorSettings:
-        """Load what TXPOOL_CONF names, else conf/txpool.properties if it is there, else no file."""
+        """Read the file that TXPOOL_CONF names, else conf/txpool.properties if it exists, else no file."""
         named = os.environ.get("TXPOOL_CONF")
         path = Path(named or "conf/txpool.properties")
         if named and not path.is_file():
@@ -200,7 +201,7 @@ class CoordinatorSettings:
 class RecoverySettings(CoordinatorSettings):
     """The recovery manager: the coordinator's settings, and its own."""
 
-    #: Empty where it is the own node alone.
+    #: Empty for the own node alone.
     recovery_nodes: tuple[str, ...]
     recovery_period: float
     recovery_backoff: float
@@ -216,7 +217,7 @@ class RecoverySettings(CoordinatorSettings):
 
     @classmethod
     def load(cls, source: str | Path | Properties | None = None, **options: Options) -> RecoverySettings:
-        """Read a file, or nothing, and what code and TXPOOL_… say before it."""
+        """Read a file, if any. Options and TXPOOL_… take precedence over it."""
         return cls(**_coordinator_fields(COORDINATOR_KEYS + RECOVERY_KEYS, source, options))
 
 
@@ -246,7 +247,7 @@ def _check_status(values: Properties, address: Address | None) -> None:
 def _check_log(values: Properties, url: str) -> None:
     form = "write sqlite:///folder, postgresql://user@host:5432/database, or memory: in tests"
     if not re.fullmatch("memory:|sqlite:///.+|postgresql://.+", url, re.DOTALL):
-        raise values.error("log.url", f"is no place for a log: {form}; passwords have keys of their own")
+        raise values.error("log.url", f"cannot name a log: {form}; passwords have keys of their own")
     for key in ("log.user", "log.password"):
         if key in values and not url.startswith("postgresql:"):
             raise values.error(key, "has no use: only a log on a server has users. Leave it out")

@@ -365,7 +365,7 @@ class Connection:
 
     def has_work(self, raw: Any) -> bool:
         """Whether a local transaction is open; no I/O."""
-        return self._open_datasource().driver_adapter.dialect.is_open(raw)
+        return self._open_datasource().driver_adapter.dialect.in_transaction(raw)
 
     def require_transaction(self) -> None:
         """Before a statement on a plain connection: check what its datasource's transaction.required demands."""

@@ -1,1 +1,1 @@
-"""What a check says, whatever it has looked at: findings, and those about files and tables of marks."""
+"""The findings of `txpool check`: their classes, and those that several databases share."""

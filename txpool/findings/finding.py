@@ -1,4 +1,4 @@
-"""What a check says: each finding has its severity, what was found, why it matters, and what to do about it."""
+"""A finding of a check: its severity, what was found, why it matters, and what to do about it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from txpool.config.secrets import Secret, redact
 
-_LONGEST = 600  # characters of one text: what a file holds may be anything
+_LONGEST = 600  # characters of one text, which may quote anything that a file holds
 
 
 class Severity(Enum):
@@ -17,12 +17,12 @@ class Severity(Enum):
 
     OK = "ok"
     WARNING = "warning"  #: it works, and somebody should know
-    WRONG = "wrong"  #: it cannot work, or it loses what was promised
+    WRONG = "wrong"  #: it cannot work, or transactions are not safe
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. `topic` is a stable word for programs."""
+    """The result of one check. `topic` is a stable word for programs."""
 
     severity: Severity
     topic: str
@@ -31,7 +31,7 @@ class Finding:
     do: str = ""
 
     def lines(self) -> Iterator[str]:
-        """For people: what, why, and what to do."""
+        """The finding as text: what was found, why it matters, and what to do."""
         yield f"{self.severity.value + ':':<8} {self.found}"
         if self.why:
             yield f"         why: {self.why}"
@@ -40,22 +40,22 @@ class Finding:
 
 
 def ok(topic: str, found: str) -> Finding:
-    """Nothing to do."""
+    """A finding that needs no action."""
     return Finding(Severity.OK, topic, found)
 
 
 def warning(topic: str, found: str, why: str, do: str) -> Finding:
-    """It works, and somebody should know."""
+    """A finding of something that works, and that somebody should know."""
     return Finding(Severity.WARNING, topic, found, why, do)
 
 
 def failure(topic: str, found: str, why: str = "", do: str = "") -> Finding:
-    """It cannot work, or it loses what was promised."""
+    """A finding of something that cannot work, or that makes transactions unsafe."""
     return Finding(Severity.WRONG, topic, found, why, do)
 
 
 class NotConnected(Exception):
-    """Nobody answers, or lets us in; carries what to say about it."""
+    """A server does not answer, or refuses the connection; `finding` says why."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.found)
@@ -64,7 +64,7 @@ class NotConnected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """All that was found about one subject: a file, a datasource, the decision log."""
+    """The findings about one subject: a file, a datasource, the decision log."""
 
     subject: str
     findings: tuple[Finding, ...]
@@ -72,12 +72,12 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """A whole check. Immutable."""
+    """All sections of a check. Immutable."""
 
     sections: tuple[Section, ...]
 
     def has(self, severity: Severity, *topics: str) -> bool:
-        """Whether anything is as bad as that, about one of the topics where any are named."""
+        """Whether a finding has this severity and, where topics are given, one of them."""
         return any(
             finding.severity is severity and (not topics or finding.topic in topics)
             for section in self.sections
@@ -85,7 +85,7 @@ class CheckReport:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """The report as plain data, for JSON."""
         return {
             "sections": [
                 {
@@ -101,10 +101,10 @@ class CheckReport:
 
 
 def section(subject: str, findings: Iterable[Finding], secrets: Iterable[Secret | None] = ()) -> Section:
-    """A section in which no secret and no control character is shown."""
+    """A section whose texts have no secret and no control character."""
     secrets = tuple(secrets)
-    # What is said of a file hides its secrets already, and advice has none: `password = ${env:NAME}` is to be read.
-    told = (
+    # Findings about a file are redacted already. Advice has no secret, and `password = ${env:NAME}` must stay readable.
+    redacted = (
         Finding(
             f.severity,
             f.topic,
@@ -114,7 +114,7 @@ def section(subject: str, findings: Iterable[Finding], secrets: Iterable[Secret 
         )
         for f in findings
     )
-    return Section(_shown(redact(subject, secrets)), tuple(told))
+    return Section(_shown(redact(subject, secrets)), tuple(redacted))
 
 
 def _shown(text: str) -> str:

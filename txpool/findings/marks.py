@@ -1,4 +1,4 @@
-"""What is to be said of a table of marks, whatever database it is in."""
+"""The findings about a table of marks that all databases share."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from txpool.xid import PREFIX
 
 #: The columns that txpool writes.
 COLUMNS = ("xid", "transaction_manager_id", "action_uid", "kind", "branches", "confirmed", "made_at")
-#: Which rows are marks: their key is a gtrid.
-OURS = f"xid like '{PREFIX}:_%:_%:_%'"
-#: What is to be done where there is no table.
-CREATE = "name the datasource in recovery.properties and run `txpool-recovery init`, which makes it"
+#: An SQL condition: the row is a mark or a tombstone, whose key is a gtrid.
+IS_MARK = f"xid like '{PREFIX}:_%:_%:_%'"
+#: The advice where there is no table.
+CREATE = "name the datasource in recovery.properties and run `txpool-recovery init`, which creates it"
 
 
-def incomplete(table: str, lacking: Iterable[str], missing: str) -> Finding:
-    """It has not all columns; `missing` is what is to be done where there is no table."""
+def missing_columns(table: str, lacking: Iterable[str], missing: str) -> Finding:
+    """A failure for a table without these columns; `missing` is the advice where there is no table."""
     return failure(
         "table",
         f"{table} has no column {', '.join(lacking)}",
-        "it was made by something else, or by hand",
+        "another program has created it, or it was created by hand",
         f"if nothing of another product is in it, DROP TABLE {table}; then {missing}",
     )
 
 
-def waiting(name: str, count: int, oldest: float) -> Finding:
-    """What a number of marks, and the age of the oldest, mean."""
+def mark_count(name: str, count: int, oldest: float) -> Finding:
+    """A finding of how many marks the table has; `oldest` is the age of the oldest, in seconds."""
     if not count:
         return ok("marks", f"table {name} is right, and holds no marks")
     return ok(
         "marks",
         f"table {name} is right, and holds {count} marks, the oldest from {oldest / 3600:.1f} hours ago: their "
-        "processes delete them in batches, and recovery those of dead ones",
+        "processes delete them in batches, and recovery deletes those of dead processes",
     )

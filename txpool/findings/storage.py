@@ -1,4 +1,4 @@
-"""Where files stand: the kind of their file system, the room left on it, and who may touch them."""
+"""Findings about where files are stored: the kind of file system, its free space, and permissions."""
 
 from __future__ import annotations
 
@@ -24,50 +24,50 @@ _NETWORK_FUSE = (
     "fuse.gcsfuse",
 )
 _VOLATILE = frozenset({"tmpfs", "ramfs"})
-_LITTLE = 100 * 1024 * 1024  # bytes
+_LITTLE_SPACE = 100 * 1024 * 1024  # bytes
 _MEGABYTE = 1024 * 1024
 
 
-def stored(what: str, path: Path) -> Iterator[Finding]:
-    """About the file system that holds `path`; `what` says what stands there."""
-    yield from placed(what, file_system(path.resolve()))
-    yield from room(what, shutil.disk_usage(path).free)
+def storage_findings(what: str, path: Path) -> Iterator[Finding]:
+    """Findings about the file system of `path`; `what` names what is stored there, for people."""
+    yield from file_system_findings(what, file_system(path.resolve()))
+    yield from free_space_findings(what, shutil.disk_usage(path).free)
 
 
-def placed(what: str, kind: str) -> Iterator[Finding]:
-    """About a kind of file system."""
+def file_system_findings(what: str, kind: str) -> Iterator[Finding]:
+    """A finding where a kind of file system is not safe."""
     if kind in _NETWORK or kind.startswith(_NETWORK_FUSE):
         yield failure(
             "storage",
             f"{what} is on a network file system ({kind})",
-            "SQLite's locks and its write-ahead log are not safe there: two processes may both believe they hold it",
+            "SQLite's locks and its write-ahead log are not safe there: two processes could both hold a lock",
             "move it to a local disk; to share it between hosts, use a database on a server",
         )
     elif kind in _VOLATILE:
         yield warning(
             "storage",
             f"{what} is in memory ({kind})",
-            "it is gone with the next restart of the machine, and decisions with it: what was committed in one "
-            "database would roll back in another",
-            "move it to a local disk that survives",
+            "the next restart of the machine deletes it, and decisions with it: what was committed in one database "
+            "would roll back in another",
+            "move it to a local disk",
         )
 
 
-def room(what: str, free: int) -> Iterator[Finding]:
-    """About the bytes that are free."""
-    if free < _LITTLE:
+def free_space_findings(what: str, free: int) -> Iterator[Finding]:
+    """The finding about the free space, given in bytes."""
+    if free < _LITTLE_SPACE:
         yield warning(
             "storage",
             f"{free // _MEGABYTE} MB are free on the disk of {what}",
             "a full disk refuses every decision, and all transactions roll back",
-            "make room",
+            "free some space",
         )
     else:
         yield ok("storage", f"{free // _MEGABYTE} MB are free on the disk of {what}")
 
 
 def file_system(path: Path) -> str:
-    """The kind of the file system that holds an absolute path; empty where the machine does not tell."""
+    """The kind of the file system that holds an absolute path; empty where it is not known."""
     try:
         lines = _MOUNTS.read_text().splitlines()
     except OSError:
@@ -80,15 +80,15 @@ def file_system(path: Path) -> str:
 
 
 def others_may_write(path: Path) -> bool:
-    """Whether everybody on this machine may change it."""
+    """Whether every user of this machine may write it."""
     return bool(path.stat().st_mode & stat.S_IWOTH)
 
 
 def mode_of(path: Path) -> int:
-    """The permissions, as chmod takes them."""
+    """The file's permission bits."""
     return stat.S_IMODE(path.stat().st_mode)
 
 
 def owner_differs(path: Path) -> bool:
-    """Whether it belongs to another user than the one who looks."""
+    """Whether it belongs to another user than this process's."""
     return path.stat().st_uid != os.geteuid()

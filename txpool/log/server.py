@@ -17,10 +17,10 @@ from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, escaped,
 from txpool.errors import ConfigurationError, LogError
 from txpool.log.formats import FORMAT, require
 from txpool.log.holders import HELD_LEASES
-from txpool.resources.postgresql.connection import DeadlineConnection, look, moment, roll_back
+from txpool.resources.postgresql.connection import DeadlineConnection, check_alive, deadline_after, roll_back
 from txpool.resources.postgresql.driver import identify
 from txpool.resources.postgresql.libpq import Session, bounded
-from txpool.resources.postgresql.trust import explained, relation_faults
+from txpool.resources.postgresql.trust import message_of, relation_faults
 
 #: Its tables, which are found by the search path.
 TABLES: Final = (
@@ -115,7 +115,7 @@ class LogServer:
 
     def connect(self, application: str = "txpool log", *, timeout: float | None = None) -> LogConnection:
         """A verified connection. Errors: LogError where the log is missing or another; psycopg.Error."""
-        raw = self._open(application, moment(timeout))
+        raw = self._open(application, deadline_after(timeout))
         try:
             self._verify(raw)
         except BaseException:
@@ -128,10 +128,10 @@ class LogServer:
         return raw.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
     def reset(self, raw: LogConnection, timeout: float | None = None) -> None:
-        roll_back(raw, moment(timeout))
+        roll_back(raw, deadline_after(timeout))
 
     def ping(self, raw: LogConnection, timeout: float | None = None) -> None:
-        look(raw, timeout)
+        check_alive(raw, timeout)
 
     def close(self, raw: LogConnection) -> None:
         raw.close()
@@ -231,7 +231,7 @@ class LogServer:
         """LogError where a table belongs to a foreign role, or a foreign role's trigger, rule or the like is on it."""
         faults = relation_faults(raw, TABLES)
         if faults:
-            raise LogError(f"{self.name}: {explained(faults[0])}")
+            raise LogError(f"{self.name}: {message_of(faults[0])}")
 
 
 def _has_table(raw: LogConnection, name: str) -> bool:

@@ -1,1 +1,1 @@
-"""Resource managers: what a transaction and recovery need of a database, and a folder for each database."""
+"""Resource managers: the protocols that a database fulfils, what databases share, and a folder for each database."""

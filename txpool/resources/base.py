@@ -1,7 +1,7 @@
-"""What the coordinator needs of a resource, and what recovery needs of its resource manager.
+"""The protocols between a database and the rest: branches for the coordinator, and what recovery asks for.
 
 Prepare and commit are split-phase: the coordinator starts every branch, then awaits every branch, so that databases
-work at the same time without a thread pool. A resource manager that can only block does its work in the start.
+work at the same time without a thread pool. A branch whose driver can only block does its work in the start.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from txpool.xid import Xid
 
 
 class Role(Enum):
-    """What a branch is in its transaction; the value is the datasource's `mode`."""
+    """The part that a branch plays in its transaction; the value is the datasource's `mode`."""
 
-    PREPARED = "xa"  #: it prepares, and the log or a marked branch decides
-    MARKED = "cmr"  #: its local commit, with its row, is the decision
-    LAST = "last-resource"  #: it commits once all others have prepared, and leaves no mark
-    ALONE = "local"  #: it takes part in no transaction with others
+    PREPARED = "xa"  #: the branch prepares; the log or a marked branch decides
+    MARKED = "cmr"  #: the branch's local commit, with its row, is the decision
+    LAST = "last-resource"  #: the branch commits once all others have prepared, and leaves no mark
+    ALONE = "local"  #: the branch must be the only one of its transaction
 
 
 class PrepareVote(Enum):
     """A branch's answer to PREPARE; an exception is the vote to roll back."""
 
     COMMIT = "commit"
-    READ_ONLY = "read-only"  #: it did nothing, and takes no part in phase two
+    READ_ONLY = "read-only"  #: the branch has changed nothing, and takes no part in phase two
 
 
 class BranchOutcome(Enum):
-    """How a branch ended, in the database's own word."""
+    """How a branch ended, as the database says."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
-    UNKNOWN = "unknown"  #: no answer, or none that lasts: recovery asks again
-    LOST = "lost"  #: it is gone, and the database cannot say how it ended
+    UNKNOWN = "unknown"  #: the database gave no final answer: recovery asks again
+    LOST = "lost"  #: the branch is gone, and the database cannot say how it ended
 
 
 @dataclass(frozen=True, slots=True)
 class BranchRecord:
-    """What a decision keeps of a branch: enough to finish it on another day, from another process."""
+    """The record of a branch in a decision: enough to commit the branch later, from another process."""
 
     xid: Xid
     datasource: str
-    #: The server's own identity: a url that points elsewhere today answers "absent" without meaning it.
+    #: The database's identity: where the url leads to another database now, "absent" means nothing.
     identity: str = ""
-    #: What the resource manager needs to tell how a branch that is gone has ended (PostgreSQL: its transaction id).
+    #: Whatever the resource manager needs to tell how a branch ended that is gone (PostgreSQL: its transaction id).
     evidence: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -56,13 +56,13 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 def encode(branches: Iterable[BranchRecord]) -> str:
-    """The branches of a decision as JSON, for a log's record or a marked row, which have the number of its format."""
+    """The branches of a decision as JSON. The log and the table of marks keep the number of this format."""
     rows = [[b.xid.bqual, b.datasource, b.identity, dict(b.evidence)] for b in branches]
     return _ENCODER.encode(rows)
 
 
 def decode(gtrid: str, text: str) -> tuple[BranchRecord, ...]:
-    """The branches that `encode` wrote; ValueError where the text is damaged, or a later version's."""
+    """The branches that `encode` wrote. ValueError where the text is damaged, or written by a later version."""
     try:
         found = json.loads(text)
         if not isinstance(found, dict):
@@ -81,14 +81,14 @@ LocationKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class PrepareLocation:
-    """Where a branch is prepared, and as whom: what recovery must be able to reach. Holds no secret."""
+    """The database in which a branch prepares, and the login role. Recovery must reach both. Holds no secret."""
 
     datasource: str
-    #: The server's own identity; empty where it does not tell it.
+    #: The database's identity; empty where the server does not tell it.
     identity: str = ""
-    #: The role that the session logged in as, as the server numbers it; empty where it has none.
+    #: The server's number (PostgreSQL: oid) of the role that the session logged in as; empty where it has none.
     role: str = ""
-    #: The datasource's file; empty where it came from code.
+    #: The path of the datasource's file; empty where the datasource was configured in code.
     path: str = ""
 
     @property
@@ -97,7 +97,10 @@ class PrepareLocation:
 
 
 class ReadOnlyCheck(Protocol):
-    """A part that seems to have only read: whether that is so, and its end after the others'."""
+    """Asks the database whether a local transaction has only read, and ends such a reader by a local COMMIT.
+
+    The reader is neither named nor prepared, and commits after the deciding branch has answered.
+    """
 
     @property
     def datasource(self) -> str: ...
@@ -105,22 +108,22 @@ class ReadOnlyCheck(Protocol):
     def start_asking(self) -> None: ...
 
     def await_answer(self) -> bool:
-        """Whether it has only read, in the database's own word. An exception is a vote to roll back."""
+        """Whether the database says that the transaction has only read. An exception is a vote to roll back."""
 
     def require_alive(self) -> None:
-        """Raise where its session is known to be lost, with its locks; no I/O that waits."""
+        """Raise where the session is known to be lost, and its locks with it. Does no I/O that waits."""
 
     def start_commit(self) -> None: ...
 
     def await_commit(self) -> None:
-        """An exception changes no outcome."""
+        """Wait until the local COMMIT is answered. An exception changes no outcome."""
 
     def drop(self) -> None:
         """Close the connection, without waiting."""
 
 
 class Participant(Protocol):
-    """One transaction's part in one datasource, as the coordinator sees it. Used by one thread at a time."""
+    """One transaction's work in one datasource, as the coordinator sees it. Used by one thread at a time."""
 
     @property
     def datasource(self) -> str: ...
@@ -130,29 +133,30 @@ class Participant(Protocol):
 
     @property
     def idle(self) -> bool:
-        """True while nothing was executed in it: it takes no part in the protocol."""
+        """True while nothing was executed in the branch: the coordinator leaves it out of the protocol."""
 
     def read_only_check(self, *, committing: bool) -> ReadOnlyCheck | None:
-        """How to ask whether it has only read; None where what was executed shows a write, or nobody can say.
+        """A check that asks the database whether the branch has only read.
 
-        With `committing` false, None also where it has sent what only a COMMIT delivers (NOTIFY).
+        None where the commands executed show a write, or where the database cannot be asked. With `committing` false,
+        None also after a command whose effect only a COMMIT delivers (NOTIFY).
         """
 
     def ended_by_sql(self, command: str) -> None:
-        """The user's own SQL (`commit` or `rollback`) ended the local transaction: it can never vote to commit."""
+        """Note that the user's own SQL (`commit` or `rollback`) ended the local transaction: it must vote no."""
 
     def commit_one_phase(self) -> BranchOutcome:
-        """Commit a part that was never prepared: ROLLED_BACK and UNKNOWN are answers, an exception is not."""
+        """Commit a branch that was never prepared. Failures are ROLLED_BACK or UNKNOWN, never an exception."""
 
     def rollback(self) -> BranchOutcome:
-        """End the local transaction of one that was neither prepared nor marked."""
+        """Roll back the local transaction of a branch that is neither prepared nor marked."""
 
 
 class Branch(Protocol):
-    """A part that ends prepared, for phase two.
+    """A prepared branch, for phase two.
 
-    After any exception out of a method, the next method called is a rollback's or a commit's again, never the same
-    await: a branch knows what it has sent and what was answered.
+    After an exception out of any method, the coordinator never awaits the same step again: it starts a commit or a
+    rollback anew. The branch itself remembers what it has sent and what was answered.
     """
 
     @property
@@ -160,7 +164,7 @@ class Branch(Protocol):
 
     @property
     def record(self) -> BranchRecord:
-        """What the decision keeps; complete once it is prepared."""
+        """The branch's record for the decision; complete once the branch is prepared."""
 
     def start_commit(self) -> None: ...
 
@@ -173,14 +177,14 @@ class Branch(Protocol):
 
 
 class OpenBranch(Participant, Branch, Protocol):
-    """A part that prepares, from its work on."""
+    """A branch of mode xa, from its first statement to its end."""
 
     @property
     def location(self) -> PrepareLocation:
-        """Where it is prepared: the log knows that before any PREPARE is sent there."""
+        """The database and role of the session. The log notes it before the first PREPARE is sent there."""
 
     def name(self, xid: Xid) -> None:
-        """Give it the name it will be prepared under; before `start_prepare`, and before `record` is read."""
+        """Set the xid under which it will prepare; called before `start_prepare`, and before `record` is read."""
 
     def start_prepare(self) -> None: ...
 
@@ -188,10 +192,10 @@ class OpenBranch(Participant, Branch, Protocol):
 
 
 class Resolution(Enum):
-    """How a transaction stands once an abort record has been tried under its key."""
+    """The outcome of a transaction once an abort record was written under its key, or refused."""
 
-    COMMITTED = "committed"  #: the abort record met the decision
-    ABORTED = "aborted"  #: the abort record has taken the decision's place, for ever
+    COMMITTED = "committed"  #: the decision was there already
+    ABORTED = "aborted"  #: the abort record is there: a decision can never be written any more
 
 
 class Refused(Exception):
@@ -199,85 +203,97 @@ class Refused(Exception):
 
 
 class DecisionStore(Protocol):
-    """Where a transaction's decision is kept: the decision log, or the marked branch's own database."""
+    """The store of a transaction's decision: the decision log, or the marked branch's own database."""
 
     def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         """Make the decision to commit durable. `Refused` is definite; any other exception leaves it unknown."""
 
     def abort(self, gtrid: str) -> Resolution:
-        """Establish the truth by a durable abort record under the gtrid's key; an exception leaves it unknown."""
+        """Resolve an unknown decision by a durable abort record under the gtrid's key.
+
+        An exception leaves it unknown.
+        """
 
     def forget(self, gtrid: str) -> None:
-        """Every branch has answered: the decision may go, lazily."""
+        """Delete the decision, now or later: every branch has answered."""
 
 
 class MarkedBranch(Participant, DecisionStore, Protocol):
     """A local transaction whose row in `xids` is the decision."""
 
     def identity(self) -> str:
-        """The identity of its table of marks, by which the other branches name it; empty where it has none yet."""
+        """The identity of its table of marks, which the other branches' names carry; empty where it has none yet."""
 
     def mark(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
-        """Write the row with the names of all other branches; returns once the INSERT is answered."""
+        """Write the row with the records of all other branches; returns once the INSERT is answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedBranch:
-    """A prepared branch of ours, as a database lists it."""
+    """A prepared branch with an xid of txpool's form, as a database lists it."""
 
     xid: Xid
-    #: Seconds since it was prepared by the database's own clock, for people only: nothing is inferred from age.
+    #: Seconds since the PREPARE by the database's clock. For people only: no rule depends on age.
     age: float | None = None
-    #: Who prepared it, as the server tells people; None where it does not tell.
+    #: The name of the role that prepared the branch; None where the server does not tell.
     owner: str | None = None
-    #: Its owner and all roles that are members of it, as the server numbers them: whoever logged in as one of these
-    #: may have prepared it. None where the server does not tell, or where whoever asks has logged in as one of these,
-    #: or was configured with its owner.
+    #: The owner and all members of the owner, by the server's numbers: a session that logged in as one of them may have
+    #: prepared the branch. None where the server does not tell. None also where no comparison is needed: the listing
+    #: session logged in as one of them, or the owner is configured.
     roles: frozenset[str] | None = None
-    #: The identity of the database that it is in, and what people call that, where it is another of the same server.
+    #: The identity and the name of the branch's database, where it is another one of the same server; else empty.
     elsewhere: str = ""
     database: str = ""
 
     def prepared_by(self, logins: Collection[str]) -> bool:
-        """Whether one of these login roles may have prepared it. A name alone is a claim, never evidence."""
+        """Whether a session with one of these login roles may have prepared it. The xid alone proves nothing."""
         return self.roles is None or not self.roles.isdisjoint(logins)
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedSlots:
-    """How many transactions a database's server can hold prepared, and how many it holds, anybody's."""
+    """How many prepared transactions a server can hold, and how many it holds, of txpool and of others."""
 
     maximum: int
     taken: int
 
 
 class BranchRecovery(Protocol):
-    """What recovery needs of a datasource that prepares. Every method opens what it needs, and closes it."""
+    """Recovery's access to a datasource of mode xa. Thread-safe: every method opens a connection and closes it.
+
+    A resource manager may also have `slots() -> PreparedSlots`, for alarms, and `why_not(record) -> str`, the reason
+    why the last commit or rollback of a branch was UNKNOWN.
+    """
 
     def identity(self) -> str:
-        """The server's own identity, to be compared with a decision's."""
+        """The database's identity, which recovery compares with a record's."""
 
     def recover(self) -> list[PreparedBranch]:
-        """The prepared branches that have a name of ours, anybody's: in this database, and in others of its server."""
+        """The prepared branches whose xid has txpool's form, of any role.
+
+        They are those of this database, and may include those of other databases of the same server.
+        """
 
     def logins(self) -> frozenset[str]:
-        """The roles that sessions of this configuration log in as, as the server numbers them."""
+        """The roles that the datasource's own sessions log in as, by the server's numbers."""
 
-    def commit(self, record: BranchRecord) -> BranchOutcome: ...
+    def commit(self, record: BranchRecord) -> BranchOutcome:
+        """Commit a prepared branch. Of one that is gone: how it ended by its evidence, or LOST without any."""
 
-    def rollback(self, record: BranchRecord) -> BranchOutcome: ...
+    def rollback(self, record: BranchRecord) -> BranchOutcome:
+        """Roll a prepared branch back. Of one that is gone: how it ended by its evidence, or LOST without any."""
 
 
 class XidsTable(Protocol):
-    """What recovery needs of a marked datasource."""
+    """Recovery's access to the table of marks of a datasource of mode cmr."""
 
     def read(self) -> list[MarkedRow]:
         """Every row and tombstone, read without resolving anything."""
 
     def tombstone(self, gtrid: str, identity: str = "") -> MarkedRow:
-        """Insert an abort tombstone under the gtrid's key, or meet what is there and make it durable.
+        """Insert a tombstone under the gtrid's key. Where a row has that key, make it durable, and return it.
 
-        An error where the table is not the one of this identity: that one has not answered.
+        An error means that nothing is known: the table is out of reach, or is not the one of this identity.
         """
 
     def delete(self, gtrids: Iterable[str]) -> None: ...
@@ -285,7 +301,7 @@ class XidsTable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MarkedRow:
-    """A row of `xids`: a decision with its other branches, or (`committed` false) a tombstone."""
+    """A row of `xids`: a decision with its other branches, or (where `committed` is false) a tombstone."""
 
     gtrid: str
     node: str
@@ -301,14 +317,14 @@ class StagingTable(Protocol):
 
     @property
     def name(self) -> str:
-        """Its full name, as SQL wants it."""
+        """The table's full name, quoted for SQL."""
 
 
 class StagingArea(Protocol):
-    """Recovery's view of the staging tables in one database. Every method opens what it needs, and closes it."""
+    """Recovery's access to the staging tables of one database. Every method opens a connection and closes it."""
 
     def tables(self) -> Sequence[StagingTable]:
-        """All that are there, and ours."""
+        """All staging tables whose owner the datasource trusts."""
 
     def drop(self, table: StagingTable) -> None:
-        """Drop it, where it is still there."""
+        """Drop the table, if it exists."""

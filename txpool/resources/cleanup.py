@@ -13,7 +13,7 @@ from txpool.resources.xids import Xids
 
 logger = logging.getLogger("txpool")
 
-#: Those that have something to delete; it keeps them, since nobody else may know them any more.
+#: The queues that have something to delete. They are kept alive here: their datasource may be gone.
 _pending: set[CleanupQueue] = set()
 
 
@@ -23,11 +23,11 @@ def pending() -> list[CleanupQueue]:
 
 
 class CleanupQueue:
-    """One datasource's finished marks. Thread-safe.
+    """The gtrids of one datasource whose rows may be deleted. Thread-safe.
 
     The next marked transaction deletes them in its own local transaction, which costs next to nothing. Where none
-    follows, a full batch is deleted by itself, and `flush` deletes the rest: when the datasource is closed, and when
-    the process ends, even if the datasource is gone by then. Recovery deletes what is lost with the process.
+    follows, a full batch is deleted by itself. `flush` deletes the rest when the datasource is closed, and when the
+    process ends, even if the datasource is gone by then. Recovery deletes the rows of a process that has crashed.
     """
 
     def __init__(self, xids: Xids, *, batch_size: int = 100, immediate: bool = False) -> None:
@@ -40,7 +40,7 @@ class CleanupQueue:
         return len(self._queue)
 
     def add(self, gtrid: str) -> None:
-        """This one's branches have all answered. An error of deleting is logged: there is another time."""
+        """Queue a transaction whose branches have all answered. An error of deleting is logged: it is tried again."""
         self.put_back([gtrid])
         if self._immediate or len(self._queue) >= self._batch_size:
             try:
@@ -49,7 +49,7 @@ class CleanupQueue:
                 logger.warning("%d finished marks are to be deleted later: %s", len(self._queue), error)
 
     def take(self) -> list[str]:
-        """At most one batch, out of the queue."""
+        """Take at most one batch out of the queue."""
         taken: list[str] = []
         while len(taken) < self._batch_size:
             try:
@@ -60,17 +60,17 @@ class CleanupQueue:
         return taken
 
     def put_back(self, gtrids: Iterable[str]) -> None:
-        """What was taken and not deleted."""
+        """Queue again what was taken and not deleted."""
         self._queue.extend(gtrids)
         self._register()
 
-    def piece(self) -> PendingWork:
-        """To delete all there is."""
+    def pending_work(self) -> PendingWork:
+        """The deletion of all that is queued, for a process or datasource that is ending."""
         name, left = self._xids.datasource, plural(len(self), "finished mark")
         return PendingWork(f"datasource {name}: deleting {left} is left to recovery", self.flush)
 
     def flush(self) -> None:
-        """Delete all there is, now; raises where the database does not."""
+        """Delete all that is queued, now. Raises the database's error; the rest then stays queued."""
         while taken := self.take():
             try:
                 if failpoints.armed:
@@ -80,8 +80,12 @@ class CleanupQueue:
                 self.put_back(taken)
                 raise
 
+    def discard(self) -> None:
+        """Empty the queue, and delete nothing."""
+        self._queue.clear()
+
     def _register(self) -> None:
-        """Be among the pending, or not."""
+        """Be in `_pending` exactly while something is queued."""
         if not self._queue:
             _pending.discard(self)
         if self._queue:  # also where another thread has added one meanwhile
@@ -89,9 +93,9 @@ class CleanupQueue:
 
 
 def _after_fork_in_child() -> None:
-    # What is finished is for the parent to delete.
+    # The parent deletes what it has finished.
     for queue in _pending:
-        queue._queue.clear()
+        queue.discard()
     _pending.clear()
 
 

@@ -1,7 +1,7 @@
-"""How long a transaction waits for its databases: a server may hang, and its host still answer for it.
+"""How long a transaction waits for its databases: a server may hang while its host still acknowledges packets.
 
-What is not awaited any more is not undone by that. A vote that did not come in time is a vote to roll back, and what
-was told to commit or roll back is left to recovery.
+To stop waiting undoes nothing. A vote that did not come in time is a vote to roll back. A branch that did not answer
+its commit or rollback in time is left to recovery.
 """
 
 from __future__ import annotations
@@ -9,14 +9,18 @@ from __future__ import annotations
 from time import monotonic
 from typing import Final
 
-#: Seconds, after the timeout has cancelled what executes, for the database to say so.
-GRACE: Final = 1.0
-#: Seconds that phase two has at least, however late it begins.
-LEAST: Final = 1.0
+#: Seconds that a database has to answer after the timeout has cancelled its statement.
+CANCEL_GRACE: Final = 1.0
+#: Seconds that phase two waits at least, however late it begins.
+LEAST_PHASE_TWO: Final = 1.0
 
 
 class Deadlines:
-    """One transaction's. `deadline` is its timeout's, by the monotonic clock, `wait` seconds; None is for ever."""
+    """The deadlines of one transaction. Immutable.
+
+    `deadline` is when its timeout ends, by the monotonic clock; `wait` is transaction.phase-two-wait, in seconds. None
+    is for ever.
+    """
 
     __slots__ = ("_deadline", "_wait")
 
@@ -25,17 +29,17 @@ class Deadlines:
         self._wait = wait
 
     def before_decision(self) -> float | None:
-        """Until when an answer is awaited that comes before the decision."""
-        return None if self._deadline is None else self._deadline + GRACE
+        """When to stop waiting for an answer of phase one, by the monotonic clock; None is never."""
+        return None if self._deadline is None else self._deadline + CANCEL_GRACE
 
     def after_decision(self) -> float | None:
-        """Until when, from now, the answer to what ends a branch is awaited."""
+        """When to stop waiting for an answer of phase two that begins now, by the monotonic clock; None is never."""
         if self._wait is None:
             return None
         now = monotonic()
         if self._deadline is None:
             return now + self._wait
-        return now + min(self._wait, max(self._deadline - now, LEAST))
+        return now + min(self._wait, max(self._deadline - now, LEAST_PHASE_TWO))
 
 
 NO_DEADLINES: Final = Deadlines()

@@ -1,7 +1,7 @@
-"""What differs between the databases of a local transaction: how it commits and rolls back.
+"""How a local transaction commits and rolls back: the part of a driver that differs with the database.
 
-A commit has three ends, not two: it returns, it raises `Refused` (the database has answered no, and nothing of it
-will ever be there), or it raises anything else, and nobody knows.
+A commit has three ends, not two. It returns: the transaction is committed. It raises `Refused`: it is rolled back, and
+nothing of it will ever be there. It raises anything else: nobody knows.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 
 class Dialect(Protocol):
-    """One database's ways with a local transaction."""
+    """Commits and rolls back local transactions of one database. It keeps nothing; `raw` is a raw connection."""
 
-    def is_open(self, raw: Any) -> bool:
-        """Whether there is anything to commit or roll back, without I/O; true where that cannot be told."""
+    def in_transaction(self, raw: Any) -> bool:
+        """Whether a local transaction is open, without I/O; true where that cannot be told."""
 
     def watch_commands(self, raw: Any) -> None:
-        """From now on, note what the answers to commands show: a write, or what may be one."""
+        """Begin to note, from the answers to commands, whether anything may have been written."""
 
     def note_write(self, raw: Any) -> None:
-        """Something was executed that no answer has shown: take it for a write."""
+        """Note a write: something was executed whose answer was not seen."""
 
     def read_only_check(
         self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, committing: bool
     ) -> ReadOnlyCheck | None:
-        """How to ask whether only reads were executed since `watch_commands`; None as Participant.read_only_check."""
+        """A check whether only reads were executed since `watch_commands`; None as `Participant.read_only_check`."""
 
     def commit(self, raw: Any) -> None:
-        """Commit, durably; `Refused` is definite, any other error leaves it unknown."""
+        """Commit durably. `Refused` is definite, any other error leaves the outcome unknown."""
 
     def rollback(self, driver: Driver, raw: Any, until: float | None) -> None:
         """Roll back, or close the connection, which ends its transaction as well. Never raises an Exception.
 
-        `until` is when, by the monotonic clock, an answer is not waited for any more.
+        `until` is when to stop waiting for the answer, by the monotonic clock.
         """

@@ -1,4 +1,4 @@
-"""What the pool, the handles and the resource managers need to know of a DB-API driver."""
+"""A DB-API driver as the pool, the connections and the branches use it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from txpool.resources.marks import Marks
 
 
 class Driver(Protocol):
-    """One DB-API driver's own ways, for one datasource. Thread-safe; a raw connection has one user at a time."""
+    """A DB-API driver with the settings of one datasource. Thread-safe; a raw connection has one user at a time.
+
+    A raw connection is the driver's own. Where its database prepares, it also has `identity` and `role`, as
+    `PrepareLocation` describes them.
+    """
 
     @property
     def module(self) -> Any:
@@ -18,57 +22,58 @@ class Driver(Protocol):
 
     @property
     def dialect(self) -> Dialect:
-        """How a local transaction goes in its database."""
+        """How local transactions commit and roll back."""
 
     @property
     def marks(self) -> Marks | None:
-        """How its tables of marks are written; None where it has none."""
+        """How its table of marks is written and read; None where the database can have none."""
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The database's roles that the datasource's file names, for the application and for recovery."""
+        """The database roles that the datasource's file names, for the application and for recovery."""
 
     def connect(self, timeout: float | None = None) -> Any:
-        """A new raw connection, outside a transaction, with the session as the datasource wants it.
+        """Open a raw connection, outside a transaction, with the session set as the datasource's file says.
 
-        `timeout` is in seconds, beside the driver's own; a driver may take a second or two where less is left.
+        `timeout` is in seconds, beside the driver's own timeout; a driver may take a second or two where less is left.
         """
 
     def execute(self, raw: Any, statement: str, parameters: Sequence[Any] = ()) -> Any:
-        """Execute a statement of ours; the cursor of PEP 249 that has its result."""
+        """Execute a statement of txpool's own; returns the PEP 249 cursor with its result."""
 
     def is_open(self, raw: Any) -> bool:
-        """No I/O: neither closed nor, as far as is known, lost."""
+        """Whether the connection is open: neither closed nor, as far as is known, lost. No I/O."""
 
     def is_clean(self, raw: Any) -> bool:
-        """No I/O: open, healthy, and outside a transaction."""
+        """Whether the connection can be used again as it is: open, reset, and outside a transaction. No I/O."""
 
     def reset(self, raw: Any, timeout: float | None = None) -> None:
-        """Roll back and restore the session; raises where it cannot, or where the server has not answered in time."""
+        """Roll back and restore the session. Raises where that fails, or takes longer than `timeout` (seconds)."""
 
     def ping(self, raw: Any, timeout: float | None = None) -> None:
-        """Raises where the connection is dead; TimeoutError where the server has not answered in time.
+        """Raise where the connection is dead; TimeoutError where the server takes longer than `timeout` (seconds).
 
-        After that only `close` is of use: the answer may come yet, and would be taken for another's.
+        After an error only `close` may be called: a late answer would be taken for the next statement's.
         """
 
     def close(self, raw: Any) -> None:
-        """Never waits for the server."""
+        """Close the connection, without waiting for the server."""
 
     def cancel(self, raw: Any, timeout: float | None = None) -> None:
-        """Ask the server to stop what the connection is executing; from any thread, never raises.
+        """Ask the server to stop the statement that executes on the connection. Any thread may call it; never raises.
 
-        It takes a moment, or where the server cannot be reached so many seconds.
+        It waits at most `timeout` seconds for a server that cannot be reached.
         """
 
     def begin(self, raw: Any, label: str = "") -> None:
-        """Before a statement: open the local transaction, where the driver does not do so by itself.
+        """Called before a statement: begin the local transaction, where the driver does not do so by itself.
 
-        With a `label`, the server shows the session under that name until the transaction ends, where it can.
+        A `label` is the session's name for the server's lists of sessions until the transaction ends, where the server
+        has such a name.
         """
 
     def reached_server(self, error: BaseException) -> bool:
-        """Whether the database may have seen the statement that failed so; false only where it certainly has not."""
+        """Whether the database may have seen the statement that raised `error`; false only where it surely has not."""
 
     def ended_by(self, raw: Any, raw_cursor: Any) -> str | None:
-        """After a statement inside a transaction: `commit` or `rollback` where the user's own SQL has ended it."""
+        """Called after a statement: `commit` or `rollback` where the user's own SQL has ended the local transaction."""

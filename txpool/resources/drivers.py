@@ -1,11 +1,11 @@
-"""The driver of a datasource, by its resource manager."""
+"""Making the driver of a datasource."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from txpool.errors import ConfigurationError
-from txpool.resource_managers import find
+from txpool.resource_managers import find_resource_manager
 from txpool.resources.driver import Driver
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ __all__ = ["Driver", "make_driver"]
 
 def make_driver(settings: DataSourceSettings, *, recovery: bool = False) -> Driver:
     """The driver of a datasource, with `recovery` for recovery's own user. ConfigurationError where it is missing."""
-    manager = find(settings.driver)
+    manager = find_resource_manager(settings.driver)
     try:
         return manager.make_driver(settings, recovery=recovery)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Local transactions: one that must be alone, and what it has in common with those that need not be."""
+"""Local transactions: the base of all branches, and the branch that must be the only one of its transaction."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ class LocalTransaction:
 
     def __init__(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines = NO_DEADLINES) -> None:
         self.datasource = datasource
-        #: Why `commit_one_phase` did not answer COMMITTED.
+        #: The reason why `commit_one_phase` did not answer COMMITTED.
         self.failure: BaseException | None = None
         self._driver = driver
         self._raw = raw
         self._deadlines = deadlines
         self._dialect = driver.dialect
-        #: `commit` and `rollback` where the user's own SQL has done that.
-        self._ended_command: set[str] = set()
+        #: `commit` and `rollback`, where the user's own SQL has executed them.
+        self._ended_commands: set[str] = set()
         self._dialect.watch_commands(raw)
 
     @property
     def idle(self) -> bool:
-        return not self._ended_command and not self._dialect.is_open(self._raw)
+        return not self._ended_commands and not self._dialect.in_transaction(self._raw)
 
     def read_only_check(self, *, committing: bool) -> ReadOnlyCheck | None:
-        if self._ended_command:
+        if self._ended_commands:
             return None
         return self._dialect.read_only_check(
             self.datasource, self._driver, self._raw, self._deadlines, committing=committing
         )
 
     def ended_by_sql(self, command: str) -> None:
-        self._ended_command.add(command)
+        self._ended_commands.add(command)
 
     def commit_one_phase(self) -> BranchOutcome:
-        """Commit what is open; where the user's SQL has committed the rest already, all of it is committed then."""
-        if "rollback" in self._ended_command:
+        """Commit what is open. Where the user's own SQL has committed the rest before, all of it is committed then."""
+        if "rollback" in self._ended_commands:
             self.failure = self._ended_by_sql_error()
-            return self._failed()
-        if not self._dialect.is_open(self._raw):
+            return self._rolled_back_outcome()
+        if not self._dialect.in_transaction(self._raw):
             return BranchOutcome.COMMITTED
         try:
             self._dialect.commit(self._raw)
         except Refused as refusal:
             self.failure = self._refusal(refusal)
-            return self._failed()
+            return self._rolled_back_outcome()
         except Exception as error:
             error.add_note(f"datasource {self.datasource}: the reply to COMMIT was lost")
             self.failure = error
@@ -69,10 +69,10 @@ class LocalTransaction:
     def rollback(self) -> BranchOutcome:
         """Roll back what is open; COMMITTED where the user's own SQL has committed some of it before."""
         self._dialect.rollback(self._driver, self._raw, self._deadlines.after_decision())
-        return BranchOutcome.COMMITTED if "commit" in self._ended_command else BranchOutcome.ROLLED_BACK
+        return BranchOutcome.COMMITTED if "commit" in self._ended_commands else BranchOutcome.ROLLED_BACK
 
-    def _failed(self) -> BranchOutcome:
-        # A part that is committed and a part that is not: no word for that but "look there".
+    def _rolled_back_outcome(self) -> BranchOutcome:
+        # UNKNOWN where a part is committed and a part is not: no outcome says that, and people must look.
         return BranchOutcome.UNKNOWN if self.rollback() is BranchOutcome.COMMITTED else BranchOutcome.ROLLED_BACK
 
     def _refusal(self, refusal: Refused) -> BaseException:
@@ -83,17 +83,17 @@ class LocalTransaction:
         return cause
 
     def _ended_by_sql_error(self, gtrid: str | None = None) -> TransactionRolledBack:
-        done = " and ".join(sorted(self._ended_command))
+        done = " and ".join(sorted(self._ended_commands))
         return TransactionRolledBack(
             f"datasource {self.datasource}: the program's own SQL executed {done} inside the transaction, so it "
-            "cannot commit as a whole. Leave the end of a transaction to txpool",
+            "cannot commit as a whole. Leave commit and rollback to txpool",
             gtrid=gtrid,
             datasource=self.datasource,
         )
 
 
 class LocalBranch(LocalTransaction):
-    """A branch that can only be alone: it commits in one phase, and refuses to prepare."""
+    """A branch that can neither prepare nor be marked: it commits in one phase."""
 
     _xid: Xid | None = None
 
@@ -135,7 +135,7 @@ class LocalBranch(LocalTransaction):
         raise self._refuse_prepare()
 
     def start_rollback(self) -> None:
-        """Nothing: a rollback of one connection has nothing to overlap with."""
+        """Nothing: `await_rollback` does the work."""
 
     def await_rollback(self) -> BranchOutcome:
         return self.rollback()

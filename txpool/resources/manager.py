@@ -1,7 +1,15 @@
-"""What txpool knows of one kind of database: its resource manager, found by entry point.
+"""The resource manager: one object that knows all of one kind of database, found by entry point.
 
-PostgreSQL and SQLite are written so, each in a folder of its own. Another database is another folder, or another
-package, with one entry point of the group `txpool.resource_managers` and no edit elsewhere.
+To bring another database, write a subclass of `ResourceManager` in a package of your own, with one entry point of the
+group `txpool.resource_managers`. Nothing in txpool needs a change. What to write depends on the modes that it offers:
+
+    every mode        the class attributes, `make_driver` (a `Driver` with its `Dialect`), `handle`
+    xa                `branch` and `branch_recovery`; `phase_two`, where Spark's tasks prepare branches
+    cmr               a driver whose `marks` is a `Marks`
+    last-resource, local    nothing more
+
+The protocols are in `txpool.resources.base`, `driver`, `dialect` and `marks`. `LocalTransaction`, of
+`txpool.resources.local`, is the base of a branch. PostgreSQL and SQLite are written so, each in a folder of its own.
 """
 
 from __future__ import annotations
@@ -19,107 +27,136 @@ if TYPE_CHECKING:
     from txpool.resources.base import Branch, BranchRecord, BranchRecovery, OpenBranch, StagingArea
     from txpool.resources.deadlines import Deadlines
     from txpool.resources.driver import Driver
-    from txpool.resources.marks import Marks
     from txpool.resources.records import RecordsTable
 
 
 class PhaseTwo(Protocol):
-    """Where one transaction ends the branches that others have prepared in one datasource. Used by one thread."""
+    """Ends the branches of one transaction that other processes have prepared in one datasource.
+
+    Used by one thread at a time. Its branches may share one connection, which it opens when the first command is sent.
+    """
 
     def branch(self, record: BranchRecord) -> Branch:
         """A branch that is prepared already, known by its record alone."""
 
 
 class ResourceManager(ABC):
-    """One kind of database. It keeps nothing of any datasource; thread-safe.
+    """One kind of database. Thread-safe; one instance serves all datasources of its kind, and keeps nothing of any.
 
-    Its module is imported whenever a file is read: what it needs of the database's driver, it imports in its methods.
+    Its module is imported whenever a file names its driver or has its url. So it imports the database's driver inside
+    its methods: a configuration can be read, and checked, where that driver is not installed.
     """
 
-    #: What `driver` is in a file; the name of the entry point.
+    #: The value of `driver` in a datasource's file, and the name of the entry point.
     driver: ClassVar[str]
-    #: What people call the database.
+    #: The database's name for people, in errors and in findings.
     database: ClassVar[str]
-    #: How its urls begin, and a whole one as an example.
+    #: The beginnings of its urls, no other resource manager's.
     schemes: ClassVar[tuple[str, ...]]
+    #: A whole url, for errors.
     url_example: ClassVar[str]
-    #: What `mode` may be, of txpool.config.keys.MODES.
+    #: The values of `mode` that it offers, out of txpool.config.keys.MODES.
     modes: ClassVar[tuple[str, ...]]
-    #: True where the url names a file: its path is made absolute. False for a server's, which may have a password.
+    #: True where the url names a file: its path is made absolute. False where it names a server: then it may contain a
+    #: password, which is taken out of `settings.url` and is in `settings.password`.
     url_is_path: ClassVar[bool] = False
-    #: The beginning of SQLAlchemy's url, for create_engine(); empty where SQLAlchemy cannot work over its connections.
-    sqlalchemy_url: ClassVar[str] = ""
-    #: What `pip install` is to be told where the driver is missing: `txpool[mariadb]`, or a package.
+    #: The argument of `pip install` that installs the driver: `txpool[mariadb]`, or a package.
     requirement: ClassVar[str] = ""
+    #: The beginning of SQLAlchemy's url, for create_engine(); empty where SQLAlchemy cannot use its connections.
+    sqlalchemy_url: ClassVar[str] = ""
     #: `module:Class` of the TableWrite that write_table() runs; empty where write_table() cannot write into it.
     spark_write: ClassVar[str] = ""
     #: Whether Spark's tasks write and read it themselves: the format "txpool", streams, atomicity="partition".
     spark_tasks: ClassVar[bool] = False
-    #: Where tasks do not: why, as "is a file with one writer".
-    why_no_tasks: ClassVar[str] = "is none that Spark's tasks write"
+    #: Where they do not, the reason, to follow the datasource's name: "is a file with one writer".
+    why_no_tasks: ClassVar[str] = "is of a kind that Spark's tasks do not write"
 
     # -- settings and connections -------------------------------------------------------------------------------
 
     def url_parameters(self) -> Collection[str]:
-        """What a url of a server may have behind the question mark."""
+        """The names that a server's url may have behind its question mark. Any other is refused, and never shown."""
         return ()
 
     def check(self, settings: DataSourceSettings) -> None:  # noqa: B027 - most have nothing to refuse
-        """Refuse settings that this database cannot serve: `raise settings.properties.error(key, problem)`."""
+        """Refuse settings that this database cannot serve: `raise settings.properties.error(key, problem)`.
+
+        Called whenever a datasource's settings are read, before `mode` is compared with `modes`. No I/O.
+        """
 
     @abstractmethod
     def make_driver(self, settings: DataSourceSettings, *, recovery: bool = False) -> Driver:
-        """The driver of one datasource; with `recovery` it connects as recovery's own user, where there is one."""
+        """The driver of one datasource. No I/O: the driver's `connect` does that.
+
+        With `recovery` it connects as recovery.user, where the settings have one: `settings.connect_options(recovery)`.
+        """
 
     @property
     @abstractmethod
     def handle(self) -> type[Connection]:
-        """The class of the connections that users hold."""
+        """The class of the connections that users hold.
+
+        A subclass of `Connection` sets `_driver_class`, the class for which its instances pass, and adds methods of the
+        driver that PEP 249 does not know.
+        """
 
     def is_transient(self, error: BaseException, *, at_its_end: bool) -> bool:
         """Whether the database has rolled back for a reason that may be gone on the next attempt.
 
-        `at_its_end`: the error has come out of the transaction's end, not out of a statement.
+        Called for @transactional(attempts=…), with errors of any driver: answer False for another's. `at_its_end` says
+        that the error was raised by the transaction's end, and not by a statement.
         """
         return False
 
     # -- mode xa ------------------------------------------------------------------------------------------------
 
     def branch(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, file: str) -> OpenBranch:
-        """The branch of a transaction on a raw connection; `file` is the datasource's, for its location."""
+        """The branch of a transaction on a raw connection, which the branch owns until it has ended.
+
+        Called when the transaction first uses the datasource; no I/O. `datasource` is the datasource's name, and `file`
+        the path of its file, for the branch's `location`. Its PREPARE must be durable, and its yes must be the
+        database's own: an answer that is lost is a vote to roll back.
+        """
         raise self._cannot_prepare(datasource)
 
     def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
-        """What ends the branches that a transaction adopts; it connects when it is needed."""
+        """Ends the branches that a transaction adopts, such as those of Spark's tasks.
+
+        Called once for each transaction and datasource; no I/O before the first command.
+        """
         raise self._cannot_prepare("")
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> BranchRecovery:
-        """What recovery asks for prepared branches; with `recovery` false as the datasource's own user."""
+        """Recovery's access to prepared branches, as recovery.user where there is one; no I/O before its methods.
+
+        With `recovery` false it is for the transaction's own process, and connects as the datasource's user. It must
+        list every branch that a crash can leave, and tell who may have prepared each, where the server knows: recovery
+        trusts the owner, and not the xid.
+        """
         raise self._cannot_prepare(settings.name)
 
     def _cannot_prepare(self, datasource: str) -> NotSupportedError:
-        return NotSupportedError(f"datasource {datasource}: {self.database} cannot prepare. Nothing was done")
+        where = f"datasource {datasource}: " if datasource else ""
+        return NotSupportedError(f"{where}{self.database} cannot prepare. Nothing was done")
 
-    # -- what else it has ---------------------------------------------------------------------------------------
-
-    @property
-    def marks(self) -> Marks | str:
-        """Its ways with a table of marks (mode cmr), or the reason why it can have none, in words."""
-        return f"{self.database} has no table of marks"
+    # -- optional parts -----------------------------------------------------------------------------------------
 
     @property
     def records(self) -> RecordsTable | None:
-        """Its table of records, for work with a transaction_id; None where it keeps none."""
+        """Its table of records, for work with a transaction_id; None where such work is refused."""
         return None
 
     def staging(self, settings: DataSourceSettings, *, lock_timeout: float) -> StagingArea | None:
-        """Recovery's view of the staging tables of Spark's writes; None where there are none."""
+        """Recovery's access to the staging tables of Spark's writes; None where Spark's writes leave none.
+
+        `lock_timeout` is in seconds.
+        """
         return None
 
-    def findings(self, settings: DataSourceSettings, *, old: float, timeout: float | None) -> Iterator[Finding]:
-        """What `txpool check` says of a datasource; it leaves nothing behind.
+    def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
+        """The findings of `txpool check` about a datasource and its server. The check leaves nothing behind.
 
-        A branch that has been prepared for longer than `old` (seconds) is a finding; `timeout` is
-        transaction.timeout, where it is known.
+        A branch that has been prepared for longer than `stale_after` (seconds) is a finding. `timeout` is
+        transaction.timeout in seconds, None where it is not known. It may raise NotConnected, ConfigurationError and
+        the database's own errors.
         """
         yield from ()

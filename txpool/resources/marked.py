@@ -15,12 +15,12 @@ from txpool.resources.local import LocalTransaction
 from txpool.resources.xids import NO_ROW, Xids
 
 
-class MarkedBranch(LocalTransaction):
-    """A transaction's part in a marked datasource; its commit is the decision of that transaction.
+class MarkedTransaction(LocalTransaction):
+    """The local transaction of a marked datasource; its commit is the decision of the whole transaction.
 
-    Order: `mark` (the row, answered), the others' prepares, `record` (the local COMMIT, and with it in one message
-    the row again, which now has the evidence of their votes), the others' commits, `forget`. Alone it commits in one
-    phase, and writes no row.
+    The order of steps: `mark` writes the row and waits for the answer, the other branches prepare, `record` updates the
+    row with their evidence and commits, the other branches commit, `forget`. A marked branch that is alone commits in
+    one phase, and writes no row.
     """
 
     role = Role.MARKED
@@ -49,8 +49,8 @@ class MarkedBranch(LocalTransaction):
         return self._identity
 
     def mark(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
-        """Write the row with the names of all other branches; returns once the INSERT is answered."""
-        if self._ended_command:
+        """Write the row with the records of all other branches; returns once the INSERT is answered."""
+        if self._ended_commands:
             raise self._ended_by_sql_error(gtrid)
         if failpoints.armed:
             failpoints.hit("marked.row")
@@ -64,7 +64,7 @@ class MarkedBranch(LocalTransaction):
         self._cleanup.put_back(set(taken).difference(deleted))
 
     def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
-        """Commit the local transaction: that is the decision. `Refused` is definite, any other error unknown."""
+        """Commit the local transaction: the decision. `Refused` is definite, any other error leaves it unknown."""
         if failpoints.armed:
             failpoints.hit("marked.commit")
         try:
@@ -80,18 +80,18 @@ class MarkedBranch(LocalTransaction):
             failpoints.hit("marked.committed")
 
     def abort(self, gtrid: str) -> Resolution:
-        """Put a tombstone under the row's key, on a connection of its own; an error leaves the truth unknown."""
-        # The old session would hold the lock on the row for as long as it lives.
+        """Put a tombstone under the row's key, on another connection; an error leaves the decision unknown."""
+        # The first session would hold its lock on the row for as long as it lives.
         self._driver.close(self._raw)
         self._put_back_deleted()
         return Resolution.COMMITTED if self._xids.tombstone(gtrid, self.identity()).committed else Resolution.ABORTED
 
     def forget(self, gtrid: str) -> None:
-        """All other branches have answered: the row may go, with the next batch or at once."""
+        """Delete the row, with the next batch or at once: all other branches have answered."""
         self._cleanup.add(gtrid)
 
     def rollback(self) -> BranchOutcome:
-        """End the local transaction without the row."""
+        """Roll back the local transaction, and with it the row."""
         self._put_back_deleted()
         return super().rollback()
 

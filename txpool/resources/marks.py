@@ -1,6 +1,6 @@
-"""What differs between databases with a table of marks: how a row is written, found, and committed.
+"""How a table of marks is written and read: the part that differs with the database.
 
-The SQL that databases share stands here; a database with other words overrides it.
+The SQL that databases share is here; a database with another syntax overrides it.
 """
 
 from __future__ import annotations
@@ -19,31 +19,34 @@ Statement = tuple[str, list[str]]
 
 
 class Marks(ABC):
-    """One database's ways with a table of marks. It keeps nothing; `raw` is a raw connection of its driver."""
+    """Writes and reads the table of marks of one database. It keeps nothing; `raw` is a raw connection of its driver.
 
-    #: How a parameter is written.
+    Errors are the driver's, and `Refused` where nothing of a mark will ever be there.
+    """
+
+    #: A parameter's placeholder in SQL.
     parameter: ClassVar[str]
-    #: The type of the moment at which a row was made, with its default.
-    moment: ClassVar[str]
+    #: The SQL type and default of the column `made_at`, the time at which a row was inserted.
+    made_at_type: ClassVar[str]
 
     @abstractmethod
-    def qualified(self, raw: Any, table: str) -> str | None:
-        """The table's full name, which no search path and no temporary table hides; None where there is none."""
+    def qualified_name(self, raw: Any, table: str) -> str | None:
+        """The table's name with its schema, which no other table can hide; None where there is no such table."""
 
     @abstractmethod
     def require_ours(self, raw: Any, table: str, roles: Collection[str], *, writes: bool) -> None:
-        """OperationalError where it belongs to somebody who is none of ours; `roles` are, and the session's own.
+        """Raise OperationalError where a role owns or can change the table that is neither ours nor the session's.
 
-        Where it is written over the connection, it stays as it is until the transaction ends.
+        `roles` are ours. With `writes`, lock the table, so that nobody changes it before the transaction ends.
         """
 
     @abstractmethod
     def is_sole_writer(self, raw: Any) -> bool:
-        """Whether the connection is in a transaction, and nobody else can write until that ends."""
+        """Whether the connection's open transaction excludes every other writer (SQLite)."""
 
     @abstractmethod
-    def place(self, raw: Any) -> str:
-        """What the database is known by on its server; empty where that cannot be told."""
+    def database_identity(self, raw: Any) -> str:
+        """The identity of the server and database that the connection leads to; empty where it is not known."""
 
     @abstractmethod
     def mark(
@@ -56,38 +59,39 @@ class Marks(ABC):
         identity: str,
         until: float | None,
     ) -> tuple[str, list[str]]:
-        """Insert the row into the open transaction, answered, with durable commit; delete finished rows with it.
+        """Insert the row in the open transaction, whose commit will be durable; returns once that is answered.
 
-        Returns where the row is, and the finished rows that were deleted. `WrongTable` where the table has another
-        identity: that is looked at once for a connection, since none can move to another database. `AbortRecorded`
-        where a tombstone has the key. `until` is when, by the monotonic clock, an answer is not awaited any more.
+        The rows of finished transactions in `delete` are deleted with it, where the isolation level allows. Returns the
+        row's key for `commit_row`, and the gtrids that were deleted. `WrongTable` where the table has another identity;
+        that is asked once for each connection, which cannot move to another database. `AbortRecorded` where a tombstone
+        has the row's key. `until` is when to stop waiting for the answer, by the monotonic clock.
         """
 
     @abstractmethod
-    def commit_row(self, raw: Any, table: str, where: str, branches: str) -> None:
-        """Commit as the dialect does, with the row that is there rewritten just before it."""
+    def commit_row(self, raw: Any, table: str, row: str, branches: str) -> None:
+        """Update the row's `branches`, and commit. `Refused` is definite, any other error leaves it unknown."""
 
     @abstractmethod
     def begin(self, raw: Any, lock_timeout: float, *, writes: bool) -> None:
-        """Begin a durable transaction on a fresh connection that waits for no lock longer than that (seconds)."""
+        """Begin a transaction with durable commit on a fresh connection; `lock_timeout` is in seconds."""
 
     # -- SQL, with its values -----------------------------------------------------------------------------------
 
     def create(self, table: str) -> str:
-        """The statement that makes the table, unless it is there."""
+        """The statement that creates the table, if it does not exist."""
         return (
             f"create table if not exists {table} (xid varchar(64) primary key, "
             "transaction_manager_id varchar(64) not null, action_uid varchar(64) not null, "
             "kind varchar(6) not null check (kind in ('commit', 'abort')), branches text not null, "
-            f"confirmed integer not null default 0, made_at {self.moment})"
+            f"confirmed integer not null default 0, made_at {self.made_at_type})"
         )
 
     def put_tombstone(self, table: str, row: dict[str, str]) -> Statement:
-        """Insert the tombstone, or write to the row that is there: that makes it durable."""
+        """Insert the tombstone; where a row has its key, update that row, which makes it durable."""
         return self._insert(table, row, "confirmed = met.confirmed + 1"), [*row.values()]
 
     def put_identity(self, table: str, row: dict[str, str], former: str) -> Statement:
-        """Give the table an identity, in place of the former one; who was faster stays."""
+        """Insert the row with the table's identity, or replace `former`; another process's new identity stays."""
         change = "action_uid = excluded.action_uid, branches = excluded.branches"
         statement = self._insert(table, row, f"{change} where met.action_uid = {self.parameter}")
         return statement, [*row.values(), former]
@@ -100,17 +104,17 @@ class Marks(ABC):
 
 
 class WrongTable(Refused):
-    """The connection leads to another table of marks than the one whose identity is known."""
+    """The table of marks has another identity than the one that was read before."""
 
     def __init__(self) -> None:
         super().__init__(
-            "the table of marks is not the one that its datasource had before: it was replaced, or the url leads "
-            "elsewhere now. The next transaction goes by what is there"
+            "the table of marks is not the one that the datasource had before: it was replaced, or the url leads to "
+            "another database now. The next transaction uses the table that is there"
         )
 
 
 class AbortRecorded(Refused):
-    """An abort record stands under the key."""
+    """A tombstone has the row's key: recovery has aborted the transaction."""
 
     def __init__(self) -> None:
-        super().__init__("recovery's abort record stands where the row would: it has ended this process's work")
+        super().__init__("recovery has written an abort record in place of the row, so the transaction must roll back")

@@ -1,8 +1,8 @@
-"""The records of work that has a name of the user's own, beside the data of that work; recovery deletes none of them.
+"""The records of work with a transaction_id, kept in the database of that work, so that a rerun finds it done.
 
-A record is a row, written within the transaction that does the work: the one is there exactly where the other is. What
-the work is called has two parts: the name, and what it is for, a table or a word. Names of whole transactions and of
-Spark's writes stand in one table.
+A record is a row, written in the transaction that does the work: both are committed, or neither is. Its key has two
+parts: the user's transaction_id, and the target, which is a table or a word. Records of whole transactions and of
+Spark's writes are in one table. Recovery deletes none of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _INSERT = "insert into {table} as it (transaction_id, target, gtrid, mode, plan, batch) values (?, ?, ?, ?, ?, ?) "
 _CLAIM = _INSERT + "on conflict do nothing"
-# A stream has one row, which moves on with it.
+# A stream has one row, which each batch updates.
 _MOVE_ON = (
     _INSERT + "on conflict (transaction_id, target) do update set gtrid = excluded.gtrid, mode = excluded.mode, "
     "plan = excluded.plan, batch = excluded.batch, partitions = null, row_count = null, made_at = current_timestamp "
@@ -35,53 +35,57 @@ _READ = (
 _FINISH = "update {table} set partitions = ?, row_count = ? where transaction_id = ? and target = ?"
 _KEEP = "update {table} set partitions = coalesce(partitions, ?) where transaction_id = ? and target = ?"
 
-#: What a table of records says of itself: its comment, in SQLite its statement.
+#: The format of a table of records, in its comment (PostgreSQL) or in its CREATE statement (SQLite).
 FORMAT = "txpool format 1"
-_SAID = re.compile(r"txpool format \d+")
+_ANY_FORMAT = re.compile(r"txpool format \d+")
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierRun:
-    """A run of the same name that has committed."""
+    """A committed run with the same transaction_id and target."""
 
     gtrid: str
     mode: str
     plan: str
-    #: None while it has not ended (where each partition is a transaction of its own).
+    #: None until the run has ended, where each partition is a transaction of its own.
     partitions: int | None
     rows: int | None
     batch: int | None
-    #: When it had begun; None where somebody has left that out.
+    #: When the record was inserted; None where a user's own INSERT has left it out.
     made_at: datetime | None
 
 
 class RecordsTable(ABC):
-    """Those of one kind of database, within the transaction that a cursor is in."""
+    """The table of records in one kind of database. A method with a `cursor` works in that cursor's transaction."""
 
+    #: The table's name with its schema.
     table: str
+    #: A parameter's placeholder in SQL.
     parameter: str
 
     @abstractmethod
     def create(self, source: DataSource, cursor: Any) -> None:
-        """Make their table, where it is missing: in the transaction, or before it."""
+        """Create the table if it does not exist, in the cursor's transaction or before it."""
 
     @abstractmethod
     @contextmanager
     def opened(self, source: DataSource) -> Iterator[Any]:
-        """A cursor in the ambient transaction, with their table there; at the price of one look for each process."""
+        """A cursor in the ambient transaction; the table exists. Each process checks the table once."""
 
     @abstractmethod
     def may_be_prepared(self, source: DataSource) -> bool:
-        """Whether somebody who has a name may be in doubt, and recovery can end that."""
+        """Whether a record may belong to a transaction in doubt, which recovery can end."""
 
     @abstractmethod
     def read_outside(self, source: DataSource, transaction_id: str, target: str) -> EarlierRun | None:
-        """A record that the transaction does not see, since its snapshot is older."""
+        """Read a record outside the transaction, whose snapshot may be older than the record."""
 
-    def insert(self, cursor: Any, record: list[Any], patience: int) -> bool | None:
-        """Whether the name was free; None where somebody who has it does not end within so many milliseconds.
+    def insert(self, cursor: Any, record: list[Any], lock_timeout: int) -> bool | None:
+        """Insert a record; False where its key is taken.
 
-        A record is transaction_id, target, gtrid, mode, plan and batch. A batch's takes the place of earlier ones.
+        None where another transaction has inserted the key and does not end within `lock_timeout` milliseconds. A
+        record is transaction_id, target, gtrid, mode, plan and batch. The record of a batch replaces those of earlier
+        batches.
         """
         inserted: int = self._execute(cursor, _CLAIM if record[-1] is None else _MOVE_ON, record).rowcount
         return inserted == 1
@@ -91,11 +95,11 @@ class RecordsTable(ABC):
         return None if found is None else EarlierRun(*found)
 
     def finish(self, cursor: Any, transaction_id: str, target: str, partitions: int, rows: int | None) -> None:
-        """Say how much it was."""
+        """Write how many partitions and rows the work had."""
         self._execute(cursor, _FINISH, [partitions, rows, transaction_id, target])
 
     def keep(self, cursor: Any, transaction_id: str, target: str, partitions: int) -> int | None:
-        """Say how many partitions it has, unless somebody has; how many were said."""
+        """Write how many partitions the work has, unless that was written before; returns the number that is there."""
         self._execute(cursor, _KEEP, [partitions, transaction_id, target])
         earlier = self.read(cursor, transaction_id, target)
         return None if earlier is None else earlier.partitions
@@ -104,8 +108,8 @@ class RecordsTable(ABC):
         return cursor.execute(statement.format(table=self.table).replace("?", self.parameter), values)
 
 
-def require_format(table: str, said: str | None) -> None:
-    """What says nothing was made before there was a number, and has the first."""
-    found = _SAID.search(said or "")
+def require_format(table: str, description: str | None) -> None:
+    """Raise NotSupportedError where a later version has written the table. A table without a format has the first."""
+    found = _ANY_FORMAT.search(description or "")
     if found is not None and found[0] != FORMAT:
         raise NotSupportedError(f"{table} has {found[0]}, and this txpool knows {FORMAT}. Nothing was done")

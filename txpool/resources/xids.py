@@ -1,18 +1,19 @@
-"""The table `xids` of a marked datasource: rows that decide, and tombstones that stand where a row would.
+"""The table `xids` of a marked datasource: marks, which are decisions to commit, and tombstones, which are aborts.
 
-Both have the same key, the gtrid, so that a fence and a late COMMIT can never both win. Whoever meets a row counts
-`confirmed` up, which makes it durable: a row that a dead process never synced is readable, too, and SQLite leaves
-out the write of a value that is the same.
+A mark and a tombstone of a transaction have the same key, the gtrid, so only one of them can be there. A tombstone
+therefore fences a COMMIT that is still on its way. A process that tries to insert a tombstone and finds a mark
+increments the mark's `confirmed`. That makes the mark durable: a mark that its process has never synced can be read as
+well, and SQLite does not write a row whose values stay the same.
 
-One more row is the table's own identity: a random name, and on PostgreSQL the server and the database that it was
-given in. The branches of a transaction name it, so that a tombstone is never put into a table that is not the one.
-That tells another database's table, a table that was made anew, and on PostgreSQL a copy restored under another name
-or on another server, which gets an identity of its own when it is first used. A copy of a SQLite file, a PostgreSQL
-server restored from its own backup, and a standby that has lost what it had not received are the same to the letter:
-what was decided after the copy was made, they do not know.
+One more row has the table's own identity: a random name, and on PostgreSQL the identity of the server and database. The
+xids of a transaction's other branches carry the name, so that a tombstone is never put into the wrong table. The
+identity tells apart: the table of another database, a table that was created again, and on PostgreSQL a copy that was
+restored under another name or on another server; a copy gets an identity of its own when it is first used. The identity
+cannot tell apart: a copy of a SQLite file, a PostgreSQL server that was restored from its own backup, and a standby
+that was promoted before it had received everything. Decisions made after such a copy was taken are not in it.
 
-The table's format, and that of the branches in its rows, is the number in that row's `transaction_manager_id`: txp1. A
-table that a later version has given another number is neither read nor written. The rows need none of their own.
+The identity's row also has, as `transaction_manager_id`, the number of the table's format and of the branches in its
+rows: txp1. A table with another number was written by a later version, and is neither read nor written.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from txpool.resources.driver import Driver
 from txpool.resources.marks import IDENTITY, WrongTable
 from txpool.xid import PREFIX, split_gtrid
 
-_CHUNK = 500
+_DELETED_AT_ONCE = 500  # rows that one DELETE names
 
 
 class RowLocation(NamedTuple):
-    """The place of a row: the table that it was written into, and what its dialect finds it by there."""
+    """The table into which a mark was written, and the key by which `Marks.commit_row` finds it there."""
 
     table: str
     row: str
@@ -42,10 +43,9 @@ NO_ROW = RowLocation("", "")
 
 
 class Xids:
-    """One datasource's table of marks. Thread-safe: every method but `mark` opens a connection and closes it.
+    """One datasource's table of marks. Thread-safe: a method without a raw connection opens one, and closes it.
 
-    `nodes` are those whose rows may be deleted (None: the caller deletes only what it has made); `lock_timeout` is
-    in seconds.
+    `delete` deletes only rows of `nodes`; None is for a caller that deletes only its own. `lock_timeout` is in seconds.
     """
 
     def __init__(
@@ -66,24 +66,24 @@ class Xids:
             raise NotSupportedError(f"datasource {datasource}: its database has no table of marks. Nothing was done")
         self._marks = driver.marks
         self._full_name: str | None = None
-        #: The table's identity, and the place where it has that.
+        #: The table's identity, and the identity of its database.
         self._identity: tuple[str, str] | None = None
 
     def create(self) -> None:
-        """Create the table where it is missing, and give it an identity where it has none."""
+        """Create the table if it does not exist, and give it an identity if it has none."""
         with self._session() as raw:
-            # Where it is there, the right to create one is not needed; PostgreSQL asks for that first.
-            if self._marks.qualified(raw, self._table) is None:
+            # PostgreSQL wants the right to create a table even for one that exists.
+            if self._marks.qualified_name(raw, self._table) is None:
                 self._driver.execute(raw, self._marks.create(self._table))
-                self._require_ours(raw, writes=True)  # another may have been faster
+                self._require_ours(raw, writes=True)  # another process may have created it first
             self._assign_identity(raw)
 
     @property
     def table(self) -> str:
-        """The table's full name, found once. ConfigurationError where there is no such table."""
+        """The table's name with its schema, read once. ConfigurationError where there is no such table."""
         if self._full_name is None:
             with self._session(writes=False) as raw:
-                self._full_name = self._marks.qualified(raw, self._table)
+                self._full_name = self._marks.qualified_name(raw, self._table)
         if self._full_name is None:
             raise ConfigurationError(
                 f"datasource {self.datasource}: there is no table {self._table}, which holds its marks: "
@@ -92,21 +92,21 @@ class Xids:
         return self._full_name
 
     def identity(self, raw: Any) -> str:
-        """The table's identity, found once. One that has none is given it; `raw` is the marked transaction's own.
+        """The table's identity, read once; a table without one is given one. `raw` is the marked transaction's own.
 
-        Where nobody else can write beside that transaction (SQLite), it is the one to write it; as it may yet roll
-        back, its branches name none.
+        Empty where that transaction excludes every other writer (SQLite) and has just written a new identity: the
+        transaction may still roll back, and the identity with it.
         """
         if self._identity is None:
             with self._session(writes=False) as own:
-                known = self._identity = self._identity_here(own)
+                known = self._identity = self._valid_identity(own)
             if known is None and self._marks.is_sole_writer(raw):
                 self._assign_identity(raw)
                 return ""
             if known is None:
                 with self._session() as own:
                     self._assign_identity(own)
-                    self._identity = self._identity_here(own)
+                    self._identity = self._valid_identity(own)
         return self._identity[0] if self._identity else ""
 
     def mark(
@@ -119,16 +119,16 @@ class Xids:
         identity: str = "",
         until: float | None = None,
     ) -> tuple[RowLocation, list[str]]:
-        """Write a transaction's row into its own open local transaction.
+        """Insert a transaction's mark in its own open local transaction.
 
-        Returns where the row is, and the rides that were deleted. `Refused` where the connection leads to another
-        table than the one of this identity.
+        Returns the row's location, and the gtrids out of `delete` whose rows were deleted with it. `Refused` where the
+        table of this connection has another identity.
         """
-        row = _row(gtrid, "commit", encode(branches))
+        row = _new_row(gtrid, "commit", encode(branches))
         known = self._identity
         try:
             with translated():
-                if identity and known and self._marks.place(raw) != known[1]:
+                if identity and known and self._marks.database_identity(raw) != known[1]:
                     raise WrongTable
                 table = self.table
                 where, deleted = self._marks.mark(raw, table, row, delete, identity=identity, until=until)
@@ -138,12 +138,12 @@ class Xids:
             raise
 
     def commit(self, raw: Any, where: RowLocation, branches: Iterable[BranchRecord]) -> None:
-        """Commit, with the branches as they have voted in the row: three ends, as those of a dialect's commit."""
-        # Another thread may have found meanwhile that the datasource leads elsewhere now: this row does not move.
+        """Update the row with the evidence of the branches' votes, and commit; errors as `Dialect.commit`."""
+        # The row's own table: another thread may have found meanwhile that the url leads to another database now.
         self._marks.commit_row(raw, where.table, where.row, encode(branches))
 
     def read(self) -> list[MarkedRow]:
-        """Every row and tombstone of ours, read without resolving anything."""
+        """Every mark and tombstone of txpool, read without resolving anything."""
         with self._session(writes=False) as raw:
             rows = self._driver.execute(
                 raw,
@@ -152,15 +152,16 @@ class Xids:
         for xid, number, *_ in rows:
             if xid == IDENTITY:
                 self._require_format(number)
-        return [_marked(*row) for row in rows if _is_ours(row[0])]
+        return [_as_marked_row(*row) for row in rows if _is_ours(row[0])]
 
     def tombstone(self, gtrid: str, identity: str = "") -> MarkedRow:
-        """Insert an abort tombstone, or meet what is there and make it durable. An error leaves it undecided.
+        """Insert a tombstone, or make the row that has its key durable; returns the row that is there.
 
-        On PostgreSQL it waits for a row whose transaction is in flight, on SQLite for whoever may write, both as
-        long as the lock timeout. OperationalError where the table has another identity, or none.
+        It waits, at most for the lock timeout, for the transaction of an uncommitted row (PostgreSQL) or for the
+        current writer (SQLite). An error leaves the decision unknown; OperationalError where the table has another
+        identity, or none.
         """
-        row = _row(gtrid, "abort", "[]")
+        row = _new_row(gtrid, "abort", "[]")
         one = self._marks.parameter
         with self._session() as raw:
             table = self._qualified(raw)
@@ -171,7 +172,7 @@ class Xids:
                 f"select xid, transaction_manager_id, kind, branches from {table} where xid = {one}",  # noqa: S608
                 [gtrid],
             ).fetchone()
-        return _marked(*found)
+        return _as_marked_row(*found)
 
     def delete(self, gtrids: Iterable[str]) -> None:
         """Delete rows and tombstones, of our own nodes only."""
@@ -182,13 +183,13 @@ class Xids:
             table = self._qualified(raw)
             if self._identity is not None:
                 self._require_identity(raw, self._identity[0])
-            for start in range(0, len(keys), _CHUNK):
-                chunk = keys[start : start + _CHUNK]
+            for start in range(0, len(keys), _DELETED_AT_ONCE):
+                chunk = keys[start : start + _DELETED_AT_ONCE]
                 these = ", ".join([self._marks.parameter] * len(chunk))
                 self._driver.execute(raw, f"delete from {table} where xid in ({these})", chunk)  # noqa: S608
 
-    def _identified(self, raw: Any) -> tuple[str, str] | None:
-        """The identity that the table has, and the place where it was given that; None where it has none."""
+    def _stored_identity(self, raw: Any) -> tuple[str, str] | None:
+        """The table's identity, and the identity of the database in which it was assigned; None where it has none."""
         found = self._driver.execute(
             raw,
             "select action_uid, branches, transaction_manager_id "  # noqa: S608
@@ -206,55 +207,58 @@ class Xids:
                 f"{PREFIX}. A later txpool has written it: use that one. Nothing was done"
             )
 
-    def _identity_here(self, raw: Any) -> tuple[str, str] | None:
-        """The same, with the place where it is; None where that is another, so that it is a copy."""
-        found, place = self._identified(raw), self._marks.place(raw)
-        return None if found is None or _differ(found[1], place) else (found[0], place)
+    def _valid_identity(self, raw: Any) -> tuple[str, str] | None:
+        """The table's identity, and the identity of its database.
+
+        None where the table has none, or was copied: then its identity was assigned in another database.
+        """
+        found, database = self._stored_identity(raw), self._marks.database_identity(raw)
+        return None if found is None or _differ(found[1], database) else (found[0], database)
 
     def _assign_identity(self, raw: Any) -> None:
-        """Give the table an identity where it has none, or is a copy."""
-        if self._identity_here(raw) is None:
+        """Give the table an identity where it has none, or where it is a copy."""
+        if self._valid_identity(raw) is None:
             row = {"xid": IDENTITY, "transaction_manager_id": PREFIX, "action_uid": secrets.token_hex(6)}
-            row |= {"kind": "abort", "branches": self._marks.place(raw)}
-            before = self._identified(raw)
+            row |= {"kind": "abort", "branches": self._marks.database_identity(raw)}
+            before = self._stored_identity(raw)
             former = before[0] if before else ""
             self._driver.execute(raw, *self._marks.put_identity(self._qualified(raw), row, former))
 
     def _require_identity(self, raw: Any, identity: str) -> None:
-        """Raise where the table is not the one that has, or had, this identity."""
-        found, place = self._identified(raw), self._marks.place(raw)
+        """Raise OperationalError where the table has another identity, or is a copy in another database."""
+        found, database = self._stored_identity(raw), self._marks.database_identity(raw)
         if found is None and not identity:
-            return  # made by an earlier version, and so was the transaction
+            return  # an earlier version created the table, and began the transaction
         if found is None or (identity and found[0] != identity):
-            there = f"has the identity {found[0]}" if found else "has no identity"
-            why = f"the transaction's has the identity {identity}, and the one that is there {there}"
-        elif _differ(found[1], place):
-            why = f"it was made in {found[1]}, and this is {place}"
+            actual = f"has the identity {found[0]}" if found else "has no identity"
+            why = f"the transaction's table has the identity {identity}, and the table that is there {actual}"
+        elif _differ(found[1], database):
+            why = f"the table was created in database {found[1]}, and the url leads to {database}"
         else:
             return
         raise OperationalError(
             f"datasource {self.datasource} leads to another table {self._table} than the transaction's: {why}. Correct "
-            "its url. Where the right one is lost for good, only people can tell how the transaction ended: end its "
+            "its url. Where the right table is lost for good, only people can tell how the transaction ended: end its "
             "branches by hand, as the data says"
         )
 
     def _qualified(self, raw: Any) -> str:
         if self._full_name is None:
-            self._full_name = self._marks.qualified(raw, self._table)
+            self._full_name = self._marks.qualified_name(raw, self._table)
         return self._full_name or self.table
 
     def _require_ours(self, raw: Any, *, writes: bool) -> None:
-        """OperationalError where a table of that name is there, and none of ours: what it says was said by others."""
-        found = self._full_name or self._marks.qualified(raw, self._table)
+        """Raise OperationalError where another role owns the table, or can change it: its rows are not ours."""
+        found = self._full_name or self._marks.qualified_name(raw, self._table)
         if found is not None:
             self._marks.require_ours(raw, found, self._driver.roles, writes=writes)
 
     @contextmanager
     def _session(self, *, writes: bool = True) -> Iterator[Any]:
-        """A durable transaction on a connection of its own; closing that rolls it back, however we leave.
+        """A connection of its own, in a transaction with durable commit; an exception rolls it back.
 
-        The table counts by its owner, in each of them. A marked transaction's own connection does not look: before
-        its first one the process has found the table by this, and only its owner can make another of it.
+        The table's owner is checked in each session. A marked transaction's own connection does not check it: the
+        process has found the table by a session before, and afterwards only its owner can replace it.
         """
         raw = self._driver.connect()
         try:
@@ -272,7 +276,7 @@ class Xids:
             self._driver.close(raw)
 
 
-def _row(gtrid: str, kind: str, branches: str) -> dict[str, str]:
+def _new_row(gtrid: str, kind: str, branches: str) -> dict[str, str]:
     named = split_gtrid(gtrid)
     return {
         "xid": gtrid,
@@ -283,13 +287,13 @@ def _row(gtrid: str, kind: str, branches: str) -> dict[str, str]:
     }
 
 
-def _marked(gtrid: str, node: str, kind: str, branches: str) -> MarkedRow:
+def _as_marked_row(gtrid: str, node: str, kind: str, branches: str) -> MarkedRow:
     return MarkedRow(gtrid, node, kind == "commit", decode(gtrid, branches))
 
 
-def _differ(place: str, other: str) -> bool:
-    # Where the role may not see the server's identity, there is nothing to compare.
-    return bool(place and other and place != other)
+def _differ(database: str, other: str) -> bool:
+    # Empty where the role may not read the server's identity: then there is nothing to compare.
+    return bool(database and other and database != other)
 
 
 def _is_ours(gtrid: str) -> bool:

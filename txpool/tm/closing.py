@@ -79,7 +79,7 @@ def close(
         finish([rollback], started + _RESOLVE_TIME)
     for manager in managers:
         manager.close_resolver(started + _RESOLVE_TIME)
-    pieces = [queue.piece() for queue in cleanup.pending()]
+    pieces = [queue.pending_work() for queue in cleanup.pending()]
     for manager in managers:
         _open.discard(manager)
         work = manager.detach_log()

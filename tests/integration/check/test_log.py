@@ -63,7 +63,7 @@ def test_a_log_that_would_be_made_again(conf: Path) -> None:
 
 def test_a_log_that_keeps_nothing(conf: Path) -> None:
     conf.write_text("node.name = etl-1\nlog.url = memory:\n")
-    assert checked(conf).about("log", "wrong")[0]["found"] == "log.url = memory: keeps nothing"
+    assert checked(conf).about("log", "wrong")[0]["found"] == "log.url = memory: is lost with the process"
     conf.write_text("transaction.timeout = 10m\n")
     assert checked(conf).about("log", "warning")[0]["found"] == "log.url is not configured"
 

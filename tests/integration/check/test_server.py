@@ -113,7 +113,7 @@ def test_a_standby_and_its_primary(tmp_path: Path, careless: EmbeddedPostgres) -
         primary = checked(place.file(mode="local"))
     assert answer.code == ExitCode.WRONG
     assert answer.bad == ["standby"]
-    assert answer.about("standby")[0]["found"] == "this server is a standby: it can be read only"
+    assert answer.about("standby")[0]["found"] == "this server is a standby, which can only be read"
     assert "target_session_attrs=read-write" in answer.about("standby")[0]["do"]
     assert primary.bad == ["durability", "durability"]
     assert (

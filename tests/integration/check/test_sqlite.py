@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -149,7 +150,7 @@ def test_files_that_may_not_be_written_or_looked_at() -> None:
         )
     assert f"wrong:   {folder}/ledger.db cannot be written: attempt to write a readonly database" in done.stdout
     assert f"chmod u+rw {folder}/ledger.db" in done.stdout
-    assert f"wrong:   {folder}/locked/txlog/log.db may not be looked at by uid" in done.stdout
+    assert re.search(rf"wrong:   uid \d+ may not read {folder}/locked/txlog/log.db", done.stdout)
 
 
 def test_a_sqlite_file_that_everybody_may_write(ledger: Path) -> None:
@@ -163,9 +164,9 @@ def test_where_files_stand(require: Require) -> None:
     memory = Path("/dev/shm")
     require(memory.is_dir() and storage.file_system(memory) == "tmpfs", "a file system in memory at /dev/shm")
     with tempfile.TemporaryDirectory(dir=memory) as name:
-        found = list(storage.stored("the log", Path(name)))
+        found = list(storage.storage_findings("the log", Path(name)))
     assert found[0].found == "the log is in memory (tmpfs)"
-    assert [f.severity.value for f in storage.placed("the log", "nfs4")] == ["wrong"]
-    assert [f.severity.value for f in storage.placed("the log", "ext4")] == []
-    assert "99 MB are free" in next(storage.room("the log", 99 << 20)).found
+    assert [f.severity.value for f in storage.file_system_findings("the log", "nfs4")] == ["wrong"]
+    assert [f.severity.value for f in storage.file_system_findings("the log", "ext4")] == []
+    assert "99 MB are free" in next(storage.free_space_findings("the log", 99 << 20)).found
     assert server_settings.clock(-90.0).found == "its clock is 90 s behind ours"

@@ -15,7 +15,7 @@ from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.datasource import DataSource
 from txpool.errors import NotSupportedError, OperationalError
-from txpool.resource_managers import find as find_resource_manager
+from txpool.resource_managers import find_resource_manager
 from txpool.resources.drivers import make_driver
 from txpool.resources.postgresql.staging import Staging, StagingTable
 from txpool.xid import make_gtrid, new_incarnation

@@ -34,7 +34,7 @@ def test_a_datasource_loads(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.mode == DATASOURCES[stem]
     assert [secret.reveal() for secret in settings.secrets] == (["hunter2"] if stem in PASSWORDS else [])
     assert settings.driver == "psycopg" or settings.url == f"sqlite:///{CONF / stem}.db"
-    assert DataSourceSettings.arrive(settings.travel()) == settings
+    assert DataSourceSettings.from_serialized(settings.serialized()) == settings
 
 
 def test_the_coordinator_and_recovery_share_a_node_and_a_log() -> None:

@@ -156,7 +156,7 @@ class Outside:
             self.thing(f"{where} secret", secret)
         if isinstance(settings, DataSourceSettings):
             with self.errors(f"{where} travel"):
-                self.show(f"{where} travel", json.dumps(settings.travel(), ensure_ascii=False))
+                self.show(f"{where} travel", json.dumps(settings.serialized(), ensure_ascii=False))
             datasource = DataSource.from_settings(settings)
             self.thing(f"{where} datasource", datasource)
             with self.errors(f"{where} connect"), datasource:

@@ -100,7 +100,7 @@ def test_what_is_wrong_is_said_with_file_line_key_and_what_is_right(text: str, w
 def test_a_wrong_argument_or_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused(ORDERS, pool_maxsize=5) == "unknown argument pool_maxsize: did you mean pool_max_size?"
     assert refused(ORDERS, pool_max_size=0).startswith("argument pool_max_size: pool.max-size = '0' is too small")
-    assert "a object cannot travel" in refused(ORDERS, driver_row_factory=object())
+    assert "a object cannot be serialized" in refused(ORDERS, driver_row_factory=object())
     monkeypatch.setenv("TXPOOL_DS_ORDERS_POOL_MAX_SIZE", "many")
     assert refused(ORDERS).startswith("the variable TXPOOL_DS_ORDERS_POOL_MAX_SIZE: pool.max-size = 'many'")
 

@@ -70,7 +70,7 @@ def test_an_inline_password_is_not_shown_and_its_file_travels_by_path_only(text:
     file = write("conf/orders.properties", "# was: hunter2\n" + text)
     settings = DataSourceSettings.load(file)
     assert settings.secrets[0].reveal().endswith(PASSWORD)
-    travelled = settings.travel()
+    travelled = settings.serialized()
     pickled = pickle.dumps(settings)
     for shown in (repr(settings), str(settings), f"{settings}", repr(settings.properties), repr(travelled)):
         assert PASSWORD not in shown
@@ -79,11 +79,11 @@ def test_an_inline_password_is_not_shown_and_its_file_travels_by_path_only(text:
     assert pickle.loads(pickled) == settings
 
     file.unlink()
-    with pytest.raises(ConfigurationError, match="did not travel, and it cannot be read here") as caught:
+    with pytest.raises(ConfigurationError, match="was not sent, and it cannot be read here") as caught:
         pickle.loads(pickled)
     assert PASSWORD not in str(caught.value)
     with pytest.raises(ConfigurationError, match="cannot travel") as caught:
-        settings.travel()
+        settings.serialized()
     assert PASSWORD not in str(caught.value)
 
 
@@ -92,7 +92,7 @@ def test_a_password_from_code_does_not_travel(password: str | Secret) -> None:
     settings = DataSourceSettings.load(write("conf/orders.properties", ORDERS), password=password)
     assert settings.connect_options()["password"] == PASSWORD
     assert PASSWORD not in repr(settings)
-    for send in (settings.travel, lambda: pickle.dumps(settings)):
+    for send in (settings.serialized, lambda: pickle.dumps(settings)):
         with pytest.raises(ConfigurationError, match="argument password: password holds a password itself") as caught:
             send()
         assert PASSWORD not in str(caught.value)
@@ -103,11 +103,11 @@ def test_a_password_that_the_environment_overrides_does_not_travel_in_the_text(m
     monkeypatch.setenv("TXPOOL_DS_ORDERS_PASSWORD", "hunter3")
     settings = DataSourceSettings.load(file)
     assert settings.connect_options()["password"] == "hunter3"
-    assert "hunter" not in repr(settings.travel())
+    assert "hunter" not in repr(settings.serialized())
     assert b"hunter" not in pickle.dumps(settings)
     with pytest.raises(ConfigurationError, match="cannot travel"):
         pickle.dumps(settings.properties)
-    assert DataSourceSettings.arrive(settings.travel()) == settings
+    assert DataSourceSettings.from_serialized(settings.serialized()) == settings
 
 
 def test_a_file_with_a_password_that_others_can_read_is_warned_of_through_settings() -> None:
@@ -125,7 +125,7 @@ def test_settings_travel_as_text_and_are_resolved_where_they_arrive(
     text = f"#password = {PASSWORD}\nname = shop\npassword = ${{env:ORDERS_PASSWORD}}\n{ORDERS}"
     file = write("conf/orders.properties", text)
     settings = DataSourceSettings.load(file, pool_max_size=3, driver_sslkey="${file:key}")
-    travelled = json.dumps(settings.travel())
+    travelled = json.dumps(settings.serialized())
     assert "hunter" not in travelled
     assert sorted(json.loads(travelled)) == ["folder", "name", "overrides", "path", "text"]
     file.unlink()
@@ -134,7 +134,7 @@ def test_settings_travel_as_text_and_are_resolved_where_they_arrive(
     elsewhere = tmp_path_factory.mktemp("executor")
     program = (
         "import json, sys; from txpool.config.settings import DataSourceSettings as S;"
-        "s = S.arrive(json.load(sys.stdin));"
+        "s = S.from_serialized(json.load(sys.stdin));"
         "print(json.dumps([repr(s), s.connect_options(), s.recovery_password.reveal(), s.name, s.url]))"
     )
     environment = {
@@ -161,9 +161,12 @@ def test_settings_travel_as_text_and_are_resolved_where_they_arrive(
 def test_relative_paths_stay_what_they_were_where_they_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     file = write("conf/ledger.properties", LEDGER)
     here = Path.cwd()
-    travelled = DataSourceSettings.load(file).travel()
-    overridden = DataSourceSettings.load(file, url="sqlite:///x.db").travel()
+    travelled = DataSourceSettings.load(file).serialized()
+    overridden = DataSourceSettings.load(file, url="sqlite:///x.db").serialized()
     monkeypatch.chdir("/")
-    assert DataSourceSettings.arrive(travelled).url == f"sqlite:///{here}/conf/ledger.db"
-    assert DataSourceSettings.arrive(overridden).url == f"sqlite:///{here}/x.db"
-    assert DataSourceSettings.arrive(DataSourceSettings.arrive(overridden).travel()).url == f"sqlite:///{here}/x.db"
+    assert DataSourceSettings.from_serialized(travelled).url == f"sqlite:///{here}/conf/ledger.db"
+    assert DataSourceSettings.from_serialized(overridden).url == f"sqlite:///{here}/x.db"
+    assert (
+        DataSourceSettings.from_serialized(DataSourceSettings.from_serialized(overridden).serialized()).url
+        == f"sqlite:///{here}/x.db"
+    )

@@ -1,7 +1,7 @@
-"""Branches that others have prepared, such as Spark's tasks: this process decides them, and tells them so.
+"""Adopted branches: other processes, such as Spark's tasks, have prepared them, and this process ends them.
 
-A job may leave hundreds of them in one database. They share a `Channel`, one connection with one message on its way,
-so a driver needs one connection for each database, and the databases still work at the same time.
+A job may leave hundreds of them in one database. They share one connection, which executes one command at a time. So
+Spark's driver needs one connection for each database, and the databases still work at the same time.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ logger = logging.getLogger("txpool")
 
 
 class PhaseTwoConnection:
-    """The one connection over which a datasource's adopted branches are ended. Used by one thread at a time.
+    """The one connection over which a transaction ends its adopted branches in a datasource. One thread at a time.
 
-    It is opened when it is needed and closed with the last answer. Where the database cannot be reached, that is
-    found out once, and whatever is left has no answer.
+    It is opened for the first command, and closed with the last answer. Where the database cannot be reached, it tries
+    once, and all branches that are queued are left to recovery.
     """
 
     def __init__(self, driver: Driver, deadlines: Deadlines = NO_DEADLINES) -> None:
@@ -39,24 +39,24 @@ class PhaseTwoConnection:
         return AdoptedBranch(record, self)
 
     def start(self, branch: AdoptedBranch, verb: PhaseTwoVerb) -> None:
-        """Send it where the connection is free; otherwise it waits for its turn."""
+        """Send the branch's command if the connection is free, else queue it."""
         self._outcomes.pop(branch, None)
         self._queue.append((branch, PhaseTwoCommand(branch.record, verb, self.driver.connect, self._deadlines)))
         self._send_next()
 
     def finish(self, branch: AdoptedBranch) -> BranchOutcome:
-        """Its answer; those before it in the queue are answered on the way."""
+        """Wait for the branch's outcome; commands that were queued before it are finished first."""
         while branch not in self._outcomes and self._current is not None:
-            asked, ending = self._current
-            self._outcomes[asked] = ending.finish()
+            current, command = self._current
+            self._outcomes[current] = command.finish()
             self._current = None
-            if ending.overdue:
-                self.close()  # the server hangs: the others would wait as long, one after the other
+            if command.overdue:
+                self.close()  # the server hangs: each of the others would wait as long
             self._send_next()
         return self._outcomes.pop(branch, BranchOutcome.UNKNOWN)
 
     def close(self) -> None:
-        """Close the connection; what has no answer yet is left to recovery."""
+        """Close the connection; branches without an answer are left to recovery."""
         self._queue.clear()
         self._current = None
         session, self._session = self._session, None
@@ -70,15 +70,19 @@ class PhaseTwoConnection:
             self.close()
             return
         try:
-            session = self._opened()
+            session = self._open_session()
         except Exception as error:
-            logger.warning("%d prepared branches are left to recovery, no connection: %s", len(self._queue), error)
+            logger.warning(
+                "%d prepared branches are left to recovery, since their database cannot be reached: %s",
+                len(self._queue),
+                error,
+            )
             self.close()
             return
         self._current = self._queue.popleft()
         self._current[1].start(session)
 
-    def _opened(self) -> Session:
+    def _open_session(self) -> Session:
         if self._session is not None and self._session.status != IDLE:
             self.driver.close(self._session.raw)
             self._session = None
@@ -91,22 +95,22 @@ class PhaseTwoConnection:
 class AdoptedBranch:
     """A branch that is prepared already, known by its record alone."""
 
-    def __init__(self, record: BranchRecord, channel: PhaseTwoConnection) -> None:
+    def __init__(self, record: BranchRecord, connection: PhaseTwoConnection) -> None:
         self.record = record
-        self._channel = channel
+        self._connection = connection
 
     @property
     def datasource(self) -> str:
         return self.record.datasource
 
     def start_commit(self) -> None:
-        self._channel.start(self, PhaseTwoVerb.COMMIT)
+        self._connection.start(self, PhaseTwoVerb.COMMIT)
 
     def await_commit(self) -> BranchOutcome:
-        return self._channel.finish(self)
+        return self._connection.finish(self)
 
     def start_rollback(self) -> None:
-        self._channel.start(self, PhaseTwoVerb.ROLLBACK)
+        self._connection.start(self, PhaseTwoVerb.ROLLBACK)
 
     def await_rollback(self) -> BranchOutcome:
-        return self._channel.finish(self)
+        return self._connection.finish(self)

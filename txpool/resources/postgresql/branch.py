@@ -1,4 +1,4 @@
-"""PostgreSQL's branch: PREPARE TRANSACTION, and what the database really answered to it."""
+"""PostgreSQL's branch: PREPARE TRANSACTION and its answer; and recovery's access to prepared transactions."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
 from txpool.resources.local import LocalTransaction
 from txpool.resources.postgresql.libpq import ACTIVE, IDLE, INTRANS, Session, ends_session, failure, value, why_not_open
-from txpool.resources.postgresql.phase_two import NOTHING, PhaseTwoCommand, PhaseTwoVerb
+from txpool.resources.postgresql.phase_two import NO_XID, PhaseTwoCommand, PhaseTwoVerb
 from txpool.xid import Xid, parse
 
 logger = logging.getLogger("txpool")
 
-#: What a server can hold prepared, and what it holds.
+#: How many prepared transactions a server can hold, and how many it holds.
 SLOTS = "select current_setting('max_prepared_transactions')::int, (select count(*) from pg_prepared_xacts)"
 
 
-# Membership is read from the catalogue: pg_has_role() would say of a superuser that it is a member of every role. One
-# that cannot become the owner (SET FALSE, as CREATEROLE has of what it creates) cannot have prepared as the owner.
-# Names of other databases are in their encoding, and may be no text in this one: gids are read where they have but
-# letters of ours, and other names as bytes. Whoever may create in a schema of the search path may give a function or an
-# operator that fits better than pg_catalog's: each has the very types of its arguments here, or its schema.
+# Membership is read from the catalogue: pg_has_role() says of a superuser that it is a member of every role. A member
+# that cannot SET ROLE to the owner (SET FALSE, as a role with CREATEROLE is of roles that it creates) cannot have
+# prepared as the owner. Names of other databases are in those databases' encodings, and may be invalid in this one: so
+# only gids with characters of txpool's are read, and other names as bytes. A role that may create objects in a schema
+# of the search path could define a function or operator that PostgreSQL prefers to pg_catalog's: so each call here has
+# arguments of exactly the right types, or names its schema.
 _PREPARED = """
     with recursive prepared as (
         select * from pg_prepared_xacts
@@ -62,22 +63,22 @@ _DUPLICATE = "42710"
 _OWNER = "select owner::text, database::text from pg_prepared_xacts where gid = {}"
 
 
-class _Prepare(Enum):
-    """How far PREPARE has come."""
+class _PrepareState(Enum):
+    """The state of a branch's PREPARE."""
 
     UNSENT = "unsent"
-    SENT = "sent"  #: on its way, or answered and not read
+    SENT = "sent"  #: sent, and its answer not read
     PREPARED = "prepared"
-    REFUSED = "refused"  #: answered, and nothing is prepared nor will be
-    LOST = "lost"  #: the session was lost before the answer: it may appear later
+    REFUSED = "refused"  #: nothing is prepared, nor ever will be
+    LOST = "lost"  #: the session was lost before the answer: the branch may appear prepared later
 
 
 class PostgreSQLBranch(LocalTransaction):
-    """A transaction's part in one PostgreSQL database, over one raw connection of the driver `psycopg`."""
+    """A branch in a PostgreSQL database, on one raw connection of the driver `psycopg`."""
 
     role = Role.PREPARED
-    # Both from its name on: a branch that is alone in its transaction needs neither.
-    #: PREPARE's answer adds the evidence.
+    # Both are set by `name`: a branch that is alone in its transaction needs neither.
+    #: The answer to PREPARE adds the evidence.
     record: BranchRecord
     _session: Session
 
@@ -86,13 +87,13 @@ class PostgreSQLBranch(LocalTransaction):
     ) -> None:
         super().__init__(datasource, driver, raw, deadlines)
         self._file = file
-        self._stage = _Prepare.UNSENT
+        self._prepare = _PrepareState.UNSENT
         self._evidence: dict[str, str] = {}
-        self._ending: PhaseTwoCommand | None = None
+        self._phase_two: PhaseTwoCommand | None = None
 
     @property
     def idle(self) -> bool:
-        return self._stage is _Prepare.UNSENT and super().idle
+        return self._prepare is _PrepareState.UNSENT and super().idle
 
     @property
     def location(self) -> PrepareLocation:
@@ -105,21 +106,21 @@ class PostgreSQLBranch(LocalTransaction):
     # -- phase one ----------------------------------------------------------------------------------------------
 
     def start_prepare(self) -> None:
-        """Send PREPARE, and the question for the transaction's id, which is its evidence, in the same message."""
-        if self._ended_command:
+        """Send PREPARE, and in the same message the query for the transaction's id, which is the evidence."""
+        if self._ended_commands:
             raise self._ended_by_sql_error(self.record.xid.gtrid)
         session = self._session
         if not session.is_alive() or session.status != INTRANS:
-            # PostgreSQL would answer ROLLBACK and no error, which psycopg's tpc_prepare() takes for a yes.
-            raise self._refuse(why_not_open(session.status))
-        self._stage = _Prepare.SENT
+            # PostgreSQL would answer ROLLBACK without an error, which psycopg's tpc_prepare() takes for a yes.
+            raise self._rollback_vote(why_not_open(session.status))
+        self._prepare = _PrepareState.SENT
         try:
             session.send(
                 f"select pg_current_xact_id_if_assigned(); prepare transaction {session.quoted(self.record.xid.joined)}"
             )
         except psycopg.Error as error:
-            self._stage = _Prepare.LOST
-            self._note(error)
+            self._prepare = _PrepareState.LOST
+            self._note_rollback_vote(error)
             raise
         if failpoints.armed:
             failpoints.hit("branch.prepare-sent")
@@ -129,31 +130,34 @@ class PostgreSQLBranch(LocalTransaction):
         try:
             results = self._session.receive(self._deadlines.before_decision())
         except psycopg.Error as error:
-            self._stage = _Prepare.LOST
-            self._note(error)
+            self._prepare = _PrepareState.LOST
+            self._note_rollback_vote(error)
             raise
         finally:
             self._keep_evidence()
         failed = failure(results)
         if failed is not None:
-            # An ERROR is an answer: nothing is prepared. A FATAL may have struck after PREPARE had done its work.
-            self._stage = _Prepare.LOST if ends_session(failed) else _Prepare.REFUSED
-            self._note(failed)
+            # After an ERROR nothing is prepared. A FATAL may have come after PREPARE was executed.
+            self._prepare = _PrepareState.LOST if ends_session(failed) else _PrepareState.REFUSED
+            self._note_rollback_vote(failed)
             if failed.sqlstate == _DUPLICATE:
-                self._tell_owner(failed)
+                self._note_owner(failed)
             raise failed
         tag = results[-1].command_status if results else None
         if tag == b"PREPARE TRANSACTION":
-            self._stage = _Prepare.PREPARED
+            self._prepare = _PrepareState.PREPARED
             return PrepareVote.COMMIT
         if tag == b"ROLLBACK":
-            self._stage = _Prepare.REFUSED
-            raise self._refuse("the database answered PREPARE TRANSACTION by ROLLBACK")
-        self._stage = _Prepare.LOST
-        raise self._refuse("the answer to PREPARE TRANSACTION was lost in an interrupt")
+            self._prepare = _PrepareState.REFUSED
+            raise self._rollback_vote("the database answered PREPARE TRANSACTION by ROLLBACK")
+        self._prepare = _PrepareState.LOST
+        raise self._rollback_vote("the answer to PREPARE TRANSACTION was lost in an interrupt")
 
-    def _tell_owner(self, error: psycopg.Error) -> None:
-        """Somebody has taken the name before us: whoever may prepare can do that, and it changes no outcome."""
+    def _note_owner(self, error: psycopg.Error) -> None:
+        """Add to the error who has prepared a transaction of the same name.
+
+        Any role that may connect can do that; it changes no outcome.
+        """
         session = self._session
         if session.status != IDLE:
             return
@@ -164,15 +168,16 @@ class PostgreSQLBranch(LocalTransaction):
             if owner is not None and database is not None:
                 error.add_note(
                     f"{self.record.xid.joined} is prepared already in database {database.decode()}, and belongs to "
-                    f"the role {owner.decode()}. Where that is none of ours, an administrator of the server ends it"
+                    f"the role {owner.decode()}. Where that role is not this application's, an administrator of the "
+                    "server has to roll it back"
                 )
 
     def _keep_evidence(self) -> None:
         results = self._session.results
         if results and results[0].ntuples:
-            self._evidence |= {"xid": value(results[0]) or NOTHING, "timeline": self._raw.timeline}
+            self._evidence |= {"xid": value(results[0]) or NO_XID, "timeline": self._raw.timeline}
 
-    def _refuse(self, why: str) -> TransactionRolledBack:
+    def _rollback_vote(self, why: str) -> TransactionRolledBack:
         gtrid = self.record.xid.gtrid
         return TransactionRolledBack(
             f"datasource {self.datasource} voted to roll back {gtrid}: {why}",
@@ -180,7 +185,7 @@ class PostgreSQLBranch(LocalTransaction):
             datasource=self.datasource,
         )
 
-    def _note(self, error: psycopg.Error) -> None:
+    def _note_rollback_vote(self, error: psycopg.Error) -> None:
         translate(error)
         error.add_note(f"datasource {self.datasource} voted to roll back {self.record.xid.gtrid}")
 
@@ -193,55 +198,55 @@ class PostgreSQLBranch(LocalTransaction):
         return self._finish(PhaseTwoVerb.COMMIT)
 
     def start_rollback(self) -> None:
-        """Send ROLLBACK PREPARED where it is prepared; anything else has an answer to read first."""
-        if self._stage is _Prepare.PREPARED:
+        """Send ROLLBACK PREPARED if the branch is prepared; in any other state `await_rollback` does the work."""
+        if self._prepare is _PrepareState.PREPARED:
             self._start(PhaseTwoVerb.ROLLBACK)
 
     def await_rollback(self) -> BranchOutcome:
-        if self._stage is _Prepare.SENT:
+        if self._prepare is _PrepareState.SENT:
             try:
                 self.await_prepare()
             except Exception as error:
                 logger.info("%s", error)
-        if self._stage is _Prepare.PREPARED:
+        if self._prepare is _PrepareState.PREPARED:
             return self._finish(PhaseTwoVerb.ROLLBACK)
-        if self._stage is _Prepare.LOST:
-            return self._sweep()
+        if self._prepare is _PrepareState.LOST:
+            return self._roll_back_unanswered()
         return self.rollback()
 
     def _start(self, verb: PhaseTwoVerb) -> None:
-        self._ending = PhaseTwoCommand(self.record, verb, self._driver.connect, self._deadlines)
-        self._ending.start(self._session)
+        self._phase_two = PhaseTwoCommand(self.record, verb, self._driver.connect, self._deadlines)
+        self._phase_two.start(self._session)
 
     def _finish(self, verb: PhaseTwoVerb) -> BranchOutcome:
-        if self._ending is None:
+        if self._phase_two is None:
             self._start(verb)
-        assert self._ending is not None  # noqa: S101 - _start has just made it
-        return self._ending.finish()
+        assert self._phase_two is not None  # noqa: S101 - _start has just made it
+        return self._phase_two.finish()
 
-    def _sweep(self) -> BranchOutcome:
-        """Roll back what PREPARE may have left, where its answer was lost."""
+    def _roll_back_unanswered(self) -> BranchOutcome:
+        """Roll back what PREPARE may have left prepared, where its answer was lost."""
         if self._session.status == ACTIVE:
-            return BranchOutcome.UNKNOWN  # the server hangs, and whoever asks it now would wait as well
-        # That it wrote nothing says how it ended, but not that it will not appear.
-        evidence = {} if self._evidence.get("xid") == NOTHING else self._evidence
+            return BranchOutcome.UNKNOWN  # the server hangs: another command would hang as well
+        # Without the evidence that it wrote nothing: the branch may still appear prepared.
+        evidence = {} if self._evidence.get("xid") == NO_XID else self._evidence
         record = replace(self.record, evidence=evidence)
-        ending = PhaseTwoCommand(record, PhaseTwoVerb.ROLLBACK, self._driver.connect, self._deadlines)
+        command = PhaseTwoCommand(record, PhaseTwoVerb.ROLLBACK, self._driver.connect, self._deadlines)
         answered = self._session.is_alive() and self._session.status == IDLE
         if answered:
-            ending.start(self._session)
-        answer = ending.finish()
-        if answer is not BranchOutcome.LOST:
-            return answer
-        # Absent: for good where the session has done with PREPARE, and otherwise it may still appear.
+            command.start(self._session)
+        outcome = command.finish()
+        if outcome is not BranchOutcome.LOST:
+            return outcome
+        # The branch is absent. If the session has executed PREPARE, it stays so; else the branch may still appear.
         return BranchOutcome.ROLLED_BACK if answered else BranchOutcome.UNKNOWN
 
 
 class PostgreSQLBranchRecovery:
-    """PostgreSQL's resource manager, for recovery: every method opens a connection, and closes it. Thread-safe.
+    """Recovery's access to prepared transactions. Thread-safe: every method opens a connection and closes it.
 
-    `user` is whom the datasource's own sessions log in as, where these connections log in as somebody else; empty where
-    nobody can say. `owners` are further roles whose branches count.
+    `user` is the login role of the datasource's own sessions, where these connections log in as another; empty where it
+    is not known. `owners` are the roles of prepared.owners, whose branches are ours as well.
     """
 
     def __init__(
@@ -265,43 +270,43 @@ class PostgreSQLBranchRecovery:
             return frozenset({role} if role else ())
 
     def recover(self) -> list[PreparedBranch]:
-        """Those of the whole cluster, as its view shows them to everybody, and who may have prepared each."""
+        """The prepared branches of the whole cluster, as pg_prepared_xacts shows them to every role."""
         with closing(self._driver.connect()) as raw:
             system = raw.identity.partition("/")[0]
             rows = raw.execute(_PREPARED).fetchall()
             encoding = raw.info.encoding
         found = []
-        for gid, age, owned, roles, at, oid in rows:
+        for gid, age, owner_bytes, roles, database_bytes, oid in rows:
             xid = parse(gid)
             if xid is not None:
-                owner, database = (name and name.decode(encoding, "replace") for name in (owned, at))
+                owner, database = (name and name.decode(encoding, "replace") for name in (owner_bytes, database_bytes))
                 own = owner in self._owners or (self._user is None and raw.role in (roles or ()))
-                counted = None if own else frozenset(roles or ())
+                compared = None if own else frozenset(roles or ())
                 elsewhere = "" if database is None else f"{system}/{oid}"
-                found.append(PreparedBranch(xid, age, owner, counted, elsewhere, database or ""))
+                found.append(PreparedBranch(xid, age, owner, compared, elsewhere, database or ""))
         return found
 
     def slots(self) -> PreparedSlots:
-        """The whole cluster's."""
+        """The prepared slots of the whole cluster."""
         with closing(self._driver.connect()) as raw:
             return PreparedSlots(*raw.execute(SLOTS).fetchone())
 
     def commit(self, record: BranchRecord) -> BranchOutcome:
-        """COMMIT PREPARED. What is absent is told by its evidence; LOST is absent without any."""
+        """COMMIT PREPARED. The outcome of an absent branch is told by its evidence; LOST is absent without any."""
         return self._end(record, PhaseTwoVerb.COMMIT)
 
     def rollback(self, record: BranchRecord) -> BranchOutcome:
-        """ROLLBACK PREPARED. LOST is absent without evidence: gone for good only if a later listing lacks it too."""
+        """ROLLBACK PREPARED. LOST is absent without evidence: gone for good only if a later listing lacks it, too."""
         return self._end(record, PhaseTwoVerb.ROLLBACK)
 
     def why_not(self, record: BranchRecord) -> str:
-        """What came in place of the last answer to a branch's commit or rollback; empty where an answer came."""
+        """The reason why a branch's last commit or rollback was UNKNOWN; empty where it was not."""
         return self._failures.get(record.xid, "")
 
     def _end(self, record: BranchRecord, verb: PhaseTwoVerb) -> BranchOutcome:
-        ending = PhaseTwoCommand(record, verb, self._driver.connect, level=logging.INFO)
-        answer = ending.alone()
+        command = PhaseTwoCommand(record, verb, self._driver.connect, level=logging.INFO)
+        outcome = command.run()
         self._failures.pop(record.xid, None)
-        if answer is BranchOutcome.UNKNOWN:
-            self._failures[record.xid] = ending.why
-        return answer
+        if outcome is BranchOutcome.UNKNOWN:
+            self._failures[record.xid] = command.failure
+        return outcome

@@ -1,4 +1,7 @@
-"""An end for the steps that psycopg takes by itself: it has none of its own but one for each address of a connect."""
+"""Deadlines for psycopg's connect and rollback, and a check whether a connection is alive.
+
+psycopg's own connect_timeout is for each address of each host; a rollback has none.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ _until: ContextVar[float | None] = ContextVar("until", default=None)
 
 
 class DeadlineConnection(ConnectionInSteps):
-    """A connection that can be told how long its opening may take, with all of its hosts and their addresses."""
+    """A connection whose opening has one deadline, for all of its hosts and their addresses together."""
 
     @classmethod
     def connect_until(cls, url: str, until: float | None, **options: Any) -> Self:
-        """As `connect`; `ReplyTimeout` once that time of the monotonic clock has come."""
+        """As `connect`; `ReplyTimeout` at `until`, by the monotonic clock."""
         token = _until.set(until)
         try:
             return cls.connect(url, **options)
@@ -32,29 +35,32 @@ class DeadlineConnection(ConnectionInSteps):
         return bounded(steps, _until.get(), "connection timeout: the server has not answered in time")
 
 
-def moment(timeout: float | None) -> float | None:
-    """So many seconds from now, by the monotonic clock; None stays for ever."""
+def deadline_after(timeout: float | None) -> float | None:
+    """The time of the monotonic clock that is `timeout` seconds from now; None is for ever."""
     return None if timeout is None else monotonic() + timeout
 
 
-def look(raw: psycopg.Connection[Any], timeout: float | None) -> None:
-    """Ask the server for a sign of life. TimeoutError where none has come in time: the connection is of no use then."""
+def check_alive(raw: psycopg.Connection[Any], timeout: float | None) -> None:
+    """Send an empty query, and wait for the answer. Raises where the connection is lost; TimeoutError after `timeout`.
+
+    After an error the connection must be closed.
+    """
     session = Session(raw)
     if not session.is_alive():
         raise psycopg.OperationalError("the server has closed the connection")
     try:
-        session.run("", moment(timeout))
+        session.run("", deadline_after(timeout))
     except ReplyTimeout:
         raise TimeoutError(f"the server has not answered within {timeout:g} s") from None
 
 
 def roll_back(raw: psycopg.Connection[Any], until: float | None) -> None:
-    """As psycopg's rollback(); `ReplyTimeout` where it, or a statement of another thread, has not ended by then."""
+    """As psycopg's rollback(); `ReplyTimeout` where it, or another thread's statement, takes longer than `until`."""
     if until is None:
         raw.rollback()
         return
     if not raw.lock.acquire(timeout=min(max(until - monotonic(), 0), TIMEOUT_MAX)):
-        raise ReplyTimeout("another thread is executing a statement on it")
+        raise ReplyTimeout("another thread is executing a statement on the connection")
     try:
         wait(bounded(rolling_back(raw), until), raw.pgconn.socket, interval=INTERVAL)
     finally:

@@ -24,15 +24,15 @@ from txpool.resources.postgresql.read_only import PostgreSQLReadOnlyCheck
 if TYPE_CHECKING:
     from txpool.resources.driver import Driver
 
-# idle_in_transaction_session_timeout: the server looks at it for the last time before it executes a command: what
-# is answered this way was never executed. Of all that ends a session this alone is certain.
+# idle_in_transaction_session_timeout: the server checks it before it executes a command. So a command with this answer
+# was never executed. No other error that ends a session says that.
 _IDLE_TOO_LONG = "25P03"
 
 
 class PostgreSQLDialect:
-    """PostgreSQL over psycopg."""
+    """Local transactions of PostgreSQL over psycopg."""
 
-    def is_open(self, raw: psycopg.Connection[Any]) -> bool:
+    def in_transaction(self, raw: psycopg.Connection[Any]) -> bool:
         return raw.pgconn.transaction_status != IDLE
 
     def watch_commands(self, raw: Any) -> None:
@@ -54,7 +54,7 @@ class PostgreSQLDialect:
     def rollback(self, driver: Driver, raw: psycopg.Connection[Any], until: float | None) -> None:
         session = Session(raw)
         if session.status == ACTIVE:
-            # An interrupted statement: its server process would go on with it, and hold its locks meanwhile.
+            # The statement was interrupted here: without a cancel the server would go on with it, and hold its locks.
             driver.cancel(raw, None if until is None else max(until - monotonic(), 0.1))
             raw.close()
         elif session.status in (INTRANS, INERROR):
@@ -65,7 +65,7 @@ class PostgreSQLDialect:
 
 
 def commit(session: Session, message: str) -> None:
-    """Send a message whose last statement is COMMIT. Three ends, as those of a dialect's commit."""
+    """Send a message whose last statement is COMMIT; errors as `Dialect.commit`."""
     if not session.is_alive() or session.status != INTRANS:
         raise Refused(f"COMMIT was not sent: {why_not_open(session.status)}")
     session.send(message)

@@ -74,7 +74,7 @@ class PsycopgCursor(Cursor):
 
 
 class Copy:
-    """A COPY under way: psycopg's own methods, on our cursor and connection."""
+    """A running COPY: psycopg's methods, with `cursor` and `connection` as the user holds them."""
 
     __slots__ = ("_raw", "connection", "cursor", "read", "read_row", "rows", "set_types", "write", "write_row")
 
@@ -83,7 +83,7 @@ class Copy:
         self.cursor = cursor
         self.connection = cursor.connection
         self.set_types = raw.set_types
-        # Called for each row, and so without a step between.
+        # Bound methods of psycopg's: they are called for each row, where one more call costs.
         self.read, self.read_row, self.rows = raw.read, raw.read_row, raw.rows
         self.write, self.write_row = raw.write, raw.write_row
 
@@ -96,7 +96,7 @@ class Copy:
 
 
 class Block(psycopg.Transaction):
-    """A block of conn.transaction(). It belongs to the connection that its handle had when it was made."""
+    """A block of conn.transaction(). It stays on the physical connection on which it was begun."""
 
     def __init__(self, handle: PsycopgConnection, savepoint_name: str | None, force_rollback: bool) -> None:
         self._handle = handle
@@ -206,7 +206,7 @@ class PsycopgConnection(Connection):
 
     @property
     def adapters(self) -> AdaptersMap:
-        """The handle's own: what is registered here is gone when it is given back."""
+        """The adapters of this connection; they are dropped when it is closed."""
         if "_adapters" not in self._own_state().attributes:
             self.set_attribute("_adapters", AdaptersMap(self.raw_connection().adapters))
         adapters: AdaptersMap = self._own_state().attributes["_adapters"]

@@ -1,7 +1,7 @@
-"""Simple-query messages over a psycopg connection, sending and receiving apart: the split phases need just that.
+"""Simple-query messages over a psycopg connection, sent and received apart, as split-phase branches need it.
 
-psycopg's own methods send, wait and check in one go, and put a BEGIN before what they send. Here nothing is added,
-a `send` never waits, and an interrupted `receive` loses nothing: the next one goes on where it stopped.
+psycopg's own methods send, wait and check in one call, and put a BEGIN before the message. Here nothing is added, a
+`send` never waits, and an interrupted `receive` loses nothing: the next one goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from psycopg.pq.abc import PGresult
 from txpool.errors import translate
 from txpool.resources.postgresql.psycopg_private import sending, wait
 
-# As plain numbers, which is what libpq's wrapper in C returns: making an enum of each costs more than the call.
+# Plain numbers, as psycopg's C implementation returns them: to make an enum of each costs more than the call.
 IDLE = int(pq.TransactionStatus.IDLE)
 ACTIVE = int(pq.TransactionStatus.ACTIVE)
 INTRANS = int(pq.TransactionStatus.INTRANS)
@@ -27,20 +27,20 @@ INERROR = int(pq.TransactionStatus.INERROR)
 _BAD = int(pq.ConnStatus.BAD)
 COMMAND_OK = int(pq.ExecStatus.COMMAND_OK)
 _FATAL_ERROR = int(pq.ExecStatus.FATAL_ERROR)
-_STATES = {
+_WHY_NOT_OPEN = {
     IDLE: "the transaction has ended before it",
     ACTIVE: "a statement is still executing",
     INERROR: "a statement before it has failed",
 }
-# How often a wait looks at the clock, and for a signal, in seconds, and in milliseconds.
+#: How often a wait checks the clock and signals, in seconds.
 INTERVAL = 0.1
-_INTERVAL = int(INTERVAL * 1000)
-# What a session dies of: whatever was on its way has an unknown fate.
+_INTERVAL_MILLISECONDS = int(INTERVAL * 1000)
+# Errors that end a session: whether the message was executed is unknown.
 _SESSION_ENDING = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"})
 
 
 class ReplyTimeout(psycopg.OperationalError):
-    """The answer has not come in time: whether the server does what it was told is not known."""
+    """No answer came in time: whether the server executes the message is not known."""
 
 
 class Session:
@@ -55,7 +55,7 @@ class Session:
         if self._pgconn.status != _BAD:
             self._readable.register(self._pgconn.socket, select.POLLIN)
         self._unsent = False
-        #: What has been received of the answer to the last message.
+        #: The results received so far of the last message.
         self.results: list[PGresult] = []
 
     @property
@@ -64,9 +64,9 @@ class Session:
         return int(self._pgconn.transaction_status)
 
     def is_alive(self) -> bool:
-        """Look, without waiting, whether the server has already said goodbye."""
+        """Whether the server has not closed the connection, as far as is known without waiting."""
         try:
-            # The first read finds the server's farewell, and only the second that nothing comes behind it.
+            # The first read returns the server's last message, and only the second finds the connection closed.
             self._pgconn.consume_input()
             self._pgconn.consume_input()
         except psycopg.Error:
@@ -82,7 +82,8 @@ class Session:
     def receive(self, until: float | None = None) -> list[PGresult]:
         """Wait for the whole answer; an error of the server is one of its results, a lost connection raises.
 
-        `ReplyTimeout` where it has not come by that time of the monotonic clock; the session is of no use then.
+        `ReplyTimeout` where the answer has not come at `until`, by the monotonic clock: then the connection must be
+        closed.
         """
         if self._unsent:
             wait(bounded(sending(self._pgconn), until), self._pgconn.socket, interval=INTERVAL)
@@ -90,9 +91,9 @@ class Session:
         pgconn, results = self._pgconn, self.results
         try:
             while True:
-                # Most results are there already when the first has come, and want no wait of their own.
+                # Most results come together with the first, and need no wait of their own.
                 while pgconn.is_busy():
-                    if self._readable.poll(_INTERVAL):
+                    if self._readable.poll(_INTERVAL_MILLISECONDS):
                         pgconn.consume_input()
                     elif until is not None and monotonic() > until:
                         raise ReplyTimeout("the server has not answered in time")
@@ -101,13 +102,13 @@ class Session:
                     break
                 results.append(result)
         except psycopg.Error:
-            # The server's own farewell says more than the closed socket that follows it.
+            # The server's last error says more than the closed connection after it.
             if failure(results) is None:
                 raise
         return results
 
     def run(self, message: str, until: float | None = None) -> list[PGresult]:
-        """Send and receive; raises what the server answers."""
+        """Send and receive; raises the server's error."""
         self.send(message)
         results = self.receive(until)
         error = failure(results)
@@ -116,21 +117,21 @@ class Session:
         return results
 
     def quoted(self, text: str) -> str:
-        """A literal of SQL."""
+        """The text as an SQL literal."""
         return bytes(pq.Escaping(self._pgconn).escape_literal(text.encode())).decode()
 
 
-def bounded(steps: Any, until: float | None, told: str = "the server has not answered in time") -> Any:
-    """The same steps for psycopg's waits to take; `ReplyTimeout` once that time of the monotonic clock has come."""
-    return steps if until is None else _bounded(steps, until, told)
+def bounded(steps: Any, until: float | None, message: str = "the server has not answered in time") -> Any:
+    """A generator of psycopg's steps with a deadline: it raises `ReplyTimeout` at `until`, by the monotonic clock."""
+    return steps if until is None else _bounded(steps, until, message)
 
 
-def _bounded(steps: Generator[Any, Any, Any], until: float, told: str) -> Generator[Any, Any, Any]:
+def _bounded(steps: Generator[Any, Any, Any], until: float, message: str) -> Generator[Any, Any, Any]:
     try:
         answer = None
         while True:
             if monotonic() > until:
-                raise ReplyTimeout(told)
+                raise ReplyTimeout(message)
             try:
                 awaited = steps.send(answer)
             except StopIteration as done:
@@ -141,7 +142,7 @@ def _bounded(steps: Generator[Any, Any, Any], until: float, told: str) -> Genera
 
 
 def failure(results: list[PGresult]) -> psycopg.Error | None:
-    """The error among the results, as psycopg's class and ours."""
+    """The first error among the results, of psycopg's class and txpool's; None where there is none."""
     for result in results:
         if result.status == _FATAL_ERROR:
             error = psycopg.errors.error_from_result(result)
@@ -151,17 +152,17 @@ def failure(results: list[PGresult]) -> psycopg.Error | None:
 
 
 def ends_session(error: psycopg.Error) -> bool:
-    """True where the session is over, and the fate of what was on its way unknown."""
+    """Whether the error has ended the session: then it is unknown whether the message was executed."""
     state = error.sqlstate
     return state is None or state.startswith("08") or state in _SESSION_ENDING
 
 
 def why_not_open(status: int) -> str:
-    """What a transaction status other than INTRANS means to people."""
-    return _STATES.get(status, "the connection was lost before it")
+    """A transaction status other than INTRANS, in words."""
+    return _WHY_NOT_OPEN.get(status, "the connection was lost before it")
 
 
 def value(result: PGresult) -> str | None:
-    """The only value of a result, as text."""
+    """The first value of a result, as text."""
     found = result.get_value(0, 0)
     return None if found is None else found.decode()

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from txpool.resources.postgresql.staging import Staging
     from txpool.resources.records import RecordsTable
 
-# A conflict with other transactions, which PostgreSQL has solved by giving up this one.
+# A serialization failure or a deadlock: PostgreSQL has rolled back this transaction in favour of another.
 _CONFLICTS = frozenset({"40001", "40P01"})
-# Answered to PREPARE: no slot for it is free (out_of_memory is what PostgreSQL calls that). A statement that is
-# answered so wants more than the server has, and would do so again.
+# To PREPARE this says that no prepared slot is free. To a statement it says that the server has too little memory for
+# it, which the next attempt would not change.
 _NO_SLOT = "53200"
 
 
@@ -40,7 +40,7 @@ class PostgreSQL(ResourceManager):
     spark_tasks = True
 
     def url_parameters(self) -> Collection[str]:
-        """What libpq knows as parameters of a url."""
+        """The parameters of a url that libpq knows."""
         return self._parameters
 
     @cached_property
@@ -93,10 +93,10 @@ class PostgreSQL(ResourceManager):
 
         return Staging(settings.name, self.make_driver(settings, recovery=True), lock_timeout=lock_timeout)
 
-    def findings(self, settings: DataSourceSettings, *, old: float, timeout: float | None) -> Iterator[Finding]:
+    def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
         from txpool.resources.postgresql.check import findings
 
-        return findings(settings, old=old, timeout=timeout)
+        return findings(settings, stale_after=stale_after, timeout=timeout)
 
 
 MANAGER = PostgreSQL()

@@ -13,16 +13,16 @@ from txpool.resources.postgresql import trust
 from txpool.resources.postgresql.dialect import commit
 from txpool.resources.postgresql.libpq import INTRANS, Session, value, why_not_open
 
-_COMMITTED = "current_setting('transaction_isolation') = 'read committed'"
+_READ_COMMITTED = "current_setting('transaction_isolation') = 'read committed'"
 
 
 class PostgreSQLMarks(Marks):
-    """PostgreSQL's ways with a table of marks."""
+    """The table of marks in PostgreSQL; a row's key for `commit_row` is its ctid."""
 
     parameter = "%s"
-    moment = "timestamptz not null default now()"
+    made_at_type = "timestamptz not null default now()"
 
-    def qualified(self, raw: psycopg.Connection[Any], table: str) -> str | None:
+    def qualified_name(self, raw: psycopg.Connection[Any], table: str) -> str | None:
         session = Session(raw)
         (found,) = session.run(
             "select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = "  # noqa: S608
@@ -36,7 +36,7 @@ class PostgreSQLMarks(Marks):
     def is_sole_writer(self, raw: Any) -> bool:
         return False
 
-    def place(self, raw: Any) -> str:
+    def database_identity(self, raw: Any) -> str:
         return str(raw.identity)
 
     def mark(
@@ -52,40 +52,41 @@ class PostgreSQLMarks(Marks):
         session = Session(raw)
         if session.status != INTRANS:
             raise Refused(f"the row was not written: {why_not_open(session.status)}")
-        # In a repeatable read a delete may not see the row, or fail for it: there the rides wait for another. Nor is
-        # the identity looked at there: a snapshot may be older, and a serializable read would fail its neighbours.
+        # In a repeatable read transaction, a DELETE may not see the finished rows, or may fail: another transaction
+        # deletes them. Nor is the identity read there: the snapshot may be older than the identity, and a serializable
+        # transaction's read would make concurrent ones fail.
         statements = [
             "select set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') = 'off'",
             f"insert into {table} ({', '.join(row)}) select {', '.join(map(session.quoted, row.values()))}",
         ]
-        unseen = bool(identity) and raw.marks != identity
-        if unseen:
+        unchecked = bool(identity) and raw.marks_identity != identity
+        if unchecked:
             statements[-1] += (
-                f" where case when {_COMMITTED} then exists (select from {table} where xid = "
+                f" where case when {_READ_COMMITTED} then exists (select from {table} where xid = "
                 f"{session.quoted(IDENTITY)} and action_uid = {session.quoted(identity)}) else true end"
             )
-        statements[-1] += f" returning ctid, {_COMMITTED if unseen else 'true'}"
+        statements[-1] += f" returning ctid, {_READ_COMMITTED if unchecked else 'true'}"
         if delete:
             statements.append(
                 f"delete from {table} where xid in ({', '.join(map(session.quoted, delete))}) "  # noqa: S608
-                f"and {_COMMITTED} returning xid"
+                f"and {_READ_COMMITTED} returning xid"
             )
         try:
             results = session.run("; ".join(statements), until)
-        except psycopg.errors.UniqueViolation as met:
-            raise AbortRecorded from met
+        except psycopg.errors.UniqueViolation as error:
+            raise AbortRecorded from error
         if not results[1].ntuples:
             raise WrongTable
         if results[1].get_value(0, 1) == b"t":
-            raw.marks = identity
+            raw.marks_identity = identity
         deleted = results[2] if delete else None
         gone = [bytes(deleted.get_value(n, 0) or b"").decode() for n in range(deleted.ntuples)] if deleted else []
         return value(results[1]) or "", gone
 
-    def commit_row(self, raw: psycopg.Connection[Any], table: str, where: str, branches: str) -> None:
-        # By its place: a serializable search for it would fail the neighbours. It waits for nobody, being our own.
+    def commit_row(self, raw: psycopg.Connection[Any], table: str, row: str, branches: str) -> None:
+        # By ctid: a serializable transaction's search by key would make concurrent ones fail.
         session = Session(raw)
-        update = f"update {table} set branches = {session.quoted(branches)} where ctid = {session.quoted(where)}"  # noqa: S608
+        update = f"update {table} set branches = {session.quoted(branches)} where ctid = {session.quoted(row)}"  # noqa: S608
         commit(session, f"{update}; commit")
 
     def begin(self, raw: psycopg.Connection[Any], lock_timeout: float, *, writes: bool) -> None:

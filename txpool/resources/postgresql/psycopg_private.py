@@ -1,4 +1,4 @@
-"""What txpool uses of psycopg that psycopg does not document, and the public way that was missing for each.
+"""The undocumented parts of psycopg that txpool uses, and for each why no public one serves.
 
 pyproject.toml bounds psycopg's version for this file: no other file names a private part of it.
 """
@@ -20,20 +20,20 @@ from txpool.config.secrets import in_errors
 results_of: Callable[[psycopg.Cursor[Any]], list[PGresult]] = attrgetter("_results")
 #: The last command's tag, in bytes as those of the results are. `Cursor.statusmessage` decodes it at each call.
 tag_of: Callable[[psycopg.Cursor[Any]], bytes | None] = attrgetter("_statusmessage")
-#: How many blocks of conn.transaction() a connection counts: one that is left open is counted for ever.
+#: The attribute in which a connection counts its open blocks of conn.transaction(). An abandoned block stays counted.
 OPEN_BLOCKS = "_num_transactions"
 #: Waits for the steps of a generator. `Connection.wait()` takes the connection's lock, which a cancel needs.
 wait = waiting.wait
 
 
 def sent_by(cursor: psycopg.Cursor[Any]) -> bytes:
-    """The SQL that a cursor has sent last. Nothing public tells it."""
+    """The SQL that a cursor has sent last. Nothing public returns it."""
     query = cursor._query
     return bytes(query.query) if query else b""
 
 
 def sending(pgconn: PGconn) -> Generator[Any, Any, None]:
-    """The steps of sending what libpq still holds. Connection has no send without an execute."""
+    """The steps of sending libpq's output buffer. Connection has no send without an execute."""
     steps: Generator[Any, Any, None] = generators.send(pgconn)
     return steps
 
@@ -59,6 +59,6 @@ class ConnectionInSteps(psycopg.Connection[TupleRow]):
 
 @in_errors
 def _forget_connection(error: BaseException) -> None:
-    """An error keeps libpq's connection, which has all that it was told, the password among it."""
+    """Remove libpq's connection from an error: it contains the password."""
     if getattr(error, "_pgconn", None) is not None:
         vars(error)["_pgconn"] = None

@@ -1,4 +1,4 @@
-"""A local transaction in PostgreSQL that seems to have only read: whether that is so, and its end beside the others."""
+"""Readers in PostgreSQL: a check whether a local transaction has only read, and the end of one that has."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from txpool.resources.deadlines import Deadlines
 from txpool.resources.driver import Driver
 from txpool.resources.postgresql.libpq import INTRANS, Session, failure, value, why_not_open
 
-# Without an id it has written nothing here, but a function may have written elsewhere, through a foreign server. What
-# is serializable may be refused at its end though it has only read. A cursor WITH HOLD executes at the COMMIT what is
-# left of its query, which may write. The types of all arguments are exact, as wherever somebody may have made something
-# that fits better in a schema of the search path.
+# A transaction without an id has written nothing in this database, but a function may have written through a foreign
+# server. The COMMIT of a serializable transaction may be refused though it has only read. A COMMIT executes the rest of
+# the query of a cursor WITH HOLD, which may write. All functions have their schema and exact argument types, so that
+# none of another role's in the search path is called.
 _HAS_ONLY_READ = (
     "select pg_catalog.pg_current_xact_id_if_assigned() is null "
     "and not exists (select from pg_catalog.pg_foreign_server) "
@@ -24,60 +24,60 @@ _HAS_ONLY_READ = (
 
 
 class PostgreSQLReadOnlyCheck:
-    """One connection's. Used by one thread at a time."""
+    """The check of one connection's local transaction. Used by one thread at a time."""
 
-    def __init__(self, datasource: str, driver: Driver, raw: Any, patience: Deadlines) -> None:
+    def __init__(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines) -> None:
         self.datasource = datasource
         self._driver = driver
         self._raw = raw
-        self._patience = patience
+        self._deadlines = deadlines
         self._session = Session(raw)
 
     def start_asking(self) -> None:
         session = self._session
         if not session.is_alive() or session.status != INTRANS:
-            raise self._no(why_not_open(session.status))
+            raise self._rollback_vote(why_not_open(session.status))
         try:
             session.send(_HAS_ONLY_READ)
         except psycopg.Error as error:
-            raise self._noted(error) from None
+            raise self._with_note(error) from None
 
     def await_answer(self) -> bool:
         try:
-            results = self._session.receive(self._patience.before_decision())
+            results = self._session.receive(self._deadlines.before_decision())
         except psycopg.Error as error:
-            raise self._noted(error) from None
+            raise self._with_note(error) from None
         failed = failure(results)
         if failed is not None:
-            raise self._noted(failed)
+            raise self._with_note(failed)
         if not results:
-            raise self._no("the answer to whether it has only read was lost in an interrupt")
+            raise self._rollback_vote("an interrupt discarded the answer to whether it has only read")
         return value(results[-1]) == "t"
 
     def require_alive(self) -> None:
         if not self._session.is_alive():
-            raise self._no(why_not_open(self._session.status))
+            raise self._rollback_vote(why_not_open(self._session.status))
 
     def start_commit(self) -> None:
         self._session.send("commit")
 
     def await_commit(self) -> None:
-        results = self._session.receive(self._patience.after_decision())
+        results = self._session.receive(self._deadlines.after_decision())
         failed = failure(results)
         if failed is not None:
             raise failed
         if not results or results[-1].command_status != b"COMMIT":
-            raise psycopg.OperationalError("it was not answered by COMMIT")
+            raise psycopg.OperationalError("the server's answer to COMMIT was not COMMIT")
 
     def drop(self) -> None:
         self._driver.close(self._raw)
 
-    def _noted(self, error: psycopg.Error) -> psycopg.Error:
+    def _with_note(self, error: psycopg.Error) -> psycopg.Error:
         translate(error)
         error.add_note(f"datasource {self.datasource} voted to roll back, when it was asked whether it has only read")
         return error
 
-    def _no(self, why: str) -> TransactionRolledBack:
+    def _rollback_vote(self, why: str) -> TransactionRolledBack:
         return TransactionRolledBack(
             f"datasource {self.datasource} voted to roll back: {why}", datasource=self.datasource
         )

@@ -1,4 +1,4 @@
-"""The records of work with a transaction_id in PostgreSQL: a table in a schema of ours."""
+"""The records of work with a transaction_id in PostgreSQL: a table in the schema of txpool's tables."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ _COLUMNS = """
 
 
 class PostgreSQLRecords(RecordsTable):
-    """In a schema of ours. Whoever meets a name that another transaction has waits for that to end."""
+    """The table of records in PostgreSQL. An INSERT of a key waits for another transaction that has inserted it."""
 
     table = f"{SCHEMA}.writes"
     parameter = "%s"
 
     def __init__(self) -> None:
-        #: Where this process has found the table to be there, and ours.
-        self._looked_at: WeakSet[DataSource] = WeakSet()
+        #: The datasources whose table this process has checked: it exists, and its owner is trusted.
+        self._checked: WeakSet[DataSource] = WeakSet()
 
     @contextmanager
     def opened(self, source: DataSource) -> Iterator[Any]:
-        if source not in self._looked_at:
+        if source not in self._checked:
             self._create(source)
             self._require_ours(source)
-            self._looked_at.add(source)
+            self._checked.add(source)
         with closing(source.connect()) as connection:
             try:
                 yield connection.cursor()
             except psycopg.errors.UndefinedTable:  # dropped since
-                self._looked_at.discard(source)
+                self._checked.discard(source)
                 raise
 
     def may_be_prepared(self, source: DataSource) -> bool:
@@ -64,23 +64,23 @@ class PostgreSQLRecords(RecordsTable):
 
     def create(self, source: DataSource, cursor: Any) -> None:
         self._create(source)
-        # Nothing can be hung on it now. Whose it is another connection sees better: this one's snapshot may be older.
+        # The lock keeps others from changing the table. Another connection checks its owner: this snapshot may be old.
         cursor.execute(f"lock table {self.table} in row exclusive mode")
         self._require_ours(source)
 
     def _create(self, source: DataSource) -> None:
         with _outside_pool(source) as connection:
             try:
-                self._make(connection)
-            except MADE_MEANWHILE:  # another was faster, and what he has made is looked at
-                self._make(connection)
+                self._create_over(connection)
+            except MADE_MEANWHILE:  # another process has created it: now that table is checked
+                self._create_over(connection)
 
-    def _make(self, connection: Any) -> None:
+    def _create_over(self, connection: Any) -> None:
         cursor = connection.cursor()
         require_schema(cursor, SCHEMA)
         require_relations(cursor, self.table)
-        there = "select count(*) from pg_attribute where attrelid = to_regclass(%s) and attname = 'batch'"
-        if not cursor.execute(there, [self.table]).fetchone()[0]:
+        query = "select count(*) from pg_attribute where attrelid = to_regclass(%s) and attname = 'batch'"
+        if not cursor.execute(query, [self.table]).fetchone()[0]:
             create_schema(connection)
             create_table(cursor, self.table, _COLUMNS)
             cursor.execute(f"alter table {self.table} add column if not exists batch bigint")
@@ -89,17 +89,17 @@ class PostgreSQLRecords(RecordsTable):
         with _outside_pool(source) as connection:
             cursor = connection.cursor()
             require_relations(cursor, self.table)
-            _, said = cursor.execute(_DESCRIBED, [self.table]).fetchone()
-            require_format(self.table, said)
+            _, description = cursor.execute(_DESCRIBED, [self.table]).fetchone()
+            require_format(self.table, description)
 
-    def insert(self, cursor: Any, record: list[Any], patience: int) -> bool | None:
-        # Its text has no quotes in it: a number, and a unit.
-        before = f"savepoint txpool_claim; select set_config('lock_timeout', '{patience}', true)"
+    def insert(self, cursor: Any, record: list[Any], lock_timeout: int) -> bool | None:
+        # The former value needs no escaping: it is a number and a unit.
+        before = f"savepoint txpool_claim; select set_config('lock_timeout', '{lock_timeout}', true)"
         (former,) = cursor.execute(f"select current_setting('lock_timeout'); {before}").fetchone()
         try:
-            free = super().insert(cursor, record, patience)
+            free = super().insert(cursor, record, lock_timeout)
         except psycopg.Error as error:
-            with suppress(psycopg.Error):  # of a session that is lost
+            with suppress(psycopg.Error):  # where the session is lost
                 cursor.execute("rollback to savepoint txpool_claim")
             if isinstance(error, psycopg.errors.LockNotAvailable):
                 return None
@@ -109,18 +109,21 @@ class PostgreSQLRecords(RecordsTable):
 
 
 def create_table(cursor: Any, table: str, columns: str) -> None:
-    """Create one of the tables that a schema of ours keeps, where it is missing; OperationalError for a stranger's."""
+    """Create a table in the schema of txpool's tables, if it does not exist.
+
+    OperationalError where another role owns it; NotSupportedError where a later version has written it.
+    """
     cursor.execute(f"create table if not exists {table} ({columns})")
     require_relations(cursor, table)
-    mine, said = cursor.execute(_DESCRIBED, [table]).fetchone()
-    require_format(table, said)
-    if mine and said is None:
+    owned, description = cursor.execute(_DESCRIBED, [table]).fetchone()
+    require_format(table, description)
+    if owned and description is None:
         cursor.execute(f"comment on table {table} is '{FORMAT}'")
 
 
 @contextmanager
 def _outside_pool(source: DataSource) -> Iterator[Any]:
-    """A connection outside of any transaction, and of the pool, in which those may wait that hold all of its own."""
+    """A connection in autocommit mode that is not of the pool, whose connections may all be in use by waiters."""
     with closing(source.driver_adapter.connect()) as raw, translated():
         raw.autocommit = True
         yield raw

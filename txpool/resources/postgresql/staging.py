@@ -1,8 +1,9 @@
-"""Staging tables: where Spark's tasks put rows that their driver will move, and what is left of dead drivers.
+"""Staging tables: Spark's tasks write rows into them, and Spark's driver moves the rows into the target table.
 
-They stand in a schema of ours, are unlogged, and have the name of their write: gtrid and number. So recovery knows
-whose each of them is, and of which format: a gtrid of another number does not parse, and is left alone. A server
-crash empties them without a word: whoever moves their rows counts them.
+They are unlogged tables in the schema of txpool's tables. A staging table's name is the gtrid and the write's number,
+so that recovery knows to which transaction it belongs. The gtrid's prefix is also the number of the format: tables of
+another format are left alone. A crash of the server empties unlogged tables, so the rows are counted when they are
+moved.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ import psycopg
 from txpool.errors import translate, translated
 from txpool.resources import base
 from txpool.resources.driver import Driver
-from txpool.resources.postgresql.trust import OURS, require_relations, require_schema
+from txpool.resources.postgresql.trust import OUR_ROLES, require_relations, require_schema
 from txpool.xid import split_gtrid
 
-#: The schema of all tables that are ours; whoever may create it need not be whoever writes.
+#: The schema of txpool's tables. Another role than the writer may have created it.
 SCHEMA = "txpool_spark"
 _NAME = re.compile(r"(txp1:[A-Za-z0-9_.-]+:[a-z0-9]+:[0-9a-z]+):([0-9]+)")
-# Anybody can give a table such a name, where he may make one there.
+# Only tables of trusted owners: any role that may create tables in the schema can use such a name.
 _LIST: LiteralString = f"""
-    with recursive {OURS} select relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    with recursive {OUR_ROLES} select relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
     where n.nspname = %(schema)s and c.relkind = 'r' and c.relowner in (table ours) order by c.oid
 """  # noqa: S608 - a constant
 
-#: What CREATE meets of another's, by how far that had come: the table, its row type, or their names in the catalogue.
+#: The errors of a CREATE while another session creates the same table: which one depends on how far that has come.
 MADE_MEANWHILE = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation)
 
 
@@ -43,12 +44,12 @@ class StagingTable:
 
     @property
     def name(self) -> str:
-        """Its full name, as SQL wants it; at most 63 bytes are its own."""
+        """The table's full name, quoted for SQL; without the schema it has at most 63 bytes."""
         return f'{SCHEMA}."{self.gtrid}:{self.write}"'
 
     @classmethod
     def parse(cls, name: str) -> StagingTable | None:
-        """The one that a table's name stands for, or None where it is none of ours to the letter."""
+        """The staging table of this name; None where the name is not exactly a staging table's."""
         found = _NAME.fullmatch(name)
         if found is None:
             return None
@@ -62,7 +63,7 @@ class StagingTable:
 class Staging:
     """The staging tables of one database. Thread-safe: every method opens a connection and closes it.
 
-    `lock_timeout` is how long a drop waits, in seconds, for whoever still reads or writes the table.
+    `lock_timeout` is how long, in seconds, a drop waits for sessions that still read or write the table.
     """
 
     def __init__(self, datasource: str, driver: Driver, *, lock_timeout: float = 5.0) -> None:
@@ -71,13 +72,13 @@ class Staging:
         self._lock_timeout = lock_timeout
 
     def create(self, table: StagingTable, columns: Sequence[str]) -> None:
-        """Create it, and the schema where that is missing; `columns` are declared as SQL has them."""
+        """Create the table, and the schema if it does not exist; `columns` are column definitions in SQL."""
         with self._session() as raw:
             create_schema(raw, self._driver.roles)
             raw.execute(f"create unlogged table {table.name} ({', '.join(columns)}) with (autovacuum_enabled = off)")
 
     def ensure(self, table: StagingTable, columns: Sequence[str]) -> None:
-        """Create it, unless another has meanwhile; OperationalError where that is none of ours."""
+        """Create the table, if it does not exist; OperationalError where another role owns the one that does."""
         with suppress(*MADE_MEANWHILE):
             self.create(table, columns)
             return
@@ -85,14 +86,14 @@ class Staging:
             require_relations(raw, table.name, roles=self._driver.roles, types=False)
 
     def tables(self) -> list[StagingTable]:
-        """All that are there, and ours."""
+        """All staging tables of trusted owners."""
         with self._session() as raw:
-            asked = {"schema": SCHEMA, "roles": [*self._driver.roles]}
-            found = [StagingTable.parse(name) for (name,) in raw.execute(_LIST, asked).fetchall()]
+            parameters = {"schema": SCHEMA, "roles": [*self._driver.roles]}
+            found = [StagingTable.parse(name) for (name,) in raw.execute(_LIST, parameters).fetchall()]
         return [table for table in found if table is not None]
 
     def drop(self, table: base.StagingTable) -> None:
-        """Drop it, where it is still there."""
+        """Drop the table, if it exists."""
         with self._session() as raw:
             raw.execute(f"drop table if exists {table.name}")
 
@@ -111,14 +112,17 @@ class Staging:
 
 
 def create_schema(raw: Any, roles: Collection[str] = ()) -> None:
-    """Create the schema of our own tables; whoever may not, is told what to do. OperationalError for a stranger's."""
-    (there,) = raw.execute(f"select to_regnamespace('{SCHEMA}') is not null").fetchone()
-    if not there:
+    """Create the schema of txpool's tables, if it does not exist; OperationalError where another role owns it.
+
+    Where the role may not create it, the driver's error has a note that says what to do.
+    """
+    (exists,) = raw.execute(f"select to_regnamespace('{SCHEMA}') is not null").fetchone()
+    if not exists:
         try:
             raw.execute(f"create schema {SCHEMA}")
         except (psycopg.errors.DuplicateSchema, psycopg.errors.UniqueViolation):
-            pass  # another was faster
+            pass  # another session has created it
         except psycopg.errors.InsufficientPrivilege as error:
-            error.add_note(f"Let somebody who may create it for you: create schema {SCHEMA} authorization <this user>")
+            error.add_note(f"Let an administrator create it: create schema {SCHEMA} authorization <this user>")
             raise
     require_schema(raw, SCHEMA, roles=roles)

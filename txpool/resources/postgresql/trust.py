@@ -1,14 +1,14 @@
-"""Whose schemas and tables count in PostgreSQL, and what others have hung on them.
+"""Which schemas and tables txpool trusts in PostgreSQL: by their owners, and by the owners of triggers and the like.
 
-Whoever may connect can make a schema or a table that has a name of ours, with a trigger that runs as whoever writes
-into it, and with rows that tell him what was decided. So only what somebody of ours owns is written, read and acted
-on: the session's own roles, those that the datasource's file names, one that any of them is a member of, the
-database's owner, a superuser. That a superuser may do as any role is no membership, nor is the right to grant a role.
+Any role that may connect may be able to create a schema or a table with a name that txpool uses, with a trigger that
+runs as the role that writes into it, and with rows that claim decisions. So txpool writes and reads only what a trusted
+role owns: the session's own roles, the roles that the datasource's file names, the roles that any of them is a member
+of, the database's owner, and superusers. A superuser's right to act as any role is no membership, nor is the right to
+grant a role.
 
-Once a table and its schema count, nobody but their owners can change that, and those whom the owner grants TRIGGER:
-that is the owner's word, and `txpool check` tells of it. So one look before the first use serves a process, one look
-a connection of recovery's. Where a transaction looks for itself, it locks the table first: then nothing can be hung
-on it any more before it ends.
+Once a table and its schema are trusted, only their owners can change that, and roles to which the owner grants TRIGGER:
+`txpool check` warns of these. So a process checks a table once, before its first use, and recovery once for each
+connection. A transaction that checks a table itself locks it first: then nobody can add a trigger before it ends.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import psycopg
 
 from txpool.errors import OperationalError
 
-# A stranger's schema may be in the search path, with functions and operators that fit better than pg_catalog's, and
-# that would run as us: each has the very types of its arguments here, or its schema.
-#: The first of two CTEs is for itself: `ours` has the oid of each role whose schemas and tables count.
-#: Roles of the server's own (pg_…, below 16384) are bundles of rights: two that share one do not trust each other.
-OURS: LiteralString = """
+# Another role's schema may be in the search path, with functions and operators that PostgreSQL prefers to pg_catalog's,
+# and that would run with the session's rights. So each call has arguments of exactly the right types, or its schema.
+#: Two CTEs; `ours` has the oids of the trusted roles. The server's predefined roles (pg_…, below 16384) only stand for
+#: rights: to be members of the same one makes two roles no more trusted.
+OUR_ROLES: LiteralString = """
     member(oid) as (
         select oid from pg_roles where rolname in (session_user, current_user) or rolname = any (%(roles)s::text[])
         union
         select m.roleid from member join pg_auth_members m on m.member = member.oid
         where m.roleid >= 16384::oid
-            -- From PostgreSQL 16 on, who has made a role may grant it, and is its member for no other purpose.
+            -- From PostgreSQL 16 on, the creator of a role is a member that may grant the role, and nothing else.
             and coalesce(
                 (pg_catalog.to_jsonb(m) ->> 'inherit_option'::text)::bool
                 or (pg_catalog.to_jsonb(m) ->> 'set_option'::text)::bool,
@@ -45,19 +45,19 @@ OURS: LiteralString = """
     )
 """
 _SCHEMA: LiteralString = f"""
-    with recursive {OURS}
+    with recursive {OUR_ROLES}
     select 'schema', pg_catalog.quote_ident(nspname), '', '', pg_get_userbyid(nspowner),
         pg_catalog.quote_ident(session_user)
     from pg_namespace where nspname = %(schema)s and nspowner not in (table ours)
 """  # noqa: S608 - a constant
-_HUNG: LiteralString = """
+_ATTACHED: LiteralString = """
     it as (
         select c.oid, pg_catalog.format('%%I.%%I', n.nspname, c.relname) as name, c.relkind, c.relowner, n.nspname,
             n.nspowner
         from pg_catalog.unnest(%(relations)s::text[]) given join pg_class c on c.oid = to_regclass(given)::oid
             join pg_namespace n on n.oid = c.relnamespace
     ),
-    hung(name, what, classid, objid) as (
+    attached(name, what, classid, objid) as (
         select name, pg_catalog.format('trigger %%I', tgname), 'pg_trigger'::regclass::oid, t.oid
         from it join pg_trigger t on t.tgrelid = it.oid where not t.tgisinternal and t.tgenabled <> 'D'
         union all
@@ -84,10 +84,10 @@ _HUNG: LiteralString = """
 _CALLABLE: LiteralString = """(
     'pg_proc'::regclass::oid, 'pg_operator'::regclass::oid, 'pg_type'::regclass::oid, 'pg_class'::regclass::oid
 )"""
-# What the system has made is in no pg_depend: of most tables nothing leads any further than the last part of this.
+# pg_depend has no objects of initdb's: for most tables the last part of this finds nothing.
 _RELATIONS: LiteralString = f"""
-    with recursive {OURS}, {_HUNG}
-    select 'unseen', given, '', '', '', pg_catalog.quote_ident(session_user)
+    with recursive {OUR_ROLES}, {_ATTACHED}
+    select 'invisible', given, '', '', '', pg_catalog.quote_ident(session_user)
     from pg_catalog.unnest(%(relations)s::text[]) given
     where to_regclass(given) is not null and not exists (select from it where it.oid = to_regclass(given)::oid)
     union all
@@ -101,21 +101,22 @@ _RELATIONS: LiteralString = f"""
     select 'kind', name, relkind::text, '', pg_get_userbyid(relowner), pg_catalog.quote_ident(session_user)
     from it where relkind <> 'r'
     union all
-    select 'kin', it.name, k.oid::regclass::text, '', pg_get_userbyid(k.relowner), pg_catalog.quote_ident(session_user)
+    select 'inheritance', it.name, k.oid::regclass::text, '', pg_get_userbyid(k.relowner),
+        pg_catalog.quote_ident(session_user)
     from it join pg_inherits i on it.oid in (i.inhparent, i.inhrelid)
         join pg_class k on k.oid = case it.oid when i.inhparent then i.inhrelid else i.inhparent end
     where k.relowner not in (table ours)
     union all
-    select 'deeper', h.name, '', '', '', '' from hung h
+    select 'calls', h.name, '', '', '', '' from attached h
     where (h.classid = 'pg_type'::regclass::oid and h.objid >= 16384::oid) or exists (
         select from pg_depend d where (d.classid, d.objid) = (h.classid, h.objid) and d.refclassid in {_CALLABLE}
             and not (d.refclassid = 'pg_class'::regclass::oid and d.refobjid in (select oid from it)))
 """  # noqa: S608 - constants
-# Asked only then: a planner that expects much of it may compile it, which takes longer than all the rest.
-_DEEPER: LiteralString = f"""
-    with recursive {OURS}, {_HUNG},
+# Executed only where the last part has found something: the planner may JIT-compile it, which takes longest of all.
+_CALLED: LiteralString = f"""
+    with recursive {OUR_ROLES}, {_ATTACHED},
     reached as (
-        table hung
+        table attached
         union
         select r.name, r.what, next.classid, next.objid from reached r cross join lateral (
             select d.refclassid, d.refobjid from pg_depend d
@@ -127,7 +128,7 @@ _DEEPER: LiteralString = f"""
             where r.classid = 'pg_type'::regclass::oid and c.contypid = r.objid
         ) next(classid, objid)
     )
-    select 'hung', r.name, r.what, pg_describe_object(r.classid, r.objid, 0), pg_get_userbyid(o.owner),
+    select 'attached', r.name, r.what, pg_describe_object(r.classid, r.objid, 0), pg_get_userbyid(o.owner),
         pg_catalog.quote_ident(session_user)
     from reached r cross join lateral (
         select proowner from pg_proc where r.classid = 'pg_proc'::regclass::oid and oid = r.objid
@@ -138,7 +139,7 @@ _DEEPER: LiteralString = f"""
     ) o(owner) where o.owner not in (table ours)
 """  # noqa: S608
 _WRITERS: LiteralString = f"""
-    with recursive {OURS},
+    with recursive {OUR_ROLES},
     granted(oid, acl) as (
         select oid, relacl from pg_class
         union all select attrelid, attacl from pg_attribute where attnum > 0 and not attisdropped
@@ -151,7 +152,7 @@ _WRITERS: LiteralString = f"""
     where a.privilege_type in ('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'TRIGGER') and a.grantee not in (table ours)
     group by 1, 2 order by 1, 2
 """  # noqa: S608
-_WORDS = {
+_KINDS = {
     "r": "table",
     "p": "table",
     "v": "view",
@@ -164,17 +165,17 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class TrustFault:
-    """Why something does not count, and what to do about it."""
+    """Why a schema or a table is not trusted, and what to do about it."""
 
     found: str
     do: str
-    #: The stranger whose it is; empty where that is not what is wrong.
+    #: The role that is not trusted; empty where the fault is another.
     owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Somebody who is none of ours, and may write a table; `role` is PUBLIC where that is everybody."""
+    """A role that is not trusted and may write a table; `role` is PUBLIC where every role may."""
 
     table: str
     role: str
@@ -182,102 +183,102 @@ class Writer:
 
 
 def schema_faults(cursor: Any, schema: str, *, roles: Collection[str] = ()) -> list[TrustFault]:
-    """Whether a schema counts; none for one that is not there. `roles` are ours beside the session's own."""
+    """The faults of a schema; none where it does not exist. `roles` are trusted beside the session's own."""
     rows = cursor.execute(_SCHEMA, {"schema": schema, "roles": [*roles]}).fetchall()
-    return [_fault(_Row(*row)) for row in rows]
+    return [_fault(_FaultRow(*row)) for row in rows]
 
 
 def relation_faults(
     cursor: Any, relations: Sequence[str], *, roles: Collection[str] = (), types: bool = True
 ) -> list[TrustFault]:
-    """Whether tables count, with their schemas and all that hangs on them; none for what is not there.
+    """The faults of tables, with their schemas, triggers, defaults and the like; none where a table does not exist.
 
-    Names go by the search path. Without `types` the owners of the columns' types do not matter.
+    Names are looked up on the search path. Without `types` the owners of the columns' types are not checked.
     """
-    asked = {"relations": [*relations], "roles": [*roles], "types": types}
-    rows = [_Row(*row) for row in cursor.execute(_RELATIONS, asked).fetchall()]
-    if any(row.sort == "unseen" for row in rows):  # perhaps made since the statement's snapshot: the next has its own
-        rows = [_Row(*row) for row in cursor.execute(_RELATIONS, asked).fetchall()]
-    found = [row for row in rows if row.sort != "deeper"]
+    parameters = {"relations": [*relations], "roles": [*roles], "types": types}
+    rows = [_FaultRow(*row) for row in cursor.execute(_RELATIONS, parameters).fetchall()]
+    # It may have been created since the snapshot: the next statement has a newer one.
+    if any(row.sort == "invisible" for row in rows):
+        rows = [_FaultRow(*row) for row in cursor.execute(_RELATIONS, parameters).fetchall()]
+    found = [row for row in rows if row.sort != "calls"]
     if len(found) < len(rows):
-        found += [_Row(*row) for row in cursor.execute(_DEEPER, asked).fetchall()]
+        found += [_FaultRow(*row) for row in cursor.execute(_CALLED, parameters).fetchall()]
     return [_fault(row) for row in found]
 
 
 def writers(cursor: Any, relations: Sequence[str], *, roles: Collection[str] = ()) -> list[Writer]:
-    """Who else has been granted to write tables, or to hang triggers on them."""
+    """The roles that are not trusted, and have been granted to write tables or to create triggers on them."""
     rows = cursor.execute(_WRITERS, {"relations": [*relations], "roles": [*roles]}).fetchall()
     return [Writer(table, role, tuple(privileges)) for table, role, privileges in rows]
 
 
 def require_schema(cursor: Any, schema: str, *, roles: Collection[str] = ()) -> None:
-    """OperationalError where it does not count."""
+    """Raise OperationalError where the schema is not trusted."""
     _require(schema_faults(cursor, schema, roles=roles))
 
 
 def require_relations(cursor: Any, *relations: str, roles: Collection[str] = (), types: bool = True) -> None:
-    """OperationalError where one of them does not count."""
+    """Raise OperationalError where a table is not trusted."""
     _require(relation_faults(cursor, relations, roles=roles, types=types))
 
 
 def require_locked(cursor: Any, relation: str, *, roles: Collection[str] = (), types: bool = True) -> None:
-    """The same, and nobody can change it, or hang anything on it, before the transaction of the cursor ends."""
+    """As `require_relations`, with a lock: nobody can change the table before the cursor's transaction ends."""
     try:
-        cursor.execute(f"savepoint txpool_look; lock table {relation} in row exclusive mode; release txpool_look")
+        cursor.execute(f"savepoint txpool_trust; lock table {relation} in row exclusive mode; release txpool_trust")
     except psycopg.Error:
-        cursor.execute("rollback to txpool_look")
-        require_relations(cursor, relation, roles=roles, types=types)  # which says more
+        cursor.execute("rollback to txpool_trust")
+        require_relations(cursor, relation, roles=roles, types=types)  # whose error says more
         raise
     require_relations(cursor, relation, roles=roles, types=types)
 
 
-def explained(fault: TrustFault) -> str:
-    """A fault as an error says it."""
+def message_of(fault: TrustFault) -> str:
+    """The message of the error that a fault raises."""
     return (
-        f"{fault.found}. What is none of ours is not written, read or run: it has to belong to the user of the "
-        "session, to a role that this is a member of, to the database's owner or to a superuser. Nothing was done; "
-        f"{fault.do}"
+        f"{fault.found}. Only objects of trusted owners are used: the session's user, a role that it is a member of, "
+        f"the database's owner, or a superuser. Nothing was done; {fault.do}"
     )
 
 
 def _require(faults: Sequence[TrustFault]) -> None:
     if faults:
-        raise OperationalError(explained(faults[0]))
+        raise OperationalError(message_of(faults[0]))
 
 
-class _Row(NamedTuple):
-    """What the server answers for one fault."""
+class _FaultRow(NamedTuple):
+    """A fault as the queries return it."""
 
     sort: str
-    #: The table or schema, quoted where it must be.
+    #: The table or schema, quoted where SQL needs it.
     name: str
-    #: Its kind, what hangs on it, or its relative.
+    #: Its relkind, the trigger or the like that belongs to it, or its parent or child table.
     what: str
-    #: What that calls.
+    #: The function, operator or type that `what` uses.
     called: str
     owner: str
     user: str
 
 
-def _fault(row: _Row) -> TrustFault:
-    """One of them, for people."""
+def _fault(row: _FaultRow) -> TrustFault:
+    """A fault in words."""
     name, what, owner = row.name, row.what, row.owner
     match row.sort:
-        case "unseen":
-            found, do = f"table {name} was made after this transaction had begun, and whose it is cannot be seen", ""
+        case "invisible":
+            found, do = f"table {name} was created after this transaction began, and its owner cannot be read", ""
         case "kind":
-            kind = "partitioned" if what == "p" else f"a {_WORDS.get(what, 'relation')}"
-            found, do, owner = f"{name} is {kind}, and only a plain table counts", f"drop {name}, have it made anew", ""
-        case "kin":
+            kind = "partitioned" if what == "p" else f"a {_KINDS.get(what, 'relation')}"
+            found, do, owner = f"{name} is {kind}, and only a plain table is used", f"drop {name}, create it again", ""
+        case "inheritance":
             found, do = f"{name} has {what} of {owner} for a parent or a child table", f"drop {what}, or detach it"
-        case "hung":
+        case "attached":
             called = f"is of {row.called}" if row.called.startswith("type") else f"calls {row.called}"
             found, do = f"{what} of {name} {called}, which belongs to {owner}", f"drop {what}, or alter its owner"
             kind, _, label = what.partition(" ")
             if kind in ("trigger", "rule", "policy"):
                 do = f"drop it: DROP {kind.upper()} {label} ON {name};"
         case _:
-            kind = "schema" if row.sort == "schema" else _WORDS.get(what, "relation")
+            kind = "schema" if row.sort == "schema" else _KINDS.get(what, "relation")
             found, do = f"{kind} {name} belongs to {owner}", f"ALTER {kind.upper()} {name} OWNER TO {row.user};"
-            do = f"drop it; or, where you know who has made it and what for, {do}"
-    return TrustFault(found, do or "do it again", owner)
+            do = f"drop it; or, where you know who has created it and what for, {do}"
+    return TrustFault(found, do or "try again", owner)

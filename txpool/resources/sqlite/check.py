@@ -1,4 +1,4 @@
-"""What is wrong with a SQLite file for a datasource's mode; nothing is created, and nothing stays written."""
+"""The findings of `txpool check` about a datasource in SQLite. Nothing is created, and every write is rolled back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txpool.config.settings import DataSourceSettings
 from txpool.errors import ConfigurationError
 from txpool.findings import storage
 from txpool.findings.finding import Finding, failure, ok, warning
-from txpool.findings.marks import COLUMNS, CREATE, OURS, incomplete, waiting
+from txpool.findings.marks import COLUMNS, CREATE, IS_MARK, mark_count, missing_columns
 from txpool.resources.base import Role
 from txpool.resources.sqlite.driver import SQLiteDriver
 
@@ -20,18 +20,18 @@ _LEVELS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
 
 def findings(settings: DataSourceSettings) -> Iterator[Finding]:
-    """All about the file that the url names."""
+    """As `ResourceManager.findings`, about the file that the url names."""
     path = Path(settings.url.removeprefix("sqlite:///"))
     missing = _missing(path, settings)
     if missing is not None:
         yield missing
         return
-    yield from storage.stored("the database", path)
+    yield from storage.storage_findings("the database", path)
     if storage.others_may_write(path):
         yield warning(
             "permissions",
             f"everybody on this machine may write {path}",
-            "whoever changes a mark changes the outcome of a transaction",
+            "a program that changes a mark changes the outcome of a transaction",
             f"chmod o-w {path}",
         )
     try:
@@ -49,13 +49,13 @@ def findings(settings: DataSourceSettings) -> Iterator[Finding]:
 
 
 def unreadable(path: Path, error: BaseException | None) -> Finding:
-    """What to do about a file that SQLite does not take."""
+    """The finding about a file that SQLite cannot use, by SQLite's error."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return failure(
             "damage",
             f"{path} is damaged, or no SQLite database: {error}",
-            "what it decided cannot be read, and must not be guessed: branches elsewhere stay prepared",
+            "its decisions cannot be read, and must not be guessed: branches in other databases stay prepared",
             f"restore it from a backup, or save what is readable: sqlite3 {path} .recover",
         )
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -63,7 +63,7 @@ def unreadable(path: Path, error: BaseException | None) -> Finding:
             "lock",
             f"another connection holds the write lock of {path}: {error}",
             "SQLite has one writer at a time; a transaction that waits longer than driver.timeout (5 s) fails",
-            f"see who has it open: fuser -v {path}",
+            f"find the process that has it open: fuser -v {path}",
         )
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return failure(
@@ -87,7 +87,7 @@ def _missing(path: Path, settings: DataSourceSettings) -> Finding | None:
     return warning(
         "connection",
         f"{path} does not exist",
-        "the first connection would make it, empty",
+        "the first connection would create it, empty",
         "correct url if it is a typo",
     )
 
@@ -104,12 +104,12 @@ def _opened(raw: Any, path: Path, settings: DataSourceSettings) -> Iterator[Find
             )
     elif Role(settings.mode) is Role.LAST:
         yield ok(
-            "mode", "mode = last-resource: a crash at its commit leaves an outcome that nobody can know; cmr is safe"
+            "mode", "mode = last-resource: after a crash during its commit nobody can know the outcome; cmr is safe"
         )
     try:
         raw.execute("pragma busy_timeout = 200")
         raw.execute("begin immediate")
-        # Nothing touches the file before something is written.
+        # SQLite does not open the file for writing before something is written.
         raw.execute("create table txpool_check (one integer)")
     except sqlite3.Error as error:
         yield unreadable(path, error)
@@ -125,20 +125,18 @@ def _table(raw: Any, name: str) -> Iterator[Finding]:
         prefix = f"{schema}." if schema else ""
         columns = {row[1]: row for row in cursor.execute(f"pragma {prefix}table_info({relation})")}
         if not columns:
-            yield failure(
-                "table", f"there is no table {name}", "it is where the decision of each transaction stands", CREATE
-            )
+            yield failure("table", f"there is no table {name}", "it holds the decision of each transaction", CREATE)
             return
         lacking = [column for column in COLUMNS if column not in columns]
         if lacking:
-            yield incomplete(name, lacking, CREATE)
+            yield missing_columns(name, lacking, CREATE)
             return
         if not _keyed(cursor, prefix, relation, columns):
             yield failure(
                 "table",
                 f"{name} has no unique key on xid alone",
-                "a decision and recovery's abort record could both stand there: one database would commit and another "
-                "roll back",
+                "it could hold a decision and recovery's abort record of the same transaction: one database would "
+                "commit, and another roll back",
                 f"CREATE UNIQUE INDEX {relation}_xid ON {relation} (xid);",
             )
             return
@@ -147,9 +145,9 @@ def _table(raw: Any, name: str) -> Iterator[Finding]:
             yield failure("damage", f"{name} is damaged: {problems[0]}", do="restore the database from a backup")
             return
         count, oldest = cursor.execute(
-            f"select count(*), max(julianday('now') - julianday(made_at)) * 86400 from {name} where {OURS}"  # noqa: S608
+            f"select count(*), max(julianday('now') - julianday(made_at)) * 86400 from {name} where {IS_MARK}"  # noqa: S608
         ).fetchone()
-        yield waiting(name, count, oldest or 0.0)
+        yield mark_count(name, count, oldest or 0.0)
 
 
 def _keyed(cursor: Any, prefix: str, relation: str, columns: dict[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from txpool.resources.deadlines import Deadlines
 if TYPE_CHECKING:
     from txpool.resources.driver import Driver
 
-# BUSY, FULL, READONLY, INTERRUPT and CONSTRAINT come before SQLite's commit point; an I/O error may come after it.
+# SQLite raises these before its commit point: nothing is committed. An I/O error may come after it.
 _DEFINITE = frozenset(
     {
         sqlite3.SQLITE_BUSY,
@@ -26,16 +26,16 @@ _DEFINITE = frozenset(
 
 
 class SQLiteDialect:
-    """SQLite over sqlite3."""
+    """Local transactions of SQLite over sqlite3."""
 
-    def is_open(self, raw: sqlite3.Connection) -> bool:
+    def in_transaction(self, raw: sqlite3.Connection) -> bool:
         try:
             return raw.in_transaction
         except sqlite3.ProgrammingError:  # closed
             return True
 
     def watch_commands(self, raw: sqlite3.Connection) -> None:
-        """Nothing: a transaction holds the write lock from its beginning, so it is no reader."""
+        """Nothing: a transaction holds the write lock from its beginning, and counts as a writer."""
 
     def note_write(self, raw: sqlite3.Connection) -> None:
         """Nothing, for the same reason."""

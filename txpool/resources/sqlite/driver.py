@@ -1,4 +1,4 @@
-"""sqlite3: SQLite, from the standard library."""
+"""The driver sqlite3, of the standard library."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
 
 _LEVEL: Final = "DEFERRED"
-# sqlite3's own arguments, which a file can give as text only.
+# sqlite3's own arguments, and the types of the text that a file gives for them.
 _KINDS = {"timeout": float, "cached_statements": int, "detect_types": int}
-_marks = itertools.count(1)
+_transaction_numbers = itertools.count(1)
 
 
 class RawConnection(sqlite3.Connection):
-    """A physical connection, and the mark of its transaction."""
+    """A physical connection, and the number of its transaction."""
 
-    #: The identity of the table of marks that was met over it.
-    marks = ""
-    #: Written into the temporary database by `begin`: it is there afterwards if the transaction has committed.
-    mark = 0
+    #: The identity of the table of marks that was last read over it.
+    marks_identity = ""
+    #: `begin` writes it into the temporary database: afterwards it is there only if the transaction has committed.
+    transaction_number = 0
 
 
 class SQLiteDriver:
@@ -62,9 +62,8 @@ class SQLiteDriver:
             with contextlib.suppress(ValueError):
                 options[name] = _KINDS[name](value)
                 continue
-            raise self._option_error(
-                name, "is no number: write one"
-            )  # not shown: it may be a reference's, and that a secret
+            # The value is not shown: a reference may be a secret.
+            raise self._option_error(name, "is no number: write one")
         return options
 
     def execute(self, raw: RawConnection, statement: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
@@ -107,26 +106,26 @@ class SQLiteDriver:
             raw.interrupt()
 
     def begin(self, raw: RawConnection, label: str = "") -> None:
-        """Take the write lock at once: a transaction that has read can then always write."""
+        """Begin with the write lock: a transaction that reads first can then always write."""
         if raw.in_transaction:
             return
         with translated():
             raw.execute("begin immediate")
-            raw.mark = next(_marks) & 0x7FFFFFFF
-            raw.execute(f"pragma temp.user_version = {raw.mark}")
+            raw.transaction_number = next(_transaction_numbers) & 0x7FFFFFFF
+            raw.execute(f"pragma temp.user_version = {raw.transaction_number}")
 
     def reached_server(self, error: BaseException) -> bool:
-        """The library is the server: whether it has begun a transaction is asked of it, and not of an error."""
+        """False: there is no server, and the connection itself tells whether a transaction is open."""
         return False
 
     def ended_by(self, raw: RawConnection, raw_cursor: sqlite3.Cursor) -> str | None:
         if raw.in_transaction:
             return None
-        (mark,) = sqlite3.Cursor(raw).execute("pragma temp.user_version").fetchone()
-        return "commit" if mark == raw.mark else "rollback"
+        (number,) = sqlite3.Cursor(raw).execute("pragma temp.user_version").fetchone()
+        return "commit" if number == raw.transaction_number else "rollback"
 
     def _make_durable(self, raw: RawConnection) -> None:
-        """A mark must survive the power: FULL does so in WAL mode; without it the journal's unlink needs EXTRA."""
+        """In mode cmr, set the level at which a commit survives a power failure: FULL in WAL mode, else EXTRA."""
         if self._settings.mode != "cmr":
             return
         cursor = sqlite3.Cursor(raw)

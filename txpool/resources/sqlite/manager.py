@@ -36,9 +36,9 @@ class SQLite(ResourceManager):
             problem = f"names no file, and what is in memory cannot be recovered: write {self.url_example}"
             raise values.error("url", problem)
         if settings.mode == "xa":
-            raise values.error("mode", "cannot be: SQLite cannot prepare. Write mode = cmr, or last-resource or local")
+            raise values.error("mode", "cannot be xa: SQLite cannot prepare. Write mode = cmr, last-resource or local")
         if settings.pool_reset == "always":
-            raise values.error("pool.reset", "cannot be always: SQLite cannot clean a session as a whole. Leave it out")
+            raise values.error("pool.reset", "cannot be always: SQLite cannot reset a whole session. Leave it out")
         for key in ("user", "password", "recovery.user", "recovery.password"):
             if key in values:
                 raise values.error(key, "has no use: SQLite knows no users. Leave it out")
@@ -65,7 +65,7 @@ class SQLite(ResourceManager):
 
         return SQLiteRecords()
 
-    def findings(self, settings: DataSourceSettings, *, old: float, timeout: float | None) -> Iterator[Finding]:
+    def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
         from txpool.resources.sqlite.check import findings
 
         return findings(settings)

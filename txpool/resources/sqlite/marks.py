@@ -11,30 +11,30 @@ from txpool.resources.base import Refused
 from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, WrongTable
 from txpool.resources.sqlite.dialect import SQLiteDialect
 
-# The least `pragma synchronous` of a commit that survives the power, by journal mode: FULL, else EXTRA.
+# The least `pragma synchronous` with which a commit survives a power failure, by journal mode: FULL, else EXTRA.
 _SYNCHRONOUS = {"wal": 2}
 _DIALECT = SQLiteDialect()
 
 
 class SQLiteMarks(Marks):
-    """SQLite's ways with a table of marks."""
+    """The table of marks in SQLite; a row's key for `commit_row` is its gtrid."""
 
     parameter = "?"
-    moment = "text not null default current_timestamp"
+    made_at_type = "text not null default current_timestamp"
 
-    def qualified(self, raw: sqlite3.Connection, table: str) -> str | None:
+    def qualified_name(self, raw: sqlite3.Connection, table: str) -> str | None:
         schema, _, name = table.rpartition(".")
         schema = schema or "main"
         query = f"select name from {schema}.sqlite_master where type = 'table' and lower(name) = lower(?)"  # noqa: S608
         return f"{schema}.{name}" if raw.execute(query, [name]).fetchone() else None
 
     def require_ours(self, raw: sqlite3.Connection, table: str, roles: Collection[str], *, writes: bool) -> None:
-        """A file counts by its permissions."""
+        """Nothing: SQLite has no roles. The file's permissions say who may write it."""
 
     def is_sole_writer(self, raw: sqlite3.Connection) -> bool:
         return raw.in_transaction
 
-    def place(self, raw: Any) -> str:
+    def database_identity(self, raw: Any) -> str:
         return ""
 
     def mark(
@@ -58,23 +58,26 @@ class SQLiteMarks(Marks):
                 "leave both pragmas alone. Nothing is committed"
             )
         names = ", ".join(row)
-        unseen = bool(identity) and raw.marks != identity
-        there = f" where exists (select 1 from {table} where xid = ? and action_uid = ?)" if unseen else ""  # noqa: S608
-        values = [*row.values(), *((IDENTITY, identity) if unseen else ())]
+        unchecked = bool(identity) and raw.marks_identity != identity
+        condition = f" where exists (select 1 from {table} where xid = ? and action_uid = ?)" if unchecked else ""  # noqa: S608
+        values = [*row.values(), *((IDENTITY, identity) if unchecked else ())]
         try:
-            if cursor.execute(f"insert into {table} ({names}) select {_marks(row)}{there}", values).rowcount != 1:
+            if (
+                cursor.execute(f"insert into {table} ({names}) select {_placeholders(row)}{condition}", values).rowcount
+                != 1
+            ):
                 raise WrongTable
-            raw.marks = identity
-        except sqlite3.IntegrityError as met:
-            raise AbortRecorded from met
-        cursor.execute(f"delete from {table} where xid in ({_marks(delete)})", [*delete])  # noqa: S608
+            raw.marks_identity = identity
+        except sqlite3.IntegrityError as error:
+            raise AbortRecorded from error
+        cursor.execute(f"delete from {table} where xid in ({_placeholders(delete)})", [*delete])  # noqa: S608
         return row["xid"], [*delete]
 
-    def commit_row(self, raw: sqlite3.Connection, table: str, where: str, branches: str) -> None:
+    def commit_row(self, raw: sqlite3.Connection, table: str, row: str, branches: str) -> None:
         try:
-            # Without a transaction it would begin one of its own, and that would commit.
+            # Without an open transaction sqlite3 would begin one, and the commit below would not be refused.
             if raw.in_transaction:
-                sqlite3.Cursor(raw).execute(f"update {table} set branches = ? where xid = ?", [branches, where])  # noqa: S608
+                sqlite3.Cursor(raw).execute(f"update {table} set branches = ? where xid = ?", [branches, row])  # noqa: S608
         except sqlite3.Error as error:
             translate(error)
             raise Refused(f"COMMIT was not sent: {error}") from error
@@ -86,5 +89,5 @@ class SQLiteMarks(Marks):
         raw.execute("begin immediate" if writes else "begin")
 
 
-def _marks(values: Sequence[str] | dict[str, str]) -> str:
+def _placeholders(values: Sequence[str] | dict[str, str]) -> str:
     return ", ".join("?" * len(values))

@@ -1,4 +1,4 @@
-"""The records of work with a transaction_id in SQLite: a table beside the data."""
+"""The records of work with a transaction_id in SQLite: a table in the main database."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _COLUMNS = """
 
 
 class SQLiteRecords(RecordsTable):
-    """Beside the tables. Nobody else has written what is not committed: the transaction has the write lock."""
+    """The table of records in SQLite. No other transaction has uncommitted records: this one has the write lock."""
 
     table = "main.txpool_spark_writes"
     parameter = "?"
 
     def create(self, source: DataSource, cursor: Any) -> None:
-        # SQLite keeps the statement as it is, and so the number, too.
+        # SQLite keeps the text of the statement, and in it the format.
         cursor.execute(f"create table if not exists {self.table} (/* {FORMAT} */ {_COLUMNS})")
         self._is_there(cursor)
 
@@ -54,10 +54,10 @@ class SQLiteRecords(RecordsTable):
         return replace(found, made_at=datetime.fromisoformat(str(found.made_at)).replace(tzinfo=UTC))
 
     def _make_durable(self, cursor: Any) -> None:
-        """Who has written it may have died before it was synced, and whoever is told of it goes by that.
+        """Sync what was read: the process that wrote the record may have died before it was synced.
 
-        It is in the write-ahead log, or there since the journal was emptied, or unlinked, which the folder keeps.
-        Neither the file itself nor its -shm is opened: to close that would take SQLite's locks on it away.
+        The record is in the write-ahead log, or was committed when the journal was truncated, or unlinked, which is in
+        the folder. The database file and its -shm are not opened: closing them would release SQLite's locks on them.
         """
         schema = self.table.partition(".")[0]
         file = next(path for _, name, path in cursor.execute("pragma database_list").fetchall() if name == schema)
@@ -71,7 +71,7 @@ class SQLiteRecords(RecordsTable):
 
     def _is_there(self, cursor: Any) -> bool:
         schema, _, name = self.table.partition(".")
-        made = cursor.execute(f"select sql from {schema}.sqlite_master where name = ?", [name]).fetchone()  # noqa: S608
-        if made is not None:
-            require_format(self.table, made[0])
-        return made is not None
+        found = cursor.execute(f"select sql from {schema}.sqlite_master where name = ?", [name]).fetchone()  # noqa: S608
+        if found is not None:
+            require_format(self.table, found[0])
+        return found is not None

@@ -96,7 +96,7 @@ class PartitionTask:
                 deque(produced, maxlen=0)
             # The driver needs the settings of datasources that it does not know. An error is raised before the prepare.
             used = subordinate.datasources
-            settings = {it.name: it.settings.travel() for it in used if it is not datasources.get(it.name)}
+            settings = {it.name: it.settings.serialized() for it in used if it is not datasources.get(it.name)}
             records = self._prepare(subordinate)
         except BaseException:
             if not subordinate.ended:

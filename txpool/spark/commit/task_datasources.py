@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from txpool.datasource import DataSource, arrive, find, install, known
+from txpool.datasource import DataSource, deserialized, find, install_received, known
 from txpool.errors import ConfigurationError
 from txpool.spark.commit.references import references_in
 from txpool.tm.manager import get_manager
@@ -37,13 +37,13 @@ class TaskDatasources:
         settings: dict[str, Mapping[str, Any]] = {}
         unavailable: dict[str, str] = {}
         for datasource in explicit:
-            settings[datasource.name] = datasource.settings.travel()
+            settings[datasource.name] = datasource.settings.serialized()
         # Of two datasources with the same name, only the one that is registered under the name is sent.
         registered = {key: source for key, source in implicit.items() if implicit[source.name] is source}
         for datasource in registered.values():
             if datasource.name not in settings:
                 try:
-                    settings[datasource.name] = datasource.settings.travel()
+                    settings[datasource.name] = datasource.settings.serialized()
                 except ConfigurationError as error:
                     unavailable[datasource.name] = str(error)
         names = {key: datasource.name for key, datasource in registered.items() if datasource.name in settings}
@@ -58,10 +58,12 @@ class TaskDatasources:
         unavailable = dict(self.unavailable)
         for name, settings in self.settings.items():
             try:
-                datasources[name] = arrive(settings)
+                datasources[name] = deserialized(settings)
             except ConfigurationError as error:
                 unavailable[name] = str(error)
-        install({key: datasources[name] for key, name in self.names.items() if name in datasources}, self.folder)
+        install_received(
+            {key: datasources[name] for key, name in self.names.items() if name in datasources}, self.folder
+        )
         return datasources, unavailable
 
 

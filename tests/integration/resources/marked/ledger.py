@@ -17,7 +17,7 @@ from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import BranchRecord
 from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.drivers import make_driver
-from txpool.resources.marked import MarkedBranch
+from txpool.resources.marked import MarkedTransaction
 from txpool.resources.marks import IDENTITY
 from txpool.resources.xids import Xids
 from txpool.xid import make_gtrid, make_xid, new_incarnation
@@ -55,10 +55,10 @@ class Ledger:
             )
             raw.commit()
 
-    def branch(self, statement: str | None = "insert into work values (1, null)") -> MarkedBranch:
+    def branch(self, statement: str | None = "insert into work values (1, null)") -> MarkedTransaction:
         raw = self.driver.connect()
         self.raws.append(raw)
-        branch = MarkedBranch("ledger", self.driver, raw, self.xids, self.cleanup)
+        branch = MarkedTransaction("ledger", self.driver, raw, self.xids, self.cleanup)
         if statement is not None:
             if self.sqlite:
                 raw.execute("pragma foreign_keys = on")
@@ -70,12 +70,12 @@ class Ledger:
     def raw(self) -> Any:
         return self.raws[-1]
 
-    def marked(self) -> tuple[MarkedBranch, str]:
+    def marked(self) -> tuple[MarkedTransaction, str]:
         branch, gtrid = self.branch(), new_gtrid()
         branch.mark(gtrid, others(gtrid))
         return branch, gtrid
 
-    def decided(self) -> tuple[MarkedBranch, str]:
+    def decided(self) -> tuple[MarkedTransaction, str]:
         branch, gtrid = self.marked()
         branch.record(gtrid, others(gtrid))
         return branch, gtrid

@@ -97,7 +97,7 @@ def test_a_restored_copy_is_another_table(pg: Ledger, databases: Databases) -> N
     )
     there = Xids("ledger", make_driver(settings))
     try:
-        with pytest.raises(Error, match=r"made in \d+/\d+, and this is \d+/\d+"):
+        with pytest.raises(Error, match=r"created in database \d+/\d+, and the url leads to \d+/\d+"):
             there.tombstone(new_gtrid(), identity)
         # Whoever works there from now on works with a table of its own.
         with closing(make_driver(settings).connect()) as raw:

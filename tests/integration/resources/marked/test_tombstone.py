@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.resources.marked.ledger import Ledger, new_gtrid, others
 from txpool.resources.base import BranchOutcome, Refused
-from txpool.resources.marked import MarkedBranch
+from txpool.resources.marked import MarkedTransaction
 from txpool.resources.marks import IDENTITY
 from txpool.resources.xids import Xids
 
@@ -82,7 +82,9 @@ def test_race_of_a_row_with_many_tombstones_has_one_outcome(ledger: Ledger) -> N
             barrier.wait()
             return patient.tombstone(gtrid).committed
 
-        def decide(branch: MarkedBranch = branch, gtrid: str = gtrid, barrier: threading.Barrier = barrier) -> bool:
+        def decide(
+            branch: MarkedTransaction = branch, gtrid: str = gtrid, barrier: threading.Barrier = barrier
+        ) -> bool:
             barrier.wait()
             try:
                 while not ledger.raw.in_transaction if ledger.sqlite else False:

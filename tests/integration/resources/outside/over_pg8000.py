@@ -1,7 +1,7 @@
 """A resource manager that is no part of txpool: PostgreSQL over pg8000, with PREPARE TRANSACTION by SQL.
 
 The test installs this file as a package of its own, with one entry point. It uses nothing of txpool's folder for
-PostgreSQL: what is here is what whoever brings another database has to write.
+PostgreSQL: a package for another database needs no more than is here.
 """
 
 from __future__ import annotations
@@ -41,13 +41,12 @@ _IDENTITY = (
 
 class Raw(pg8000.dbapi.Connection):
     identity = role = ""
-    ended = False
 
 
 class Local:
     """A local transaction over pg8000."""
 
-    def is_open(self, raw: Raw) -> bool:
+    def in_transaction(self, raw: Raw) -> bool:
         return bool(raw._in_transaction)
 
     def watch_commands(self, raw: Raw) -> None:
@@ -165,7 +164,7 @@ class Branch(LocalTransaction):
 
     def start_prepare(self) -> None:
         if self._raw._transaction_status != IN_TRANSACTION:
-            raise Refused("a statement has failed: PostgreSQL would roll back, and say nothing of it")
+            raise Refused("a statement has failed: PostgreSQL would roll back without an error")
         self._sent = True
         self._driver.execute(self._raw, f"prepare transaction '{self.record.xid.joined}'")
 
@@ -186,7 +185,7 @@ class Branch(LocalTransaction):
 
 
 def ended(verb: str, driver: Driver, record: BranchRecord) -> BranchOutcome:
-    """End a prepared branch over a connection of its own; one that is gone has no evidence here."""
+    """End a prepared branch over a connection of its own; LOST where it is gone, since there is no evidence here."""
     try:
         with closing(driver.connect()) as raw:
             raw.autocommit = True
@@ -200,7 +199,7 @@ def ended(verb: str, driver: Driver, record: BranchRecord) -> BranchOutcome:
 
 
 class Recovery:
-    """What recovery asks of one datasource."""
+    """Recovery's access to the prepared branches of one datasource."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -253,7 +252,7 @@ class OverPg8000(ResourceManager):
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> Recovery:
         return Recovery(self.make_driver(settings))
 
-    def findings(self, settings: DataSourceSettings, *, old: float, timeout: float | None) -> Iterator[Finding]:
+    def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
         with closing(self.make_driver(settings).connect()) as raw:
             yield ok("connection", f"{self.database} answers, and is {raw.identity}")
 

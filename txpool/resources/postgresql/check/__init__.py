@@ -1,4 +1,4 @@
-"""What `txpool check` says of a datasource in PostgreSQL."""
+"""The findings of `txpool check` about a datasource in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from txpool.resources.postgresql.check import marks, prepared, settings, trust
 from txpool.resources.postgresql.check.connecting import connected
 from txpool.resources.postgresql.check.server import server_facts
 
-# What whoever may connect can do, by the datasource's role.
-_OPEN = {
-    Role.PREPARED: "whoever connects sees the names of what is prepared, and can take slots and names, so that a "
-    "transaction rolls back; he ends nothing of ours, and decides nothing",
-    Role.MARKED: "whoever connects can make tables and schemas where he may, before the right ones are there; they are "
-    "refused then, and so are transactions",
+# What any role that may connect can do, by the role of the datasource's branches.
+_CONNECT_ALLOWS = {
+    Role.PREPARED: "a role that connects sees the names of prepared branches, and can take slots and names, so "
+    "that a transaction rolls back; it cannot end a branch of this application, or change a decision",
+    Role.MARKED: "a role that connects can create tables and schemas, where it has the right, before the application "
+    "creates its own; those are refused then, and so are transactions",
 }
 
 
-def findings(datasource: DataSourceSettings, *, old: float, timeout: float | None) -> Iterator[Finding]:
-    """All about the server, for the datasource's mode. Errors: NotConnected, and what the database raises."""
+def findings(datasource: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
+    """As `ResourceManager.findings`. Errors: NotConnected, ConfigurationError, and the database's own."""
     role = Role(datasource.mode)
     with connected(datasource) as raw, translated():
         server = server_facts(raw)
         yield from settings.findings(server, pool_size=datasource.pool_max_size, timeout=timeout)
         if role is Role.PREPARED:
-            yield from prepared.findings(raw, server, datasource, old)
+            yield from prepared.findings(raw, server, datasource, stale_after)
         elif role is Role.MARKED:
             yield from marks.findings(raw, datasource)
         roles = make_driver(datasource).roles
-        if role in _OPEN:
-            yield from trust.connect(raw, server, roles, _OPEN[role])
+        if role in _CONNECT_ALLOWS:
+            yield from trust.connect(raw, server, roles, _CONNECT_ALLOWS[role])
         yield from trust.spark(raw, roles)

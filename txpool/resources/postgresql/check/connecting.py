@@ -1,4 +1,4 @@
-"""Connecting for a check: within a time, and with a word for each way in which it fails."""
+"""Connecting for a check, with a timeout, and with advice for each way in which it can fail."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from txpool.errors import ConfigurationError
 from txpool.findings.finding import Finding, NotConnected, failure
 from txpool.resources.drivers import make_driver
 
-_PATIENCE = "10"  # seconds that a server has to answer, where nobody has said otherwise
+_CONNECT_TIMEOUT_SECONDS = "10"  # where neither the url nor driver.connect_timeout has one
 
-# What servers and libpq say when they let nobody in, and what to do. Where a server speaks another language than
-# English, its own words are shown without advice.
+# Patterns of the messages with which servers and libpq refuse a connection, and the advice. The message of a server
+# with another language than English is shown without advice.
 _REFUSALS = (
     (
         r"password authentication failed|[Aa]uthentication failed",
@@ -44,7 +44,7 @@ _REFUSALS = (
     (r"starting up|shutting down|not yet accepting|in recovery mode", "wait, and check again"),
     (r"[Cc]onnection refused", "nothing listens there: start the server, or correct host and port in the url"),
     (r"failed to resolve|could not translate host name", "no such host is known here: correct the url"),
-    (r"timeout expired|timed out|No route to host|unreachable", "look at the address, and at firewalls on the way"),
+    (r"timeout expired|timed out|No route to host|unreachable", "check the address, and firewalls on the way"),
     (r"SSL|certificate", "correct sslmode and sslrootcert in the url, or the server's ssl settings"),
     (r"session is (?:not )?read-only|is not in hot standby|is in hot standby", "name the primary in the url"),
 )
@@ -52,14 +52,14 @@ _REFUSALS = (
 
 @contextmanager
 def connected(settings: DataSourceSettings, *, recovery: bool = False) -> Iterator[Any]:
-    """A raw connection of the datasource's own driver, closed at the end. Errors: NotConnected, ConfigurationError."""
-    settings = _patient(settings)
+    """A raw connection of the datasource's driver, closed at the end. Errors: NotConnected, ConfigurationError."""
+    settings = _with_connect_timeout(settings)
     driver = make_driver(settings, recovery=recovery)
     try:
         raw = driver.connect()
     except ConfigurationError:
         raise
-    except psycopg.ProgrammingError as error:  # libpq's own reading of the url and of options
+    except psycopg.ProgrammingError as error:  # libpq cannot parse the url or an option
         raise ConfigurationError(f"{settings.url} and driver.*: {error}") from error
     except Exception as error:
         raise NotConnected(_diagnosed(settings, error, recovery)) from error
@@ -70,7 +70,7 @@ def connected(settings: DataSourceSettings, *, recovery: bool = False) -> Iterat
 
 
 def user_of(settings: DataSourceSettings, *, recovery: bool = False) -> str:
-    """The user that the file names, of recovery where it has its own; empty where none is named."""
+    """The user that the file names, with `recovery` recovery.user if there is one; empty where the file names none."""
     if recovery and settings.recovery_user:
         return settings.recovery_user
     return settings.user or str(_in_url(settings).get("user", ""))
@@ -83,30 +83,30 @@ def _in_url(settings: DataSourceSettings) -> dict[str, Any]:
         return {}
 
 
-def _patient(settings: DataSourceSettings) -> DataSourceSettings:
+def _with_connect_timeout(settings: DataSourceSettings) -> DataSourceSettings:
     options = settings.driver_options
     if "connect_timeout" in {*options, *_in_url(settings)}:
         return settings
-    return replace(settings, driver_options={"connect_timeout": _PATIENCE, **options})
+    return replace(settings, driver_options={"connect_timeout": _CONNECT_TIMEOUT_SECONDS, **options})
 
 
 def _diagnosed(settings: DataSourceSettings, error: Exception, recovery: bool) -> Finding:
     user = user_of(settings, recovery=recovery)
-    whom = f"recovery.user {user}" if recovery and settings.recovery_user else user
-    return diagnosed(settings.url, error, whom=whom, user=user, database=str(_in_url(settings).get("dbname", "")))
+    label = f"recovery.user {user}" if recovery and settings.recovery_user else user
+    return diagnosed(settings.url, error, label=label, user=user, database=str(_in_url(settings).get("dbname", "")))
 
 
-def diagnosed(url: str, error: BaseException, *, whom: str = "", user: str = "", database: str = "") -> Finding:
-    """What a failure to connect means, and what to do; `whom` is what people call the user."""
-    said = " ".join(str(error).split()) or type(error).__name__
-    found = f"cannot connect to {url}{f' as {whom}' if whom else ''}: {said}"
+def diagnosed(url: str, error: BaseException, *, label: str = "", user: str = "", database: str = "") -> Finding:
+    """The finding of a failed connect, with advice; `label` is how the finding calls the user."""
+    message = " ".join(str(error).split()) or type(error).__name__
+    found = f"cannot connect to {url}{f' as {label}' if label else ''}: {message}"
     names = {"user": quoted(user or "app"), "database": quoted(database or user or "orders")}
     for pattern, advice in _REFUSALS:
-        if re.search(pattern, said):
+        if re.search(pattern, message):
             return failure("connection", found, do=advice.format(**names))
-    return failure("connection", found, do="correct what it complains of, and check again")
+    return failure("connection", found, do="correct what the message complains of, and check again")
 
 
 def quoted(name: str) -> str:
-    """An SQL name as it is to be written."""
+    """A name in SQL, in quotes where it needs them."""
     return name if re.fullmatch(r"[a-z_][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'

@@ -1,4 +1,4 @@
-"""The table of marks of a PostgreSQL database, and any other table that must keep what it is given."""
+"""Findings about the table of marks in PostgreSQL, and about any other table whose rows must not be lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psycopg
 
 from txpool.config.settings import DataSourceSettings
 from txpool.findings.finding import Finding, failure
-from txpool.findings.marks import COLUMNS, CREATE, OURS, incomplete, waiting
+from txpool.findings.marks import COLUMNS, CREATE, IS_MARK, mark_count, missing_columns
 from txpool.resources.drivers import make_driver
 from txpool.resources.postgresql.check import trust
 from txpool.resources.postgresql.check.connecting import connected, quoted, user_of
@@ -29,13 +29,13 @@ _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "p"
 
 
 def findings(raw: Any, settings: DataSourceSettings) -> Iterator[Finding]:
-    """About the table of marks, for the datasource's own user and for recovery's."""
+    """Findings about the table of marks, for the datasource's user and for recovery.user."""
     roles = make_driver(settings).roles
-    strangers = list(trust.owners(raw, [settings.cmr_table], roles, "the decision of each transaction stands there"))
-    yield from strangers
-    if strangers:
-        return  # nothing of it is read
-    yield from trust.grants(raw, [settings.cmr_table], roles, "whoever changes a mark changes an outcome")
+    not_trusted = list(trust.owners(raw, [settings.cmr_table], roles, "it holds the decision of each transaction"))
+    yield from not_trusted
+    if not_trusted:
+        return  # a table that is not trusted is not read
+    yield from trust.grants(raw, [settings.cmr_table], roles, "a role that changes a mark changes an outcome")
     found = list(table(raw, settings.cmr_table, ["xid"], COLUMNS, missing=CREATE))
     yield from found
     if found:
@@ -48,16 +48,16 @@ def findings(raw: Any, settings: DataSourceSettings) -> Iterator[Finding]:
 
 
 def marks(raw: Any, name: str) -> Finding:
-    """How many marks wait in a table that is right."""
+    """The number of marks in the table."""
     count, oldest = raw.execute(
         f"select count(*), extract(epoch from max(clock_timestamp() - made_at))::float8 from {name} "  # noqa: S608
-        f"where {OURS}".encode()
+        f"where {IS_MARK}".encode()
     ).fetchone()
-    return waiting(name, count, oldest or 0.0)
+    return mark_count(name, count, oldest or 0.0)
 
 
 def table(raw: Any, name: str, key: Collection[str], columns: Collection[str], *, missing: str) -> Iterator[Finding]:
-    """What is wrong with a table whose rows decide; nothing where it is right."""
+    """What is wrong with a table whose rows are decisions; `missing` is the advice where there is no such table."""
     try:
         row = raw.execute(_TABLE, {"table": name, "key": sorted(key)}).fetchone()
     except psycopg.errors.InsufficientPrivilege:
@@ -68,11 +68,11 @@ def table(raw: Any, name: str, key: Collection[str], columns: Collection[str], *
         yield failure(
             "table",
             f"there is no table {name} that {user} can see",
-            "it is where the decision of each transaction stands",
-            f"{missing}; where it is there, GRANT USAGE ON SCHEMA {schema} TO {quoted(user)};",
+            "it holds the decision of each transaction",
+            f"{missing}; where the table exists, GRANT USAGE ON SCHEMA {schema} TO {quoted(user)};",
         )
         return
-    oid, schema, relation, kind, persistence, secured, usage, has, keyed = row
+    oid, schema, relation, kind, persistence, row_security, usage, present, has_key = row
     whole = f"{quoted(schema)}.{quoted(relation)}"
     if kind != "r":
         yield failure("table", f"{whole} is {_KINDS.get(kind, 'no table')}", "only a plain table keeps marks", missing)
@@ -82,21 +82,21 @@ def table(raw: Any, name: str, key: Collection[str], columns: Collection[str], *
         yield failure(
             "table",
             f"{whole} is {what}",
-            "a crash of the server empties it: transactions that were decided to commit would roll back elsewhere",
+            "a crash of the server empties it: transactions with a decision to commit would roll back elsewhere",
             f"ALTER TABLE {whole} SET LOGGED;" if persistence == "u" else missing,
         )
-    lacking = [column for column in columns if column not in has]
+    lacking = [column for column in columns if column not in present]
     if lacking:
-        yield incomplete(whole, lacking, missing)
-    elif not keyed:
+        yield missing_columns(whole, lacking, missing)
+    elif not has_key:
         yield failure(
             "table",
             f"{whole} has no unique key on {', '.join(key)} alone",
-            "a decision and recovery's abort record could both stand there: one database would commit and another "
-            "roll back",
+            "it could hold a decision and recovery's abort record of the same transaction: one database would commit, "
+            "and another roll back",
             f"ALTER TABLE {whole} ADD PRIMARY KEY ({', '.join(key)});",
         )
-    if secured:
+    if row_security:
         yield failure(
             "table",
             f"row-level security applies to {user} on {whole}",
@@ -112,6 +112,6 @@ def table(raw: Any, name: str, key: Collection[str], columns: Collection[str], *
         yield failure(
             "privileges",
             f"{user} may not {', '.join(denied) or 'reach'} {'on ' if denied else ''}{whole}",
-            "marks are inserted, met (which is an update), read and deleted",
+            "marks are inserted, updated, read and deleted",
             " ".join(grants),
         )

@@ -1,4 +1,4 @@
-"""Whether a PostgreSQL database can prepare, whether recovery can finish what is prepared, and what is left over."""
+"""Findings about prepared transactions: whether PostgreSQL can prepare, recovery can end branches, and what is left."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from txpool.resources.postgresql.check.connecting import connected, quoted, user
 from txpool.resources.postgresql.check.server import ServerFacts, server_facts
 from txpool.xid import make_gtrid, make_xid, new_incarnation, parse
 
-#: The node of a check's own branch, which is rolled back as soon as it is prepared.
+#: The node in the xid of a check's own branch, which is rolled back as soon as it is prepared.
 NODE = "txpool-check"
 
-_SHOWN = 5
+_MOST_SHOWN = 5
 _HOLDERS = "see who holds them: SELECT gid, prepared, owner, database FROM pg_prepared_xacts ORDER BY prepared;"
 _LISTING = """select gid, extract(epoch from clock_timestamp() - prepared)::float8, owner::text
     from pg_prepared_xacts where database = current_database() order by prepared"""
 
 
 def findings(raw: Any, server: ServerFacts, settings: DataSourceSettings, old: float) -> Iterator[Finding]:
-    """Everything about preparing, over a connection that `asked` has seen; what is prepared for longer is `old`."""
+    """All findings about preparing; `raw` has been given to `server_facts`. `old` is in seconds."""
     maximum = int(server.settings["max_prepared_transactions"].value)
     if maximum == 0:
         yield failure(
             "slots",
             "max_prepared_transactions is 0",
             "this server cannot prepare, and mode = xa prepares",
-            _raise(server, 100) + ", or write mode = cmr, which needs no slots",
+            _how_to_raise_maximum(server, 100) + ", or write mode = cmr, which needs no slots",
         )
         return
     try:
@@ -43,36 +43,36 @@ def findings(raw: Any, server: ServerFacts, settings: DataSourceSettings, old: f
         yield failure(
             "listing",
             f"{server.user} may not read pg_prepared_xacts",
-            "recovery cannot see what a crash has left prepared, and its locks would stay for ever",
+            "recovery cannot see the branches that a crash leaves prepared, and their locks would stay for ever",
             f"GRANT SELECT ON pg_catalog.pg_prepared_xacts TO {quoted(server.user)}; and, where it was revoked too, "
             f"GRANT EXECUTE ON FUNCTION pg_prepared_xact() TO {quoted(server.user)};",
         )
         return
     yield _slots(server, maximum, used, settings.pool_max_size)
     yield from _left_over(server, listed, old)
-    if maximum - used > 1 and not server.standby:  # never the last one, which a transaction may be about to take
-        yield from _tried(raw, server, settings)
+    if maximum - used > 1 and not server.standby:  # never the last slot, which a transaction may need
+        yield from _prepare_and_roll_back(raw, server, settings)
     if any(parse(gid) is not None for gid, _, _ in listed):
-        yield from _claimed(settings, user_of(settings, recovery=True) or server.user)
+        yield from _of_other_roles(settings, user_of(settings, recovery=True) or server.user)
 
 
-def _claimed(settings: DataSourceSettings, recovery: str) -> Iterator[Finding]:
-    """Branches under names of ours that a role has prepared which is none of ours."""
+def _of_other_roles(settings: DataSourceSettings, recovery: str) -> Iterator[Finding]:
+    """A failure where roles that are not trusted have prepared branches with xids of txpool's form."""
     manager = PostgreSQLBranchRecovery(settings.name, make_driver(settings), owners=settings.prepared_owners)
     listed = [branch for branch in manager.recover() if not branch.elsewhere and branch.xid.node != NODE]
-    strangers = sorted({branch.owner or "a role that is gone" for branch in listed if not branch.prepared_by(())})
-    if strangers:
+    others = sorted({branch.owner or "a role that is gone" for branch in listed if not branch.prepared_by(())})
+    if others:
         yield failure(
             "recovery",
-            f"branches of txpool here were prepared by {', '.join(strangers)}, and recovery connects as {recovery}",
-            "a name is a claim: what a role has prepared that is none of ours is part of no transaction, whoever "
-            "recovery connects as, and stays with its locks",
-            f"where that role is this application's, write prepared.owners = {', '.join(strangers)}; otherwise let it "
-            "not connect here, and let an administrator end what it has prepared",
+            f"branches of txpool here were prepared by {', '.join(others)}, and recovery connects as {recovery}",
+            "the name of a branch proves nothing: recovery leaves branches of other roles prepared, with their locks, "
+            "whatever user it connects as",
+            f"where that role is this application's, write prepared.owners = {', '.join(others)}; otherwise revoke its "
+            "right to connect, and let an administrator roll back what it has prepared",
         )
 
 
-def _raise(server: ServerFacts, wanted: int) -> str:
+def _how_to_raise_maximum(server: ServerFacts, wanted: int) -> str:
     if server.settings["max_prepared_transactions"].source == "command line":
         return f"start the server with -c max_prepared_transactions={wanted}"
     return f"ALTER SYSTEM SET max_prepared_transactions = {wanted}; and restart the server"
@@ -85,22 +85,22 @@ def _slots(server: ServerFacts, maximum: int, used: int, pool_size: int) -> Find
         return failure(
             "slots",
             f"all {maximum} prepared-transaction slots of the server are taken",
-            "no transaction can prepare until one is free; each that tries rolls back",
-            f"{_HOLDERS} then {_raise(server, wanted)}",
+            "until one is free, no transaction can prepare: each rolls back",
+            f"{_HOLDERS} then {_how_to_raise_maximum(server, wanted)}",
         )
     if free <= maximum // 5 or maximum < pool_size:
         return warning(
             "slots",
             f"{free} of {maximum} prepared-transaction slots are free, and pool.max-size is {pool_size}",
-            "each transaction over several databases holds one from its prepare to its end, on Spark each partition; a "
-            "transaction that finds none rolls back",
-            _raise(server, wanted),
+            "each transaction over several databases holds one from its prepare to its end, in a Spark job each "
+            "partition does; a transaction that finds none rolls back",
+            _how_to_raise_maximum(server, wanted),
         )
     return ok("slots", f"{free} of {maximum} prepared-transaction slots are free")
 
 
 def _left_over(server: ServerFacts, listed: list[tuple[str, float, str]], limit: float) -> Iterator[Finding]:
-    """What is prepared in this database for longer than anything should be. Age tells people, and decides nothing."""
+    """What has been prepared in this database for longer than `limit` seconds. For people only: age decides nothing."""
     names = {gid: parse(gid) for gid, _, _ in listed}
     old = [row for row in listed if row[1] >= limit]
     ours = [row for row in old if names[row[0]] is not None and names[row[0]].node != NODE]  # type: ignore[union-attr]
@@ -111,22 +111,22 @@ def _left_over(server: ServerFacts, listed: list[tuple[str, float, str]], limit:
         nodes = sorted({xid.node for gid, _, _ in ours if (xid := names[gid]) is not None})
         yield warning(
             "left over",
-            f"prepared by txpool and not ended: {_told(ours)}",
+            f"prepared by txpool and not ended: {_shown(ours)}",
             "their locks are held, and VACUUM cannot clean behind them",
-            f"see that recovery runs for node {', '.join(nodes)}, and what `txpool-recovery list` says of them; do not "
-            "end them by hand before that",
+            f"check that recovery runs for node {', '.join(nodes)}, and what `txpool-recovery list` says of them; do "
+            "not end them by hand before that",
         )
     if theirs:
         yield warning(
             "foreign",
-            f"prepared by another product or by hand, and not ended: {_told(theirs)}",
+            f"prepared by another product or by hand, and not ended: {_shown(theirs)}",
             "their locks are held, and VACUUM cannot clean behind them; txpool never touches them",
-            f"ask who has made them; if nobody will end them, {end.format(_literal(theirs[0][0]))}",
+            f"find out who has prepared them; if nobody will end them, {end.format(_literal(theirs[0][0]))}",
         )
     if checks:
         yield warning(
             "left over",
-            f"left by a check that was killed: {_told(checks)}",
+            f"left by a check that was killed: {_shown(checks)}",
             "it holds a slot, and no locks",
             end.format(_literal(checks[0][0])),
         )
@@ -138,9 +138,9 @@ def _literal(gid: str) -> str:
     return "'" + gid.replace("'", "''") + "'"
 
 
-def _told(rows: list[tuple[str, float, str]]) -> str:
-    shown = [f"{gid} (owner {owner}, {_age(age)})" for gid, age, owner in rows[:_SHOWN]]
-    return ", ".join(shown) + (f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else "")
+def _shown(rows: list[tuple[str, float, str]]) -> str:
+    shown = [f"{gid} (owner {owner}, {_age(age)})" for gid, age, owner in rows[:_MOST_SHOWN]]
+    return ", ".join(shown) + (f" and {len(rows) - _MOST_SHOWN} more" if len(rows) > _MOST_SHOWN else "")
 
 
 def _age(seconds: float) -> str:
@@ -153,8 +153,8 @@ def _age(seconds: float) -> str:
 # -- one branch, prepared and rolled back -------------------------------------------------------------------------
 
 
-def _tried(raw: Any, server: ServerFacts, settings: DataSourceSettings) -> Iterator[Finding]:
-    """Prepare an empty branch, and let recovery's own code and user end it: what works is not a guess."""
+def _prepare_and_roll_back(raw: Any, server: ServerFacts, settings: DataSourceSettings) -> Iterator[Finding]:
+    """Prepare an empty branch, and roll it back by recovery's own code and user."""
     xid = make_xid(make_gtrid(NODE, new_incarnation(), 0), 0, settings.name)
     try:
         raw.execute("begin")
@@ -167,25 +167,27 @@ def _tried(raw: Any, server: ServerFacts, settings: DataSourceSettings) -> Itera
         yield failure("prepare", f"PREPARE TRANSACTION was answered by {answer}", "nothing was prepared")
         return
     try:
-        yield from _finished(BranchRecord(xid, settings.name, raw.identity), server, settings)
+        yield from _rolled_back_by_recovery(BranchRecord(xid, settings.name, raw.identity), server, settings)
     finally:
         if raw.execute("select 1 from pg_prepared_xacts where gid = %s", [xid.joined]).fetchone():
             raw.execute(f"rollback prepared '{xid.joined}'".encode())
 
 
-def _finished(record: BranchRecord, server: ServerFacts, settings: DataSourceSettings) -> Iterator[Finding]:
+def _rolled_back_by_recovery(
+    record: BranchRecord, server: ServerFacts, settings: DataSourceSettings
+) -> Iterator[Finding]:
     who = user_of(settings, recovery=True) or server.user
     try:
         with connected(settings, recovery=True) as raw:
             recovery = server_facts(raw)
-            seen = raw.execute("select 1 from pg_prepared_xacts where gid = %s", [record.xid.joined]).fetchone()
+            visible = raw.execute("select 1 from pg_prepared_xacts where gid = %s", [record.xid.joined]).fetchone()
     except psycopg.errors.InsufficientPrivilege:
-        seen = None
-    if not seen:
+        visible = None
+    if not visible:
         yield failure(
             "recovery",
             f"{who} does not see what {server.user} has prepared in {server.database}",
-            "recovery cannot end what a crash has left prepared",
+            "recovery cannot end the branches that a crash leaves prepared",
             f"GRANT SELECT ON pg_catalog.pg_prepared_xacts TO {quoted(who)};",
         )
         return
@@ -194,8 +196,8 @@ def _finished(record: BranchRecord, server: ServerFacts, settings: DataSourceSet
         yield failure(
             "recovery",
             f"recovery.user {who} cannot end what {server.user} has prepared",
-            "what a crash leaves prepared stays, with its locks: PostgreSQL lets the role that has prepared end it, or "
-            "a superuser",
+            "branches that a crash leaves prepared stay, with their locks: only the role that prepared a branch, or "
+            "a superuser, may end it",
             "leave recovery.user out, so that recovery connects as the datasource's own user; or "
             f"ALTER ROLE {quoted(who)} SUPERUSER;",
         )

@@ -1,4 +1,4 @@
-"""What a PostgreSQL server says of itself, asked in one go, and how its settings are changed."""
+"""The facts and settings of a PostgreSQL server that findings are about, and how its settings are changed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _FACTS: LiteralString = """
         has_function_privilege('pg_control_system()', 'execute')
     from pg_roles where rolname = session_user
 """
-# What is configured was read before; and a session that a pooler gives to others is left as it is.
-_QUIET: LiteralString = "set statement_timeout = 0; set lock_timeout = '2s'"
+# Executed once the configured values have been read, and never on a session that a pooler shares.
+_NO_TIMEOUTS: LiteralString = "set statement_timeout = 0; set lock_timeout = '2s'"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting as a new session has it: `source` says who has set it, in pg_settings' words."""
+    """A setting as a new session has it; `source` is pg_settings' word for where the value comes from."""
 
     name: str
     value: str
@@ -35,38 +35,38 @@ class Setting:
 
     @property
     def milliseconds(self) -> int:
-        """Of a timeout; 0 is none."""
+        """The value of a timeout; 0 is no timeout."""
         return int(self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """One server, and the session's own role in it."""
+    """A server, and the session's role there."""
 
     version: int  #: 180002 is 18.2
     user: str
     database: str
     standby: bool
     superuser: bool
-    #: Between us and the server is something that has sessions of its own.
+    #: Whether a connection pooler is between this process and the server.
     pooled: bool
-    #: Connections that this role may have in this database.
+    #: How many connections the role may have in the database.
     connections: int
-    #: Standbys that stream from it now.
+    #: How many standbys stream from the server now.
     standbys: int
-    #: Whether its system identifier may be read.
-    known: bool
-    #: How far its clock is ahead of ours, in seconds.
-    ahead: float
+    #: Whether the role may read the server's system identifier.
+    identity_readable: bool
+    #: How far the server's clock is ahead of this machine's, in seconds.
+    clock_ahead: float
     settings: dict[str, Setting]
 
     @property
     def release(self) -> str:
-        """As people call the version."""
+        """The version as PostgreSQL writes it: 18.2."""
         return f"{self.version // 10000}.{self.version % 10000}"
 
     def reset(self, name: str, wanted: str) -> str:
-        """What gives a setting the value that is wanted, by where it has its value from."""
+        """How to give a setting the value `wanted`, which depends on where its value comes from."""
         user, database = quoted(self.user), quoted(self.database)
         source = self.settings[name].source
         ways = {
@@ -81,14 +81,14 @@ class ServerFacts:
 
 
 def server_facts(raw: Any) -> ServerFacts:
-    """Ask over a fresh connection of the driver `psycopg`, which is in autocommit mode from then on."""
+    """Read the facts over a fresh connection of the driver `psycopg`, which stays in autocommit mode."""
     raw.autocommit = True
     rows = raw.execute(_SETTINGS).fetchall()
     settings = {name: Setting(name, value, source) for name, value, source in rows}
     user, database, standby, pid, superuser, *limits, standbys, known = raw.execute(_FACTS).fetchone()
     pooled = raw.info.backend_pid != pid
     if not pooled:
-        raw.execute(_QUIET)
+        raw.execute(_NO_TIMEOUTS)
     reserved = ("superuser_reserved_connections", "reserved_connections")
     kept = 0 if superuser else sum(int(settings[name].value) for name in reserved if name in settings)
     limits = [limit for limit in limits if limit >= 0]
@@ -101,13 +101,13 @@ def server_facts(raw: Any) -> ServerFacts:
         pooled=pooled,
         connections=min([int(settings["max_connections"].value) - kept, *limits]),
         standbys=standbys,
-        known=known,
-        ahead=_ahead(raw),
+        identity_readable=known,
+        clock_ahead=_clock_ahead(raw),
         settings=settings,
     )
 
 
-def _ahead(raw: Any) -> float:
+def _clock_ahead(raw: Any) -> float:
     before = time.time()
     (theirs,) = raw.execute("select extract(epoch from pg_catalog.clock_timestamp())::float8").fetchone()
     return float(theirs) - (before + time.time()) / 2

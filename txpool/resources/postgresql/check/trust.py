@@ -1,4 +1,4 @@
-"""Who else has a hand in what txpool goes by in PostgreSQL: owners, what hangs on tables, grants, who may connect."""
+"""Findings about other roles in PostgreSQL: owners of tables, schemas and triggers, grants, and who may connect."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from txpool.resources.postgresql.check.server import ServerFacts
 from txpool.resources.postgresql.staging import SCHEMA, StagingTable
 from txpool.resources.postgresql.trust import TrustFault, relation_faults, schema_faults, writers
 
-_INSIDE = (
+_TABLES_OF_SCHEMA = (
     "select relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace "
     "where n.nspname = %s and has_schema_privilege(n.oid, 'usage')"
 )
 
 
 def owners(raw: Any, tables: Sequence[str], roles: Collection[str], why: str) -> Iterator[Finding]:
-    """About tables by their names on the search path, and their schemas; `why` says what they are for."""
-    with suppress(psycopg.errors.InsufficientPrivilege):  # whoever looks for the table says what is to be granted
-        yield from _told(relation_faults(raw, tables, roles=roles), why)
+    """Failures where a table or its schema is not trusted, looked up on the search path; `why` is for each of them."""
+    with suppress(psycopg.errors.InsufficientPrivilege):  # the findings about the table say what to grant
+        yield from _failures(relation_faults(raw, tables, roles=roles), why)
 
 
 def grants(raw: Any, tables: Sequence[str], roles: Collection[str], why: str) -> Iterator[Finding]:
-    """Whom the owner lets write tables, or hang triggers on them."""
+    """The roles to which the owner has granted to write tables, or to create triggers on them."""
     try:
         found = writers(raw, tables, roles=roles)
     except psycopg.errors.InsufficientPrivilege:
@@ -39,27 +39,27 @@ def grants(raw: Any, tables: Sequence[str], roles: Collection[str], why: str) ->
             "grants",
             f"{'everybody' if everybody else each.role} may {rights} on {each.table}",
             f"{why}; a trigger runs as the role that writes",
-            f"unless that is meant to be, REVOKE {rights} ON {each.table} FROM {each.role};",
+            f"unless that is intended, REVOKE {rights} ON {each.table} FROM {each.role};",
         )
 
 
 def spark(raw: Any, roles: Collection[str]) -> Iterator[Finding]:
-    """About the schema of Spark's writes and of work with a transaction_id, where it is there."""
+    """Failures where the schema of txpool's tables exists and is not trusted, or a table in it."""
     why = (
-        "writes of Spark and work with a transaction_id are refused: whoever owns it decides what was done, and his "
-        "triggers would run as us"
+        "writes of Spark and work with a transaction_id are refused: its owner could change what was recorded as done, "
+        "and the owner's triggers would run as this user"
     )
     faults = schema_faults(raw, SCHEMA, roles=roles)
     if not faults:
-        names = [name for (name,) in raw.execute(_INSIDE, [SCHEMA]).fetchall()]
+        names = [name for (name,) in raw.execute(_TABLES_OF_SCHEMA, [SCHEMA]).fetchall()]
         kept = [f"{SCHEMA}.{name}" for name in names if name in ("writes", "partitions")]
         staged = [f'{SCHEMA}."{name}"' for name in names if StagingTable.parse(name) is not None]
         faults = relation_faults(raw, kept, roles=roles) + relation_faults(raw, staged, roles=roles, types=False)
-    yield from _told(faults, why)
+    yield from _failures(faults, why)
 
 
 def connect(raw: Any, server: ServerFacts, roles: Iterable[str], why: str) -> Iterator[Finding]:
-    """Whether everybody with a role on the server may connect."""
+    """A warning where every role of the server may connect; `why` says what such a role could do."""
     (everybody,) = raw.execute("select has_database_privilege('public', current_database(), 'connect')").fetchone()
     if everybody:
         database = quoted(server.database)
@@ -69,11 +69,11 @@ def connect(raw: Any, server: ServerFacts, roles: Iterable[str], why: str) -> It
             f"every role of the server may connect to {server.database}",
             why,
             f"REVOKE CONNECT ON DATABASE {database} FROM PUBLIC; GRANT CONNECT ON DATABASE {database} TO {users}; and "
-            "to whoever else works there",
+            "to all others that work there",
         )
 
 
-def _told(faults: Iterable[TrustFault], why: str) -> Iterator[Finding]:
+def _failures(faults: Iterable[TrustFault], why: str) -> Iterator[Finding]:
     for fault in faults:
         if fault.owner:
             yield failure("owner", fault.found, why, fault.do)

@@ -193,7 +193,7 @@ class IdempotentTransaction:
         return cls(checked_id(transaction_id), find(record_in), name)
 
     def claim(self, transaction: Transaction) -> None:
-        """Claim the id within the ambient transaction. Errors: AlreadyDone, and those of IdempotentWork.claim_within."""
+        """Claim the id in the ambient transaction. Errors: AlreadyDone, and those of IdempotentWork.claim_within."""
         mode, plan = (BLOCK, UNKNOWN_FUNCTION) if self.function is None else (FUNCTION, self.function)
         work = IdempotentWork(self.source, self.transaction_id, WHOLE, transaction.gtrid, mode, plan)
         earlier = work.claim_within(transaction)

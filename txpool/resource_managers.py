@@ -7,6 +7,7 @@ leads to an instance of `txpool.resources.manager.ResourceManager`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
@@ -69,11 +70,15 @@ def _load(driver: str) -> ResourceManager:
 
 
 def of_url(url: str) -> ResourceManager | None:
-    """The resource manager to whose schemes a url belongs; None where there is none."""
+    """The resource manager to whose schemes a url belongs; None where there is none.
+
+    A package whose resource manager cannot be imported is skipped: whoever names its driver hears of it.
+    """
     for driver in (*BUILT_IN, *(() if url.startswith(_own_schemes()) else DRIVERS)):
-        manager = find_resource_manager(driver)
-        if url.startswith(manager.schemes):
-            return manager
+        with suppress(ConfigurationError):
+            manager = find_resource_manager(driver)
+            if url.startswith(manager.schemes):
+                return manager
     return None
 
 

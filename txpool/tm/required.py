@@ -19,11 +19,12 @@ from weakref import ref
 
 from txpool.errors import OutsideTransactionWarning, ProgrammingError
 from txpool.jobs.bypass import in_task, refuse_in_task
+from txpool.resource_managers import known
 
 if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction
 
-#: The modules whose frames are on the stack between a statement and the code that executes it.
+#: The modules whose frames are on the stack between a statement and the code that executes it; and those of handles.
 _HANDLES = frozenset(
     {
         __name__,
@@ -31,8 +32,6 @@ _HANDLES = frozenset(
         "txpool.datasource",
         "txpool.dbapi.connection",
         "txpool.dbapi.cursor",
-        "txpool.resources.postgresql.handle",
-        "txpool.resources.sqlite.handle",
     }
 )
 #: Packages that execute statements for other code: a warning names the line of that code.
@@ -143,7 +142,8 @@ def _caller(frame: FrameType) -> FrameType:
 
 
 def _is_handle_code(frame: FrameType) -> bool:
-    return frame.f_globals.get("__name__") in _HANDLES
+    module = frame.f_globals.get("__name__")
+    return module in _HANDLES or any(module == manager.handle.__module__ for manager in known())
 
 
 def _package(frame: FrameType) -> str:

@@ -17,7 +17,7 @@ from txpool.datasource import DataSource
 from txpool.errors import NotSupportedError, OperationalError
 from txpool.resource_managers import find_resource_manager
 from txpool.resources.drivers import make_driver
-from txpool.resources.postgresql.staging import Staging, StagingTable
+from txpool.resources.postgresql.staging import PostgreSQLStagingTable, Staging
 from txpool.xid import make_gtrid, new_incarnation
 
 RECORD = ["nightly", "public.landed", "txp1:tests:aaaaaaaaaaaa:1", "append", "a plan", None]
@@ -40,8 +40,8 @@ def staging(strangers: Strangers, source: DataSource) -> Staging:
     return Staging("app", source.driver_adapter, lock_timeout=0.5)
 
 
-def new_table() -> StagingTable:
-    return StagingTable(make_gtrid("tests", new_incarnation(), 1), 0)
+def new_table() -> PostgreSQLStagingTable:
+    return PostgreSQLStagingTable(make_gtrid("tests", new_incarnation(), 1), 0)
 
 
 def claim(source: DataSource) -> bool | None:

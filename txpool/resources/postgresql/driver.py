@@ -61,7 +61,7 @@ _CANCEL_TIMEOUT = 5.0
 _LEAST_CONNECT_TIMEOUT = 1.0
 
 
-class RawConnection(DeadlineConnection):
+class PsycopgRawConnection(DeadlineConnection):
     """A physical connection, and the state of its session."""
 
     #: The database's identity: the system identifier of the cluster and the oid of the database, which no rename
@@ -95,7 +95,7 @@ class PsycopgDriver:
         self._always_reset = settings.pool_reset == "always"
         self.roles = _configured_roles(settings)
 
-    def connect(self, timeout: float | None = None) -> RawConnection:
+    def connect(self, timeout: float | None = None) -> PsycopgRawConnection:
         options = self._settings.connect_options(self._recovery)
         if "autocommit" in options:
             raise ConfigurationError(
@@ -112,7 +112,7 @@ class PsycopgDriver:
         until = deadline_after(None if timeout is None else max(timeout, _LEAST_CONNECT_TIMEOUT))
         with translated():
             raw = without_secrets(
-                lambda: RawConnection.connect_until(self._settings.url, until, **options),
+                lambda: PsycopgRawConnection.connect_until(self._settings.url, until, **options),
                 f"datasource {self._settings.name}",
                 self._settings.secrets,
             )
@@ -131,13 +131,13 @@ class PsycopgDriver:
             )
         return int(text)
 
-    def execute(self, raw: RawConnection, statement: str, parameters: Sequence[Any] = ()) -> Any:
+    def execute(self, raw: PsycopgRawConnection, statement: str, parameters: Sequence[Any] = ()) -> Any:
         return psycopg.Cursor(raw).execute(statement, parameters or None)
 
-    def is_open(self, raw: RawConnection) -> bool:
+    def is_open(self, raw: PsycopgRawConnection) -> bool:
         return not raw.closed
 
-    def is_clean(self, raw: RawConnection) -> bool:
+    def is_clean(self, raw: PsycopgRawConnection) -> bool:
         # A lost or closed connection has another transaction status, too.
         return (
             raw.pgconn.transaction_status == IDLE
@@ -150,7 +150,7 @@ class PsycopgDriver:
             and raw.pgconn.pipeline_status == 0
         )
 
-    def reset(self, raw: RawConnection, timeout: float | None = None) -> None:
+    def reset(self, raw: PsycopgRawConnection, timeout: float | None = None) -> None:
         until = deadline_after(timeout)
         if raw.pgconn.pipeline_status != 0:
             raise OperationalError(f"datasource {self._settings.name}: a connection was left in pipeline mode")
@@ -166,19 +166,19 @@ class PsycopgDriver:
             raw.row_factory = tuple_row
             raw.cursor_factory = psycopg.Cursor
 
-    def ping(self, raw: RawConnection, timeout: float | None = None) -> None:
+    def ping(self, raw: PsycopgRawConnection, timeout: float | None = None) -> None:
         with translated():
             check_alive(raw, timeout)
 
-    def close(self, raw: RawConnection) -> None:
+    def close(self, raw: PsycopgRawConnection) -> None:
         raw.close()
 
-    def cancel(self, raw: RawConnection, timeout: float | None = None) -> None:
+    def cancel(self, raw: PsycopgRawConnection, timeout: float | None = None) -> None:
         # The thread that waits for the statement gets its error.
         with contextlib.suppress(Exception):
             raw.cancel_safe(timeout=_CANCEL_TIMEOUT if timeout is None else timeout)
 
-    def begin(self, raw: RawConnection, label: str = "") -> None:
+    def begin(self, raw: PsycopgRawConnection, label: str = "") -> None:
         """As `Driver.begin`; psycopg begins by itself."""
         if label and raw.pgconn.transaction_status == IDLE:
             # Not set_config(), whose snapshot would come before the user's own SET TRANSACTION.
@@ -187,7 +187,7 @@ class PsycopgDriver:
     def reached_server(self, error: BaseException) -> bool:
         return getattr(error, "sqlstate", None) is not None
 
-    def ended_by(self, raw: RawConnection, raw_cursor: psycopg.Cursor[Any]) -> str | None:
+    def ended_by(self, raw: PsycopgRawConnection, raw_cursor: psycopg.Cursor[Any]) -> str | None:
         """As `Driver.ended_by`; it also notes on the raw connection what the statement has changed.
 
         If the statement failed and the session is idle now, the user's own COMMIT or ROLLBACK came before it in the

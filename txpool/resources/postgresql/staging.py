@@ -36,7 +36,7 @@ MADE_MEANWHILE = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject,
 
 
 @dataclass(frozen=True, slots=True)
-class StagingTable:
+class PostgreSQLStagingTable:
     """The staging table of one write of a transaction."""
 
     gtrid: str
@@ -48,7 +48,7 @@ class StagingTable:
         return f'{SCHEMA}."{self.gtrid}:{self.write}"'
 
     @classmethod
-    def parse(cls, name: str) -> StagingTable | None:
+    def parse(cls, name: str) -> PostgreSQLStagingTable | None:
         """The staging table of this name; None where the name is not exactly a staging table's."""
         found = _NAME.fullmatch(name)
         if found is None:
@@ -71,13 +71,13 @@ class Staging:
         self._driver = driver
         self._lock_timeout = lock_timeout
 
-    def create(self, table: StagingTable, columns: Sequence[str]) -> None:
+    def create(self, table: PostgreSQLStagingTable, columns: Sequence[str]) -> None:
         """Create the table, and the schema if it does not exist; `columns` are column definitions in SQL."""
         with self._session() as raw:
             create_schema(raw, self._driver.roles)
             raw.execute(f"create unlogged table {table.name} ({', '.join(columns)}) with (autovacuum_enabled = off)")
 
-    def ensure(self, table: StagingTable, columns: Sequence[str]) -> None:
+    def ensure(self, table: PostgreSQLStagingTable, columns: Sequence[str]) -> None:
         """Create the table, if it does not exist; OperationalError where another role owns the one that does."""
         with suppress(*MADE_MEANWHILE):
             self.create(table, columns)
@@ -85,11 +85,11 @@ class Staging:
         with self._session() as raw:
             require_relations(raw, table.name, roles=self._driver.roles, types=False)
 
-    def tables(self) -> list[StagingTable]:
+    def tables(self) -> list[PostgreSQLStagingTable]:
         """All staging tables of trusted owners."""
         with self._session() as raw:
             parameters = {"schema": SCHEMA, "roles": [*self._driver.roles]}
-            found = [StagingTable.parse(name) for (name,) in raw.execute(_LIST, parameters).fetchall()]
+            found = [PostgreSQLStagingTable.parse(name) for (name,) in raw.execute(_LIST, parameters).fetchall()]
         return [table for table in found if table is not None]
 
     def drop(self, table: base.StagingTable) -> None:

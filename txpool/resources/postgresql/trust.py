@@ -174,7 +174,7 @@ class TrustFault:
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class TableWriter:
     """A role that is not trusted and may write a table; `role` is PUBLIC where every role may."""
 
     table: str
@@ -206,10 +206,10 @@ def relation_faults(
     return [_fault(row) for row in found]
 
 
-def writers(cursor: Any, relations: Sequence[str], *, roles: Collection[str] = ()) -> list[Writer]:
+def writers(cursor: Any, relations: Sequence[str], *, roles: Collection[str] = ()) -> list[TableWriter]:
     """The roles that are not trusted, and have been granted to write tables or to create triggers on them."""
     rows = cursor.execute(_WRITERS, {"relations": [*relations], "roles": [*roles]}).fetchall()
-    return [Writer(table, role, tuple(privileges)) for table, role, privileges in rows]
+    return [TableWriter(table, role, tuple(privileges)) for table, role, privileges in rows]
 
 
 def require_schema(cursor: Any, schema: str, *, roles: Collection[str] = ()) -> None:

@@ -23,7 +23,7 @@ _KINDS = {"timeout": float, "cached_statements": int, "detect_types": int}
 _transaction_numbers = itertools.count(1)
 
 
-class RawConnection(sqlite3.Connection):
+class SQLiteRawConnection(sqlite3.Connection):
     """A physical connection, and the number of its transaction."""
 
     #: The identity of the table of marks that was last read over it.
@@ -44,9 +44,9 @@ class SQLiteDriver:
         self._settings = settings
         self._path = settings.url.removeprefix("sqlite:///")
 
-    def connect(self, timeout: float | None = None) -> RawConnection:
+    def connect(self, timeout: float | None = None) -> SQLiteRawConnection:
         with translated():
-            raw = RawConnection(self._path, check_same_thread=False, isolation_level=_LEVEL, **self._options())
+            raw = SQLiteRawConnection(self._path, check_same_thread=False, isolation_level=_LEVEL, **self._options())
             try:
                 self._make_durable(raw)
             except BaseException:
@@ -66,16 +66,16 @@ class SQLiteDriver:
             raise self._option_error(name, "is no number: write one")
         return options
 
-    def execute(self, raw: RawConnection, statement: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
+    def execute(self, raw: SQLiteRawConnection, statement: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
         return sqlite3.Cursor(raw).execute(statement, parameters)
 
-    def is_open(self, raw: RawConnection) -> bool:
+    def is_open(self, raw: SQLiteRawConnection) -> bool:
         try:
             return raw.total_changes >= 0
         except sqlite3.ProgrammingError:  # closed
             return False
 
-    def is_clean(self, raw: RawConnection) -> bool:
+    def is_clean(self, raw: SQLiteRawConnection) -> bool:
         try:
             return (
                 not raw.in_transaction
@@ -86,7 +86,7 @@ class SQLiteDriver:
         except sqlite3.ProgrammingError:  # closed
             return False
 
-    def reset(self, raw: RawConnection, timeout: float | None = None) -> None:
+    def reset(self, raw: SQLiteRawConnection, timeout: float | None = None) -> None:
         with translated():
             raw.rollback()
             raw.isolation_level = _LEVEL
@@ -94,18 +94,18 @@ class SQLiteDriver:
             raw.text_factory = str
             self._make_durable(raw)
 
-    def ping(self, raw: RawConnection, timeout: float | None = None) -> None:
+    def ping(self, raw: SQLiteRawConnection, timeout: float | None = None) -> None:
         with translated():
             raw.execute("select 1")
 
-    def close(self, raw: RawConnection) -> None:
+    def close(self, raw: SQLiteRawConnection) -> None:
         raw.close()
 
-    def cancel(self, raw: RawConnection, timeout: float | None = None) -> None:
+    def cancel(self, raw: SQLiteRawConnection, timeout: float | None = None) -> None:
         with contextlib.suppress(sqlite3.Error):
             raw.interrupt()
 
-    def begin(self, raw: RawConnection, label: str = "") -> None:
+    def begin(self, raw: SQLiteRawConnection, label: str = "") -> None:
         """Begin with the write lock: a transaction that reads first can then always write."""
         if raw.in_transaction:
             return
@@ -118,13 +118,13 @@ class SQLiteDriver:
         """False: there is no server, and the connection itself tells whether a transaction is open."""
         return False
 
-    def ended_by(self, raw: RawConnection, raw_cursor: sqlite3.Cursor) -> str | None:
+    def ended_by(self, raw: SQLiteRawConnection, raw_cursor: sqlite3.Cursor) -> str | None:
         if raw.in_transaction:
             return None
         (number,) = sqlite3.Cursor(raw).execute("pragma temp.user_version").fetchone()
         return "commit" if number == raw.transaction_number else "rollback"
 
-    def _make_durable(self, raw: RawConnection) -> None:
+    def _make_durable(self, raw: SQLiteRawConnection) -> None:
         """In mode cmr, set the level at which a commit survives a power failure: FULL in WAL mode, else EXTRA."""
         if self._settings.mode != "cmr":
             return

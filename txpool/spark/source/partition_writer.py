@@ -20,7 +20,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from txpool.datasource import find
 from txpool.errors import DataError, OperationalError, ProgrammingError
 from txpool.jobs.properties import TRACEPARENT
-from txpool.resources.postgresql.staging import Staging, StagingTable
+from txpool.resources.postgresql.staging import PostgreSQLStagingTable, Staging
 from txpool.resources.postgresql.trust import require_locked
 from txpool.spark.commit.slots import NO_SLOT, SlotReservation
 from txpool.spark.commit.task import PartitionTask
@@ -136,7 +136,7 @@ class _TaskSlot:
             self._reservation.release()
 
 
-def _ensure_staging(plan: WritePlan, table: StagingTable, connection: Any) -> None:
+def _ensure_staging(plan: WritePlan, table: PostgreSQLStagingTable, connection: Any) -> None:
     """Create the staging table if it does not exist; if it does, check its owner and lock it."""
     cursor = connection.cursor()
     (exists,) = cursor.execute("select to_regclass(%s) is not null", [table.name]).fetchone()

@@ -21,7 +21,7 @@ from pyspark.sql import types as T  # noqa: N812 - as every user of Spark knows 
 from txpool.datasource import DataSource, find
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.resources.base import LocationKey
-from txpool.resources.postgresql.staging import StagingTable
+from txpool.resources.postgresql.staging import PostgreSQLStagingTable
 from txpool.spark.commit.locations import note_locations
 from txpool.spark.commit.task_datasources import TaskDatasources
 from txpool.spark.commit.tracing import NOT_TRACED, TaskTrace, planned_trace
@@ -94,8 +94,8 @@ class WritePlan:
     #: The trace of the write's own transaction.
     trace: TaskTrace = NOT_TRACED
 
-    def staging(self, gtrid: str) -> StagingTable:
-        return StagingTable(gtrid, self.number)
+    def staging(self, gtrid: str) -> PostgreSQLStagingTable:
+        return PostgreSQLStagingTable(gtrid, self.number)
 
     def direct(self) -> PartitionCopy:
         """The COPY of a task that has a prepared slot."""

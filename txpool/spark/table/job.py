@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from txpool.datasource import DataSource
-from txpool.resources.postgresql.staging import Staging, StagingTable
+from txpool.resources.postgresql.staging import PostgreSQLStagingTable, Staging
 from txpool.spark.commit.attempts import PartitionResult, require_all
 from txpool.spark.commit.locations import note_locations
 from txpool.spark.commit.self_deadlock import SelfDeadlockDetector
@@ -84,8 +84,8 @@ class TableJob:
             return self._staged(job, partitions, collect)
 
     @property
-    def _staging_table(self) -> StagingTable:
-        return StagingTable(self.transaction.gtrid, self.report.write)
+    def _staging_table(self) -> PostgreSQLStagingTable:
+        return PostgreSQLStagingTable(self.transaction.gtrid, self.report.write)
 
     def _writers(self) -> dict[str, Any]:
         """The task's function for each strategy."""

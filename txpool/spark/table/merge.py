@@ -12,7 +12,7 @@ from typing import Any
 
 from txpool.datasource import DataSource
 from txpool.errors import DataError, NotSupportedError, OperationalError
-from txpool.resources.postgresql.staging import Staging, StagingTable
+from txpool.resources.postgresql.staging import PostgreSQLStagingTable, Staging
 from txpool.resources.postgresql.trust import require_relations
 from txpool.spark.commit.attempts import PartitionResult
 from txpool.spark.table.copying import ATTEMPT
@@ -24,12 +24,12 @@ from txpool.tm.transaction import Transaction
 logger = logging.getLogger("txpool")
 
 
-def drop_staged_after(transaction: Transaction, source: DataSource, table: StagingTable) -> None:
+def drop_staged_after(transaction: Transaction, source: DataSource, table: PostgreSQLStagingTable) -> None:
     """Drop a staging table once the transaction has ended."""
     transaction.after_completion(lambda _: drop_staged(source, table))
 
 
-def drop_staged(source: DataSource, table: StagingTable) -> None:
+def drop_staged(source: DataSource, table: PostgreSQLStagingTable) -> None:
     """Drop a staging table that is no longer needed. If that fails, recovery drops it."""
     try:
         Staging(source.name, source.driver_adapter).drop(table)

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
-from txpool.resources.postgresql.staging import StagingTable
+from txpool.resources.postgresql.staging import PostgreSQLStagingTable
 from txpool.resources.records import EarlierRun
 from txpool.spark.commit.direct_writes import note_direct_write, require_visible
 from txpool.spark.commit.write import next_number
@@ -96,7 +96,7 @@ class TaskWrite(TableWrite):
         require_visible(ambient, self.source, target.name, self.mode)
         df, layout = match(self.df, target.columns, target.name)
         require_unique(target, self.keys, layout.names)
-        staging = StagingTable(ambient.gtrid, report.write).name
+        staging = PostgreSQLStagingTable(ambient.gtrid, report.write).name
         merge = StagingMerge(ambient.gtrid, target, layout, self.mode, self.keys, staging, new or ())
         strategy = _chosen_strategy(self.strategy, ambient, self.source, merge)
         require_privileges(

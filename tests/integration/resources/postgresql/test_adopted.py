@@ -16,7 +16,7 @@ from txpool.resources.deadlines import Deadlines
 from txpool.resources.drivers import make_driver
 from txpool.resources.postgresql.adopted import AdoptedBranch, PhaseTwoConnection
 from txpool.resources.postgresql.branch import PostgreSQLBranchRecovery
-from txpool.resources.postgresql.driver import PsycopgDriver, RawConnection
+from txpool.resources.postgresql.driver import PsycopgDriver, PsycopgRawConnection
 
 
 def adopted(world: BranchDatabase, count: int) -> list[AdoptedBranch]:
@@ -47,7 +47,7 @@ class _Stalling(PsycopgDriver):
 
     opened: list[int]
 
-    def connect(self, timeout: float | None = None) -> RawConnection:
+    def connect(self, timeout: float | None = None) -> PsycopgRawConnection:
         raw = super().connect(timeout)
         self.opened.append(raw.info.backend_pid)
         os.kill(raw.info.backend_pid, signal.SIGSTOP)

@@ -11,20 +11,20 @@ from tests.models.recovery import RecoveryWorld, logged, marked, pointed, snapsh
 from tests.models.recovery_databases import NODE, ModelDatabase, ModelLedger
 from txpool.log.base import Decision, IncarnationState
 from txpool.resources.base import BranchRecord, MarkedRow
-from txpool.resources.postgresql.staging import StagingTable
+from txpool.resources.postgresql.staging import PostgreSQLStagingTable
 from txpool.xid import Xid, make_gtrid, make_xid
 
 
 class Tables:
     """The staging tables of one database, whichever datasources lead to it."""
 
-    def __init__(self, *tables: StagingTable) -> None:
+    def __init__(self, *tables: PostgreSQLStagingTable) -> None:
         self.here = list(tables)
 
-    def tables(self) -> list[StagingTable]:
+    def tables(self) -> list[PostgreSQLStagingTable]:
         return list(self.here)
 
-    def drop(self, table: StagingTable) -> None:
+    def drop(self, table: PostgreSQLStagingTable) -> None:
         if table in self.here:
             self.here.remove(table)
 
@@ -49,7 +49,7 @@ class StagedLedger(ModelLedger):
 
 def staged(world: RecoveryWorld) -> Tables:
     """A table that this transaction has left, in a database that an xa and two marked datasources lead to."""
-    shared = Tables(StagingTable(world.gtrid, 0))
+    shared = Tables(PostgreSQLStagingTable(world.gtrid, 0))
     a, archive, ledger = (
         StagedDatabase("a", world.calls),
         StagedLedger("archive", world.calls),

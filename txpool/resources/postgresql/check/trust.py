@@ -11,7 +11,7 @@ import psycopg
 from txpool.findings.finding import Finding, failure, warning
 from txpool.resources.postgresql.check.connecting import quoted
 from txpool.resources.postgresql.check.server import ServerFacts
-from txpool.resources.postgresql.staging import SCHEMA, StagingTable
+from txpool.resources.postgresql.staging import SCHEMA, PostgreSQLStagingTable
 from txpool.resources.postgresql.trust import TrustFault, relation_faults, schema_faults, writers
 
 _TABLES_OF_SCHEMA = (
@@ -53,7 +53,7 @@ def spark(raw: Any, roles: Collection[str]) -> Iterator[Finding]:
     if not faults:
         names = [name for (name,) in raw.execute(_TABLES_OF_SCHEMA, [SCHEMA]).fetchall()]
         kept = [f"{SCHEMA}.{name}" for name in names if name in ("writes", "partitions")]
-        staged = [f'{SCHEMA}."{name}"' for name in names if StagingTable.parse(name) is not None]
+        staged = [f'{SCHEMA}."{name}"' for name in names if PostgreSQLStagingTable.parse(name) is not None]
         faults = relation_faults(raw, kept, roles=roles) + relation_faults(raw, staged, roles=roles, types=False)
     yield from _failures(faults, why)
 

@@ -213,7 +213,7 @@ def test_check_finds_a_node_name_that_two_logs_share(site: Site, capsys: pytest.
     site.write("recovery", site.conf.read_text().replace("sqlite:///txlog", "sqlite:///other").strip())
     assert site.command("init").returncode == ExitCode.OK
     (found,) = checked()
-    assert found.startswith("processes of node etl-1 that this log has never known have left something: ")
+    assert found.startswith("processes of node etl-1 that this log has never known have left branches or marks: ")
     assert found.endswith("in two")
 
 

@@ -40,7 +40,7 @@ from txpool.resources.manager import PhaseTwo
 from txpool.resources.marked import MarkedTransaction
 from txpool.resources.xids import Xids
 from txpool.tm.ambient import ambient
-from txpool.tm.required import Required
+from txpool.tm.required import Required, handle_modules
 
 if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction
@@ -90,6 +90,7 @@ class DataSource:
         if required != "off" or "pyspark" in modules:
             self.required = Required(settings.name, required)
         self._handle = self.resource_manager.handle
+        handle_modules.add(self._handle.__module__)
         #: The rows that may be deleted; None except in mode cmr.
         self._cleanup: CleanupQueue | None = None
         if self.role is Role.MARKED:

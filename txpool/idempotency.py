@@ -147,16 +147,19 @@ class IdempotentWork:
             logger.warning("%s: an earlier run of %r has not ended: recovery is asked", self.gtrid, self.transaction_id)
             Context().run(_recover, self.source)
         except Exception as error:
-            logger.warning("%s: recovery could not be run here, and is left to its daemon: %s", self.gtrid, error)
+            logger.warning(
+                "%s: recovery could not be run here, and is left to the node's recovery: %s", self.gtrid, error
+            )
 
     @contextmanager
     def _naming_record(self) -> Iterator[None]:
+        table = self._records.table
         try:
             yield
         except Exception as error:
             error.add_note(
                 f"{self.gtrid}: transaction_id={self.transaction_id!r} could not be recorded in "
-                f"{self._records.table} of {self.source.name}, and nothing was done for it"
+                f"{table} of {self.source.name}, and nothing was done for it"
             )
             raise
 

@@ -6,6 +6,7 @@ leads to an instance of `txpool.resources.manager.ResourceManager`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from functools import cache
@@ -17,8 +18,13 @@ from txpool.errors import ConfigurationError
 if TYPE_CHECKING:
     from txpool.resources.manager import ResourceManager
 
+logger = logging.getLogger("txpool")
+
 GROUP = "txpool.resource_managers"
-_loaded: dict[str, ResourceManager] = {}
+#: What was imported, or why it cannot be.
+_loaded: dict[str, ResourceManager | str] = {}
+#: Those whose driver somebody has given, and not a url alone.
+_used: dict[str, ResourceManager] = {}
 #: txpool's own, as in pyproject.toml. They are listed here as well, since a zip for Spark's executors has no metadata.
 BUILT_IN = {
     "psycopg": "txpool.resources.postgresql.manager:MANAGER",
@@ -44,53 +50,75 @@ DRIVERS = Drivers()
 
 def find_resource_manager(driver: str) -> ResourceManager:
     """The resource manager of a driver. ConfigurationError where there is none, or where it cannot be imported."""
-    manager = _loaded.get(driver)
-    if manager is None:
-        manager = _loaded[driver] = _load(driver)
+    manager = _load(driver)
+    _used[driver] = manager
     return manager
 
 
 def known() -> list[ResourceManager]:
-    """txpool's own resource managers, and those of other packages that this process has used."""
-    others = [driver for driver in list(_loaded) if driver not in BUILT_IN]
-    return [find_resource_manager(driver) for driver in (*BUILT_IN, *others)]
+    """txpool's own resource managers, and those of other packages whose driver this process has been given."""
+    ours = [_load(driver) for driver in BUILT_IN]
+    return ours + [manager for driver, manager in list(_used.items()) if driver not in BUILT_IN]
+
+
+def of_url(url: str) -> ResourceManager | None:
+    """The resource manager to whose schemes a url belongs; None where there is none.
+
+    A package whose resource manager cannot be imported is skipped: whoever gives its driver is told.
+    """
+    if "://" not in url or not url[:1].isalpha():
+        return None
+    for driver in (*BUILT_IN, *(() if url.startswith(_own_schemes()) else DRIVERS)):
+        with suppress(ConfigurationError):
+            manager = _load(driver)
+            if url.startswith(manager.schemes):
+                return manager
+    return None
 
 
 def _load(driver: str) -> ResourceManager:
+    """Import it, once. An import that has failed is not tried again."""
+    loaded = _loaded.get(driver)
+    if loaded is None:
+        loaded = _loaded[driver] = _import(driver)
+    if isinstance(loaded, str):
+        raise ConfigurationError(loaded)
+    return loaded
+
+
+def _import(driver: str) -> ResourceManager | str:
+    """The resource manager, or why there is none. ConfigurationError where a package may yet bring it."""
     ours = BUILT_IN.get(driver)
+    if ours is None and driver not in _entries():
+        _entries.cache_clear()  # a package may have come since, as one that Spark has sent to a worker
     found = [EntryPoint(driver, ours, GROUP)] if ours else _entries().get(driver, [])
     if len(found) != 1:
         problem = f"is in several packages: {', '.join(each.value for each in found)}" if found else "is not installed"
         raise ConfigurationError(f"driver {driver!r} {problem}: write {' or '.join(DRIVERS)}")
     try:
         manager: ResourceManager = found[0].load()
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"driver {driver!r}: {found[0].value} cannot be imported: {error}") from error
+    except Exception as error:  # whatever a package of somebody else's raises
+        return f"driver {driver!r}: {found[0].value} cannot be imported: {error}"
+    schemes = getattr(manager, "schemes", None)
+    if not (isinstance(schemes, tuple) and schemes and all(isinstance(each, str) and each for each in schemes)):
+        return f"driver {driver!r}: {found[0].value} is no resource manager: it has no url schemes"
     return manager
-
-
-def of_url(url: str) -> ResourceManager | None:
-    """The resource manager to whose schemes a url belongs; None where there is none.
-
-    A package whose resource manager cannot be imported is skipped: whoever names its driver hears of it.
-    """
-    for driver in (*BUILT_IN, *(() if url.startswith(_own_schemes()) else DRIVERS)):
-        with suppress(ConfigurationError):
-            manager = find_resource_manager(driver)
-            if url.startswith(manager.schemes):
-                return manager
-    return None
 
 
 @cache
 def _own_schemes() -> tuple[str, ...]:
-    return tuple(scheme for driver in BUILT_IN for scheme in find_resource_manager(driver).schemes)
+    return tuple(scheme for driver in BUILT_IN for scheme in _load(driver).schemes)
 
 
 @cache
 def _entries() -> dict[str, list[EntryPoint]]:
     entries = {name: [EntryPoint(name, value, GROUP)] for name, value in BUILT_IN.items()}
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)):
+    try:
+        others = sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value))
+    except Exception as error:  # the metadata of any package may be damaged
+        logger.warning("the resource managers of other packages cannot be read, and are not used: %r", error)
+        return entries
+    for entry in others:
         if entry.name not in BUILT_IN:
             entries.setdefault(entry.name, []).append(entry)
     return entries

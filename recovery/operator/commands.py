@@ -141,8 +141,8 @@ def forget_datasource(
     ]
     if still_there:
         raise ProgrammingError(
-            f"branch {still_there[0].xid.joined} is prepared in {name}: nothing was done. Add the file of {name} to "
-            "`datasources`, and recovery ends the branch"
+            f"branch {still_there[0].xid.joined} is prepared in {name}: nothing was done. Recovery ends the branch "
+            "once a configured datasource leads there"
         )
     log.retire_locations(notes)
     return len(notes)

@@ -48,5 +48,5 @@ def test_spark_connect_is_refused_by_name(local_cluster: Callable[..., str], req
     module, *said = json.loads(output.splitlines()[-1])
     assert module == "pyspark.sql.connect.dataframe"
     for text, name in zip(said, ("foreach_partition()", "write_table()", "once_per_batch()"), strict=True):
-        assert text.startswith(f"{name} needs a driver of its own, and Spark Connect has none here")
+        assert text.startswith(f"{name} needs Spark's driver in this process, and Spark Connect has it elsewhere")
         assert text.endswith("Nothing was done")

@@ -15,7 +15,7 @@ from txpool.check import log, node
 from txpool.config.keys import COORDINATOR_KEYS, RECOVERY_KEYS
 from txpool.config.properties import Properties, SecurityWarning
 from txpool.config.settings import DataSourceSettings, RecoverySettings
-from txpool.errors import ConfigurationError, Error
+from txpool.errors import ConfigurationError, Error, translated
 from txpool.findings import storage
 from txpool.findings.finding import (
     CheckReport,
@@ -120,7 +120,8 @@ def _datasource(
 def _with_ending_error(findings: Iterator[Finding]) -> Iterator[Finding]:
     """The findings, and one more for an error that ends them early."""
     try:
-        yield from findings
+        with translated():
+            yield from findings
     except NotConnected as error:
         yield error.finding
     except ConfigurationError as error:

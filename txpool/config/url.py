@@ -112,7 +112,7 @@ def _split(text: str) -> _Parts:
     if _BAD_PERCENT.search(text):
         raise UrlError(f"has a % in it that stands for no character: {_ENCODE}")
     match, manager = _URL.fullmatch(text), of_url(text)
-    if match is None or manager is None or not _HOSTS.fullmatch(match["hosts"]):
+    if match is None or manager is None or manager.url_is_path or not _HOSTS.fullmatch(match["hosts"]):
         raise UrlError(f"can be read in more than one way, or in none: {_ENCODE}; {_OWN_KEY}")
     pairs = []
     for number, piece in enumerate(match["query"].split("&") if match["query"] else (), 1):

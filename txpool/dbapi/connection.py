@@ -364,8 +364,12 @@ class Connection:
         return holder.raw
 
     def has_work(self, raw: Any) -> bool:
-        """Whether a local transaction is open; no I/O."""
-        return self._open_datasource().driver_adapter.dialect.in_transaction(raw)
+        """Whether a local transaction is open; no I/O. True where the handle is closed by now, and cannot tell."""
+        datasource = self._datasource
+        if datasource is None:
+            return True
+        driver = datasource.driver_adapter
+        return driver.is_open(raw) and driver.dialect.in_transaction(raw)
 
     def require_transaction(self) -> None:
         """Before a statement on a plain connection: check what its datasource's transaction.required demands."""

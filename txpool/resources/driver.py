@@ -73,7 +73,10 @@ class Driver(Protocol):
         """
 
     def reached_server(self, error: BaseException) -> bool:
-        """Whether the database may have seen the statement that raised `error`; false only where it surely has not."""
+        """Whether the statement that raised `error` may have reached the database, and ended the transaction there.
+
+        False only where it surely has not, or where the connection itself tells that, as SQLite's does.
+        """
 
     def ended_by(self, raw: Any, raw_cursor: Any) -> str | None:
         """Called after a statement: `commit` or `rollback` where the user's own SQL has ended the local transaction."""

@@ -66,10 +66,11 @@ class ResourceManager(ABC):
     sqlalchemy_url: ClassVar[str] = ""
     #: `module:Class` of the TableWrite that write_table() runs; empty where write_table() cannot write into it.
     spark_write: ClassVar[str] = ""
-    #: Whether Spark's tasks write and read it themselves: the format "txpool", streams, atomicity="partition".
+    #: Whether Spark's tasks write and read it themselves: the format "txpool", streams, atomicity="partition". True
+    #: only for PostgreSQL's COPY and catalogue, which that code uses.
     spark_tasks: ClassVar[bool] = False
-    #: Where they do not, the reason, to follow the datasource's name: "is a file with one writer".
-    why_no_tasks: ClassVar[str] = "is of a kind that Spark's tasks do not write"
+    #: Where they do not, the reason, to follow the datasource's name.
+    why_no_tasks: ClassVar[str] = "is in a database that Spark's tasks neither write nor read"
 
     # -- settings and connections -------------------------------------------------------------------------------
 

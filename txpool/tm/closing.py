@@ -104,7 +104,8 @@ def _close_at_exit() -> None:
     started = monotonic()
     try:
         dropped.close(_RESOLVE_TIME)
-        close(_open.copy(), left_open, started)
+        # It may have been among the dropped ones.
+        close(_open.copy(), None if left_open is None or left_open.ended else left_open, started)
     except BaseException as error:  # a second Ctrl-C
         logger.warning("what is not finished yet is left to recovery: the end was interrupted (%r)", error)
 

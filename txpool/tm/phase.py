@@ -19,4 +19,12 @@ class Phase(Enum):
     IN_DOUBT = "in doubt"
     ENDED = "ended"
 
+    @property
+    def exported(self) -> str:
+        """The name in metrics and traces, which is kept for those who look at them."""
+        return _EXPORTED.get(self, self.name.lower())
+
     __hash__ = object.__hash__  # an Enum's own is a call of Python, and a phase is looked up at each step
+
+
+_EXPORTED = {Phase.RESOLVE: "establish", Phase.FORGET: "let_go"}

@@ -19,21 +19,19 @@ from weakref import ref
 
 from txpool.errors import OutsideTransactionWarning, ProgrammingError
 from txpool.jobs.bypass import in_task, refuse_in_task
-from txpool.resource_managers import known
 
 if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction
 
-#: The modules whose frames are on the stack between a statement and the code that executes it; and those of handles.
-_HANDLES = frozenset(
-    {
-        __name__,
-        "contextlib",
-        "txpool.datasource",
-        "txpool.dbapi.connection",
-        "txpool.dbapi.cursor",
-    }
-)
+#: The modules whose frames are on the stack between a statement and the code that executes it. A datasource adds the
+#: module of its handle.
+handle_modules = {
+    __name__,
+    "contextlib",
+    "txpool.datasource",
+    "txpool.dbapi.connection",
+    "txpool.dbapi.cursor",
+}
 #: Packages that execute statements for other code: a warning names the line of that code.
 _LIBRARIES = frozenset({"pandas", "sqlalchemy"})
 
@@ -123,8 +121,8 @@ class Required:
 
 _WHAT_TO_DO = (
     "Work within `with txpool.transaction()` or a function that is @txpool.transactional. A new thread is in no "
-    "transaction: resume() it there, or use its connection. Put what must be outside into a function with the "
-    'propagation "not_supported"'
+    "transaction: resume() the transaction there, or use its connection. Put what must be outside into a function with "
+    'the propagation "not_supported"'
 )
 
 
@@ -142,8 +140,7 @@ def _caller(frame: FrameType) -> FrameType:
 
 
 def _is_handle_code(frame: FrameType) -> bool:
-    module = frame.f_globals.get("__name__")
-    return module in _HANDLES or any(module == manager.handle.__module__ for manager in known())
+    return frame.f_globals.get("__name__") in handle_modules
 
 
 def _package(frame: FrameType) -> str:

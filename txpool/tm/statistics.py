@@ -77,7 +77,7 @@ def phase_listener(trace: Trace | None) -> Callable[[Phase], object] | None:
 _phase_seconds = HISTOGRAMS[PHASE_SECONDS]
 
 #: The label of each phase in metrics, by its value.
-_LABELS = {each.value: each.name.lower() for each in Phase}
+_LABELS = {each.value: each.exported for each in Phase}
 
 
 def _samples() -> Iterator[Sample]:

@@ -38,7 +38,7 @@ class Transaction:
 
     label = ""  #: The name that its sessions have on the server meanwhile; empty where they keep their own.
     origin: dropped.Origin | None = None  #: Where it was begun.
-    abandoned = False  #: Its last reference, or its block, was dropped: a thread of ours rolls it back.
+    abandoned = False  #: Nobody may work in it any more, since its block or its last reference is gone: it rolls back.
     trace: Trace | None = None  #: Its spans, where it is traced.
     _note = ""
 

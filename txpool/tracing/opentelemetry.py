@@ -174,7 +174,7 @@ class _Spans:
     def phase(self, phase: Phase) -> None:
         self._end_phase(phase)
         if phase not in _WITHOUT_SPAN:
-            self._phase = phase, self._tracer.start_span(f"txpool.{phase.name.lower()}", self._inside)
+            self._phase = phase, self._tracer.start_span(f"txpool.{phase.exported}", self._inside)
 
     def _end_phase(self, following: Phase | None) -> None:
         if self._phase is not None:

@@ -74,3 +74,11 @@ def test_a_script_inside_a_transaction_is_refused(sqlite_source: DataSource) -> 
             with pytest.raises(ProgrammingError, match="one by one"):
                 script("insert into t values (2, 'x')")
     assert rows(sqlite_source) == [(1, "kept")]
+
+
+def test_a_handle_whose_connection_is_closed_joins_with_the_drivers_own_error(sqlite_source: DataSource) -> None:
+    connection: Any = sqlite_source.connect()
+    connection.raw_connection().close()
+    with pytest.raises(sqlite3.ProgrammingError, match="Cannot operate on a closed database"), transaction():
+        connection.execute("insert into t values (1, 'lost')")
+    connection.close()

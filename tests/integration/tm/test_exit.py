@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import textwrap
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -104,7 +105,7 @@ def test_an_ordinary_end_leaves_nothing(any_site: Site) -> None:
     "source",
     [
         # A datasource that was dropped, with what it had to delete.
-        BEGIN + "import gc, txpool.datasource\nwork()\ntxpool.datasource._open_ones.clear()\ngc.collect()",
+        BEGIN + "import gc, txpool.datasource\nwork()\ntxpool.datasource._by_key.clear()\ngc.collect()",
         # A pool that was closed below its datasource.
         BEGIN + 'work()\nfind("ledger.properties").pool.close()',
         # A handle that outlives its datasource: what ends after that is pending again.
@@ -129,6 +130,31 @@ def test_whatever_was_closed_before_nothing_is_left(site: Site, source: str) -> 
     assert "Traceback" not in said, said
     assert_nothing_left(site, site.counts()["one"])
     assert site.counts()["one"] >= 3
+
+
+def test_one_that_was_given_up_elsewhere_is_rolled_back_once(site: Site) -> None:
+    """It is still the ambient one where the program ends, and a thread is at its rollback."""
+    source = """
+        import time
+        from contextvars import copy_context
+
+        def part():
+            with transaction():
+                for name in ("one", "ledger"):
+                    connect(f"{name}.properties").cursor().execute("insert into t values (2)")
+                yield
+
+        work()
+        given_up = part()
+        next(given_up)
+        failpoints.arm("coordinator.rolling-back", lambda: time.sleep(1))
+        copy_context().run(given_up.close)
+    """
+    said = run(site, BEGIN + textwrap.dedent(source))
+    assert "it can take no more work" not in said, said
+    assert LEFT not in said
+    assert_nothing_left(site, site.counts()["one"])
+    assert set(site.databases.rows("one", "select id from t")) == {(1,)}
 
 
 @pytest.mark.parametrize("close", ['find("ledger.properties")', "get_manager()"])

@@ -97,7 +97,7 @@ def test_a_trace_of_one_job_over_three_databases_in_a_file(site: Site) -> None:
     inside = [span for span in found if span is not whole]
     assert {span["parent_id"] for span in inside} == {whole["context"]["span_id"]}
     phases = [span["name"] for span in inside if span["name"] != "txpool.datasource"]
-    assert phases == ["txpool.prepare", "txpool.decide", "txpool.commit", "txpool.forget"]
+    assert phases == ["txpool.prepare", "txpool.decide", "txpool.commit", "txpool.let_go"]
     answered = {
         span["attributes"]["txpool.datasource"]: (
             span["attributes"]["db.system.name"],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +53,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
         resource_managers._entries.cache_clear()
 
     monkeypatch.setattr(resource_managers, "_loaded", {})
+    monkeypatch.setattr(resource_managers, "_used", {})
     yield these
     resource_managers._entries.cache_clear()
 
@@ -93,3 +96,60 @@ def test_an_unknown_one_is_refused_with_those_that_there_are(install: Install) -
     install(another="a.package:MANAGER")
     with pytest.raises(ConfigurationError, match="psycopg or sqlite3 or another"):
         DataSourceSettings.load(name="a", driver="oracle", url="oracle://a/b")
+
+
+@pytest.mark.parametrize("text", ["memory:", "\0", "\0/db?charset=utf8", "", "no url", "jdbc:x"])
+def test_what_is_no_url_of_anybodys_imports_nothing(install: Install, text: str) -> None:
+    install(loud="somebody.loud:MANAGER")
+    assert of_url(text) is None
+    assert set(resource_managers._loaded) <= set(BUILT_IN)
+
+
+@pytest.mark.parametrize("value", ["tests.unit.resources.raising:MANAGER", "os:path"])
+def test_a_damaged_package_changes_nothing_for_others(install: Install, value: str) -> None:
+    install(damaged=value)
+    assert of_url("elsewhere://host/database") is None
+    with pytest.raises(ConfigurationError, match=r"driver 'damaged': .* (cannot be imported|is no resource manager)"):
+        find_resource_manager("damaged")
+    assert [each.database for each in resource_managers.known()] == ["PostgreSQL", "SQLite"]
+
+
+def test_an_import_that_fails_is_not_tried_again(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "failing_once_only.py").write_text("import sys\nsys.failed = getattr(sys, 'failed', 0) + 1\n1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "failed", 0, raising=False)
+    install(failing="failing_once_only:MANAGER")
+    for _ in range(3):
+        assert of_url("elsewhere://host/database") is None
+    assert sys.failed == 1  # type: ignore[attr-defined]
+
+
+def test_damaged_metadata_leaves_ours(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    install()
+
+    def raising(group: str) -> Any:
+        raise TypeError("a line of somebody's metadata")
+
+    monkeypatch.setattr(resource_managers, "entry_points", raising)
+    assert list(DRIVERS) == ["psycopg", "sqlite3"]
+    assert of_url("elsewhere://host/database") is None
+
+
+def test_a_url_alone_is_no_use_of_a_package(install: Install) -> None:
+    install(missing=f"{__name__}:MISSING")
+    found = of_url("missing://host/database")
+    assert found is not None
+    assert found.driver == "missing"
+    assert [each.driver for each in resource_managers.known()] == ["psycopg", "sqlite3"]
+
+
+def test_a_package_that_comes_later_is_found(install: Install) -> None:
+    install()
+    with pytest.raises(ConfigurationError, match="is not installed"):
+        find_resource_manager("missing")
+    entry = EntryPoint("missing", f"{__name__}:MISSING", GROUP)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resource_managers, "entry_points", lambda group: [entry])
+        assert find_resource_manager("missing").driver == "missing"

@@ -258,11 +258,11 @@ def test_one_in_doubt_is_an_error_and_what_settles_it_is_in_its_trace(spans: InM
     whole = only(spans, "txpool.transaction")
     assert (whole.attributes["txpool.outcome"], whole.status.status_code) == ("in_doubt", StatusCode.ERROR)
     assert only(spans, "txpool.decide").status.status_code is StatusCode.ERROR
-    assert only(spans, "txpool.resolve").status.status_code is StatusCode.ERROR
+    assert only(spans, "txpool.establish").status.status_code is StatusCode.ERROR
     spans.clear()
     tx.resolved(left[0].retry())
     found = by_name(spans)
-    assert {"txpool.resolve", "txpool.commit", "txpool.settled"} <= {*found}
+    assert {"txpool.establish", "txpool.commit", "txpool.settled"} <= {*found}
     assert all(span.parent == whole.get_span_context() for span in found.values())
     assert only(spans, "txpool.settled").attributes == {"txpool.outcome": "committed"}
 

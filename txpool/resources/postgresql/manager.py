@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from functools import cached_property
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from txpool.config.keys import MODES
@@ -41,13 +41,7 @@ class PostgreSQL(ResourceManager):
 
     def url_parameters(self) -> Collection[str]:
         """The parameters of a url that libpq knows."""
-        return self._parameters
-
-    @cached_property
-    def _parameters(self) -> frozenset[str]:
-        from psycopg.pq import Conninfo
-
-        return frozenset(option.keyword.decode() for option in Conninfo.parse(b"")) | {"ssl"}
+        return _parameters()
 
     def make_driver(self, settings: DataSourceSettings, *, recovery: bool = False) -> Driver:
         from txpool.resources.postgresql.driver import PsycopgDriver
@@ -82,11 +76,9 @@ class PostgreSQL(ResourceManager):
         driver = self.make_driver(settings, recovery=recovery)
         return PostgreSQLBranchRecovery(settings.name, driver, user=user, owners=settings.prepared_owners)
 
-    @cached_property
+    @property
     def records(self) -> RecordsTable:
-        from txpool.resources.postgresql.records import PostgreSQLRecords
-
-        return PostgreSQLRecords()
+        return _records()
 
     def staging(self, settings: DataSourceSettings, *, lock_timeout: float) -> Staging:
         from txpool.resources.postgresql.staging import Staging
@@ -97,6 +89,21 @@ class PostgreSQL(ResourceManager):
         from txpool.resources.postgresql.check import findings
 
         return findings(settings, stale_after=stale_after, timeout=timeout)
+
+
+# A cached_property would take a lock, which a fork could leave held.
+@cache
+def _parameters() -> frozenset[str]:
+    from psycopg.pq import Conninfo
+
+    return frozenset(option.keyword.decode() for option in Conninfo.parse(b"")) | {"ssl"}
+
+
+@cache
+def _records() -> RecordsTable:
+    from txpool.resources.postgresql.records import PostgreSQLRecords
+
+    return PostgreSQLRecords()
 
 
 MANAGER = PostgreSQL()

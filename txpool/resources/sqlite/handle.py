@@ -93,7 +93,7 @@ class SQLiteConnection(Connection):
         self._end_cursors()
         super()._detach(pooled)
 
-    def _has_work(self, raw: Any) -> bool:
+    def has_work(self, raw: Any) -> bool:
         return bool(raw.in_transaction)
 
     def _end_cursors(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache
 from typing import TYPE_CHECKING
 
 from txpool.resources.manager import ResourceManager
@@ -27,7 +27,7 @@ class SQLite(ResourceManager):
     url_is_path = True
     modes = ("cmr", "last-resource", "local")
     sqlalchemy_url = "sqlite+pysqlite://"
-    why_no_tasks = "is a file with one writer"
+    why_no_tasks = "is a file with one writer, which Spark's tasks cannot share"
     spark_write = "txpool.spark.table.table_write:DriverWrite"
 
     def check(self, settings: DataSourceSettings) -> None:
@@ -59,16 +59,22 @@ class SQLite(ResourceManager):
         code = getattr(error, "sqlite_errorcode", -1) & 0xFF
         return isinstance(error, sqlite3.Error) and code == sqlite3.SQLITE_BUSY
 
-    @cached_property
+    @property
     def records(self) -> RecordsTable:
-        from txpool.resources.sqlite.records import SQLiteRecords
-
-        return SQLiteRecords()
+        return _records()
 
     def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
         from txpool.resources.sqlite.check import findings
 
         return findings(settings)
+
+
+# A cached_property would take a lock, which a fork could leave held.
+@cache
+def _records() -> RecordsTable:
+    from txpool.resources.sqlite.records import SQLiteRecords
+
+    return SQLiteRecords()
 
 
 MANAGER = SQLite()

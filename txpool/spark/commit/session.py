@@ -22,7 +22,7 @@ def require_classic(session_or_df: Any, caller: str) -> None:
     """NotSupportedError for a session or a DataFrame of Spark Connect, whose driver is another process."""
     if type(session_or_df).__module__.startswith("pyspark.sql.connect"):
         raise NotSupportedError(
-            f"{caller} needs a driver of its own, and Spark Connect has none here: use a classic session "
+            f"{caller} needs Spark's driver in this process, and Spark Connect has it elsewhere: use a classic session "
             "(SparkSession.builder.master(…), or spark-submit). Nothing was done"
         )
 

@@ -127,8 +127,8 @@ def plan_write(
     source = find(given["datasource"])
     if not source.resource_manager.spark_tasks:
         raise NotSupportedError(
-            f"{source.name} (driver={source.driver}) {source.resource_manager.why_no_tasks}, which tasks cannot share: "
-            'the "txpool" format writes to PostgreSQL only; use write_table() for such a file. Nothing was done'
+            f'{source.name} (driver={source.driver}) {source.resource_manager.why_no_tasks}: the "txpool" format '
+            "does not write into it. Use write_table(), where that can. Nothing was done"
         )
     keys = tuple(key.strip() for key in given.get("upsertKeys", "").split(",") if key.strip())
     mode = "overwrite" if overwrite else "upsert" if keys else "append"
@@ -158,11 +158,17 @@ def plan_write(
         strategy,
         given.get("strategy") == "direct",
         given.get("transactionId"),
-        _digest([compared, mode, schema.json(), asdict(layout)]),
+        _digest([compared, mode, schema.json(), _stored(layout)]),
         tuple(transaction.gtrid for transaction in open_transactions),
         _digest([sorted(options.items()), schema.json()]) if streaming else "",
         planned_trace(gtrid, own=not open_transactions),
     )
+
+
+def _stored(layout: Layout) -> dict[str, object]:
+    """The layout as the digests of recorded writes have it: its keys are a stored format."""
+    encodings = [asdict(encoding) for encoding in layout.encodings]
+    return {"names": layout.names, "wires": encodings, "declared": layout.declared}
 
 
 def _digest(data: object) -> str:

@@ -80,9 +80,8 @@ def plan_reading(options: Mapping[str, str]) -> ReadPlan:
     source = find(read_options.datasource)
     if not source.resource_manager.spark_tasks:
         raise NotSupportedError(
-            f"{source.name} (driver={source.driver}) {source.resource_manager.why_no_tasks}, which tasks on other "
-            "machines cannot read: read the rows on the driver, and make a DataFrame of them by "
-            "spark.createDataFrame(rows). Nothing was read."
+            f"{source.name} (driver={source.driver}) {source.resource_manager.why_no_tasks}: read the rows on the "
+            "driver, and make a DataFrame of them by spark.createDataFrame(rows). Nothing was read."
         )
     return Context().run(_make_plan, source, read_options)
 

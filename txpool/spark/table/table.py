@@ -84,8 +84,8 @@ def write_table(
         raise NotSupportedError(f"write_table() cannot write into {manager.database}. Nothing was done.")
     if not manager.spark_tasks and (strategy != "auto" or atomicity == "partition"):
         raise NotSupportedError(
-            f"{source.name} (driver={source.driver}) {manager.why_no_tasks}, which is the driver: use strategy='auto' "
-            "and atomicity='job'. Nothing was done."
+            f"{source.name} (driver={source.driver}) {manager.why_no_tasks}: use strategy='auto' and "
+            "atomicity='job'. Nothing was done."
         )
     warn_of_risks(context, df, atomicity=atomicity)
     create = create or mode in ("error", "ignore")

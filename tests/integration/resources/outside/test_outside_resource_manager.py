@@ -124,6 +124,16 @@ def test_what_it_says_is_heard(outside: Outside) -> None:
     assert "secret-word" not in refused.stdout + refused.stderr
 
 
+def test_its_errors_are_findings(outside: Outside) -> None:
+    outside.databases.server.stop()
+    try:
+        checked = outside.run("-m", "txpool", "check", "two.properties")
+    finally:
+        outside.databases.server.start()
+    assert "Traceback" not in checked.stderr, checked.stderr
+    assert "the check ended early" in checked.stdout
+
+
 def test_its_password_in_the_url_is_taken_out(outside: Outside) -> None:
     url = outside.databases.url("two").replace("postgresql://", "pg8000://")
     scheme, _, rest = url.partition("://")

@@ -76,6 +76,7 @@ def test_a_decision_goes_past_a_session_that_stands_still(databases: Databases) 
         assert log._sessions._pool.statistics().check_failures == len(stopped)
 
 
+@pytest.mark.slow
 def test_a_decision_is_refused_where_no_packet_comes_back(databases: Databases, proxy: Proxy) -> None:
     """Nothing of it was sent: the transaction rolls back, and is not in doubt."""
     with closing(opened(databases, proxy.port)) as log:

@@ -15,6 +15,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from txpool.datasource import DataSource, find, known
@@ -33,6 +34,8 @@ UNKNOWN_FUNCTION = "-"
 #: The target of the records of whole transactions, and their two modes.
 WHOLE, BLOCK, FUNCTION = "transaction", "block", "function"
 
+# By name: recovery imports txpool, and txpool does not import recovery.
+_SCAN = "recovery.on_demand:scan_now"
 #: Milliseconds to wait for another run with the same id: before recovery is asked, and after that.
 _LOCK_TIMEOUTS_MS = (1_000, 10_000)
 _MAX_LENGTH = 200
@@ -246,7 +249,5 @@ def _describe(mode: str, plan: str) -> str:
 
 def _recover(source: DataSource) -> None:
     """One scan over the datasources of this process. It resolves a run in doubt if that run's process is dead."""
-    from recovery import RecoveryManager
-
     datasources = {each.name: each for each in (*known().values(), source) if each.role in (Role.PREPARED, Role.MARKED)}
-    RecoveryManager(log=get_manager().log, datasources=datasources.values(), backoff=0).scan()
+    resolve_name(_SCAN)(get_manager().log, datasources.values())

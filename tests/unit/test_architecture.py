@@ -18,6 +18,7 @@ FLOORS = (
     ("recovery.cli",),
     ("recovery.service",),
     ("recovery",),
+    ("recovery.on_demand",),
     ("recovery.manager",),
     ("recovery.plugins", "recovery.setup", "recovery.orphans"),
     ("recovery.operator",),
@@ -48,7 +49,6 @@ FLOORS = (
 UP = {
     ("txpool.log", "txpool.resources.postgresql"): "a log on a server is kept over that driver",
     ("txpool.tm", "txpool.idempotency"): "a block with a transaction_id records it",
-    ("txpool.idempotency", "recovery"): "an earlier run that is in doubt is settled first",
     ("txpool.tracing", "txpool.tm"): "spans are named by the phases of the commit",
 }
 

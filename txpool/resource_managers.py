@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from txpool.errors import ConfigurationError
@@ -36,7 +37,7 @@ class Drivers(Collection[str]):
     """The values that `driver` may have, txpool's own first. The metadata of packages is read only when needed."""
 
     def __contains__(self, driver: object) -> bool:
-        return driver in BUILT_IN or driver in _entries()
+        return isinstance(driver, str) and (driver in BUILT_IN or bool(_entries_of(driver)))
 
     def __iter__(self) -> Iterator[str]:
         return iter(_entries())
@@ -68,7 +69,7 @@ def of_url(url: str) -> ResourceManager | None:
     """
     if "://" not in url or not url[:1].isalpha():
         return None
-    for driver in (*BUILT_IN, *(() if url.startswith(_own_schemes()) else DRIVERS)):
+    for driver in chain(BUILT_IN, DRIVERS):  # which reads no metadata where one of ours has it
         with suppress(ConfigurationError):
             manager = _load(driver)
             if url.startswith(manager.schemes):
@@ -89,9 +90,7 @@ def _load(driver: str) -> ResourceManager:
 def _import(driver: str) -> ResourceManager | str:
     """The resource manager, or why there is none. ConfigurationError where a package may yet bring it."""
     ours = BUILT_IN.get(driver)
-    if ours is None and driver not in _entries():
-        _entries.cache_clear()  # a package may have come since, as one that Spark has sent to a worker
-    found = [EntryPoint(driver, ours, GROUP)] if ours else _entries().get(driver, [])
+    found = [EntryPoint(driver, ours, GROUP)] if ours else _entries_of(driver)
     if len(found) != 1:
         problem = f"is in several packages: {', '.join(each.value for each in found)}" if found else "is not installed"
         raise ConfigurationError(f"driver {driver!r} {problem}: write {' or '.join(DRIVERS)}")
@@ -105,9 +104,11 @@ def _import(driver: str) -> ResourceManager | str:
     return manager
 
 
-@cache
-def _own_schemes() -> tuple[str, ...]:
-    return tuple(scheme for driver in BUILT_IN for scheme in _load(driver).schemes)
+def _entries_of(driver: str) -> list[EntryPoint]:
+    """The entry points of a name. A package may have come since the last look, as one that Spark sends to a worker."""
+    if driver not in _entries():
+        _entries.cache_clear()
+    return _entries().get(driver, [])
 
 
 @cache

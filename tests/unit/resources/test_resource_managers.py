@@ -153,3 +153,27 @@ def test_a_package_that_comes_later_is_found(install: Install) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resource_managers, "entry_points", lambda group: [entry])
         assert find_resource_manager("missing").driver == "missing"
+
+
+def test_a_package_that_comes_later_is_found_by_a_file_that_names_it(install: Install) -> None:
+    install()
+    assert list(DRIVERS) == ["psycopg", "sqlite3"]
+    entry = EntryPoint("missing", f"{__name__}:MISSING", GROUP)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resource_managers, "entry_points", lambda group: [entry])
+        settings = DataSourceSettings.load(name="a", driver="missing", mode="local", url="missing://host/database")
+    assert settings.driver == "missing"
+
+
+def test_a_url_of_ours_reads_no_metadata(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    install()
+
+    def reading(group: str) -> Any:
+        raise AssertionError("nobody asks for it")
+
+    monkeypatch.setattr(resource_managers, "entry_points", reading)
+    for url, database in (("postgresql://a/b", "PostgreSQL"), ("sqlite:///a.db", "SQLite")):
+        found = of_url(url)
+        assert found is not None
+        assert found.database == database
+    assert "psycopg" in DRIVERS

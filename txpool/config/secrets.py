@@ -211,7 +211,7 @@ def redact_url(text: str) -> str:
     """A url, a conninfo, or a text with some in it, with *** in place of every part that may be a password."""
     start, end = _userinfo(text)
     for match in _PARAMETER.finditer(text):
-        if 0 < start < match.start() and match.start("password") <= end < match.end():
+        if 0 < start <= match.start() and match.start("password") <= end < match.end():
             # The @ may belong to the parameter, or end a password that looks like a parameter.
             text = f"{text[:start]}***{text[match.end() :]}"
             break

@@ -113,6 +113,7 @@ def test_a_part_of_a_password_between_references_is_one(url: str, inline: bool) 
         ("password=hun ter2 host=h", "password=*** host=h"),
         ("write password = ${env:NAME}", "write password = ${env:NAME}"),
         ("postgresql://app:hun@ter%00=@h/db", "postgresql://app:***"),
+        ("postgresql:/app:hunter%00=@h/db", "postgresql:/app:***"),
         ("postgresql://app:hun@terpassword=2@h/db", "postgresql://app:***"),
         ("postgresql://h:1/db?password=hun@ter2&port=1", "postgresql://h:***&port=1"),
     ],

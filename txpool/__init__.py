@@ -8,6 +8,20 @@ from __future__ import annotations
 from typing import Any
 
 from txpool.datasource import DataSource, connect, register
+from txpool.dbapi.types import (
+    BINARY,
+    DATETIME,
+    NUMBER,
+    ROWID,
+    STRING,
+    Binary,
+    Date,
+    DateFromTicks,
+    Time,
+    TimeFromTicks,
+    Timestamp,
+    TimestampFromTicks,
+)
 from txpool.errors import (
     AlreadyDone,
     ConfigurationError,
@@ -66,11 +80,19 @@ def configure(source: Any = None, /, **options: Any) -> None:
 
 
 __all__ = [
+    "BINARY",
+    "DATETIME",
+    "NUMBER",
+    "ROWID",
+    "STRING",
     "AlreadyDone",
+    "Binary",
     "ConfigurationError",
     "DataError",
     "DataSource",
     "DatabaseError",
+    "Date",
+    "DateFromTicks",
     "Error",
     "HeuristicCommit",
     "HeuristicError",
@@ -89,6 +111,10 @@ __all__ = [
     "PoolTimeout",
     "ProgrammingError",
     "Status",
+    "Time",
+    "TimeFromTicks",
+    "Timestamp",
+    "TimestampFromTicks",
     "Transaction",
     "TransactionError",
     "TransactionInDoubt",

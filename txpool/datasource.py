@@ -15,6 +15,7 @@ from txpool.config.secrets import redact_url
 from txpool.config.settings import DataSourceSettings
 from txpool.dbapi.connection import Connection
 from txpool.dbapi.enlistment import Enlistment
+from txpool.dbapi.types import add_driver
 from txpool.errors import ConfigurationError
 from txpool.finishing import LIMIT, finish
 from txpool.jobs.properties import publish
@@ -71,6 +72,7 @@ class DataSource:
         #: The url, without a password.
         self.url = settings.url
         self.driver_adapter = make_driver(settings)
+        add_driver(self.driver_adapter.module)
         self.pool: Pool[Any] = Pool(
             self.driver_adapter,
             name=settings.name,
@@ -90,7 +92,7 @@ class DataSource:
         if required != "off" or "pyspark" in modules:
             self.required = Required(settings.name, required)
         self._handle = self.resource_manager.handle
-        handle_modules.add(self._handle.__module__)
+        handle_modules.update(base.__module__ for base in self._handle.__mro__ if issubclass(base, Connection))
         #: The rows that may be deleted; None except in mode cmr.
         self._cleanup: CleanupQueue | None = None
         if self.role is Role.MARKED:

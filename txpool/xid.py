@@ -26,6 +26,7 @@ _BQUAL = re.compile(
     rf"([0-9]{{1,4}}):({_NAME}{{1,16}}):(L|M\.{_NAME}{{1,16}}(?::[a-z0-9]{{12}})?)"
     r"(?::([0-9]+)\.([0-9]+)\.([0-9]+)\.([0-9]+))?"
 )
+_RESERVED = re.compile(r"txp[0-9]+:")
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 _TAG_LIMIT = 16
 
@@ -150,6 +151,11 @@ def parse(joined: str) -> Xid | None:
     xid = Xid(":".join(parts[:4]), parts[4])
     ours = _GTRID.fullmatch(xid.gtrid) and _BQUAL.fullmatch(xid.bqual)
     return xid if ours and len(xid.gtrid) <= MAX_PART and len(xid.bqual) <= MAX_PART else None
+
+
+def is_reserved(xid: object) -> bool:
+    """Whether the name of a branch is txpool's: of this format, or of another version's."""
+    return bool(_RESERVED.match(str(xid)) or _RESERVED.match(str(getattr(xid, "gtrid", ""))))
 
 
 def split_gtrid(gtrid: str) -> Gtrid:

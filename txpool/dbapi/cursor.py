@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -15,18 +16,25 @@ if TYPE_CHECKING:
 
 
 class Cursor:
-    """A PEP 249 cursor. It keeps its connection alive; attributes beyond PEP 249 are the driver's own."""
+    """A PEP 249 cursor. It keeps its connection alive; what PEP 249 leaves to the driver is the driver's own."""
 
     __slots__ = ("__weakref__", "_arguments", "_connection", "_holder", "raw")
 
     #: The attributes that are set again when the driver's cursor is made again.
     _KEPT: ClassVar[tuple[str, ...]] = ("arraysize",)
 
+    #: Methods that fetch: they move within a result that is there.
+    _FETCHING: ClassVar[frozenset[str]] = frozenset({"nextset", "scroll"})
+
+    #: The class that the driver raises for a cursor that is closed.
+    _CLOSED: ClassVar[type[Exception]] = InterfaceError
+
     arraysize = CursorAttribute()
 
     def __init__(self, connection: Connection, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._connection = connection
-        self._arguments = (args, kwargs)
+        #: Those of the driver's cursor(); None once it is closed.
+        self._arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = (args, kwargs)
         self._open(connection.current_enlistment())
 
     def _open(self, enlistment: Enlistment | None) -> None:
@@ -47,11 +55,13 @@ class Cursor:
         self._holder = holder
 
     def _make_raw(self, raw: Any, holder: Any) -> Any:
-        args, kwargs = self._arguments
+        args, kwargs = self._arguments  # type: ignore[misc]
         return raw.cursor(*args, **kwargs)
 
     def _reopen(self, enlistment: Enlistment | None) -> None:
         """The connection has joined a transaction, or left one: make the driver's cursor again, set as it was."""
+        if self._arguments is None:
+            raise self.closed_error()
         previous = self.raw
         self._open(enlistment)
         for name in self._KEPT:
@@ -91,10 +101,6 @@ class Cursor:
         """Execute a statement once for each set of parameters; returns the cursor."""
         self._execute("executemany", operation, *args, **kwargs)
         return self
-
-    def callproc(self, *args: Any) -> Any:
-        """Call a stored procedure, where the driver can."""
-        return self._execute("callproc", *args)
 
     def _execute(self, method: str, *args: Any, **kwargs: Any) -> Any:
         connection = self._connection
@@ -140,11 +146,6 @@ class Cursor:
         rows: list[Any] = self._fetch(self.raw.fetchall)
         return rows
 
-    def nextset(self) -> bool | None:
-        """Go to the next result; None where there is none."""
-        advance = getattr(self.raw, "nextset", None)
-        return None if advance is None else self._fetch(advance)
-
     def __iter__(self) -> Iterator[Any]:
         return self
 
@@ -155,7 +156,7 @@ class Cursor:
         connection = self._connection
         if connection.enlistment is None:
             if self._holder is not connection.pooled or self._holder is None:
-                raise self._result_gone()
+                return self._fetch_left(method, args)
             if self._holder.pool_state is None:
                 raise connection.after_fork_error()
             try:
@@ -163,6 +164,8 @@ class Cursor:
             except Exception as error:
                 translate(error)
                 raise
+        if connection.enlistment.ended:
+            return self._fetch_left(method, args)
         enlistment = connection.current_enlistment()
         if enlistment is None or self._holder is not enlistment:
             raise self._result_gone()
@@ -175,7 +178,13 @@ class Cursor:
         finally:
             enlistment.leave()
 
-    def _result_gone(self) -> Exception:
+    def _fetch_left(self, method: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Fetch after the connection has left the physical one on which the result was made."""
+        raise self._result_gone()
+
+    def _result_gone(self) -> BaseException:
+        if self._arguments is None:
+            return self.closed_error()
         self._connection.require_open()
         return InterfaceError(
             "the result is gone: its connection has joined a transaction, or left one, since; execute again"
@@ -192,11 +201,6 @@ class Cursor:
         return int(self.raw.rowcount)
 
     @property
-    def lastrowid(self) -> Any:
-        """The rowid of the row inserted last, where the driver tells; else None."""
-        return getattr(self.raw, "lastrowid", None)
-
-    @property
     def connection(self) -> Connection:
         """The connection that made it."""
         return self._connection
@@ -209,8 +213,13 @@ class Cursor:
 
     # -- its end ------------------------------------------------------------------------------------------------
 
+    def closed_error(self) -> BaseException:
+        """The error of a closed cursor: of the class that the driver raises, and of ours."""
+        return translate(self._CLOSED("this cursor is closed: take another by cursor()"))
+
     def close(self) -> None:
         """Close the cursor; what it held open on the connection is released."""
+        self._arguments = None
         connection = self._connection
         enlistment = connection.enlistment
         if self._holder is not connection.holder() or (enlistment is not None and enlistment.ended):
@@ -247,9 +256,15 @@ class Cursor:
         if name.startswith("__") or name in Cursor.__slots__:
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
         value = getattr(self.raw, name)
-        if not callable(value) or name.startswith("_"):
+        if not callable(value) or name.startswith("_") or isinstance(value, type):
             return value
+        if name in self._FETCHING:
+            return lambda *args, **kwargs: self._moved(value, args, kwargs)
         return lambda *args, **kwargs: self._execute(name, *args, **kwargs)
+
+    def _moved(self, method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        result = self._fetch(partial(method, *args, **kwargs))
+        return self if result is self.raw else result
 
 
 def refuse_script() -> ProgrammingError:

@@ -16,7 +16,7 @@ from txpool.pool import Pooled
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
-    from txpool.dbapi.connection import Connection
+    from txpool.dbapi.handle import Handle
     from txpool.resources.base import MarkedBranch, OpenBranch
     from txpool.tm.transaction import Transaction
 
@@ -149,7 +149,7 @@ class Enlistment:
         transaction.require_active()
         return transaction
 
-    def enter(self, handle: Connection) -> None:
+    def enter(self, handle: Handle) -> None:
         """Lock the connection for use without a statement; the caller must `leave`, unless this raises."""
         self.lock.acquire()
         try:
@@ -162,7 +162,7 @@ class Enlistment:
     def leave(self) -> None:
         self.lock.release()
 
-    def start(self, handle: Connection) -> None:
+    def start(self, handle: Handle) -> None:
         """Lock the connection for a statement; the caller must `finish` or `failed` it, unless this raises."""
         self.lock.acquire()
         try:
@@ -196,7 +196,7 @@ class Enlistment:
             self.finish(raw_cursor)
 
     @contextmanager
-    def entered(self, handle: Connection) -> Iterator[None]:
+    def entered(self, handle: Handle) -> Iterator[None]:
         """`enter` and `leave` around a block."""
         self.enter(handle)
         try:
@@ -206,7 +206,7 @@ class Enlistment:
             self.leave()
 
     @contextmanager
-    def started(self, handle: Connection, *, reads: bool = False) -> Iterator[None]:
+    def started(self, handle: Handle, *, reads: bool = False) -> Iterator[None]:
         """Lock around a block that executes without a cursor of ours.
 
         Whether the user's own SQL has ended the transaction is seen by the connection's state before and after it. With
@@ -243,13 +243,13 @@ class Enlistment:
         if transaction is not None:  # one that was dropped rolls back anyway
             transaction.set_rollback_only(reason)
 
-    def commit(self, handle: Connection) -> None:
+    def commit(self, handle: Handle) -> None:
         """A handle's commit()."""
         savepoints = self._own_savepoints("commit")
         with self.entered(handle):
             savepoints.commit(handle)
 
-    def rollback(self, handle: Connection) -> None:
+    def rollback(self, handle: Handle) -> None:
         """A handle's rollback()."""
         savepoints = self._own_savepoints("rollback")
         with self.lock:
@@ -268,7 +268,7 @@ class Enlistment:
                 self._set_rollback_only(error)
                 raise error from None
 
-    def close(self, handle: Connection) -> None:
+    def close(self, handle: Handle) -> None:
         """A handle is closed: its work stays in the transaction. Takes no lock, since finalisers call it."""
         if self.savepoints is not None and not self.ended:
             self.savepoints.close(handle)

@@ -46,7 +46,7 @@ class SessionOverrides:
 class HandleState:
     """What was set on a handle. Made when something is set, or it joins a transaction: most handles never need one."""
 
-    __slots__ = ("attributes", "joined", "modes", "overrides")
+    __slots__ = ("attributes", "closed_raw", "joined", "modes", "overrides")
 
     def __init__(self) -> None:
         self.attributes = NO_ATTRIBUTES
@@ -56,6 +56,8 @@ class HandleState:
         self.overrides: SessionOverrides | None = None
         #: It was taken outside a transaction, and joined one.
         self.joined = False
+        #: A closed connection of the driver's, in place of a handle that is closed.
+        self.closed_raw: Any = None
 
     def restore(self) -> None:
         """Before the physical connection of a plain handle is given back: restore its attributes."""

@@ -23,14 +23,15 @@ from txpool.jobs.bypass import in_task, refuse_in_task
 if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction
 
-#: The modules whose frames are on the stack between a statement and the code that executes it. A datasource adds the
-#: module of its handle.
+#: The modules whose frames are on the stack between a statement and the code that executes it. A datasource adds
+#: those of its handle.
 handle_modules = {
     __name__,
     "contextlib",
     "txpool.datasource",
     "txpool.dbapi.connection",
     "txpool.dbapi.cursor",
+    "txpool.dbapi.handle",
 }
 #: Packages that execute statements for other code: a warning names the line of that code.
 _LIBRARIES = frozenset({"pandas", "sqlalchemy"})

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.dbapi.table import rows
 from txpool.datasource import DataSource
-from txpool.errors import InterfaceError, ProgrammingError
+from txpool.errors import ProgrammingError
 from txpool.tm.scope import transaction
 
 
@@ -62,7 +62,7 @@ def test_a_result_that_is_not_read_to_its_end_holds_nothing_open(sqlite_source: 
     raw.execute("drop table t")  # needs every reader gone
     raw.close()
     for cursor in (unread, unread_too):
-        with pytest.raises(InterfaceError):
+        with pytest.raises(sqlite3.ProgrammingError):
             cursor.fetchone()
 
 

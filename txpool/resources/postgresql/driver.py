@@ -13,6 +13,7 @@ from psycopg import conninfo, sql
 from psycopg.rows import tuple_row
 
 from txpool.config.secrets import without_secrets
+from txpool.dbapi.types import add_driver
 from txpool.errors import ConfigurationError, OperationalError, translated
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
@@ -20,7 +21,7 @@ from txpool.resources.postgresql.connection import DeadlineConnection, check_ali
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.libpq import COMMAND_OK, IDLE, INERROR, INTRANS, Session, failure, value
 from txpool.resources.postgresql.marks import PostgreSQLMarks
-from txpool.resources.postgresql.psycopg_private import results_of, sent_by, tag_of
+from txpool.resources.postgresql.psycopg_private import TWO_PHASE, results_of, sent_by, tag_of
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
@@ -61,6 +62,9 @@ _CANCEL_TIMEOUT = 5.0
 _LEAST_CONNECT_TIMEOUT = 1.0
 
 
+add_driver(psycopg)
+
+
 class PsycopgRawConnection(DeadlineConnection):
     """A physical connection, and the state of its session."""
 
@@ -80,6 +84,8 @@ class PsycopgRawConnection(DeadlineConnection):
     #: By the command tags since `watch_commands`: whether anything may have been written, and whether NOTIFY was sent.
     wrote = False
     notified = False
+    #: tpc_prepare() has failed: the transaction was rolled back, and tpc_rollback() has nothing to do.
+    not_prepared = False
 
 
 class PsycopgDriver:
@@ -155,6 +161,9 @@ class PsycopgDriver:
         if raw.pgconn.pipeline_status != 0:
             raise OperationalError(f"datasource {self._settings.name}: a connection was left in pipeline mode")
         with translated():
+            # What was begun rolls back; what is prepared is no part of the session any more.
+            setattr(raw, TWO_PHASE, None)
+            raw.not_prepared = False
             roll_back(raw, until)
             if raw.changed or self._always_reset:
                 Session(raw).run(

@@ -10,16 +10,19 @@ from typing import Any, Self
 
 import psycopg
 from psycopg.adapt import AdaptersMap
-from psycopg.pq import TransactionStatus
+from psycopg.pq import Format, PGconn, TransactionStatus
 
-from txpool.dbapi.connection import Connection
 from txpool.dbapi.cursor import Cursor
 from txpool.dbapi.overrides import Attribute, CursorAttribute
 from txpool.errors import InterfaceError, ProgrammingError, translated
-from txpool.resources.postgresql.psycopg_private import OPEN_BLOCKS
+from txpool.resources.postgresql.psycopg_private import OPEN_BLOCKS, two_phase_of
+from txpool.resources.postgresql.two_phase import TwoPhaseConnection
 
 logger = logging.getLogger("txpool")
 
+BINARY = Format.BINARY
+
+_FACTORIES = frozenset({"cursor_factory", "server_cursor_factory"})
 _NO_WORK = (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
 
 
@@ -29,6 +32,8 @@ class PsycopgCursor(Cursor):
     __slots__ = ()
 
     _KEPT = ("arraysize", "row_factory")
+    _CLOSED = psycopg.InterfaceError
+    _FETCHING = frozenset({"scroll"})
 
     row_factory = CursorAttribute()
 
@@ -53,10 +58,35 @@ class PsycopgCursor(Cursor):
         with self._block():
             yield from self.raw.stream(query, *args, **kwargs)
 
+    def nextset(self) -> bool | None:
+        """Go to the next result; None where there is none."""
+        advanced: bool | None = self.raw.nextset()
+        return advanced
+
+    def set_result(self, index: int) -> Self:
+        """Go to this result."""
+        self.raw.set_result(index)
+        return self
+
     def results(self) -> Iterator[Self]:
         """The cursor at each of its results."""
         for _ in self.raw.results():
             yield self
+
+    def close(self) -> None:
+        super().close()
+        if not self.raw.closed:
+            # It has outlived its physical connection, which may be another's by now: no I/O, as psycopg.Cursor has it.
+            psycopg.Cursor.close(self.raw)
+
+    def _fetch_left(self, method: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        # Rows that have arrived stay with psycopg's cursor after the connection is closed.
+        if self._connection.closed and not isinstance(self.raw, psycopg.ServerCursor):
+            with translated():
+                if self.raw.closed or self.raw.pgresult is not None:
+                    return method(*args)
+                raise psycopg.ProgrammingError("no result available")
+        return super()._fetch_left(method, args)
 
     @contextmanager
     def _block(self) -> Iterator[None]:
@@ -71,6 +101,18 @@ class PsycopgCursor(Cursor):
         else:
             with enlistment.started(connection):
                 yield
+
+
+class UserCursor(PsycopgCursor):
+    """A cursor of a class that the user has set as the connection's factory: its attributes can be set, too."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if hasattr(PsycopgCursor, name):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.raw, name, value)
 
 
 class Copy:
@@ -132,13 +174,7 @@ class Block(psycopg.Transaction):
         home: Any = self._home
         over = enlistment.ended if enlistment is not None else self._handle.pooled is not home
         if home.pool_state is None or over:
-            self.status = self.Status.FAILED
-            if error is None:
-                raise InterfaceError(
-                    "a conn.transaction() block has outlived its connection, or the transaction around it: what was "
-                    "done in it ended with that"
-                )
-            return False
+            return self._left_behind(error)
         if enlistment is None:
             with translated():
                 return super().__exit__(kind, error, trace)
@@ -150,14 +186,34 @@ class Block(psycopg.Transaction):
                     undone = self.status is not self.Status.COMMITTED
                     enlistment.savepoints.leave_block(self._mark, undone=undone)  # type: ignore[union-attr]
 
+    def _left_behind(self, error: BaseException | None) -> bool:
+        """Leave it after the end of its connection, or of the transaction around it: what was done in it ended so, too.
 
-class PsycopgConnection(Connection):
+        After the connection's close() psycopg raises nothing here.
+        """
+        self.status = self.Status.FAILED
+        home: Any = self._home
+        if error is None and home.pool_state is None:
+            raise InterfaceError("a conn.transaction() block is the parent process's, which goes on with it")
+        if error is None and self._enlistment is not None:
+            raise self._handle.closed_error(
+                f"a conn.transaction() block has outlived {self._enlistment.gtrid} around it "
+                f"({self._enlistment.how_it_ended}): what was done in it ended with that"
+            )
+        if error is None:
+            logger.warning(
+                "a conn.transaction() block has outlived its connection: what was done in it has rolled back"
+            )
+        return False
+
+
+class PsycopgConnection(TwoPhaseConnection):
     """A connection as psycopg has it."""
 
     __slots__ = ()
 
-    _cursor_class = PsycopgCursor
     _driver_class = psycopg.Connection
+    _CLOSED = psycopg.OperationalError
     _MODES = frozenset({"autocommit", "isolation_level", "read_only", "deferrable"})
     _CONCURRENT = frozenset({"cancel", "cancel_safe", "fileno", "xid"})
     _EXECUTING = frozenset({"wait"})
@@ -172,9 +228,31 @@ class PsycopgConnection(Connection):
     prepare_threshold = Attribute()
     prepared_max = Attribute()
 
+    def cursor(self, *args: Any, **kwargs: Any) -> Any:
+        """As psycopg's, of the connection's cursor_factory or server_cursor_factory."""
+        state = self.handle_state
+        own = state is not None and not _FACTORIES.isdisjoint(state.attributes)
+        return (UserCursor if own else PsycopgCursor)(self, args, kwargs)
+
     def execute(self, query: Any, params: Any = None, *, prepare: bool | None = None, binary: bool = False) -> Any:
         """Execute on a new cursor, and return that."""
-        return self.cursor().execute(query, params, prepare=prepare, binary=binary or None)
+        cursor = self.cursor()
+        if binary:
+            cursor.format = BINARY
+        return cursor.execute(query, params, prepare=prepare)
+
+    def notifies(self, *, timeout: float | None = None, stop_after: int | None = None) -> Iterator[psycopg.Notify]:
+        """As psycopg's; inside a transaction nobody else can use the connection meanwhile."""
+        enlistment = self.current_enlistment()
+        if enlistment is None:
+            with translated():
+                yield from self.raw_connection().notifies(timeout=timeout, stop_after=stop_after)
+            return
+        with enlistment.entered(self):
+            yield from enlistment.raw.notifies(timeout=timeout, stop_after=stop_after)
+
+    def __enter__(self) -> Self:
+        return self  # psycopg does not look whether it is closed
 
     @contextmanager
     def transaction(self, savepoint_name: str | None = None, force_rollback: bool = False) -> Iterator[Block]:
@@ -207,6 +285,9 @@ class PsycopgConnection(Connection):
     @property
     def adapters(self) -> AdaptersMap:
         """The adapters of this connection; they are dropped when it is closed."""
+        if self.closed:
+            mine: AdaptersMap = self.raw_connection().adapters
+            return mine
         if "_adapters" not in self._own_state().attributes:
             self.set_attribute("_adapters", AdaptersMap(self.raw_connection().adapters))
         adapters: AdaptersMap = self._own_state().attributes["_adapters"]
@@ -264,7 +345,12 @@ class PsycopgConnection(Connection):
             )
 
     def has_work(self, raw: Any) -> bool:
-        return raw.pgconn.transaction_status not in _NO_WORK
+        return raw.pgconn.transaction_status not in _NO_WORK or two_phase_of(raw) is not None
+
+    def _make_closed_raw(self) -> Any:
+        pgconn = PGconn.connect_start(b"=")  # which opens nothing
+        pgconn.finish()
+        return psycopg.Connection(pgconn)
 
     def _leave_block(self, *, failed: bool) -> None:
         try:

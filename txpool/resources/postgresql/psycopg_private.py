@@ -22,6 +22,9 @@ results_of: Callable[[psycopg.Cursor[Any]], list[PGresult]] = attrgetter("_resul
 tag_of: Callable[[psycopg.Cursor[Any]], bytes | None] = attrgetter("_statusmessage")
 #: The attribute in which a connection counts its open blocks of conn.transaction(). An abandoned block stays counted.
 OPEN_BLOCKS = "_num_transactions"
+#: The attribute with a connection's two-phase transaction: its xid, and whether it is prepared; or None.
+TWO_PHASE = "_tpc"
+two_phase_of: Callable[[psycopg.Connection[Any]], tuple[psycopg.Xid, bool] | None] = attrgetter(TWO_PHASE)
 #: Waits for the steps of a generator. `Connection.wait()` takes the connection's lock, which a cancel needs.
 wait = waiting.wait
 

@@ -25,6 +25,8 @@ class SQLiteCursor(Cursor):
 
     row_factory = CursorAttribute()
 
+    _CLOSED = sqlite3.ProgrammingError
+
     def _make_raw(self, raw: Any, holder: Any) -> Any:
         cursor = super()._make_raw(raw, holder)
         # One that has not been read to its end keeps a read transaction open, which must end with its holder's part.
@@ -48,6 +50,7 @@ class SQLiteConnection(Connection):
 
     _cursor_class = SQLiteCursor
     _driver_class = sqlite3.Connection
+    _CLOSED = sqlite3.ProgrammingError
     _MODES = frozenset({"isolation_level", "autocommit"})
     _CONCURRENT = frozenset({"interrupt"})
     _EXECUTING = frozenset({"blobopen"})
@@ -92,6 +95,11 @@ class SQLiteConnection(Connection):
     def _detach(self, pooled: Pooled[Any]) -> None:
         self._end_cursors()
         super()._detach(pooled)
+
+    def _make_closed_raw(self) -> sqlite3.Connection:
+        raw = sqlite3.connect(":memory:")
+        raw.close()
+        return raw
 
     def has_work(self, raw: Any) -> bool:
         return bool(raw.in_transaction)

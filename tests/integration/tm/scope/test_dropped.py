@@ -58,7 +58,7 @@ def test_a_lost_reference(world: OneDatasource, reports: Reports) -> None:
     rolled_back(world)
     assert ended == [Status.ROLLED_BACK]
     reports.one("here")
-    with pytest.raises(InterfaceError, match=r"which has ended \(rolled back\)"):
+    with pytest.raises(Error, match=r"which has ended \(rolled back\)"):
         connection.cursor()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.tm.scope.table import OneDatasource
 from txpool.datasource import DataSource
-from txpool.errors import InterfaceError, ProgrammingError, TransactionRolledBack
+from txpool.errors import Error, ProgrammingError, TransactionRolledBack
 from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def test_rollback_after_its_transaction(world: OneDatasource, join: DataSource) 
         connection = join.connect()
         world.insert(connection, 1)
     connection.rollback()
-    with pytest.raises(InterfaceError, match="has ended"):
+    with pytest.raises(Error, match="has ended"):
         connection.commit()
     connection.close()
     assert world.read() == [1]

@@ -1,0 +1,359 @@
+"""What a connection handle has beneath PEP 249: the physical connection that it uses now, and the driver's attributes.
+
+A handle is in one of these states::
+
+    plain      it has a physical connection of its own, and behaves as the driver's own connection does
+    enlisted   it shares the physical connection of a transaction, and belongs to that transaction until its end
+    detached   it was taken outside a transaction, joined one, and that has ended: its next use makes it plain, or
+               enlists it in the transaction that is ambient then
+    closed     by close(), or, where it was taken inside a transaction, by that transaction's end
+
+Closed, it answers as a closed connection of the driver's does, and raises the driver's class with txpool's message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from txpool.dbapi.overrides import HandleState, SessionOverrides
+from txpool.errors import Error, InterfaceError, NotSupportedError, ProgrammingError, translate, translated
+from txpool.pool import Pooled
+from txpool.tm.ambient import ambient as ambient_transaction
+from txpool.xid import is_reserved, parse
+
+if TYPE_CHECKING:
+    from txpool.datasource import DataSource
+    from txpool.dbapi.enlistment import Enlistment
+    from txpool.tm.transaction import Transaction
+
+_TWO_PHASE = frozenset({"tpc_begin", "tpc_prepare", "tpc_commit", "tpc_rollback", "tpc_recover"})
+
+
+class Handle:
+    """The states of a connection handle. `Connection` adds PEP 249, and each driver's subclass what the driver has."""
+
+    # Few, since every connect() and close() sets each of them.
+    __slots__ = ("__weakref__", "_datasource", "enlistment", "handle_state", "pooled")
+
+    #: The driver's class, of which isinstance() takes a handle for an instance.
+    _driver_class: ClassVar[type] = object
+    #: Attributes that say how the next local transaction begins.
+    _MODES: ClassVar[frozenset[str]] = frozenset()
+    #: Methods that another thread may call while the connection executes.
+    _CONCURRENT: ClassVar[frozenset[str]] = frozenset()
+    #: Methods that execute something.
+    _EXECUTING: ClassVar[frozenset[str]] = frozenset()
+    #: The class that the driver raises for a connection that is closed; ours, where a driver's is not known.
+    _CLOSED: ClassVar[type[Exception]] = InterfaceError
+    #: Whether the driver's reset ends what tpc_begin() has begun. Where not, the pool closes the connection instead.
+    _RESETS_TWO_PHASE: ClassVar[bool] = False
+
+    def __init__(self, datasource: DataSource, pooled: Pooled[Any] | None, enlistment: Enlistment | None) -> None:
+        self._datasource: DataSource | None = datasource
+        self.pooled = pooled
+        self.enlistment = enlistment
+        self.handle_state: HandleState | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not (
+            self._datasource is not None or hasattr(self._driver_class, name) or self._closed_raw() is not None
+        ):
+            raise AttributeError(f"{self!r} has no attribute {name!r}")
+        closed = self._why_closed() is not None
+        with self._as_closed():
+            value = getattr(self.raw_connection(), name)
+        if not callable(value) or name.startswith("_") or isinstance(value, type):
+            return value
+        if name in self._CONCURRENT and not closed:
+            return value
+        around = self._call_closed if closed else self._two_phase if name in _TWO_PHASE else self._call
+        return lambda *args, **kwargs: around(name, args, kwargs)
+
+    if TYPE_CHECKING:
+        # For type checkers: connect() returns any driver's handle, with that driver's own attributes to set.
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
+    # -- which physical connection ------------------------------------------------------------------------------
+
+    def current_enlistment(self) -> Enlistment | None:
+        """The enlistment that a statement must use now; None where the handle is plain. Joins an ambient transaction.
+
+        Errors: as `closed_error` where it is closed; InterfaceError where it is the parent process's; ProgrammingError
+        where it belongs to another transaction than the ambient one.
+        """
+        ambient = ambient_transaction()
+        enlistment = self.enlistment
+        if enlistment is None:
+            if ambient is not None:
+                return self._join(ambient)
+            if self.pooled is None:
+                self._attach()
+            elif self.pooled.pool_state is None:
+                raise self.after_fork_error()
+            return None
+        if enlistment.owner() is not ambient or enlistment.ended:
+            if enlistment.ended:
+                self.require_open()
+                self.enlistment = None
+                return self.current_enlistment()
+            enlistment.require_here(ambient)
+        return enlistment
+
+    def _join(self, transaction: Transaction) -> Enlistment:
+        datasource = self._open_datasource()
+        transaction.require_active()
+        pooled = self.pooled
+        if pooled is not None:
+            if pooled.pool_state is None:
+                raise self.after_fork_error()
+            if self.has_work(pooled.raw):
+                raise ProgrammingError(
+                    f"this connection of {datasource.name} cannot join {transaction.gtrid}: it has open work of its "
+                    "own from before. commit() or rollback() it first. Nothing was done."
+                )
+            # Before it enlists, since the transaction may need this very connection of the pool.
+            self._detach(pooled)
+        self._own_state().joined = True
+        enlistment: Enlistment = transaction.enlist(datasource)
+        with enlistment.entered(self):
+            self._carry_modes(enlistment.raw, self._own_state().modes)
+        self.enlistment = enlistment
+        return enlistment
+
+    def _detach(self, pooled: Pooled[Any]) -> None:
+        self.pooled = None
+        self._own_state().restore()
+        self._open_datasource().pool.give_back(pooled)
+
+    def _attach(self) -> None:
+        """Become plain: take a physical connection, and set on it what was set on this handle before."""
+        pooled = self._open_datasource().pool.take()
+        self.pooled = pooled
+        state = self._own_state()
+        for name, value in state.modes.items():
+            setattr(pooled.raw, name, value)
+        self.own_overrides().apply(state.attributes)
+
+    def _uncommitted_in(self) -> tuple[Enlistment | None, Pooled[Any] | None]:
+        """Where it may have work to commit or roll back: its enlistment, or its own physical connection, or neither.
+
+        Unlike `current_enlistment`, it joins no transaction and takes no connection.
+        """
+        self.require_open()
+        enlistment, pooled = self.enlistment, self.pooled
+        if enlistment is None or enlistment.ended:
+            if pooled is not None and pooled.pool_state is None:
+                raise self.after_fork_error()
+            return None, pooled
+        ambient = ambient_transaction()
+        if enlistment.owner() is not ambient:
+            enlistment.require_here(ambient)
+        return enlistment, None
+
+    def _own_state(self) -> HandleState:
+        if self.handle_state is None:
+            self.handle_state = HandleState()
+        return self.handle_state
+
+    def own_overrides(self) -> SessionOverrides:
+        """The overrides of a plain handle, on its physical connection; the pool resets that when it comes back."""
+        state = self._own_state()
+        pooled = self.pooled
+        if state.overrides is None:
+            state.overrides = SessionOverrides(pooled.raw)  # type: ignore[union-attr]
+        pooled.dirty = True  # type: ignore[union-attr]
+        return state.overrides
+
+    def get_attribute(self, name: str) -> Any:
+        """The driver's attribute, as it was set on this handle, or else as its raw connection has it."""
+        state = self.handle_state
+        if state is not None and name in state.attributes:
+            return state.attributes[name]
+        with self._as_closed():
+            return getattr(self.raw_connection(), name)
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Set the driver's attribute, for this handle alone."""
+        if self._why_closed() is not None:
+            with self._as_closed():
+                setattr(self.raw_connection(), name, value)
+            return
+        enlistment = self.current_enlistment()
+        state = self._own_state()
+        if name in self._MODES:
+            if enlistment is not None:
+                with enlistment.entered(self):
+                    self._set_mode(enlistment.raw, name, value)
+            else:
+                self.own_overrides()
+                with translated():
+                    setattr(self.pooled.raw, name, value)  # type: ignore[union-attr]
+                state.modes = {**state.modes, name: value}
+            return
+        attributes: Mapping[str, Any] = {**state.attributes, name: value}
+        if enlistment is None:
+            with translated():
+                self.own_overrides().apply(attributes)
+        state.attributes = attributes
+
+    def _set_mode(self, raw: Any, name: str, value: Any) -> None:
+        """Set on an enlisted connection how its local transaction begins: only the value that it has is accepted."""
+        if value != getattr(raw, name):
+            raise ProgrammingError(
+                f"{name} cannot be {value!r} on a connection that a transaction owns: leave it, and set it on "
+                "connections outside. Nothing was done."
+            )
+
+    def _carry_modes(self, raw: Any, modes: Mapping[str, Any]) -> None:
+        """Joining a transaction: set those modes of this handle that the transaction's connection can have, too."""
+
+    def _call(self, name: str, args: Any, kwargs: Any) -> Any:
+        """Call a method of the driver's connection."""
+        enlistment = self.current_enlistment()
+        if enlistment is None:
+            pooled = self.pooled
+            pooled.dirty = True  # type: ignore[union-attr]
+            with translated():
+                return getattr(pooled.raw, name)(*args, **kwargs)  # type: ignore[union-attr]
+        around = enlistment.started if name in self._EXECUTING else enlistment.entered
+        with around(self):
+            return getattr(enlistment.raw, name)(*args, **kwargs)
+
+    def _two_phase(self, name: str, args: Any, kwargs: Any) -> Any:
+        """Call a tpc_*() of the driver's connection, which a transaction's handle does not have."""
+        with translated():
+            return getattr(self.two_phase_raw(name, args), name)(*args, **kwargs)
+
+    def two_phase_raw(self, name: str, xids: Any = ()) -> Any:
+        """The raw connection, on which a tpc_*() with these arguments is called. Errors: as `current_enlistment`.
+
+        NotSupportedError inside a transaction, unless the handle has work of its own from before, which it may end.
+        ProgrammingError for an xid of txpool's own.
+        """
+        self.require_open()
+        enlistment, pooled = self.enlistment, self.pooled
+        own = pooled is not None and pooled.pool_state is not None and self.has_work(pooled.raw)
+        if (enlistment is not None and not enlistment.ended) or (ambient_transaction() is not None and not own):
+            raise NotSupportedError(
+                f"{name}() is not for a connection in a transaction of txpool's: txpool.transaction() prepares and "
+                "commits by itself. Nothing was done."
+            )
+        for xid in xids:
+            if xid is not None and is_reserved(xid):
+                raise _reserved_error(name, str(xid))
+        if not own:
+            self.current_enlistment()
+        self.require_transaction()
+        pooled = self.pooled
+        pooled.dirty = True  # type: ignore[union-attr]
+        if not self._RESETS_TWO_PHASE:
+            pooled.expires = 0.0  # type: ignore[union-attr]
+        return pooled.raw  # type: ignore[union-attr]
+
+    def holder(self) -> Pooled[Any] | Enlistment | None:
+        """What holds the raw connection now: the pooled connection of a plain handle, or the enlistment."""
+        return self.pooled or self.enlistment
+
+    def raw_connection(self) -> Any:
+        """The raw connection, to read its attributes; closed, a closed one of the driver's, where there is one."""
+        why = self._why_closed()
+        if why is not None:
+            closed = self._closed_raw()
+            if closed is None:
+                raise self.closed_error(why)
+            return closed
+        if self.pooled is None and (self.enlistment is None or self.enlistment.ended):
+            self.current_enlistment()
+        holder: Any = self.holder()
+        if holder.pool_state is None:
+            raise self.after_fork_error()
+        return holder.raw
+
+    def has_work(self, raw: Any) -> bool:
+        """Whether a local transaction is open; no I/O. True where the handle is closed by now, and cannot tell."""
+        datasource = self._datasource
+        if datasource is None:
+            return True
+        driver = datasource.driver_adapter
+        return driver.is_open(raw) and driver.dialect.in_transaction(raw)
+
+    def require_transaction(self) -> None:
+        """Before a statement on a plain connection: check what its datasource's transaction.required demands."""
+        datasource = self._datasource
+        if datasource is not None and datasource.required is not None:
+            datasource.required.check()
+
+    def _open_datasource(self) -> DataSource:
+        self.require_open()
+        return self._datasource  # type: ignore[return-value]
+
+    def after_fork_error(self) -> InterfaceError:
+        """The error where this is a forked child, and the physical connection is the parent's."""
+        return InterfaceError(
+            f"this connection of {self._open_datasource().name} is the parent process's, which goes on with it: "
+            "connect() in this process. Nothing was sent."
+        )
+
+    # -- closed --------------------------------------------------------------------------------------------------
+
+    def require_open(self) -> None:
+        """Raise `closed_error` where it is closed."""
+        why = self._why_closed()
+        if why is not None:
+            raise self.closed_error(why)
+
+    def closed_error(self, why: str) -> BaseException:
+        """The error of a closed connection: of the class that the driver raises, and of ours."""
+        return translate(self._CLOSED(why))
+
+    def _why_closed(self) -> str | None:
+        datasource, enlistment = self._datasource, self.enlistment
+        if datasource is None:
+            return "this connection is closed: take another by connect()"
+        if enlistment is not None and enlistment.ended and not (self.handle_state and self.handle_state.joined):
+            return (
+                f"this connection of {datasource.name} was taken inside {enlistment.gtrid}, which has ended "
+                f"({enlistment.how_it_ended}): take another by connect(). Nothing was done."
+            )
+        return None
+
+    def _closed_raw(self) -> Any:
+        """A closed connection of the driver's, which answers in place of this one; None where there is none."""
+        state = self._own_state()
+        if state.closed_raw is None:
+            state.closed_raw = self._make_closed_raw()
+        return state.closed_raw
+
+    def _make_closed_raw(self) -> Any:
+        return None
+
+    def _call_closed(self, name: str, args: Any, kwargs: Any) -> Any:
+        with self._as_closed():
+            return getattr(self.raw_connection(), name)(*args, **kwargs)
+
+    @contextmanager
+    def _as_closed(self) -> Iterator[None]:
+        """In place of the driver's message that a connection is closed: ours, which also says why."""
+        try:
+            yield
+        except self._CLOSED as error:
+            why = self._why_closed()
+            if why is None or isinstance(error, Error):
+                raise
+            raise self.closed_error(why) from None
+
+
+def _reserved_error(name: str, xid: str) -> ProgrammingError:
+    branch = parse(xid)
+    if name == "tpc_begin" or branch is None:
+        return ProgrammingError(
+            f"{name}(): {xid!r} is a name of txpool's own branches, which recovery ends by its decision log: take "
+            "another name. Nothing was done."
+        )
+    command = name.removeprefix("tpc_")
+    return ProgrammingError(
+        f"{name}(): {xid!r} is a branch of txpool's transaction {branch.gtrid}, which its coordinator or recovery ends "
+        f"in all its databases. Where neither can: `txpool-recovery {command} {branch.gtrid}`. Nothing was done."
+    )

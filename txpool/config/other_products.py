@@ -14,6 +14,13 @@ _UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hou
 _SEPARATORS = re.compile(r"[-_. ]+")
 #: Values that are shown again: no other could be a secret's.
 _PLAIN = re.compile(r"[0-9]{1,18}|true|false", re.IGNORECASE)
+_MAY_BE_NONE = (
+    "pool.idle-timeout",
+    "pool.max-lifetime",
+    "pool.leak-threshold",
+    "pool.keepalive",
+    "transaction.timeout",
+)
 
 
 class OtherWord(NamedTuple):
@@ -29,8 +36,11 @@ class OtherWord(NamedTuple):
         if not self.key:
             return f"that is {self.product}'s; here {self.reason}: leave it out"
         unit = f", in {_UNITS[self.unit]}" if self.unit else ""
-        shown = _PLAIN.fullmatch(value) and not (self.unit and value.startswith("0"))  # 0 means never, or for ever
-        right = f"{value}{self.unit}" if shown else "30s" if self.unit else ""
+        right = "30s" if self.unit else ""
+        if self.unit and value == "0":  # never, or for ever
+            right = "none" if self.key in _MAY_BE_NONE else right
+        elif _PLAIN.fullmatch(value):
+            right = f"{value}{self.unit}"
         if argument:
             right = f'"{right}"' if self.unit else right.capitalize()
             write = f"{_SEPARATORS.sub('_', self.key)}{right and f'={right}'}"
@@ -42,7 +52,7 @@ class OtherWord(NamedTuple):
 def other_word(name: str) -> OtherWord | None:
     """The other product's word that a key is, whatever its case, its separators and what stands before its last dot."""
     for word in (name, name.rpartition(".")[2]):
-        found = _WORDS.get(_normal(word))
+        found = _WORDS.get(word) or _WORDS.get(_normal(word))
         if found is not None:
             return found
     return None
@@ -69,7 +79,9 @@ HikariCP       jdbcUrl                            url
 HikariCP       username                           user
 HikariCP       poolName                           name
 Agroal         maxSize                            pool.max-size
+Agroal         max-size                           pool.max-size
 Agroal         minSize                            pool.min-size
+Agroal         min-size                           pool.min-size
 Agroal         acquisitionTimeout                 pool.max-wait            s
 Agroal         acquisitionTimeout_ms              pool.max-wait            ms
 Agroal         acquisitionTimeout_s               pool.max-wait            s
@@ -233,12 +245,17 @@ def _normal(word: str) -> str:
 
 
 def _table() -> dict[str, OtherWord]:
-    found = {_normal(word): OtherWord(product, reason=why) for word, (product, why) in _WITHOUT.items()}
+    words = [(word, OtherWord(product, reason=why)) for word, (product, why) in _WITHOUT.items()]
     for row in _ROWS.split("\n"):
         match row.split():
             case [product, word, key, *unit]:
-                found[_normal(word)] = OtherWord(product, key, "".join(unit), _NOTES.get(word, ""))
-    return found
+                words.append((word, OtherWord(product, key, "".join(unit), _NOTES.get(word, ""))))
+    # HikariCP's maxLifetime is in milliseconds, and psycopg_pool's max_lifetime in seconds: a word as it is spelled by
+    # its product is that product's, and in another spelling it is the first one's.
+    found: dict[str, OtherWord] = {}
+    for word, other in words:
+        found.setdefault(_normal(word), other)
+    return found | dict(words)
 
 
 _WORDS: Final = _table()

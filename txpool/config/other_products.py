@@ -52,7 +52,7 @@ class OtherWord(NamedTuple):
 def other_word(name: str) -> OtherWord | None:
     """The other product's word that a key is, whatever its case, its separators and what stands before its last dot."""
     for word in (name, name.rpartition(".")[2]):
-        found = _WORDS.get(word) or _WORDS.get(_normal(word))
+        found = _WORDS.get(word) or _WORDS.get(unseparated(word))
         if found is not None:
             return found
     return None
@@ -240,7 +240,8 @@ _WITHOUT: Final = {
 }
 
 
-def _normal(word: str) -> str:
+def unseparated(word: str) -> str:
+    """A key in lower case without its separators."""
     return _SEPARATORS.sub("", word).lower()
 
 
@@ -254,7 +255,7 @@ def _table() -> dict[str, OtherWord]:
     # its product is that product's, and in another spelling it is the first one's.
     found: dict[str, OtherWord] = {}
     for word, other in words:
-        found.setdefault(_normal(word), other)
+        found.setdefault(unseparated(word), other)
     return found | dict(words)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import javaproperties
 
 from txpool.config.address import Address
-from txpool.config.other_products import other_word
+from txpool.config.other_products import other_word, unseparated
 from txpool.config.secrets import (
     ConfiguredValue,
     Secret,
@@ -319,10 +319,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def advice(word: str, value: str, known: Collection[str], *, argument: bool = False) -> str:
     """What to write instead of an unknown key: another product's word is translated, else the nearest one is named."""
-    other = other_word(word)
+    meant = [key for key in known if unseparated(key) == unseparated(word)]
+    other = other_word(word) if not meant else None
     if other is not None and (not other.key or other.key in known):
         return other.advice(value, argument=argument)
-    return nearest(word, map(word_of, known) if argument else known)
+    return nearest(word, map(word_of, meant or known) if argument else meant or known)
 
 
 def word_of(name: str) -> str:

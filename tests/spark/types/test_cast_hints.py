@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,13 @@ pytestmark = pytest.mark.spark
 
 #: Literals of Spark's types, of which each column refuses at least one.
 GIVEN = ("'x'", "1.5d", "1.25", "X'00'", "current_date()", "current_timestamp()", "interval '1' day", "true", "1L")
+
+
+@pytest.fixture(autouse=True)
+def with_times(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set("spark.sql.timeType.enabled", "true")
+    yield
+    spark.conf.unset("spark.sql.timeType.enabled")
 
 
 def is_served(spark: SparkSession, match: Match, column: Column, given: str) -> bool:

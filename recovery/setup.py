@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from recovery.scan.report import describe_error
 from txpool.config.settings import DataSourceSettings, RecoverySettings
 from txpool.errors import ConfigurationError
-from txpool.log import adopt_log, open_log
+from txpool.log import adopt_log, create_log, open_log
 from txpool.resources.base import Role
 from txpool.resources.drivers import make_driver
 from txpool.resources.xids import Xids
@@ -34,15 +34,17 @@ def initialise(settings: RecoverySettings, *, adopt: bool = False) -> list[Step]
     user, password = settings.log_user, settings.log_password
     if adopt:
         adopt_log(url, node=node, user=user, password=password)
-    open_log(url, node=node, create=not adopt, user=user, password=password).close()
-    result = "was adopted: recovery leaves all earlier branches alone" if adopt else "exists"
+        result = "was adopted: recovery leaves all earlier branches alone"
+    else:
+        result = _result(created=create_log(url, node=node, user=user, password=password))
+    open_log(url, node=node, user=user, password=password).close()
     return [Step(True, f"the decision log {url} of node {node} {result}"), *map(_create_table_of_marks, marked)]
 
 
 def _create_table_of_marks(settings: DataSourceSettings) -> Step:
     """Create a table of marks with the application's user, who then owns it."""
     try:
-        Xids(settings.name, make_driver(settings), settings.cmr_table).create()
+        created = Xids(settings.name, make_driver(settings), settings.cmr_table).create()
     except ConfigurationError:
         raise
     except Exception as error:
@@ -50,4 +52,8 @@ def _create_table_of_marks(settings: DataSourceSettings) -> Step:
             False,
             f"datasource {settings.name}: the table {settings.cmr_table} was not created: {describe_error(error)}",
         )
-    return Step(True, f"datasource {settings.name}: the table {settings.cmr_table} exists")
+    return Step(True, f"datasource {settings.name}: the table {settings.cmr_table} {_result(created=created)}")
+
+
+def _result(*, created: bool) -> str:
+    return "was created" if created else "exists already, and stays as it is"

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, ref
 
+from txpool.config.dsn import is_dsn, key_of, settings_of
 from txpool.config.secrets import redact_url
 from txpool.config.settings import DataSourceSettings
 from txpool.dbapi.connection import Connection
@@ -254,7 +255,10 @@ def register(datasource: DataSource) -> DataSource:
 
 
 def find(target: str | Path | DataSource) -> DataSource:
-    """The datasource of a registered name or of a file, also with `txpool:` before it. ConfigurationError."""
+    """The datasource of a registered name, a file or a connection string, also with `txpool:` before it.
+
+    Errors: ConfigurationError.
+    """
     if isinstance(target, DataSource):
         return target
     name = str(target).removeprefix(_SCHEME)
@@ -265,15 +269,22 @@ def find(target: str | Path | DataSource) -> DataSource:
         path = os.path.join(folder, name)
         if os.path.abspath(path) in _by_key or os.path.exists(path):
             return DataSource.from_properties(path)
+    if is_dsn(name):
+        return _shared(key_of(name), lambda: settings_of(name))
     names = ", ".join(sorted(_registered)) or "none"
     raise ConfigurationError(
-        f"{redact_url(name)!r} is neither a registered datasource (these are: {names}) nor a file: "
-        "register(datasource), or name its .properties file"
+        f"{redact_url(name)!r} is neither a registered datasource (these are: {names}), nor a file, nor a connection "
+        "string: register(datasource), name its .properties file, or give a url"
     )
 
 
 def connect(target: str | Path | DataSource, timeout: float | None = None) -> Connection:
-    """Take a connection of a datasource, given itself, its registered name or its file; as `DataSource.connect`."""
+    """Take a connection of a datasource: itself, its registered name, its file, or a connection string.
+
+    A connection string is a url, as postgresql://app@localhost/orders or sqlite:///orders.db, or what libpq takes, as
+    "host=localhost dbname=orders". The same string has the same pool each time. Arguments and errors: as
+    `DataSource.connect`.
+    """
     return find(target).connect(timeout)
 
 

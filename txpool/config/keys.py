@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from txpool.config.properties import Properties
+from txpool.config.properties import Properties, word_of
 from txpool.resource_managers import DRIVERS
 
 MODES = ("xa", "cmr", "last-resource", "local")
@@ -171,13 +171,13 @@ RECOVERY_KEYS = (
     Key("alarm.slots", "share", "0.8", "A share of prepared-transaction slots; what takes it raises an alarm.", _NONE),
 )
 
+#: Every key, and whose file it belongs in.
+WHOSE = {key.name: "the coordinator's file, such as conf/txpool.properties" for key in COORDINATOR_KEYS}
+WHOSE |= {key.name: "recovery's file, such as conf/recovery.properties" for key in RECOVERY_KEYS}
+WHOSE |= {key.name: "a datasource's file, such as conf/orders.properties" for key in DATASOURCE_KEYS}
+
 
 def reference(keys: Iterable[Key]) -> str:
     """A table of keys in Markdown."""
     rows = [f"| `{key.name}` | {key.type} | {f'`{key.default}`' if key.default else ''} | {key.doc} |" for key in keys]
     return "\n".join(["| key | type | default | |", "|---|---|---|---|", *rows])
-
-
-def word_of(name: str) -> str:
-    """A key as the name of an argument."""
-    return name.replace(".", "_").replace("-", "_")

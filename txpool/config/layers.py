@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from txpool.config.keys import Key, word_of
-from txpool.config.properties import Properties, nearest
+from txpool.config.keys import WHOSE, Key
+from txpool.config.other_products import other_word
+from txpool.config.properties import Properties, advice, nearest, word_of
 from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, escaped
 from txpool.errors import ConfigurationError
 
@@ -30,7 +31,7 @@ def checked(file: Properties, keys: tuple[Key, ...], passed: str | None = None) 
             "xaDataSourceClassName", "names a JDBC driver, and JDBC is no part of this version: write driver = psycopg"
         )
     aliases = {key.alias: key.name for key in keys if key.alias}
-    file.check([*(key.name for key in keys), *aliases], passed)
+    file.check([key.name for key in keys], passed, aliases=aliases, elsewhere=WHOSE)
     entries: dict[str, ConfiguredValue] = {}
     for key in file:
         entry = file.entry(key)
@@ -64,7 +65,8 @@ def from_code(
         if name is None and group and word.startswith(group):
             name = f"{passed}{word.removeprefix(group)}"
         if name is None:
-            raise ConfigurationError(f"unknown argument {option}: {nearest(word, words)}")
+            hint = advice(option, str(value), words.values(), argument=True)
+            raise ConfigurationError(f"unknown argument {option}: {hint}")
         if value is None:
             continue
         where, folder = f"argument {option}", Path.cwd()
@@ -97,6 +99,8 @@ def from_environment(prefix: str, keys: tuple[Key, ...], passed: str | None = No
                 name, escaped(os.environ[variable]), f"the variable {variable}", Path.cwd(), ValueSource.ENVIRONMENT
             )
             entries[name] = replace(entry, raw=f"${{env:{variable}}}") if entry.inline else entry
+        elif (other := other_word(word)) is not None and other.key in words.values():
+            raise ConfigurationError(f"unknown variable {variable}: write {prefix}{word_of(other.key).upper()}")
         elif word.startswith(groups) and not any(word.endswith(f"_{known}") for known in words):
             # A variable that ends in a known key may belong to another datasource, whose name begins with this name.
             raise ConfigurationError(f"unknown variable {variable}: {nearest(word, words)}")

@@ -11,14 +11,16 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import javaproperties
 
 from txpool.config.address import Address
+from txpool.config.other_products import other_word, unseparated
 from txpool.config.secrets import (
     ConfiguredValue,
     Secret,
@@ -42,7 +44,8 @@ __all__ = [
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
-_MEANT = "did you mean"
+_ALL = "the known ones are"
+NOWHERE: Mapping[str, str] = MappingProxyType({})
 _BOOLEANS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 _DURATION = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*(?P<unit>ms|s|m|h)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
@@ -163,14 +166,26 @@ class Properties(Mapping[str, str]):
             return self._entries[key].error(problem)
         return ConfigurationError(f"{self.path or 'the arguments'}: {key} {problem}")
 
-    def check(self, known: Iterable[str], passed: str | None = None) -> None:
-        """Refuse a key that is neither known nor begins with `passed`, naming the nearest known one."""
+    def check(
+        self,
+        known: Iterable[str],
+        passed: str | None = None,
+        *,
+        aliases: Iterable[str] = (),
+        elsewhere: Mapping[str, str] = NOWHERE,
+    ) -> None:
+        """Refuse a key that is neither known, nor an alias, nor begins with `passed`; says what to write instead.
+
+        `elsewhere` has the keys of other files, and whose each is.
+        """
         known = tuple(known)
+        accepted = {*known, *aliases}
         for key, entry in self._entries.items():
-            if key not in known and not (passed and key.startswith(passed) and key != passed):
-                hint = nearest(key, known)
+            if key not in accepted and not (passed and key.startswith(passed) and key != passed):
+                hint = f"that is a key of {elsewhere[key]}" if key in elsewhere else advice(key, entry.raw, known)
                 # A key that is like no known one may be a part of a password: only its line number is shown.
-                shown = f" {key}" if hint.startswith(_MEANT) else ""
+                like = key if nearest(key, known) == hint or key in elsewhere else key.rpartition(".")[2]
+                shown = "" if hint.startswith(_ALL) else f" {like}"
                 raise ConfigurationError(f"{entry.where}: unknown key{shown}: {hint}")
 
     def string(self, key: str, pattern: str = r"(?s:.+)", right: str = "a value") -> str | None:
@@ -299,4 +314,18 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """The known word that is most like an unknown one, as the end of an error's sentence."""
     names = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), names, n=1)
-    return f"{_MEANT} {names[close[0]]}?" if close else f"the known ones are {', '.join(names.values())}"
+    return f"did you mean {names[close[0]]}?" if close else f"{_ALL} {', '.join(names.values())}"
+
+
+def advice(word: str, value: str, known: Collection[str], *, argument: bool = False) -> str:
+    """What to write instead of an unknown key: another product's word is translated, else the nearest one is named."""
+    meant = [key for key in known if unseparated(key) == unseparated(word)]
+    other = other_word(word) if not meant else None
+    if other is not None and (not other.key or other.key in known):
+        return other.advice(value, argument=argument)
+    return nearest(word, map(word_of, meant or known) if argument else meant or known)
+
+
+def word_of(name: str) -> str:
+    """A key as the name of an argument."""
+    return name.replace(".", "_").replace("-", "_")

@@ -45,6 +45,9 @@ _PIECE = 8  # characters: parts of a secret of at least this length are hidden i
 
 T = TypeVar("T")
 
+#: What to do where a variable is not set in this process, by its name. A task of Spark's has other advice.
+variable_advice: Callable[[str], str] = "export {0}=…".format
+
 
 class SecurityWarning(UserWarning):
     """A file with a password in it can be read by others."""
@@ -116,7 +119,7 @@ class ConfiguredValue:
             return "${"
         if match["kind"] == "env":
             if name not in os.environ:
-                raise self.error(f"needs the environment variable {name}, which is not set: export {name}=…")
+                raise self.error(f"needs the environment variable {name}, which is not set: {variable_advice(name)}")
             return os.environ[name]
         if match["kind"] == "file":
             path = self.folder / name

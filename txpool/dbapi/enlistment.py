@@ -190,6 +190,7 @@ class Enlistment:
     def failed(self, raw_cursor: Any, error: BaseException) -> None:
         """After a statement that failed, and may have followed the user's own COMMIT in one message: unlock."""
         translate(error)
+        self._driver.note_failure(self.raw, raw_cursor, error)
         if self._fresh and not self._driver.reached_server(error):
             self.lock.release()
         else:
@@ -220,6 +221,9 @@ class Enlistment:
             try:
                 with translated():
                     yield
+            except Exception as error:
+                self._driver.note_failure(self.raw, None, error)
+                raise
             finally:
                 if not fresh and not self.in_pipeline and not handle.has_work(self.raw):
                     raise self.ended_by_sql("commit")

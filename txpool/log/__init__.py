@@ -62,6 +62,15 @@ def open_log(
     return SqliteLog(folder_of(url), node=node, create=create)
 
 
+def create_log(url: str, *, node: str, user: str | None = None, password: Secret | None = None) -> bool:
+    """Create the log that `log.url` names, and return True; False where it exists. LogError."""
+    if url == "memory:":
+        return True
+    if url.startswith(_SQL):
+        return LogServer(url, user=user, password=password).create()
+    return LogFolder(folder_of(url)).create(node)
+
+
 def adopt_log(url: str, *, node: str, user: str | None = None, password: Secret | None = None) -> None:
     """Accept a copied or moved log as this node's own, and leave all earlier branches of its nodes alone."""
     if url.startswith(_SQL):

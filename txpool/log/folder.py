@@ -49,9 +49,13 @@ class LogFolder:
         #: The `_identity` of the file that was verified last.
         self._verified: dict[str, str] = {}
 
-    def create(self, node: str) -> None:
-        """Create a log durably, unless there is one; LogError where there was one, and its database is missing."""
+    def create(self, node: str) -> bool:
+        """Create a log durably, and return True; False where there is one.
+
+        LogError where there was one, and its database is missing.
+        """
         require_safe_place(self.path)
+        created = False
         try:
             if not self.database.exists():
                 if self.incarnations.exists():
@@ -62,12 +66,13 @@ class LogFolder:
                 with suppress(FileExistsError):
                     self.path.mkdir(mode=0o700)
                 require_own(self.path)  # where the parent is sticky, another user may have created it meanwhile
-                self._build(node)
+                created = self._build(node)
             # Also where it exists: the process that created it may not have synced it, or not yet.
             _sync_directory(self.path)
             _sync_directory(self.path.parent)
         except (OSError, sqlite3.Error) as error:
             raise LogError(f"the decision log {self.path} cannot be created: {error}") from error
+        return created
 
     def check(self, node: str) -> None:
         """Look for damage, and create the reserve where the disk has room for it."""
@@ -185,7 +190,7 @@ class LogFolder:
             )
         return connection
 
-    def _build(self, node: str) -> None:
+    def _build(self, node: str) -> bool:
         draft = self.path / f"log.{secrets.token_hex(8)}.new"
         try:
             _write_durably(draft, b"")
@@ -200,8 +205,11 @@ class LogFolder:
             if mode != "wal":  # SQLite answers with the mode that is in force
                 raise OSError("its file system has no room for a write-ahead log's shared memory")
             # Unlike a rename, a link replaces nothing, where another process has created the log meanwhile.
-            with suppress(FileExistsError):
+            try:
                 os.link(draft, self.database)
+            except FileExistsError:
+                return False
+            return True
         finally:
             for leftover in self.path.glob(f"{draft.name}*"):
                 leftover.unlink()

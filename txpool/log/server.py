@@ -136,18 +136,22 @@ class LogServer:
     def close(self, raw: LogConnection) -> None:
         raw.close()
 
-    def create(self) -> None:
-        """Create the tables unless they exist. Of two processes that do so at once, the second waits and finds them."""
+    def create(self) -> bool:
+        """Create the tables, and return True; False where they exist.
+
+        Of two processes that do so at once, the second waits and finds them.
+        """
         with self._open("txpool log") as raw:
             server = _server(raw)
             try:
-                self._make(raw, server)
+                return self._make(raw, server)
             except _CREATED_MEANWHILE:
-                self._make(raw, server)
+                return self._make(raw, server)
 
-    def _make(self, raw: LogConnection, server: str) -> None:
+    def _make(self, raw: LogConnection, server: str) -> bool:
         with raw.transaction():
-            if not _has_table(raw, "txpool_meta"):
+            created = not _has_table(raw, "txpool_meta")
+            if created:
                 raw.execute(_SCHEMA)
                 self._require_ours(raw)
                 _set(raw, {"format": FORMAT, "log": secrets.token_hex(16), "server": server})
@@ -155,6 +159,7 @@ class LogServer:
             self._meta(raw)
             _add_tables(raw)
             self._require_ours(raw)
+        return created
 
     def adopt(self) -> None:
         """Accept a copied or moved log as this server's own; LogError while any incarnation holds its lease.

@@ -78,5 +78,11 @@ class Driver(Protocol):
         False only where it surely has not, or where the connection itself tells that, as SQLite's does.
         """
 
+    def note_failure(self, raw: Any, raw_cursor: Any, error: BaseException) -> None:
+        """Called after a statement that failed inside a transaction; `raw_cursor` is None where the driver has none.
+
+        Where the failure keeps the transaction from committing, its end can then say which statement it was.
+        """
+
     def ended_by(self, raw: Any, raw_cursor: Any) -> str | None:
         """Called after a statement: `commit` or `rollback` where the user's own SQL has ended the local transaction."""

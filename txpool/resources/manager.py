@@ -78,6 +78,14 @@ class ResourceManager(ABC):
         """The names that a server's url may have behind its question mark. Any other is refused, and never shown."""
         return ()
 
+    def is_dsn(self, text: str) -> bool:
+        """Whether a text that is no url is a connection string in the form of its driver, for connect(). No I/O."""
+        return False
+
+    def url_of(self, dsn: str) -> str:
+        """The url that says the same as such a connection string. ConfigurationError, which shows no part of it."""
+        raise NotImplementedError
+
     def check(self, settings: DataSourceSettings) -> None:  # noqa: B027 - most have nothing to refuse
         """Refuse settings that this database cannot serve: `raise settings.properties.error(key, problem)`.
 

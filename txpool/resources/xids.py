@@ -69,14 +69,16 @@ class Xids:
         #: The table's identity, and the identity of its database.
         self._identity: tuple[str, str] | None = None
 
-    def create(self) -> None:
-        """Create the table if it does not exist, and give it an identity if it has none."""
+    def create(self) -> bool:
+        """Create the table if it does not exist, and give it an identity if it has none; whether it was created."""
         with self._session() as raw:
             # PostgreSQL wants the right to create a table even for one that exists.
-            if self._marks.qualified_name(raw, self._table) is None:
+            created = self._marks.qualified_name(raw, self._table) is None
+            if created:
                 self._driver.execute(raw, self._marks.create(self._table))
                 self._require_ours(raw, writes=True)  # another process may have created it first
             self._assign_identity(raw)
+        return created
 
     @property
     def table(self) -> str:

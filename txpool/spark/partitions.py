@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from txpool.datasource import DataSource, find
 from txpool.errors import ProgrammingError
 from txpool.idempotency import RecordIn
 from txpool.resources.base import Role
+from txpool.spark.commit.attempts import require_done
 from txpool.spark.commit.locations import note_locations
 from txpool.spark.commit.session import context_of, warn_of_risks
 from txpool.spark.commit.slots import reserve
 from txpool.spark.commit.status import TaggedJob
-from txpool.spark.commit.task import PartitionTask, unpickled
+from txpool.spark.commit.task import PartitionTask, results_of, unpickled
 from txpool.spark.commit.task_datasources import TaskDatasources, datasources_for
 from txpool.spark.commit.write import SparkWrite, next_number
 from txpool.spark.table.idempotent_job import JobId, claim_job
@@ -153,7 +155,9 @@ def _run(
         )
 
         def collect() -> list[dict[str, Any]]:
-            packed: list[dict[str, Any]] = rdd.mapPartitionsWithIndex(task).collect()
+            packed: list[dict[str, Any]] = rdd.mapPartitionsWithIndex(partial(results_of, task)).collect()
+            for result in packed:
+                require_done(result)
             if yields is not None:  # unpickled here, so that an error makes the transaction rollback-only
                 yields.update((result["partition"], unpickled(result.pop("yields"))) for result in packed)
             return packed

@@ -271,7 +271,10 @@ def test_what_does_not_fit_is_said_before_any_task_runs(spark: SparkSession, dat
             {"table": "keyed", "dbtabel": "keyed"},
         ),
         r"column idd is not in public.keyed": (few.withColumnRenamed("id", "idd"), {}),
-        r"no table public.nowhere in one.*create": (few, {"table": "nowhere"}),
+        r"no table public.nowhere in one: .*create it by .option\(\"createTable\", \"true\"\)": (
+            few,
+            {"table": "nowhere"},
+        ),
         r"upsert into public.keyed needs a unique index": (few, {"upsertKeys": "who"}),
         r'upsertKeys need mode\("append"\)': (few, {"upsertKeys": "id", "mode": "overwrite"}),
         r"strategy is 'fast': it is one of auto": (few, {"strategy": "fast"}),

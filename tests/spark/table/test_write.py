@@ -140,7 +140,7 @@ def test_what_went_direct_is_neither_overwritten_nor_updated(
     spark: SparkSession, databases: Databases, mode: Any, keys: list[str]
 ) -> None:
     databases.execute("one", "insert into landed values (-5, 'old')")
-    refused = rf"txp1:driver:.*: {mode} of public.landed in one: .* direct, .* strategy='staged'.* Nothing was done"
+    refused = rf"txp1:driver:.*: {mode} of public.landed in one: .* direct, .* strategy staged.* Nothing was done"
     with pytest.raises(TransactionRolledBack), transaction():
         write_table(frame(spark, 10), "one.properties", "landed", strategy="direct")
         last = max(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
@@ -156,6 +156,18 @@ def test_what_went_direct_is_neither_overwritten_nor_updated(
     kept = [(-5, "old"), *new(5)] if mode == "upsert" else []
     assert rows(databases) == [*kept, *((number, "again") for number in range(5, 15))]
     assert databases.prepared() == staging(databases) == []
+
+
+@pytest.mark.parametrize("asked", [1, 3])
+def test_partitions_that_the_user_has_coalesced_stay_so(spark: SparkSession, databases: Databases, asked: int) -> None:
+    most = 4 * spark.sparkContext.defaultParallelism
+    df = frame(spark, 60, partitions=3 * most)
+    assert write_table(df, "one.properties", "landed").partitions == most
+    df = frame(spark, 60, 120, partitions=3 * most)
+    assert write_table(df.coalesce(asked).filter("id < 1000"), "one.properties", "landed").partitions == asked
+    df = frame(spark, 120, 180, partitions=3 * most)
+    assert write_table(df.coalesce(most + 2), "one.properties", "landed", max_partitions=2).partitions == 2
+    assert rows(databases) == new(180)
 
 
 def test_a_table_is_made_when_asked_for(spark: SparkSession, databases: Databases) -> None:

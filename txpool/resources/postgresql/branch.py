@@ -112,7 +112,7 @@ class PostgreSQLBranch(LocalTransaction):
         session = self._session
         if not session.is_alive() or session.status != INTRANS:
             # PostgreSQL would answer ROLLBACK without an error, which psycopg's tpc_prepare() takes for a yes.
-            raise self._rollback_vote(why_not_open(session.status))
+            raise self._rollback_vote(why_not_open(session))
         self._prepare = _PrepareState.SENT
         try:
             session.send(

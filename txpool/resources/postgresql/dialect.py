@@ -67,7 +67,7 @@ class PostgreSQLDialect:
 def commit(session: Session, message: str) -> None:
     """Send a message whose last statement is COMMIT; errors as `Dialect.commit`."""
     if not session.is_alive() or session.status != INTRANS:
-        raise Refused(f"COMMIT was not sent: {why_not_open(session.status)}")
+        raise Refused(f"COMMIT was not sent: {why_not_open(session)}")
     session.send(message)
     results = session.receive()
     error = failure(results)

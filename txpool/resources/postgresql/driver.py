@@ -19,7 +19,7 @@ from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
 from txpool.resources.postgresql.connection import DeadlineConnection, check_alive, deadline_after, roll_back
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
-from txpool.resources.postgresql.libpq import COMMAND_OK, IDLE, INERROR, INTRANS, Session, failure, value
+from txpool.resources.postgresql.libpq import COMMAND_OK, IDLE, INERROR, INTRANS, Session, failure, shown, value
 from txpool.resources.postgresql.marks import PostgreSQLMarks
 from txpool.resources.postgresql.psycopg_private import TWO_PHASE, results_of, sent_by, tag_of
 
@@ -40,6 +40,7 @@ _CHANGING = frozenset({b"SET", b"LISTEN", b"DECLARE CURSOR", _SELECT_INTO, *_MAK
 _NOTED = frozenset({*_BEGINNING, *_ENDING, *_CHANGING, b"ROLLBACK", b"NOTIFY", b""})
 # The beginnings of tags that show no write, though a SELECT's function may have written: then the server is asked.
 _READING = (b"SELECT", b"FETCH", b"SHOW", b"EXPLAIN", b"SET", b"SAVEPOINT", b"RELEASE", b"ROLLBACK", b"NOTIFY")
+_IN_FAILED_TRANSACTION = "25P02"
 _CHAINED = re.compile(rb"\band\s+chain\b", re.IGNORECASE)
 
 # All of DISCARD ALL but the prepared statements: psycopg needs its own, which are not from SQL.
@@ -77,6 +78,8 @@ class PsycopgRawConnection(DeadlineConnection):
     role = ""
     #: The identity of the table of marks that was last read over it.
     marks_identity = ""
+    #: Why the statement failed that aborted the transaction last, and which it was.
+    failure = ""
     #: True once SET or the like may have changed the session: `reset` restores it.
     changed = False
     #: True once the user may have prepared statements in SQL.
@@ -195,6 +198,15 @@ class PsycopgDriver:
 
     def reached_server(self, error: BaseException) -> bool:
         return getattr(error, "sqlstate", None) is not None
+
+    def note_failure(
+        self, raw: PsycopgRawConnection, raw_cursor: psycopg.Cursor[Any] | None, error: BaseException
+    ) -> None:
+        state = getattr(error, "sqlstate", None)
+        # Statements after the first that failed are refused for that reason, and say nothing of it.
+        if state is not None and state != _IN_FAILED_TRANSACTION and raw.pgconn.transaction_status == INERROR:
+            reason = str(error).partition("\n")[0]
+            raw.failure = reason if raw_cursor is None else f"{reason}; it was {shown(sent_by(raw_cursor))}"
 
     def ended_by(self, raw: PsycopgRawConnection, raw_cursor: psycopg.Cursor[Any]) -> str | None:
         """As `Driver.ended_by`; it also notes on the raw connection what the statement has changed.

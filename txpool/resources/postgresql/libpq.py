@@ -6,6 +6,7 @@ psycopg's own methods send, wait and check in one call, and put a BEGIN before t
 
 from __future__ import annotations
 
+import re
 import select
 from collections.abc import Generator
 from time import monotonic
@@ -32,6 +33,9 @@ _WHY_NOT_OPEN = {
     ACTIVE: "a statement is still executing",
     INERROR: "a statement before it has failed",
 }
+_LITERAL = re.compile(r"'(?:[^']|'')*(?:'|\Z)|\$(\w*)\$.*?(?:\$\1\$|\Z)", re.DOTALL)
+#: Characters of a statement that an error shows.
+_SHOWN = 200
 #: How often a wait checks the clock and signals, in seconds.
 INTERVAL = 0.1
 _INTERVAL_MILLISECONDS = int(INTERVAL * 1000)
@@ -157,9 +161,18 @@ def ends_session(error: psycopg.Error) -> bool:
     return state is None or state.startswith("08") or state in _SESSION_ENDING
 
 
-def why_not_open(status: int) -> str:
-    """A transaction status other than INTRANS, in words."""
-    return _WHY_NOT_OPEN.get(status, "the connection was lost before it")
+def why_not_open(session: Session) -> str:
+    """A transaction status other than INTRANS, in words; where a statement has failed, also which."""
+    status = session.status
+    why = _WHY_NOT_OPEN.get(status, "the connection was lost before it")
+    failure = getattr(session.raw, "failure", "")
+    return f"{why}, and its error was caught ({failure})" if status == INERROR and failure else why
+
+
+def shown(statement: bytes) -> str:
+    """A statement for an error: one line, not too long, without its literals, which may be secret."""
+    text = " ".join(_LITERAL.sub("'…'", statement.decode(errors="replace")).split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def value(result: PGresult) -> str | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
 
 from txpool.config.keys import MODES
+from txpool.errors import ConfigurationError
 from txpool.resources.manager import PhaseTwo, ResourceManager
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ _CONFLICTS = frozenset({"40001", "40P01"})
 # To PREPARE this says that no prepared slot is free. To a statement it says that the server has too little memory for
 # it, which the next attempt would not change.
 _NO_SLOT = "53200"
+_CONNINFO = re.compile(r"\s*[a-z_]+\s*=")
 
 
 class PostgreSQL(ResourceManager):
@@ -42,6 +46,23 @@ class PostgreSQL(ResourceManager):
     def url_parameters(self) -> Collection[str]:
         """The parameters of a url that libpq knows."""
         return _parameters()
+
+    def is_dsn(self, text: str) -> bool:
+        """Whether a text is a string of key=value, as `host=localhost dbname=orders`."""
+        return _CONNINFO.match(text) is not None
+
+    def url_of(self, dsn: str) -> str:
+        from psycopg import Error
+        from psycopg.conninfo import conninfo_to_dict
+
+        try:
+            parameters: dict[str, Any] | None = conninfo_to_dict(dsn)
+        except Error:
+            parameters = None
+        if parameters is None:  # outside of the handler, since libpq's error shows a part of the text
+            raise ConfigurationError("the connection string is none that libpq can read: write key=value with spaces")
+        database = quote(str(parameters.pop("dbname", "")), safe="")
+        return f"postgresql:///{database}?{urlencode(parameters, quote_via=quote)}".rstrip("?")
 
     def make_driver(self, settings: DataSourceSettings, *, recovery: bool = False) -> Driver:
         from txpool.resources.postgresql.driver import PsycopgDriver

@@ -51,7 +51,7 @@ class PostgreSQLMarks(Marks):
     ) -> tuple[str, list[str]]:
         session = Session(raw)
         if session.status != INTRANS:
-            raise Refused(f"the row was not written: {why_not_open(session.status)}")
+            raise Refused(f"the row was not written: {why_not_open(session)}")
         # In a repeatable read transaction, a DELETE may not see the finished rows, or may fail: another transaction
         # deletes them. Nor is the identity read there: the snapshot may be older than the identity, and a serializable
         # transaction's read would make concurrent ones fail.

@@ -36,7 +36,7 @@ class PostgreSQLReadOnlyCheck:
     def start_asking(self) -> None:
         session = self._session
         if not session.is_alive() or session.status != INTRANS:
-            raise self._rollback_vote(why_not_open(session.status))
+            raise self._rollback_vote(why_not_open(session))
         try:
             session.send(_HAS_ONLY_READ)
         except psycopg.Error as error:
@@ -56,7 +56,7 @@ class PostgreSQLReadOnlyCheck:
 
     def require_alive(self) -> None:
         if not self._session.is_alive():
-            raise self._rollback_vote(why_not_open(self._session.status))
+            raise self._rollback_vote(why_not_open(self._session))
 
     def start_commit(self) -> None:
         self._session.send("commit")

@@ -118,6 +118,9 @@ class SQLiteDriver:
         """False: there is no server, and the connection itself tells whether a transaction is open."""
         return False
 
+    def note_failure(self, raw: SQLiteRawConnection, raw_cursor: sqlite3.Cursor | None, error: BaseException) -> None:
+        """Does nothing: a statement that fails is undone alone, and the transaction can commit."""
+
     def ended_by(self, raw: SQLiteRawConnection, raw_cursor: sqlite3.Cursor) -> str | None:
         if raw.in_transaction:
             return None

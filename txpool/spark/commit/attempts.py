@@ -11,8 +11,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from txpool.errors import OperationalError
+from txpool.errors import ConfigurationError, OperationalError
 from txpool.resources.base import BranchRecord, decode, encode
+
+_REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +72,22 @@ class PartitionResult:
 
     @classmethod
     def unpack(cls, gtrid: str, packed: Mapping[str, Any]) -> PartitionResult:
-        """The result from what `pack` returned. Called on the driver."""
+        """The result from what `pack` returned. Called on the driver. ConfigurationError for a refusal."""
+        require_done(packed)
         records = decode(gtrid, packed["branches"])
         rows, size = packed["size"]
         return cls(packed["partition"], packed["attempt"], records, packed["settings"], (rows, size))
+
+
+def refusal(error: ConfigurationError) -> dict[str, Any]:
+    """What a task returns, packed, where its configuration is wrong: an exception would make Spark try it again."""
+    return {_REFUSED: "\n".join([str(error), *getattr(error, "__notes__", ())])}
+
+
+def require_done(packed: Mapping[str, Any]) -> None:
+    """ConfigurationError if what a task has returned is a `refusal`. Called on the driver."""
+    if _REFUSED in packed:
+        raise ConfigurationError(packed[_REFUSED])
 
 
 class Candidates:

@@ -26,5 +26,5 @@ def require_visible(transaction: Transaction, source: DataSource, table: str, mo
         raise ProgrammingError(
             f"{transaction.gtrid}: {mode} of {table} in {source.name}: an earlier write of this transaction used "
             f"strategy direct, and the transaction cannot see its rows before it commits: this write {harm}. Do the "
-            "earlier write with strategy='staged', or commit in between. Nothing was done."
+            "earlier write with strategy staged, or commit in between. Nothing was done."
         )

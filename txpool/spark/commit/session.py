@@ -23,7 +23,8 @@ def require_classic(session_or_df: Any, caller: str) -> None:
     if type(session_or_df).__module__.startswith("pyspark.sql.connect"):
         raise NotSupportedError(
             f"{caller} needs Spark's driver in this process, and Spark Connect has it elsewhere: use a classic session "
-            "(SparkSession.builder.master(…), or spark-submit). Nothing was done"
+            "(SparkSession.builder.master(…), or spark-submit). Spark Connect is not supported, and ends in "
+            'DATA_SOURCE_NOT_FOUND for format("txpool"). Nothing was done'
         )
 
 
@@ -41,6 +42,15 @@ def most_partitions(context: SparkContext) -> int | None:
     if _setting(context, "spark.dynamicAllocation.enabled") == "true":
         return None
     return _TASKS_FOR_A_CORE * context.defaultParallelism
+
+
+def has_at_most(df: DataFrame, partitions: int) -> bool:
+    """Whether the user has set the number of partitions last, and to no more than these; runs no Spark job.
+
+    Spark takes the last of two coalesce() in a row, and with it a number that may be larger than the first.
+    """
+    plan: Any = df._jdf.queryExecution().optimizedPlan()
+    return str(plan.getClass().getSimpleName()) == "Repartition" and int(plan.numPartitions()) <= partitions
 
 
 def _setting(context: SparkContext, name: str) -> str | None:

@@ -12,7 +12,7 @@ from pyspark import CPickleSerializer, TaskContext
 from txpool.datasource import DataSource
 from txpool.errors import ConfigurationError, ProgrammingError
 from txpool.resources.base import BranchRecord, LocationKey
-from txpool.spark.commit.attempts import PartitionResult, earlier_attempt
+from txpool.spark.commit.attempts import PartitionResult, earlier_attempt, refusal
 from txpool.spark.commit.listing import list_attempts
 from txpool.spark.commit.slots import explain_slots
 from txpool.spark.commit.task_datasources import TaskDatasources
@@ -123,6 +123,16 @@ def _pickled(produced: object) -> bytes:
             "let it yield, or return a list; foreach_partition() is for functions that only write"
         )
     return cast(bytes, _SERIALIZER.dumps(list(produced)))
+
+
+def results_of(
+    write: Callable[[int, Iterator[Any]], Iterator[dict[str, Any]]], partition: int, rows: Iterator[Any]
+) -> Iterator[dict[str, Any]]:
+    """The packed results of a task's function, which does all its work when it is called; or its `refusal`."""
+    try:
+        return write(partition, rows)
+    except ConfigurationError as error:
+        return iter([refusal(error)])
 
 
 def unpickled(yields: bytes) -> list[Any]:

@@ -10,8 +10,10 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from socket import gethostname
 from typing import Any
 
+from txpool.config import secrets
 from txpool.datasource import DataSource, deserialized, find, install_received, known
 from txpool.errors import ConfigurationError
 from txpool.spark.commit.references import references_in
@@ -54,6 +56,7 @@ class TaskDatasources:
 
         A process that serves several tasks keeps the datasources and their pools.
         """
+        secrets.variable_advice = _variable_advice
         datasources: dict[str, DataSource] = {}
         unavailable = dict(self.unavailable)
         for name, settings in self.settings.items():
@@ -65,6 +68,13 @@ class TaskDatasources:
             {key: datasources[name] for key, name in self.names.items() if name in datasources}, self.folder
         )
         return datasources, unavailable
+
+
+def _variable_advice(name: str) -> str:
+    return (
+        f"this is a task of Spark's, on {gethostname()}: start the session with spark.executorEnv.{name}, or set it "
+        "there before the session starts"
+    )
 
 
 def datasources_for(passed: Iterable[DataSource], function: object) -> dict[str, DataSource]:

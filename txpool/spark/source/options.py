@@ -21,4 +21,5 @@ def canonical_options(options: Mapping[str, str], known: Sequence[str]) -> dict[
 
 def option_error(what: str) -> ProgrammingError:
     """The error for a wrong option of a read."""
-    return ProgrammingError(f"{what}. Nothing was read.")
+    stop = "" if what.endswith("?") else "."
+    return ProgrammingError(f"{what}{stop} Nothing was read.")

@@ -18,10 +18,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from txpool.datasource import find
-from txpool.errors import DataError, OperationalError, ProgrammingError
+from txpool.errors import ConfigurationError, DataError, OperationalError, ProgrammingError
 from txpool.jobs.properties import TRACEPARENT
 from txpool.resources.postgresql.staging import PostgreSQLStagingTable, Staging
 from txpool.resources.postgresql.trust import require_locked
+from txpool.spark.commit.attempts import refusal
 from txpool.spark.commit.slots import NO_SLOT, SlotReservation
 from txpool.spark.commit.task import PartitionTask
 from txpool.spark.commit.worker import prepare_worker
@@ -96,18 +97,24 @@ def write_partition(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> Parti
     trace = replace(plan.trace, traceparent=context.getLocalProperty(TRACEPARENT) or "") if ambient else plan.trace
     rows = (_written_columns(batch, plan.fields) for batch in batches)
     task: PartitionTask | StagedCopy
-    with closing(_TaskSlot(plan)) as slot:
-        if slot.held:
-            strategy = DIRECT
-            task = PartitionTask(
-                gtrid, plan.number, None, plan.direct(), plan.datasources, plan.locations, measure, trace
-            )
-        elif plan.strategy_required:
-            raise OperationalError(f"{gtrid}: {NO_SLOT} in {plan.source}, and strategy=direct needs one for each task")
-        else:
-            strategy, prepare = STAGED, partial(_ensure_staging, plan, plan.staging(gtrid))
-            task = StagedCopy(plan.staged(gtrid), plan.datasources, gtrid, plan.number, prepare, trace)
-        (packed,) = task(context.partitionId(), rows)
+    strategy = plan.strategy
+    try:
+        with closing(_TaskSlot(plan)) as slot:
+            if slot.held:
+                strategy = DIRECT
+                task = PartitionTask(
+                    gtrid, plan.number, None, plan.direct(), plan.datasources, plan.locations, measure, trace
+                )
+            elif plan.strategy_required:
+                raise OperationalError(
+                    f"{gtrid}: {NO_SLOT} in {plan.source}, and strategy=direct needs one for each task"
+                )
+            else:
+                strategy, prepare = STAGED, partial(_ensure_staging, plan, plan.staging(gtrid))
+                task = StagedCopy(plan.staged(gtrid), plan.datasources, gtrid, plan.number, prepare, trace)
+            (packed,) = task(context.partitionId(), rows)
+    except ConfigurationError as error:
+        packed = refusal(error)
     stage = context.stageId()
     return PartitionCommitMessage(
         plan.digest, plan.gtrid, plan.number, ambient, batch, stage, strategy, packed, trace.traceparent

@@ -135,7 +135,8 @@ def plan_write(
     if overwrite and keys:
         raise ProgrammingError('upsertKeys need mode("append"), which then updates the rows that exist already')
     new = definitions(schema.fields) if given.get("createTable", "false").lower() == "true" else None
-    target = read_target(source, given["dbtable"], new, keys)
+    created_by = '.option("createTable", "true")'
+    target = read_target(source, given["dbtable"], new, keys, created_by=created_by)
     pairs, layout = pair(schema.fields, target.columns, target.name)
     require_unique(target, keys, layout.names)
     require_privileges(source, target, layout.names, mode=mode, keys=keys, strategy=given.get("strategy", "auto"))

@@ -20,6 +20,7 @@ from pyspark import Accumulator, TaskContext
 
 from txpool.datasource import connect
 from txpool.spark.commit.attempts import PartitionResult
+from txpool.spark.commit.task import results_of
 from txpool.spark.commit.task_datasources import TaskDatasources
 from txpool.spark.commit.tracing import TaskTrace, ambient_trace, traced
 from txpool.spark.commit.worker import prepare_worker
@@ -153,7 +154,7 @@ class ArrowTask:
         partition = context.partitionId()
         prepare_worker()
         write = self.writers[context.getLocalProperty(STRATEGY) or DIRECT]
-        for packed in write(partition, batches):
-            if self.done is not None:
+        for packed in results_of(write, partition, batches):
+            if self.done is not None and "size" in packed:
                 self.done.add({partition: tuple(packed["size"])})
             yield pa.RecordBatch.from_pydict({"packed": [json.dumps(packed)]})

@@ -22,7 +22,7 @@ from txpool.errors import ProgrammingError
 from txpool.resources.postgresql.records import create_table
 from txpool.resources.postgresql.staging import SCHEMA
 from txpool.resources.postgresql.trust import require_locked
-from txpool.spark.commit.attempts import PartitionResult
+from txpool.spark.commit.attempts import PartitionResult, require_done
 from txpool.spark.commit.status import TaggedJob
 from txpool.spark.commit.task_datasources import TaskDatasources
 from txpool.spark.table.copying import RESULT, STRATEGY, ArrowTask, PartitionCopy, copy_into
@@ -122,6 +122,8 @@ def write_partitions(
         stack.enter_context(reporting(progress, CopyProgress(source, label, partitions, done).progress, label))
         packed = [json.loads(row.packed) for row in rdd.collect()]
         attempts, _ = job.attempts()
+    for result in packed:
+        require_done(result)
     rows, size = sum(result["size"][0] for result in packed), sum(result["size"][1] for result in packed)
     with closing(source.connect()) as connection:
         write.finish(connection, partitions, rows)

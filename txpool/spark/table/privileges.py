@@ -104,7 +104,7 @@ class _PrivilegeCheck:
             )
         return (
             f"{subject} may not create staging tables, which this write needs if the slots of "
-            f"max_prepared_transactions run out, and it would fail then: {remedy}; with strategy='direct' it never "
+            f"max_prepared_transactions run out, and it would fail then: {remedy}; with strategy direct it never "
             "needs them"
         )
 

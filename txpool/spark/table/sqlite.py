@@ -21,7 +21,18 @@ from pyspark.sql.types import DataType, StructField
 from txpool.datasource import DataSource
 from txpool.errors import DataError, NotSupportedError, ProgrammingError
 from txpool.spark.table.target import Target
-from txpool.spark.types.columns import NESTED, TEXT, WHOLE, Column, Layout, mismatch, pair, selected, type_mismatch
+from txpool.spark.types.columns import (
+    NESTED,
+    TEXT,
+    WHOLE,
+    Column,
+    Layout,
+    cast_expression,
+    mismatch,
+    pair,
+    selected,
+    type_mismatch,
+)
 from txpool.spark.types.encoding import ColumnEncoding
 from txpool.spark.types.identifiers import quoted
 
@@ -44,6 +55,16 @@ _ACCEPTED: Mapping[str, tuple[type[DataType], ...]] = {
     "blob": (*_NUMBERS, T.FloatType, T.DoubleType, *TEXT, *NESTED, *_DATES_AND_TIMES, T.DecimalType, T.BinaryType),
     "date or time": _DATES_AND_TIMES,
     "json": (T.StructType, T.MapType, T.ArrayType),
+}
+#: The type to cast to, as Spark writes it, where a column does not accept what it is given.
+_CASTS: Mapping[str, str] = {
+    "integer": "bigint",
+    "real": "double",
+    "numeric": "bigint",
+    "text": "string",
+    "blob": "binary",
+    "date or time": "timestamp",
+    "json": "array<string>",
 }
 #: The declared type of a column of a new table.
 _NEW_TYPES: Mapping[type[DataType], str] = {
@@ -177,7 +198,11 @@ def _encoding(field: StructField, column: Column, table: str) -> ColumnEncoding:
     given = field.dataType
     if not isinstance(given, _ACCEPTED[column.type]):
         raise type_mismatch(
-            field, column, table, "SQLite would change some values: cast it, or declare the column differently"
+            field,
+            column,
+            table,
+            f"SQLite would change some values: declare the column differently, or cast it: "
+            f"{cast_expression(field, _CASTS[column.type])}",
         )
     if isinstance(given, T.DecimalType) and given.precision > _MAX_DIGITS and column.type not in ("text", "blob"):
         raise type_mismatch(

@@ -14,6 +14,7 @@ from txpool.errors import ProgrammingError
 from txpool.resources.postgresql.staging import PostgreSQLStagingTable
 from txpool.resources.records import EarlierRun
 from txpool.spark.commit.direct_writes import note_direct_write, require_visible
+from txpool.spark.commit.session import has_at_most
 from txpool.spark.commit.write import next_number
 from txpool.spark.table import sqlite
 from txpool.spark.table.collecting import STAGING, collected
@@ -66,7 +67,8 @@ class TableWrite:
         return not (target.exists and self.mode == "ignore")
 
     def _coalesced(self, df: DataFrame) -> DataFrame:
-        return df if self.max_partitions is None else df.coalesce(self.max_partitions)
+        limit = self.max_partitions
+        return df if limit is None or has_at_most(df, limit) else df.coalesce(limit)
 
 
 class TaskWrite(TableWrite):

@@ -64,15 +64,22 @@ class Target:
 
 
 def read_target(
-    datasource: DataSource, table: str, new: Sequence[tuple[str, str]] | None = None, keys: Sequence[str] = ()
+    datasource: DataSource,
+    table: str,
+    new: Sequence[tuple[str, str]] | None = None,
+    keys: Sequence[str] = (),
+    *,
+    created_by: str = "create=True",
 ) -> Target:
     """Describe the table, or for a missing one what it would be with the columns `new`; nothing stays.
+
+    `created_by` is how the caller's user has a missing table created, for the error.
 
     Errors: ProgrammingError if the table is missing and `new` is None, or if the user may not write to it;
     NotSupportedError if it is a view or the like.
     """
     try:
-        return Context().run(_read_target, datasource, table, new, keys)
+        return Context().run(_read_target, datasource, table, new, keys, created_by)
     except psycopg.errors.InsufficientPrivilege as error:
         raise ProgrammingError(
             f"{datasource.name}: {str(error).splitlines()[0]}, for {table}: grant usage on its schema to that user, "
@@ -81,7 +88,7 @@ def read_target(
 
 
 def _read_target(
-    datasource: DataSource, table: str, new: Sequence[tuple[str, str]] | None, keys: Sequence[str]
+    datasource: DataSource, table: str, new: Sequence[tuple[str, str]] | None, keys: Sequence[str], created_by: str
 ) -> Target:
     # Closing the connection rolls back the table that may have been created to describe it.
     with closing(datasource.connect()) as connection:
@@ -93,7 +100,7 @@ def _read_target(
             if new is None:
                 raise ProgrammingError(
                     f"there is no table {name} in {datasource.name}: name an existing table, or create it by "
-                    "create=True. Nothing was done."
+                    f"{created_by}. Nothing was done."
                 )
             cursor.execute(create_statement(name, new, keys))
             found = cursor.execute(_TABLE, [name]).fetchone()

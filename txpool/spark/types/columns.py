@@ -56,6 +56,21 @@ _TYPES: Mapping[str, _PostgreSQLType] = {
     "interval": _PostgreSQLType("interval", (T.DayTimeIntervalType,)),
 }
 _JSON = ("json", "jsonb")
+#: The type to cast to, as Spark writes it, where a column does not accept what it is given.
+_CASTS: Mapping[str, str] = {
+    "bool": "boolean",
+    "int2": "smallint",
+    "int4": "int",
+    "int8": "bigint",
+    "float4": "float",
+    "float8": "double",
+    "bytea": "binary",
+    "date": "date",
+    "time": "time",
+    "timestamp": "timestamp_ntz",
+    "timestamptz": "timestamp",
+    "interval": "interval day to second",
+}
 
 #: The types of a new table's columns; `new_type` adds decimals and arrays.
 _NEW_TYPES: Mapping[type[DataType], str] = {
@@ -189,10 +204,23 @@ def _encoding(field: StructField, column: Column, table: str) -> ColumnEncoding:
     elif column.type in _JSON and isinstance(given, NESTED):
         given = T.StringType()
     if not isinstance(given, kind.accepts) or (column.array and isinstance(given, NESTED)):
-        raise type_mismatch(field, column, table, f'cast it: df.withColumn("{field.name}", …)')
+        raise type_mismatch(field, column, table, f"cast it: {_cast(field, column)}")
     if column.scale is not None and isinstance(given, T.DecimalType) and given.scale > column.scale:
         raise type_mismatch(field, column, table, f"digits would be lost: round it to {column.scale} decimals")
     return ColumnEncoding(field.name, kind.encoding, column.oid, column.array)
+
+
+def _cast(field: StructField, column: Column) -> str:
+    """The expression that casts a column of the DataFrame to what the table's column accepts."""
+    kind = _CASTS.get(column.type, "string")
+    if column.type == "numeric":
+        kind = f"decimal(38,{18 if column.scale is None else max(column.scale, 0)})"
+    return cast_expression(field, f"array<{kind}>" if column.array else kind)
+
+
+def cast_expression(field: StructField, kind: str) -> str:
+    """The expression that casts a column of the DataFrame, for an error."""
+    return f'df.withColumn("{field.name}", df["{field.name}"].cast("{kind}"))'
 
 
 def selected(

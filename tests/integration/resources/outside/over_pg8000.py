@@ -128,6 +128,9 @@ class Pg8000:
     def reached_server(self, error: BaseException) -> bool:
         return isinstance(error, pg8000.dbapi.DatabaseError)
 
+    def note_failure(self, raw: Raw, raw_cursor: Any, error: BaseException) -> None:
+        """Does nothing."""
+
     def ended_by(self, raw: Raw, raw_cursor: Any) -> str | None:
         return None if raw._in_transaction else "commit"
 

@@ -1,0 +1,111 @@
+"""The keys that users bring from other products are answered with the right key, and its unit."""
+
+from __future__ import annotations
+
+import pytest
+
+from txpool.config.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS, WHOSE
+from txpool.config.other_products import _WORDS, other_word
+from txpool.config.properties import Properties
+from txpool.config.settings import CoordinatorSettings, DataSourceSettings
+from txpool.errors import ConfigurationError
+
+ORDERS = "name = orders\ndriver = psycopg\nurl = postgresql://h/db\n"
+
+
+def refused(line: str) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        DataSourceSettings.load(Properties.parse(ORDERS + line))
+    return str(caught.value).removeprefix("the properties given as text:4: unknown key ")
+
+
+def refused_by_the_coordinator(line: str) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        CoordinatorSettings.load(Properties.parse(line))
+    return str(caught.value).removeprefix("the properties given as text:1: unknown key ")
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("maximumPoolSize = 20", "maximumPoolSize: that is HikariCP's; write pool.max-size = 20"),
+        ("minimumIdle = 2", "minimumIdle: that is HikariCP's; write pool.min-size = 2"),
+        (
+            "connectionTimeout = 30000",
+            "connectionTimeout: that is HikariCP's, in milliseconds; write pool.max-wait = 30000ms",
+        ),
+        ("idleTimeout = 0", "idleTimeout: that is HikariCP's, in milliseconds; write pool.idle-timeout = none"),
+        ("keepaliveTime = 120000", "that is HikariCP's, in milliseconds; write pool.keepalive = 120000ms"),
+        ("initialSize = 5", "that is DBCP2's; write pool.min-size = 5 (so many are opened, and kept open)"),
+        ("maxTotal = 8", "that is DBCP2's; write pool.max-size = 8"),
+        ("maxWaitMillis = 10000", "that is DBCP2's, in milliseconds; write pool.max-wait = 10000ms"),
+        ("minIdle = 0", "that is DBCP2's; write pool.min-size = 0"),
+        ("testOnBorrow = true", "that is DBCP2's; here a connection is checked when it is taken, unless it was used"),
+        ("validationQuery = select 1", "by an empty query: leave it out"),
+        ("POOL_CONNECTIONS = true", "POOL_CONNECTIONS: that is Narayana's; write pool.enabled = true"),
+        ("maxConnections = 10", "that is Narayana's; write pool.max-size = 10"),
+        ("MAXCONNECTIONS = 10", "that is Narayana's; write pool.max-size = 10"),
+        ("acquisitionTimeout_ms = 500", "that is Agroal's, in milliseconds; write pool.max-wait = 500ms"),
+        ("maxLifetime_m = 30", "that is Agroal's, in minutes; write pool.max-lifetime = 30m"),
+        ("pool_recycle = 3600", "that is SQLAlchemy's, in seconds; write pool.max-lifetime = 3600s"),
+        ("timeout = 5", "that is psycopg_pool's, in seconds; write pool.max-wait = 5s"),
+        # Two products, two units.
+        ("maxLifetime = 1800000", "that is HikariCP's, in milliseconds; write pool.max-lifetime = 1800000ms"),
+        ("max-lifetime = 1800000", "that is HikariCP's, in milliseconds; write pool.max-lifetime = 1800000ms"),
+        ("max_lifetime = 3600", "that is psycopg_pool's, in seconds; write pool.max-lifetime = 3600s"),
+        ("max_idle = 600", "that is psycopg_pool's, in seconds; write pool.idle-timeout = 600s"),
+        ("maxIdle = 8", "that is DBCP2's; here idle connections above pool.min-size are closed"),
+        # A wrong neighbour in spelling: pool.leak-threshold, pool.max-lifetime.
+        ("leakDetectionThreshold = 2000", "that is HikariCP's, in milliseconds; write pool.leak-threshold = 2000ms"),
+        ("spring.datasource.hikari.maximum-pool-size = 3", "maximum-pool-size: that is HikariCP's; write pool.max-siz"),
+        ("quarkus.datasource.jdbc.max-size = 3", "max-size: that is Agroal's; write pool.max-size = 3"),
+        ("node.name = x", "node.name: that is a key of the coordinator's file, such as conf/txpool.properties"),
+        ("recovery.period = 3", "recovery.period: that is a key of recovery's file"),
+        ("passwrod = hunter2", "passwrod: did you mean password?"),
+    ],
+)
+def test_in_a_datasources_file(line: str, advice: str) -> None:
+    assert advice in refused(line)
+
+
+def test_in_the_coordinators_file() -> None:
+    advice = refused_by_the_coordinator("CoordinatorEnvironmentBean.defaultTimeout = 300")
+    assert advice == "defaultTimeout: that is Narayana's, in seconds; write transaction.timeout = 300s"
+    assert "key of a datasource's file" in refused_by_the_coordinator("pool.max-size = 3")
+    # psycopg_pool's word means a wait for a connection, which is none of the coordinator's.
+    assert "pool.max-wait" not in refused_by_the_coordinator("timeout = 3")
+
+
+def test_in_code_and_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = {"name": "orders", "driver": "psycopg", "url": "postgresql://h/db"}
+    for option, value, write in (
+        ("connectionTimeout", 30000, 'pool_max_wait="30000ms"'),
+        ("pool_size", 5, "pool_max_size=5"),
+        ("POOL_CONNECTIONS", True, "pool_enabled=True"),
+    ):
+        with pytest.raises(ConfigurationError, match=write):
+            DataSourceSettings.load(**orders, **{option: value})
+    monkeypatch.setenv("TXPOOL_DS_ORDERS_MAXIMUM_POOL_SIZE", "5")
+    with pytest.raises(ConfigurationError, match="MAXIMUM_POOL_SIZE: write TXPOOL_DS_ORDERS_POOL_MAX_SIZE"):
+        DataSourceSettings.load(**orders)
+
+
+@pytest.mark.parametrize("value", ["hunter2", "-1", "3.5", "${env:X}", "0x10", "1" * 30])
+def test_only_a_plain_value_is_shown_again(value: str) -> None:
+    assert value not in refused(f"connectionTimeout = {value}")
+    assert value not in refused(f"username = {value}")
+
+
+def test_what_stands_before_the_word_is_not_shown() -> None:
+    assert "hunter2" not in refused("hunter2.maximumPoolSize = 3")
+
+
+def test_every_word_leads_to_a_key_that_there_is() -> None:
+    assert {word.key for word in _WORDS.values()} <= {"", *WHOSE}
+    own = {"".join(filter(str.isalnum, key.name)).lower() for key in DATASOURCE_KEYS + COORDINATOR_KEYS + RECOVERY_KEYS}
+    assert not own & _WORDS.keys()
+
+
+def test_a_word_of_nobodys() -> None:
+    assert other_word("colour") is None
+    assert "the known ones are name, driver" in refused("colour = blue")

@@ -1,0 +1,46 @@
+"""The settings of a datasource that is given by a connection string alone: connect("postgresql://app@localhost/orders").
+
+Its mode is xa where the database can prepare, else local; all else is as by default.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+
+from txpool.config.settings import DataSourceSettings
+from txpool.resource_managers import known, of_url
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
+_DIGITS = 8
+
+
+def is_dsn(text: str) -> bool:
+    """Whether a text is a connection string: a url, or a string of key=value that a database's driver takes."""
+    return of_url(text) is not None or any(manager.is_dsn(text) for manager in known())
+
+
+def key_of(dsn: str) -> str:
+    """What this process knows a connection string by. It shows no password, and a relative path's folder is in it."""
+    return f"dsn {_digest(f'{os.getcwd()} {dsn}')}"
+
+
+def settings_of(dsn: str) -> DataSourceSettings:
+    """The settings. The name is made of the database's and of the url without a password, so that it stays the same.
+
+    Errors: ConfigurationError, which shows no password.
+    """
+    manager = of_url(dsn)
+    if manager is None:
+        manager = next(each for each in known() if each.is_dsn(dsn))
+        dsn = manager.url_of(dsn)
+    options = {"driver": manager.driver, "mode": "xa" if "xa" in manager.modes else "local", "url": dsn}
+    url = DataSourceSettings.load(name="dsn", **options).url
+    last = url.partition("?")[0].rstrip("/").rpartition("/")[2]
+    name = _NOT_IN_NAMES.sub("-", last).strip("-.")[: 31 - _DIGITS] or manager.driver
+    return DataSourceSettings.load(name=f"{name}-{_digest(url)[:_DIGITS]}", **options)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -77,8 +77,9 @@ DATASOURCE_KEYS = (
         "pool.reset",
         "choice",
         "auto",
-        "What is cleaned of a session at give-back: auto, what SQL commands have shown to leave behind (no advisory "
-        "lock, and nothing that a function did, as set_config()); always, all of it, for a round trip each time.",
+        "What is cleaned of a session at give-back: auto, what each statement's text and command tag show to leave "
+        "behind (nothing that is within a function of the database's own); always, all of it, for a round trip each "
+        "time.",
         {"choices": ("auto", "always")},
     ),
     Key(

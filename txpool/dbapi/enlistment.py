@@ -225,7 +225,8 @@ class Enlistment:
                 self._driver.note_failure(self.raw, None, error)
                 raise
             finally:
-                if not fresh and not self.in_pipeline and not handle.has_work(self.raw):
+                over = not handle.has_work(self.raw) and self._driver.is_open(self.raw)
+                if over and not fresh and not self.in_pipeline:
                     raise self.ended_by_sql("commit")
         finally:
             self.leave()

@@ -188,6 +188,8 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         if error is None:
             self.entered_transaction.end_commit()
             return
+        if self.entered_transaction.of_parent_process:
+            return  # a forked child has nothing to roll back, and its own error, or exit, goes on
         if self.entered_transaction.trace is not None:
             self.entered_transaction.trace.failed(error)
         self.entered_transaction.end_rollback()

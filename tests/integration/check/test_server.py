@@ -149,3 +149,29 @@ def test_nobody_there(tmp_path: Path, server: EmbeddedPostgres) -> None:
     assert "nothing listens there" in refused["do"]
     assert "firewalls" in timeout["do"]
     assert "no such host is known here" in unknown["do"]
+
+
+def test_functions_that_leave_something_in_the_session(place: Place) -> None:
+    bodies = {
+        "setof record": [
+            "select pg_advisory_lock(7)",
+            "select set_config('a.b', 'c', false)",
+            "select pg_advisory_xact_lock(7)",
+            "select set_config('a.b', 'c', true)",
+        ],
+        "void": [
+            "begin create temp table stage (); end",
+            "begin create temp table stage () on commit drop; end",
+        ],
+    }
+    with place.session() as connection:
+        for kind, language in (("setof record", "sql"), ("void", "plpgsql")):
+            for number, body in enumerate(bodies[kind]):
+                head = f"create function {language}{number}() returns {kind} language {language}"
+                connection.execute(f"{head} as $f$ {body} $f$".encode())
+    answer = checked(place.file())
+    assert answer.bad == ["session"]
+    (found,) = answer.about("session", "warning")
+    assert found["found"].endswith(": public.plpgsql0, public.sql0, public.sql1")
+    assert "pool.reset = always" in found["do"]
+    assert checked(place.file("pool.reset = always")).bad == []

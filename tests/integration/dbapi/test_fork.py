@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.integration.dbapi import forking_in_blocks
 from tests.integration.dbapi.table import rows
 from tests.support.forking import in_child
 from txpool.datasource import DataSource
@@ -105,3 +112,52 @@ def test_an_enlisted_handle_in_the_child(postgres_source: DataSource, databases:
         in_child(child)
         connection.execute("insert into t values (3, 'parent')")
     assert databases.rows("one", "select id from t order by id") == [(1,), (3,)]
+
+
+#: How a child ends that leaves its block so: by its error, or as it wants to.
+STATUS = {"exception": 1, "sys.exit": 7, "os._exit": 8, "end": 9, "use": 1}
+
+
+@pytest.mark.parametrize("mode", ["plain", "enlisted"])
+def test_inside_a_block(databases: Databases, mode: str) -> None:
+    """Whatever the child does, the parent's session goes on as if there were no child."""
+    databases.execute("one", "create table t (n integer)")
+    command = [sys.executable, forking_in_blocks.__file__, databases.url("one"), databases.server.password, mode]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) >= 7 * len(STATUS)
+    for name, (status, rows_there) in found.items():
+        way = name.rpartition(", ")[2]
+        assert rows_there == [1, 2], (name, done.stderr)
+        assert status == STATUS[way] or (way == "use" and status == 9), (name, done.stderr)
+
+
+def test_a_child_leaves_the_parents_session_to_the_parents_death(databases: Databases) -> None:
+    """A child that lives on holds no session of a parent that has been killed."""
+    program = (
+        "import os, sys, time\n"
+        "from txpool.datasource import DataSource\n"
+        "datasource = DataSource(name='one', driver='psycopg', url=sys.argv[1], password=sys.argv[2])\n"
+        "connection = datasource.connect()\n"
+        "connection.execute('create table held ()')\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    time.sleep(60)\n"
+        "print(pid, connection.info.backend_pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", program, databases.url("one"), databases.server.password]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child, session = map(int, parent.stdout.readline().split())
+        try:
+            parent.kill()
+            parent.wait(20)
+            gone = "select not exists (select from pg_stat_activity where pid = %s)"
+            deadline = time.monotonic() + 20
+            while databases.rows("two", gone, (session,)) != [(True,)]:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        finally:
+            os.kill(child, signal.SIGKILL)

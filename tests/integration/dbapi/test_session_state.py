@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -42,12 +42,20 @@ STATES = {
         "do $$ begin execute 'prepare mine as select 1'; end $$",
         "select name from pg_prepared_statements where from_sql",
     ),
+    "advisory lock": ("select pg_advisory_lock(7)", LOCKS),
+    "shared advisory lock, tried": ("SELECT PG_TRY_ADVISORY_LOCK_SHARED(7, 8) AS taken", LOCKS),
+    "advisory lock of many rows": ("select n, pg_advisory_lock(n) from generate_series(1, 3) as n", LOCKS),
+    "set_config": ("select set_config('work_mem', '1MB', false)", "show work_mem"),
+    "set_config twice": (
+        "select set_config('work_mem', '2MB', true), pg_catalog.set_config('work_mem', '1MB', not true)",
+        "show work_mem",
+    ),
     "lock in a block": ("do $$ begin perform pg_advisory_lock(7); end $$", LOCKS),
 }
-#: What no command's name tells.
+#: What neither a command's name nor its text tells.
 HIDDEN = {
-    "advisory lock": ("select pg_advisory_lock(7)", LOCKS),
-    "set_config": ("select set_config('work_mem', '1MB', false)", "show work_mem"),
+    "advisory lock of a function": ("select take_lock()", LOCKS),
+    "set_config of a function": ("select set_memory()", "show work_mem"),
     "temporary table of a function": ("select leave_stage()", "select to_regclass('stage')"),
 }
 
@@ -56,7 +64,9 @@ HIDDEN = {
 def options(databases: Databases) -> dict[str, Any]:
     databases.execute(
         "one",
-        "create function leave_stage() returns void language plpgsql as $$ begin create temp table stage (); end $$",
+        "create function leave_stage() returns void language plpgsql as $$ begin create temp table stage (); end $$;"
+        "create function take_lock() returns void language sql as 'select pg_advisory_lock(7)';"
+        "create function set_memory() returns text language sql as $$ select set_config('work_mem', '1MB', false) $$",
     )
     password = databases.server.password
     return {"name": "one", "driver": "psycopg", "url": databases.url("one"), "password": password, "pool_max_size": 1}
@@ -95,15 +105,28 @@ def leave(datasource: DataSource, statement: str, how: str) -> None:
     elif how == "pipeline":
         with datasource.connect() as connection, connection.pipeline():
             connection.execute(statement)
+    elif how == "enlisted pipeline":
+        with transaction(), datasource.connect() as connection, connection.pipeline():
+            connection.execute(statement)
+    elif how == "psycopg's own cursor":
+        with datasource.connect() as connection:
+            psycopg.Cursor(connection).execute(statement)  # type: ignore[call-overload]
+    elif how == "failed later":
+        with suppress(psycopg.errors.DivisionByZero), datasource.connect() as connection:
+            connection.execute(statement)
+            connection.execute("select 1/0")
     else:
         with datasource.connect() as connection:
             connection.execute(statement)
 
 
-@pytest.mark.parametrize("how", ["plain", "enlisted", "autocommit", "pipeline"])
+HOW = ["plain", "enlisted", "autocommit", "pipeline", "enlisted pipeline", "psycopg's own cursor", "failed later"]
+
+
+@pytest.mark.parametrize("how", HOW)
 def test_auto_cleans_what_commands_tell(auto: DataSource, how: str) -> None:
     for state, (statement, question) in STATES.items():
-        if how == "pipeline" and ";" in statement.split("$$")[0]:
+        if how.endswith("pipeline") and ";" in statement.split("$$")[0]:
             continue  # a pipeline takes one statement at a time
         before = ask(auto, question)
         leave(auto, statement, how)
@@ -116,6 +139,41 @@ def test_always_cleans_everything(always: DataSource, how: str) -> None:
         before = ask(always, question)
         leave(always, statement, how)
         assert ask(always, question) == before, state
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "copy (select pg_advisory_lock(7)) to stdout",
+        "select 1; select pg_advisory_lock(7); select 1/0",
+        "insert into u select 1 where pg_try_advisory_lock(7)",
+    ],
+)
+@pytest.mark.parametrize("enlisted", [False, True])
+def test_auto_sees_locks_by_the_text(auto: DataSource, databases: Databases, statement: str, *, enlisted: bool) -> None:
+    databases.execute("one", "create table u (n integer)")
+    before = ask(auto, LOCKS)
+    around = transaction() if enlisted else nullcontext()
+    with suppress(psycopg.errors.DivisionByZero), around, auto.connect() as connection:
+        if statement.startswith("copy"):
+            with connection.cursor().copy(statement) as copy:
+                assert len(list(copy.rows())) == 1
+        else:
+            connection.execute(statement)
+    assert ask(auto, LOCKS) == before
+    with auto.connect() as connection:
+        assert next(connection.cursor().stream("select pg_advisory_lock(7) is null"))
+    assert ask(auto, LOCKS) == before
+
+
+def test_notifications_that_nobody_has_read(auto: DataSource, databases: Databases) -> None:
+    with auto.connect() as connection:
+        connection.execute("listen news")
+        connection.commit()
+        databases.execute("one", "notify news, 'unread'")
+        connection.execute("select 1")
+    with auto.connect() as connection:
+        assert list(connection.notifies(timeout=0.05)) == []
 
 
 def test_auto_leaves_what_no_command_tells(auto: DataSource) -> None:
@@ -166,6 +224,8 @@ def test_what_is_clean_costs_nothing(auto: DataSource, databases: Databases) -> 
         connection.execute("insert into t values (1)")
         connection.execute("select n from t").fetchall()
         connection.cursor(name="near").execute("select n from t").close()
+        connection.execute("select pg_advisory_xact_lock(7), pg_catalog.SET_CONFIG('a.b', %s, True)", ["it's (so)"])
+        connection.execute("select set_config('a.b', 'it''s (, false)', true), set_config('a.c', '', true)")
         connection.execute("update t set n = 2")
     last = databases.rows("two", "select query from pg_stat_activity where pid = %s", (session,))
     assert last == [("COMMIT",)]

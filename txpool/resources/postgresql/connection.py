@@ -12,13 +12,14 @@ from typing import Any, Self
 
 import psycopg
 
+from txpool.resources.postgresql.forks import OneProcessConnection
 from txpool.resources.postgresql.libpq import INTERVAL, ReplyTimeout, Session, bounded
-from txpool.resources.postgresql.psycopg_private import ConnectionInSteps, rolling_back, wait
+from txpool.resources.postgresql.psycopg_private import rolling_back, wait
 
 _until: ContextVar[float | None] = ContextVar("until", default=None)
 
 
-class DeadlineConnection(ConnectionInSteps):
+class DeadlineConnection(OneProcessConnection):
     """A connection whose opening has one deadline, for all of its hosts and their addresses together."""
 
     @classmethod

@@ -21,7 +21,8 @@ from txpool.resources.postgresql.connection import DeadlineConnection, check_ali
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.libpq import COMMAND_OK, IDLE, INERROR, INTRANS, Session, failure, shown, value
 from txpool.resources.postgresql.marks import PostgreSQLMarks
-from txpool.resources.postgresql.psycopg_private import TWO_PHASE, results_of, sent_by, tag_of
+from txpool.resources.postgresql.psycopg_private import BACKLOG, TWO_PHASE, results_of, sent_by, tag_of
+from txpool.resources.postgresql.session import outlives_transaction
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
@@ -173,6 +174,7 @@ class PsycopgDriver:
                     _RESET_SESSION + _DEALLOCATE if raw.prepared or self._always_reset else _RESET_SESSION, until
                 )
                 raw.changed = raw.prepared = False
+                getattr(raw, BACKLOG).clear()
             raw.autocommit = False
             raw.isolation_level = raw.read_only = raw.deferrable = None
             raw.row_factory = tuple_row
@@ -217,6 +219,8 @@ class PsycopgDriver:
         """
         results = results_of(raw_cursor)
         status = raw.pgconn.transaction_status
+        if not raw.changed and outlives_transaction(sent_by(raw_cursor)):
+            raw.changed = True
         if len(results) == 1 and status == INTRANS:
             tag = _tag(results[0])
             if tag not in _NOTED:

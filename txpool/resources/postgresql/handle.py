@@ -15,7 +15,8 @@ from psycopg.pq import Format, PGconn, TransactionStatus
 from txpool.dbapi.cursor import Cursor
 from txpool.dbapi.overrides import Attribute, CursorAttribute
 from txpool.errors import InterfaceError, ProgrammingError, translated
-from txpool.resources.postgresql.psycopg_private import OPEN_BLOCKS, two_phase_of
+from txpool.resources.postgresql.psycopg_private import OPEN_BLOCKS, sent_by, two_phase_of
+from txpool.resources.postgresql.session import outlives_transaction
 from txpool.resources.postgresql.two_phase import TwoPhaseConnection
 
 logger = logging.getLogger("txpool")
@@ -94,13 +95,17 @@ class PsycopgCursor(Cursor):
         enlistment = connection.current_enlistment()
         if self._holder is not (enlistment or connection.pooled):
             self._reopen(enlistment)
-        if enlistment is None:
-            connection.require_transaction()
-            with translated():
-                yield
-        else:
-            with enlistment.started(connection):
-                yield
+        try:
+            if enlistment is None:
+                connection.require_transaction()
+                with translated():
+                    yield
+            else:
+                with enlistment.started(connection):
+                    yield
+        finally:
+            if outlives_transaction(sent_by(self.raw)):
+                self._holder.raw.changed = True
 
 
 class UserCursor(PsycopgCursor):
@@ -208,9 +213,9 @@ class Block(psycopg.Transaction):
 
 
 class PsycopgConnection(TwoPhaseConnection):
-    """A connection as psycopg has it."""
+    """A connection as psycopg has it: attributes of the user's own can be set on it, too."""
 
-    __slots__ = ()
+    __slots__ = ("__dict__",)
 
     _driver_class = psycopg.Connection
     _CLOSED = psycopg.OperationalError
@@ -251,6 +256,15 @@ class PsycopgConnection(TwoPhaseConnection):
         with enlistment.entered(self):
             yield from enlistment.raw.notifies(timeout=timeout, stop_after=stop_after)
 
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
+        """As psycopg's, for its cursors that are made over this connection."""
+        try:
+            return self._call("wait", args, kwargs)
+        finally:
+            holder: Any = self.holder()
+            if holder is not None:
+                holder.raw.changed = holder.raw.prepared = True  # what was executed is not seen
+
     def __enter__(self) -> Self:
         return self  # psycopg does not look whether it is closed
 
@@ -281,6 +295,7 @@ class PsycopgConnection(TwoPhaseConnection):
                     yield pipeline
             finally:
                 enlistment.in_pipeline = not outermost
+                enlistment.raw.changed = enlistment.raw.prepared = True  # its answers were not seen
 
     @property
     def adapters(self) -> AdaptersMap:

@@ -25,6 +25,8 @@ OPEN_BLOCKS = "_num_transactions"
 #: The attribute with a connection's two-phase transaction: its xid, and whether it is prepared; or None.
 TWO_PHASE = "_tpc"
 two_phase_of: Callable[[psycopg.Connection[Any]], tuple[psycopg.Xid, bool] | None] = attrgetter(TWO_PHASE)
+#: The attribute with the notifications that came while nobody listened, for the next notifies().
+BACKLOG = "_notifies_backlog"
 #: Waits for the steps of a generator. `Connection.wait()` takes the connection's lock, which a cancel needs.
 wait = waiting.wait
 

@@ -9,7 +9,7 @@ from txpool.errors import translated
 from txpool.findings.finding import Finding
 from txpool.resources.base import Role
 from txpool.resources.drivers import make_driver
-from txpool.resources.postgresql.check import marks, prepared, settings, trust
+from txpool.resources.postgresql.check import marks, prepared, session, settings, trust
 from txpool.resources.postgresql.check.connecting import connected
 from txpool.resources.postgresql.check.server import server_facts
 
@@ -36,3 +36,4 @@ def findings(datasource: DataSourceSettings, *, stale_after: float, timeout: flo
         if role in _CONNECT_ALLOWS:
             yield from trust.connect(raw, server, roles, _CONNECT_ALLOWS[role])
         yield from trust.spark(raw, roles)
+        yield from session.findings(raw, datasource)

@@ -66,9 +66,13 @@ class Handle:
             value = getattr(self.raw_connection(), name)
         if not callable(value) or name.startswith("_") or isinstance(value, type):
             return value
-        if name in self._CONCURRENT and not closed:
-            return value
-        around = self._call_closed if closed else self._two_phase if name in _TWO_PHASE else self._call
+        around = self._call
+        if closed:
+            around = self._call_closed
+        elif name in self._CONCURRENT:
+            around = self._call_now
+        elif name in _TWO_PHASE:
+            around = self._two_phase
         return lambda *args, **kwargs: around(name, args, kwargs)
 
     if TYPE_CHECKING:
@@ -220,6 +224,11 @@ class Handle:
         around = enlistment.started if name in self._EXECUTING else enlistment.entered
         with around(self):
             return getattr(enlistment.raw, name)(*args, **kwargs)
+
+    def _call_now(self, name: str, args: Any, kwargs: Any) -> Any:
+        """Call a method that another thread may call while the connection executes."""
+        with translated():
+            return getattr(self.raw_connection(), name)(*args, **kwargs)
 
     def _two_phase(self, name: str, args: Any, kwargs: Any) -> Any:
         """Call a tpc_*() of the driver's connection, which a transaction's handle does not have."""

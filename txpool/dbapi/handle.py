@@ -232,8 +232,14 @@ class Handle:
 
     def _two_phase(self, name: str, args: Any, kwargs: Any) -> Any:
         """Call a tpc_*() of the driver's connection, which a transaction's handle does not have."""
+        raw = self.two_phase_raw(name, args)
+        state = self._own_state()
+        state.in_two_phase = state.in_two_phase or name == "tpc_begin"
         with translated():
-            return getattr(self.two_phase_raw(name, args), name)(*args, **kwargs)
+            result = getattr(raw, name)(*args, **kwargs)
+        if name in ("tpc_commit", "tpc_rollback"):
+            state.in_two_phase = False
+        return result
 
     def two_phase_raw(self, name: str, xids: Any = ()) -> Any:
         """The raw connection, on which a tpc_*() with these arguments is called. Errors: as `current_enlistment`.
@@ -284,6 +290,8 @@ class Handle:
         """Whether a local transaction is open; no I/O. True where the handle is closed by now, and cannot tell."""
         datasource = self._datasource
         if datasource is None:
+            return True
+        if self.handle_state is not None and self.handle_state.in_two_phase:
             return True
         driver = datasource.driver_adapter
         return driver.is_open(raw) and driver.dialect.in_transaction(raw)

@@ -154,8 +154,9 @@ def parse(joined: str) -> Xid | None:
 
 
 def is_reserved(xid: object) -> bool:
-    """Whether the name of a branch is txpool's: of this format, or of another version's."""
-    return bool(_RESERVED.match(str(xid)) or _RESERVED.match(str(getattr(xid, "gtrid", ""))))
+    """Whether a branch's name, or the gtrid of PEP 249's xid, is txpool's: of this format, or of another version's."""
+    gtrid = xid[1] if isinstance(xid, tuple) and len(xid) == 3 else getattr(xid, "gtrid", "")
+    return bool(_RESERVED.match(str(xid)) or _RESERVED.match(str(gtrid)))
 
 
 def split_gtrid(gtrid: str) -> Gtrid:

@@ -66,9 +66,13 @@ class Handle:
             value = getattr(self.raw_connection(), name)
         if not callable(value) or name.startswith("_") or isinstance(value, type):
             return value
-        if name in self._CONCURRENT and not closed:
-            return value
-        around = self._call_closed if closed else self._two_phase if name in _TWO_PHASE else self._call
+        around = self._call
+        if closed:
+            around = self._call_closed
+        elif name in self._CONCURRENT:
+            around = self._call_now
+        elif name in _TWO_PHASE:
+            around = self._two_phase
         return lambda *args, **kwargs: around(name, args, kwargs)
 
     if TYPE_CHECKING:
@@ -221,10 +225,21 @@ class Handle:
         with around(self):
             return getattr(enlistment.raw, name)(*args, **kwargs)
 
+    def _call_now(self, name: str, args: Any, kwargs: Any) -> Any:
+        """Call a method that another thread may call while the connection executes."""
+        with translated():
+            return getattr(self.raw_connection(), name)(*args, **kwargs)
+
     def _two_phase(self, name: str, args: Any, kwargs: Any) -> Any:
         """Call a tpc_*() of the driver's connection, which a transaction's handle does not have."""
+        raw = self.two_phase_raw(name, args)
+        state = self._own_state()
+        state.in_two_phase = state.in_two_phase or name == "tpc_begin"
         with translated():
-            return getattr(self.two_phase_raw(name, args), name)(*args, **kwargs)
+            result = getattr(raw, name)(*args, **kwargs)
+        if name in ("tpc_commit", "tpc_rollback"):
+            state.in_two_phase = False
+        return result
 
     def two_phase_raw(self, name: str, xids: Any = ()) -> Any:
         """The raw connection, on which a tpc_*() with these arguments is called. Errors: as `current_enlistment`.
@@ -275,6 +290,8 @@ class Handle:
         """Whether a local transaction is open; no I/O. True where the handle is closed by now, and cannot tell."""
         datasource = self._datasource
         if datasource is None:
+            return True
+        if self.handle_state is not None and self.handle_state.in_two_phase:
             return True
         driver = datasource.driver_adapter
         return driver.is_open(raw) and driver.dialect.in_transaction(raw)

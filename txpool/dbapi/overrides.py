@@ -46,7 +46,7 @@ class SessionOverrides:
 class HandleState:
     """What was set on a handle. Made when something is set, or it joins a transaction: most handles never need one."""
 
-    __slots__ = ("attributes", "closed_raw", "joined", "modes", "overrides")
+    __slots__ = ("attributes", "closed_raw", "in_two_phase", "joined", "modes", "overrides")
 
     def __init__(self) -> None:
         self.attributes = NO_ATTRIBUTES
@@ -56,6 +56,8 @@ class HandleState:
         self.overrides: SessionOverrides | None = None
         #: It was taken outside a transaction, and joined one.
         self.joined = False
+        #: Between the driver's tpc_begin() and its end, where the handle asks no driver for that.
+        self.in_two_phase = False
         #: A closed connection of the driver's, in place of a handle that is closed.
         self.closed_raw: Any = None
 

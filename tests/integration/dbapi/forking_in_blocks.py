@@ -20,7 +20,8 @@ from txpool.tm.manager import configure
 from txpool.tm.scope import transaction
 
 WAYS = ("exception", "sys.exit", "os._exit", "end", "use")
-SLOWLY = "select n, pg_sleep(0.005) from generate_series(1, 60) as n"
+# Wide, so that the server sends each row at once, and still executes when the child ends.
+SLOWLY = "select repeat('x', 9000), pg_sleep(0.02) from generate_series(1, 30)"
 
 
 class Fork:
@@ -70,7 +71,7 @@ def copy_out(connection: Any, fork: Fork) -> None:
         next(rows)
         if fork(copy.read):
             return
-        assert sum(1 for _ in rows) == 59
+        assert sum(1 for _ in rows) == 29
     connection.cursor().executemany("insert into t values (%s)", [(1,), (2,)])
 
 
@@ -88,7 +89,7 @@ def stream(connection: Any, fork: Fork) -> None:
     next(rows)
     if fork(lambda: next(rows)):
         return
-    assert sum(1 for _ in rows) == 59
+    assert sum(1 for _ in rows) == 29
     connection.cursor().executemany("insert into t values (%s)", [(1,), (2,)])
 
 

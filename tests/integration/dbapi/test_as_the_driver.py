@@ -264,3 +264,38 @@ def test_a_closed_cursor_stays_closed_in_a_transaction(datasource: DataSource) -
                 use()  # type: ignore[no-untyped-call]
             assert isinstance(caught.value, txpool.errors.Error)
     handle.close()
+
+
+def left_with(block: Any) -> BaseException | None:
+    try:
+        block.__exit__(None, None, None)
+    except Exception as error:
+        return error
+    return None
+
+
+@pytest.mark.filterwarnings("ignore:.*was deleted while still open:ResourceWarning")
+@pytest.mark.parametrize("seen", [False, True])
+@pytest.mark.parametrize("block", [False, True])
+def test_after_the_server_went(postgres_source: DataSource, databases: Databases, *, seen: bool, block: bool) -> None:
+    bare, handle = psycopg.connect(databases.dsn("one")), postgres_source.connect()
+    blocks = [bare.transaction(), handle.transaction()]
+    if block:
+        for each in blocks:
+            each.__enter__()
+    theirs, ours = make_cursors(bare), make_cursors(handle)
+    for connection in (bare, handle):
+        databases.rows("two", "select pg_terminate_backend(%s, 5000)", (connection.info.backend_pid,))
+        if seen:
+            with pytest.raises(psycopg.OperationalError):  # as Django's is_usable() asks
+                connection.execute("select 1")
+            assert (connection.closed, connection.broken) == (True, True)
+    if block:
+        left: list[Any] = [left_with(each) for each in blocks]
+        assert isinstance(left[1], type(left[0]))
+    assert list(differences(bare, handle)) == []
+    for left, right in zip(theirs, ours, strict=True):
+        assert list(differences(left, right)) == []
+    handle.close()
+    with postgres_source.connect() as other:
+        assert other.execute("select 1").fetchone() == (1,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -86,3 +86,35 @@ def test_a_lost_connection_is_closed_and_replaced(postgres_source: DataSource, d
     connection.close()
     with postgres_source.connect() as connection:
         assert connection.info.backend_pid != pid
+
+
+#: Rows that the server does not keep until there are more.
+WIDE = "select repeat('x', 9000), pg_sleep(0.02) from generate_series(1, 50)"
+
+
+@pytest.mark.parametrize("how", ["copy", "stream", "pipeline", "cursor"])
+def test_a_connection_lost_inside_a_transaction(postgres_source: DataSource, databases: Databases, how: str) -> None:
+    """It is said to be lost, and not that SQL has committed."""
+
+    def lose(connection: Any) -> None:
+        databases.rows("two", "select pg_terminate_backend(%s, 5000)", (connection.info.backend_pid,))
+
+    with pytest.raises(psycopg.OperationalError) as caught, transaction():
+        connection: Any = postgres_source.connect()
+        connection.execute("insert into t values (1, 'lost')")
+        if how == "copy":
+            with connection.cursor().copy("copy t from stdin") as copy:
+                lose(connection)
+                copy.write_row((2, "lost"))
+        elif how == "stream":
+            for _ in connection.cursor().stream(WIDE):
+                lose(connection)
+        elif how == "pipeline":
+            with connection.pipeline():
+                lose(connection)
+                connection.execute("insert into t values (2, 'lost')")
+        else:
+            lose(connection)
+            connection.execute("insert into t values (2, 'lost')")
+    assert "has ended its part" not in str(caught.value)
+    assert rows(postgres_source) == []

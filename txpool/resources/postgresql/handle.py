@@ -137,6 +137,11 @@ class Copy:
     def __iter__(self) -> Iterator[Any]:
         return iter(self._raw)
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        return getattr(self._raw, name)
+
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         return psycopg.Copy
@@ -377,6 +382,8 @@ class PsycopgConnection(TwoPhaseConnection):
             self.close()
 
     def _roll_back_quietly(self) -> None:
+        if self.pooled is not None and self.pooled.pool_state is None:
+            return  # a forked child leaves the block, and the work is its parent's
         try:
             self.rollback()
         except Exception as error:

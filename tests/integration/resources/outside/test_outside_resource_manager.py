@@ -30,6 +30,43 @@ print("committed")
 """
 
 
+PLAIN = """
+import txpool
+connection = txpool.connect("two.properties")
+datasource = connection.datasource
+cursor = connection.cursor()
+cursor.execute("select 1 as a, 'x' as b")
+assert [txpool.STRING == code for _, code, *_ in cursor.description] == [False, True]
+assert hasattr(cursor, "callproc") and not hasattr(cursor, "nextset") and not hasattr(cursor, "lastrowid")
+connection.rollback()
+
+def refused(kind, use):
+    try:
+        use()
+    except kind as error:
+        return str(error)
+    raise AssertionError("not refused")
+
+connection.tpc_begin(connection.xid(0, "mine", ""))
+cursor.execute("insert into t values (1)")
+connection.tpc_prepare()
+with txpool.transaction():
+    assert "open work of its own" in refused(txpool.ProgrammingError, lambda: cursor.execute("select 1"))
+connection.tpc_commit()
+connection.commit()
+assert "of txpool's own" in refused(
+    txpool.ProgrammingError, lambda: connection.tpc_begin(connection.xid(0, "txp1:node:abcdefghijkl:1", "0:two:L"))
+)
+with txpool.transaction():
+    assert "prepares" in refused(txpool.NotSupportedError, connection.tpc_recover)
+connection.close()
+assert datasource.statistics().size == 0  # nobody knows whether its reset ends what tpc_begin() has begun
+assert "closed" in refused(txpool.InterfaceError, connection.cursor)
+assert not hasattr(connection, "nonsense")
+print("done")
+"""
+
+
 class Outside:
     """A folder with a configuration, and a package beside it that brings the driver pg8000."""
 
@@ -142,3 +179,10 @@ def test_its_password_in_the_url_is_taken_out(outside: Outside) -> None:
     done = outside.run("-c", WRITER, "4")
     assert done.stdout == "committed\n", done.stderr
     assert outside.rows() == ([4], [4])
+
+
+def test_its_plain_connection(outside: Outside) -> None:
+    done = outside.run("-c", PLAIN)
+    assert done.stdout == "done\n", done.stderr
+    assert outside.rows() == ([], [1])
+    assert outside.databases.prepared() == []

@@ -123,8 +123,10 @@ def test_they_go_with_the_handle_into_a_transaction_and_out(postgres_source: Dat
     connection: Any = postgres_source.connect()
     connection.cursor_factory, connection.row_factory = Counting, dict_row
     cursor = connection.cursor()
-    for _ in range(2):
+    cursor.label = "mine"
+    for number in range(2):
         assert cursor.execute("select 1 as a").fetchone() == {"a": 1}
+        assert (cursor.label, cursor.statements) == ("mine", 2 * number + 1)
         connection.commit()
         with transaction():
             assert cursor.execute("select 1 as a").fetchone() == {"a": 1}

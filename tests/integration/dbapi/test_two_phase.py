@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import signal
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -279,3 +281,27 @@ def test_it_is_refused_where_a_transaction_is_required(databases: Databases) -> 
             with pytest.raises(txpool.errors.ProgrammingError, match=r"transaction\.required"):
                 getattr(connection, name)(*arguments)
     assert databases.prepared() == ["theirs"]
+
+
+def test_a_name_that_cannot_be_sent(connection: Any, databases: Databases) -> None:
+    connection.tpc_begin("\udc80")
+    connection.execute(INSERT)
+    with pytest.raises(UnicodeEncodeError):
+        connection.tpc_prepare()
+    assert databases.rows("one", "select id from t") == []
+    assert_idle(connection)
+
+
+def test_an_interrupt_within_prepare(connection: Any, databases: Databases, caplog: pytest.LogCaptureFixture) -> None:
+    databases.execute("one", "create table child (id integer references t deferrable initially deferred)")
+    with psycopg.connect(databases.dsn("one")) as blocking:
+        blocking.execute("insert into t values (7)")
+        connection.tpc_begin("mine")
+        connection.execute("insert into child values (8) returning 1")
+        threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+        blocking.execute("lock table t in access exclusive mode")
+        with pytest.raises(KeyboardInterrupt):
+            connection.tpc_prepare()
+    assert databases.prepared() == []
+    connection.close()
+    assert "transaction mine may be prepared" in caplog.text

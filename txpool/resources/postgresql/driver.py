@@ -90,6 +90,8 @@ class PsycopgRawConnection(DeadlineConnection):
     notified = False
     #: tpc_prepare() has failed: the transaction was rolled back, and tpc_rollback() has nothing to do.
     not_prepared = False
+    #: PREPARE TRANSACTION of tpc_prepare() may have been sent, and its answer has not come.
+    unanswered = False
 
 
 class PsycopgDriver:
@@ -167,7 +169,7 @@ class PsycopgDriver:
         with translated():
             # What was begun rolls back; what is prepared is no part of the session any more.
             setattr(raw, TWO_PHASE, None)
-            raw.not_prepared = False
+            raw.not_prepared = raw.unanswered = False
             roll_back(raw, until)
             if raw.changed or self._always_reset:
                 Session(raw).run(

@@ -113,6 +113,12 @@ class UserCursor(PsycopgCursor):
 
     __slots__ = ()
 
+    def _reopen(self, enlistment: Any) -> None:
+        previous = self.raw
+        super()._reopen(enlistment)
+        for name, value in getattr(previous, "__dict__", {}).items():
+            setattr(self.raw, name, value)
+
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(PsycopgCursor, name):
             object.__setattr__(self, name, value)

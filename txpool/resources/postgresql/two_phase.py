@@ -56,7 +56,7 @@ class TwoPhaseConnection(Connection):
             except ObjectNotInPrerequisiteState as error:
                 _nothing_prepared(raw)
                 raise psycopg.NotSupportedError(str(error)) from None
-            except psycopg.Error as error:
+            except Exception as error:
                 if raw.closed:
                     error.add_note(
                         f"whether {begun[0]} is prepared is not known: see tpc_recover() of another connection"
@@ -72,10 +72,12 @@ class TwoPhaseConnection(Connection):
             if raw.pgconn.transaction_status == IDLE:  # psycopg would begin another, and prepare that
                 raise NoActiveSqlTransaction(f"{xid} is not prepared: SQL has ended its transaction before")
             setattr(raw, TWO_PHASE, (xid, True))  # from now on, it may be
+            raw.unanswered = True
             cursor = psycopg.Cursor(raw)
             cursor.execute(sql.SQL("prepare transaction {}").format(str(xid)), prepare=False)
             if pipeline is not None:
                 pipeline.sync()
+        raw.unanswered = False
         if cursor.statusmessage != "PREPARE TRANSACTION":
             raise InFailedSqlTransaction(
                 f"{xid} is not prepared, and its transaction has rolled back: a statement in it had failed "
@@ -113,7 +115,7 @@ class TwoPhaseConnection(Connection):
                 "tpc_commit(%r) or tpc_rollback(%r) on any connection of its role",
                 datasource.name,
                 begun[0],
-                "may be" if pooled.raw.closed else "stays",
+                "may be" if pooled.raw.unanswered else "stays",
                 str(begun[0]),
                 str(begun[0]),
             )
@@ -127,6 +129,6 @@ class TwoPhaseConnection(Connection):
 
 def _nothing_prepared(raw: Any) -> None:
     setattr(raw, TWO_PHASE, None)
-    raw.not_prepared = True
+    raw.unanswered, raw.not_prepared = False, True
     if raw.pgconn.transaction_status != IDLE:
         raw.rollback()

@@ -93,7 +93,7 @@ class DataSource:
         if required != "off" or "pyspark" in modules:
             self.required = Required(settings.name, required)
         self._handle = self.resource_manager.handle
-        handle_modules.update(base.__module__ for base in self._handle.__mro__ if issubclass(base, Connection))
+        handle_modules.update(self._handle.handle_modules())
         #: The rows that may be deleted; None except in mode cmr.
         self._cleanup: CleanupQueue | None = None
         if self.role is Role.MARKED:

@@ -44,6 +44,12 @@ class Connection(Handle):
 
     _cursor_class: ClassVar[type[Cursor]] = Cursor
 
+    @classmethod
+    def handle_modules(cls) -> set[str]:
+        """The modules of its classes, and of its cursor's: those between a statement and the code that executes it."""
+        classes = (*cls.__mro__, *cls._cursor_class.__mro__)
+        return {each.__module__ for each in classes if each is not object}
+
     # -- PEP 249 ------------------------------------------------------------------------------------------------
 
     def cursor(self, *args: Any, **kwargs: Any) -> Any:

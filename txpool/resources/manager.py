@@ -105,7 +105,9 @@ class ResourceManager(ABC):
         """The class of the connections that users hold.
 
         A subclass of `Connection` sets `_driver_class`, the class for which its instances pass, and adds methods of the
-        driver that PEP 249 does not know.
+        driver that PEP 249 does not know. `_CLOSED`, of it and of its cursor's class, is what the driver raises where
+        either is closed; it is InterfaceError where it is not set. Methods that the driver does not have, such as
+        tpc_*(), callproc() and nextset(), a handle does not have either.
         """
 
     def is_transient(self, error: BaseException, *, at_its_end: bool) -> bool:

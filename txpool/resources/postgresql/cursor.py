@@ -1,0 +1,141 @@
+"""psycopg's cursors and its COPY, over a pooled connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import psycopg
+
+from txpool.dbapi.cursor import Cursor
+from txpool.dbapi.overrides import CursorAttribute
+from txpool.errors import translated
+from txpool.resources.postgresql.psycopg_private import sent_by
+from txpool.resources.postgresql.session import outlives_transaction
+
+
+class PsycopgCursor(Cursor):
+    """A cursor as psycopg has it, server-side ones too."""
+
+    __slots__ = ()
+
+    _KEPT = ("arraysize", "row_factory")
+    _CLOSED = psycopg.InterfaceError
+    _FETCHING = frozenset({"scroll"})
+
+    row_factory = CursorAttribute()
+
+    itersize = CursorAttribute()
+    format = CursorAttribute()
+
+    def _executed(self) -> None:
+        # The driver notes what has changed the session, so that the pool restores it.
+        self._connection.datasource.driver_adapter.ended_by(self._holder.raw, self.raw)
+
+    def _closing_executes(self) -> bool:
+        return isinstance(self.raw, psycopg.ServerCursor)
+
+    @contextmanager
+    def copy(self, statement: Any, *args: Any, **kwargs: Any) -> Iterator[Copy]:
+        """COPY, as psycopg's; inside a transaction nobody else can use the connection until its block ends."""
+        with self._block(), self.raw.copy(statement, *args, **kwargs) as copy:
+            yield Copy(copy, self)
+
+    def stream(self, query: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """Rows as they arrive, as psycopg's; inside a transaction nobody else can use the connection meanwhile."""
+        with self._block():
+            yield from self.raw.stream(query, *args, **kwargs)
+
+    def nextset(self) -> bool | None:
+        """Go to the next result; None where there is none."""
+        advanced: bool | None = self.raw.nextset()
+        return advanced
+
+    def set_result(self, index: int) -> Self:
+        """Go to this result."""
+        self.raw.set_result(index)
+        return self
+
+    def results(self) -> Iterator[Self]:
+        """The cursor at each of its results."""
+        for _ in self.raw.results():
+            yield self
+
+    def close(self) -> None:
+        super().close()
+        if not self.raw.closed:
+            # It has outlived its physical connection, which may be another's by now: no I/O, as psycopg.Cursor has it.
+            psycopg.Cursor.close(self.raw)
+
+    def _fetch_left(self, method: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        # Rows that have arrived stay with psycopg's cursor after the connection is closed.
+        if self._connection.closed and not isinstance(self.raw, psycopg.ServerCursor):
+            with translated():
+                if self.raw.closed or self.raw.pgresult is not None:
+                    return method(*args)
+                raise psycopg.ProgrammingError("no result available")
+        return super()._fetch_left(method, args)
+
+    @contextmanager
+    def _block(self) -> Iterator[None]:
+        connection = self._connection
+        enlistment = connection.current_enlistment()
+        if self._holder is not (enlistment or connection.pooled):
+            self._reopen(enlistment)
+        try:
+            if enlistment is None:
+                connection.require_transaction()
+                with translated():
+                    yield
+            else:
+                with enlistment.started(connection):
+                    yield
+        finally:
+            if outlives_transaction(sent_by(self.raw)):
+                self._holder.raw.changed = True
+
+
+class UserCursor(PsycopgCursor):
+    """A cursor of a class that the user has set as the connection's factory: its attributes can be set, too."""
+
+    __slots__ = ()
+
+    def _reopen(self, enlistment: Any) -> None:
+        previous = self.raw
+        super()._reopen(enlistment)
+        for name, value in getattr(previous, "__dict__", {}).items():
+            setattr(self.raw, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if hasattr(PsycopgCursor, name):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.raw, name, value)
+
+
+class Copy:
+    """A running COPY: psycopg's methods, with `cursor` and `connection` as the user holds them."""
+
+    __slots__ = ("_raw", "connection", "cursor", "read", "read_row", "rows", "set_types", "write", "write_row")
+
+    def __init__(self, raw: psycopg.Copy, cursor: PsycopgCursor) -> None:
+        self._raw = raw
+        self.cursor = cursor
+        self.connection = cursor.connection
+        self.set_types = raw.set_types
+        # Bound methods of psycopg's: they are called for each row, where one more call costs.
+        self.read, self.read_row, self.rows = raw.read, raw.read_row, raw.rows
+        self.write, self.write_row = raw.write, raw.write_row
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._raw)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        return getattr(self._raw, name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return psycopg.Copy

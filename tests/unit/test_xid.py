@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txpool.xid import MAX_PART, TaskName, Xid, make_gtrid, make_xid, new_incarnation, parse, split_gtrid, tag_of
+from txpool.xid import (
+    MAX_PART,
+    TaskName,
+    Xid,
+    is_reserved,
+    make_gtrid,
+    make_xid,
+    new_incarnation,
+    parse,
+    split_gtrid,
+    tag_of,
+)
 
 NAMES = st.text(st.sampled_from("abcXYZ019_.-"), min_size=1, max_size=28)
 NUMBERS = st.integers(0, 36**8)
@@ -86,3 +98,11 @@ def test_asking_a_foreign_name_is_an_error() -> None:
         _ = Xid("txp1:node:abcdefghijkl:1", "nonsense").tag
     with pytest.raises(ValueError, match="not a gtrid of txpool"):
         split_gtrid("nonsense")
+
+
+def test_names_that_are_reserved() -> None:
+    ours = make_xid(make_gtrid("etl-1", new_incarnation(), 1), 0, "orders").joined
+    for name in (ours, "txp2:of a later version", (1, "txp1:a", "b"), psycopg.Xid(None, ours, None)):
+        assert is_reserved(name)
+    for name in ("", "txp", "txp:1", "txp1", "mine", "my txp1:", (1, "gtrid", "txp1:"), psycopg.Xid(1, "a", "b")):
+        assert not is_reserved(name)

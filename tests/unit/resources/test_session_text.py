@@ -1,0 +1,41 @@
+"""Which statements leave something in a PostgreSQL session, by their text. In doubt they do, for a round trip."""
+
+from __future__ import annotations
+
+import pytest
+
+from txpool.resources.postgresql.session import outlives_transaction
+
+LEAVES = (
+    "select pg_advisory_lock(1)",
+    "SELECT PG_CATALOG.PG_ADVISORY_LOCK_SHARED(1, 2)",
+    'select "pg_try_advisory_lock"(1)',
+    "with a as (select pg_try_advisory_lock_shared(1)) select 1",
+    "select set_config('a.b', 'c', false)",
+    "select set_config($1, $2, $3)",
+    "select set_config('a.b', 'c', true), set_config('a.b', 'c', false)",
+    "select set_config('a.b', ', true)', false)",
+    "select set_config('a.b', 'c', false), greatest(1, true)",
+    "select SET_CONFIG ( 'a.b' , current_setting('c') , false )",
+    "insert into t values " + "(1)," * 2000 + "(pg_advisory_lock(1))",
+)
+LEAVES_NOTHING = (
+    "",
+    "select 1",
+    "select pg_advisory_xact_lock(1), pg_try_advisory_xact_lock_shared(2)",
+    "select pg_advisory_unlock(1), pg_advisory_unlock_all()",
+    "select set_config('a.b', 'c', true)",
+    "select pg_catalog.SET_CONFIG( 'a.b', $1 , TRUE )",
+    "select set_config('a.b', 'it''s (so); no', true), set_config('a.c', $1, true)",
+    "insert into t values " + "(1)," * 2000 + "(2)",
+)
+
+
+@pytest.mark.parametrize("statement", LEAVES)
+def test_something(statement: str) -> None:
+    assert outlives_transaction(statement.encode())
+
+
+@pytest.mark.parametrize("statement", LEAVES_NOTHING)
+def test_nothing(statement: str) -> None:
+    assert not outlives_transaction(statement.encode())

@@ -156,16 +156,12 @@ class Connection(Handle):
     def __repr__(self) -> str:
         name = "" if self._datasource is None else f" to {self._datasource.name}"
         if self.pooled is not None:
-            state = f"plain{self._open_work()}"
+            state = f"plain{self._open_two_phase()}"
         elif self.enlistment is not None and not self.enlistment.ended:
             state = f"enlisted in {self.enlistment.gtrid}"
         else:
             state = "closed" if self.closed else "detached"
         return f"<txpool connection{name}, {state}>"
-
-    def _open_work(self) -> str:
-        """What of its own is open, where `repr` says so."""
-        return ""
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a connection cannot travel to another process: send its datasource, and connect() there")

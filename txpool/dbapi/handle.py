@@ -113,9 +113,10 @@ class Handle:
             if pooled.pool_state is None:
                 raise self.after_fork_error()
             if self.has_work(pooled.raw):
+                end = "tpc_commit() or tpc_rollback()" if self._open_two_phase() else "commit() or rollback()"
                 raise ProgrammingError(
                     f"this connection of {datasource.name} cannot join {transaction.gtrid}: it has open work of its "
-                    "own from before. commit() or rollback() it first. Nothing was done."
+                    f"own from before. {end} it first. Nothing was done."
                 )
             # Before it enlists, since the transaction may need this very connection of the pool.
             self._detach(pooled)
@@ -266,6 +267,11 @@ class Handle:
         if not self._RESETS_TWO_PHASE:
             pooled.expires = 0.0  # type: ignore[union-attr]
         return pooled.raw  # type: ignore[union-attr]
+
+    def _open_two_phase(self) -> str:
+        """What it has begun by tpc_begin() and not ended, for messages; empty where that is nothing."""
+        state = self.handle_state
+        return ", in a two-phase transaction" if state is not None and state.in_two_phase else ""
 
     def holder(self) -> Pooled[Any] | Enlistment | None:
         """What holds the raw connection now: the pooled connection of a plain handle, or the enlistment."""

@@ -120,7 +120,7 @@ class TwoPhaseConnection(Connection):
                 str(begun[0]),
             )
 
-    def _open_work(self) -> str:
+    def _open_two_phase(self) -> str:
         begun = two_phase_of(self.pooled.raw) if self.pooled is not None else None
         if begun is None:
             return ""

@@ -9,13 +9,16 @@ from types import TracebackType
 from typing import Any, Self
 
 import psycopg
+from psycopg.abc import AdaptContext
 from psycopg.adapt import AdaptersMap
+from psycopg.copy import Writer
 from psycopg.pq import Format, PGconn, TransactionStatus
 
 from txpool.dbapi.cursor import Cursor
 from txpool.dbapi.overrides import Attribute, CursorAttribute
 from txpool.errors import InterfaceError, ProgrammingError, translated
-from txpool.resources.postgresql.psycopg_private import OPEN_BLOCKS, sent_by, two_phase_of
+from txpool.resources.postgresql.copy_handle import Copy
+from txpool.resources.postgresql.psycopg_private import OPEN_BLOCKS, sent_by, two_phase_of, write_through
 from txpool.resources.postgresql.session import outlives_transaction
 from txpool.resources.postgresql.two_phase import TwoPhaseConnection
 
@@ -49,10 +52,13 @@ class PsycopgCursor(Cursor):
         return isinstance(self.raw, psycopg.ServerCursor)
 
     @contextmanager
-    def copy(self, statement: Any, *args: Any, **kwargs: Any) -> Iterator[Copy]:
+    def copy(self, statement: Any, params: Any = None, *, writer: Writer | None = None) -> Iterator[Copy]:
         """COPY, as psycopg's; inside a transaction nobody else can use the connection until its block ends."""
-        with self._block(), self.raw.copy(statement, *args, **kwargs) as copy:
-            yield Copy(copy, self)
+        with self._block():
+            if writer is not None:
+                write_through(writer, self.raw)
+            with self.raw.copy(statement, params, writer=writer) as copy:
+                yield Copy(copy, self)
 
     def stream(self, query: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """Rows as they arrive, as psycopg's; inside a transaction nobody else can use the connection meanwhile."""
@@ -73,6 +79,9 @@ class PsycopgCursor(Cursor):
         """The cursor at each of its results."""
         for _ in self.raw.results():
             yield self
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}: {self.raw!r}>"
 
     def close(self) -> None:
         super().close()
@@ -118,33 +127,6 @@ class UserCursor(PsycopgCursor):
             object.__setattr__(self, name, value)
         else:
             setattr(self.raw, name, value)
-
-
-class Copy:
-    """A running COPY: psycopg's methods, with `cursor` and `connection` as the user holds them."""
-
-    __slots__ = ("_raw", "connection", "cursor", "read", "read_row", "rows", "set_types", "write", "write_row")
-
-    def __init__(self, raw: psycopg.Copy, cursor: PsycopgCursor) -> None:
-        self._raw = raw
-        self.cursor = cursor
-        self.connection = cursor.connection
-        self.set_types = raw.set_types
-        # Bound methods of psycopg's: they are called for each row, where one more call costs.
-        self.read, self.read_row, self.rows = raw.read, raw.read_row, raw.rows
-        self.write, self.write_row = raw.write, raw.write_row
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._raw)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
-        return getattr(self._raw, name)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        return psycopg.Copy
 
 
 class Block(psycopg.Transaction):
@@ -309,9 +291,13 @@ class PsycopgConnection(TwoPhaseConnection):
             mine: AdaptersMap = self.raw_connection().adapters
             return mine
         if "_adapters" not in self._own_state().attributes:
-            self.set_attribute("_adapters", AdaptersMap(self.raw_connection().adapters))
+            self.use_adapters(self.raw_connection())
         adapters: AdaptersMap = self._own_state().attributes["_adapters"]
         return adapters
+
+    def use_adapters(self, context: AdaptContext) -> None:
+        """Take a copy of these adapters, as psycopg's connect() does of its argument `context`."""
+        self.set_attribute("_adapters", AdaptersMap(context.adapters))
 
     @property
     def connection(self) -> Self:
@@ -365,7 +351,18 @@ class PsycopgConnection(TwoPhaseConnection):
             )
 
     def has_work(self, raw: Any) -> bool:
-        return raw.pgconn.transaction_status not in _NO_WORK or two_phase_of(raw) is not None
+        status = raw.pgconn.transaction_status
+        if status not in _NO_WORK or two_phase_of(raw) is not None:
+            return True
+        # In a pipeline the status is of what was answered, and more may have been sent.
+        return status == TransactionStatus.IDLE and bool(raw.pgconn.pipeline_status)
+
+    def __repr__(self) -> str:
+        home: Any = self.holder()
+        if home is None and not self.closed:
+            return super().__repr__()
+        status = "BAD" if self.closed else TransactionStatus(home.raw.pgconn.transaction_status).name
+        return f"{super().__repr__()[:-1]} [{status}]>"
 
     def _make_closed_raw(self) -> Any:
         pgconn = PGconn.connect_start(b"=")  # which opens nothing

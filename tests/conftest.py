@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 _DOCKER = os.environ.get("TXPOOL_TEST_DOCKER") == "1"
 _ALL = os.environ.get("TXPOOL_REQUIRE_ALL") == "1"
 
-pytest_plugins = ["tests.crash.evidence", "tests.support.marking", "tests.support.spark", "tests.support.strangers"]
+pytest_plugins = [
+    "tests.compliance.suites.table",
+    "tests.crash.evidence",
+    "tests.support.marking",
+    "tests.support.spark",
+    "tests.support.strangers",
+]
 
 # A suite that is started in the background of a shell ignores SIGINT, and so would every process it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

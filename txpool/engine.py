@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-# Arguments of SQLAlchemy's own pool, and the datasource's key in their place.
-_POOL = {
+# Arguments of SQLAlchemy's own pool and connecting, and the datasource's key in their place.
+_DATASOURCES = {
+    "connect_args": "driver.… for each",
+    "client_encoding": "driver.client_encoding",
     "pool_size": "pool.max-size",
     "max_overflow": "pool.max-size",
     "pool_timeout": "pool.max-wait",
@@ -29,19 +31,31 @@ def create_engine(datasource: str | Path | DataSource, **options: Any) -> Engine
 
     SQLAlchemy commits and rolls back by itself, which inside a transaction needs `managed.commit = join`. Its own
     two-phase commit (`begin_twophase()`, `Session(twophase=True)`) works outside a transaction, where the database's
-    driver has it. It and AUTOCOMMIT are refused inside a transaction, and the options of a pool always
-    (ConfigurationError).
+    driver has it. It and AUTOCOMMIT are refused inside a transaction, and the options of a pool and of connecting
+    always (ConfigurationError).
     """
     import sqlalchemy
 
     found = find(datasource)
-    for name in options.keys() & _POOL.keys():
-        instead = f"set {_POOL[name]} in its file" if _POOL[name] else "its keys begin with pool."
+    for name in options.keys() & _DATASOURCES.keys():
+        instead = f"set {_DATASOURCES[name]} in its file" if _DATASOURCES[name] else "its keys begin with pool."
         raise ConfigurationError(
-            f"datasource {found.name}: create_engine() does not take {name}, since the pool is the datasource's: "
-            f"{instead}"
+            f"datasource {found.name}: create_engine() does not take {name}, since the connections and their pool are "
+            f"the datasource's: {instead}"
         )
     url = found.resource_manager.sqlalchemy_url
     if not url:
         raise NotSupportedError(f"datasource {found.name}: SQLAlchemy cannot use connections of driver {found.driver}")
-    return sqlalchemy.create_engine(url, creator=found.connect, poolclass=sqlalchemy.NullPool, **options)
+    engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, **options)
+
+    @sqlalchemy.event.listens_for(engine, "do_connect")
+    def connect(_dialect: Any, _record: Any, _args: Any, arguments: dict[str, Any]) -> Any:
+        connection = found.connect()
+        try:
+            found.resource_manager.connected_by_sqlalchemy(connection, arguments)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    return engine

@@ -214,8 +214,15 @@ def _combined_class(driver_class: type[BaseException]) -> type[BaseException] | 
 
 
 def _reduce_translated(error: BaseException) -> tuple[Any, ...]:
-    driver_class = type(error).__mro__[1]
-    state = {key: value for key, value in vars(error).items() if isinstance(value, str | int | float | None)}
+    driver_class: Any = type(error).__mro__[1]
+    own = vars(error)
+    _, _, *rest = driver_class.__reduce__(error)
+    # What the driver has put in another's place, as psycopg a result's fields, is meant to be pickled.
+    state = {
+        key: value
+        for key, value in (rest[0] if rest else own).items()
+        if isinstance(value, str | int | float | dict | None) or value is not own.get(key)
+    }
     return _retranslated, (driver_class, error.args, state)
 
 

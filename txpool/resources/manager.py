@@ -15,7 +15,7 @@ The protocols are in `txpool.resources.base`, `driver`, `dialect` and `marks`. `
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from txpool.errors import NotSupportedError
@@ -150,6 +150,9 @@ class ResourceManager(ABC):
         return NotSupportedError(f"{where}{self.database} cannot prepare. Nothing was done")
 
     # -- optional parts -----------------------------------------------------------------------------------------
+
+    def connected_by_sqlalchemy(self, connection: Connection, arguments: Mapping[str, Any]) -> None:  # noqa: B027
+        """Set on a connection of an Engine what SQLAlchemy's dialect would have passed to the driver's connect()."""
 
     @property
     def records(self) -> RecordsTable | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -143,9 +145,14 @@ def test_returning_reflection_and_streaming(fares: EngineTable) -> None:
 
 @pytest.mark.parametrize(
     ("option", "says"),
-    [({"pool_size": 5}, "pool.max-size"), ({"poolclass": sa.QueuePool}, "its keys begin with pool.")],
+    [
+        ({"pool_size": 5}, "pool.max-size"),
+        ({"poolclass": sa.QueuePool}, "its keys begin with pool."),
+        ({"connect_args": {"application_name": "fares"}}, r"set driver\.… for each in its file"),
+        ({"client_encoding": "utf8"}, r"set driver\.client_encoding in its file"),
+    ],
 )
-def test_the_pool_is_the_datasources(fares: EngineTable, option: dict[str, Any], says: str) -> None:
+def test_connections_and_their_pool_are_the_datasources(fares: EngineTable, option: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=f"datasource fares.*{says}"):
         create_engine(fares.datasource, **option)
 
@@ -174,3 +181,18 @@ def test_autocommit(fares: EngineTable) -> None:
     with fares.engine.begin() as connection:  # the pool's connection is as it was
         connection.execute(sa.insert(Fare).values(id=2, name="b"))
     assert fares.read() == [(1, "a"), (2, "b")]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_json_is_read_and_written_as_the_engine_is_told(fares: EngineTable, inside: bool) -> None:
+    engine = create_engine(
+        fares.datasource,
+        json_serializer=lambda value: json.dumps(["written", value]),
+        json_deserializer=lambda text: ["read", *json.loads(text)],
+    )
+    statement = sa.select(sa.literal("it", sa.JSON))
+    with transaction() if inside else nullcontext(), engine.connect() as connection:
+        assert connection.scalar(statement) == ["read", "written", "it"]
+    if fares.datasource.driver == "psycopg":  # nobody else reads so
+        with closing(fares.datasource.connect()) as plain:
+            assert plain.execute("select '[1]'::json").fetchone() == ([1],)

@@ -1,4 +1,4 @@
-"""psycopg's cursors and its COPY, over a pooled connection."""
+"""psycopg's cursors, over a pooled connection."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 import psycopg
+from psycopg.copy import Writer
 
 from txpool.dbapi.cursor import Cursor
 from txpool.dbapi.overrides import CursorAttribute
 from txpool.errors import translated
-from txpool.resources.postgresql.psycopg_private import sent_by
+from txpool.resources.postgresql.copy_handle import Copy
+from txpool.resources.postgresql.psycopg_private import sent_by, write_through
 from txpool.resources.postgresql.session import outlives_transaction
 
 
@@ -37,10 +39,13 @@ class PsycopgCursor(Cursor):
         return isinstance(self.raw, psycopg.ServerCursor)
 
     @contextmanager
-    def copy(self, statement: Any, *args: Any, **kwargs: Any) -> Iterator[Copy]:
+    def copy(self, statement: Any, params: Any = None, *, writer: Writer | None = None) -> Iterator[Copy]:
         """COPY, as psycopg's; inside a transaction nobody else can use the connection until its block ends."""
-        with self._block(), self.raw.copy(statement, *args, **kwargs) as copy:
-            yield Copy(copy, self)
+        with self._block():
+            if writer is not None:
+                write_through(writer, self.raw)
+            with self.raw.copy(statement, params, writer=writer) as copy:
+                yield Copy(copy, self)
 
     def stream(self, query: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """Rows as they arrive, as psycopg's; inside a transaction nobody else can use the connection meanwhile."""
@@ -61,6 +66,9 @@ class PsycopgCursor(Cursor):
         """The cursor at each of its results."""
         for _ in self.raw.results():
             yield self
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}: {self.raw!r}>"
 
     def close(self) -> None:
         super().close()
@@ -112,30 +120,3 @@ class UserCursor(PsycopgCursor):
             object.__setattr__(self, name, value)
         else:
             setattr(self.raw, name, value)
-
-
-class Copy:
-    """A running COPY: psycopg's methods, with `cursor` and `connection` as the user holds them."""
-
-    __slots__ = ("_raw", "connection", "cursor", "read", "read_row", "rows", "set_types", "write", "write_row")
-
-    def __init__(self, raw: psycopg.Copy, cursor: PsycopgCursor) -> None:
-        self._raw = raw
-        self.cursor = cursor
-        self.connection = cursor.connection
-        self.set_types = raw.set_types
-        # Bound methods of psycopg's: they are called for each row, where one more call costs.
-        self.read, self.read_row, self.rows = raw.read, raw.read_row, raw.rows
-        self.write, self.write_row = raw.write, raw.write_row
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._raw)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
-        return getattr(self._raw, name)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        return psycopg.Copy

@@ -19,7 +19,17 @@ from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
 from txpool.resources.postgresql.connection import DeadlineConnection, check_alive, deadline_after, roll_back
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
-from txpool.resources.postgresql.libpq import COMMAND_OK, IDLE, INERROR, INTRANS, Session, failure, shown, value
+from txpool.resources.postgresql.libpq import (
+    ACTIVE,
+    COMMAND_OK,
+    IDLE,
+    INERROR,
+    INTRANS,
+    Session,
+    failure,
+    shown,
+    value,
+)
 from txpool.resources.postgresql.marks import PostgreSQLMarks
 from txpool.resources.postgresql.psycopg_private import BACKLOG, TWO_PHASE, results_of, sent_by, tag_of
 from txpool.resources.postgresql.session import outlives_transaction
@@ -166,6 +176,9 @@ class PsycopgDriver:
         until = deadline_after(timeout)
         if raw.pgconn.pipeline_status != 0:
             raise OperationalError(f"datasource {self._settings.name}: a connection was left in pipeline mode")
+        if raw.pgconn.transaction_status == ACTIVE:
+            # Its rollback would wait for the statement, or for a generator that nobody reads on.
+            raise OperationalError(f"datasource {self._settings.name}: a connection was left while it executed")
         with translated():
             # What was begun rolls back; what is prepared is no part of the session any more.
             setattr(raw, TWO_PHASE, None)

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import psycopg
+from psycopg.abc import AdaptContext
 from psycopg.adapt import AdaptersMap
 from psycopg.pq import Format, PGconn, TransactionStatus
 
@@ -189,9 +190,13 @@ class PsycopgConnection(TwoPhaseConnection):
             mine: AdaptersMap = self.raw_connection().adapters
             return mine
         if "_adapters" not in self._own_state().attributes:
-            self.set_attribute("_adapters", AdaptersMap(self.raw_connection().adapters))
+            self.use_adapters(self.raw_connection())
         adapters: AdaptersMap = self._own_state().attributes["_adapters"]
         return adapters
+
+    def use_adapters(self, context: AdaptContext) -> None:
+        """Take a copy of these adapters, as psycopg's connect() does of its argument `context`."""
+        self.set_attribute("_adapters", AdaptersMap(context.adapters))
 
     @property
     def connection(self) -> Self:
@@ -245,7 +250,18 @@ class PsycopgConnection(TwoPhaseConnection):
             )
 
     def has_work(self, raw: Any) -> bool:
-        return raw.pgconn.transaction_status not in _NO_WORK or two_phase_of(raw) is not None
+        status = raw.pgconn.transaction_status
+        if status not in _NO_WORK or two_phase_of(raw) is not None:
+            return True
+        # In a pipeline the status is of what was answered, and more may have been sent.
+        return status == TransactionStatus.IDLE and bool(raw.pgconn.pipeline_status)
+
+    def __repr__(self) -> str:
+        home: Any = self.holder()
+        if home is None and not self.closed:
+            return super().__repr__()
+        status = "BAD" if self.closed else TransactionStatus(home.raw.pgconn.transaction_status).name
+        return f"{super().__repr__()[:-1]} [{status}]>"
 
     def _make_closed_raw(self) -> Any:
         pgconn = PGconn.connect_start(b"=")  # which opens nothing

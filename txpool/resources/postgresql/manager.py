@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -96,6 +96,11 @@ class PostgreSQL(ResourceManager):
         user = configured_user(settings) if recovery and settings.recovery_user else None
         driver = self.make_driver(settings, recovery=recovery)
         return PostgreSQLBranchRecovery(settings.name, driver, user=user, owners=settings.prepared_owners)
+
+    def connected_by_sqlalchemy(self, connection: Connection, arguments: Mapping[str, Any]) -> None:
+        context = arguments.get("context")
+        if context is not None:  # the dialect's own adapters: json_deserializer and the like are in them
+            connection.use_adapters(context)
 
     @property
     def records(self) -> RecordsTable:

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import psycopg
 from psycopg import generators, waiting
+from psycopg.copy import LibpqWriter, Writer
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.rows import TupleRow
 
@@ -35,6 +36,12 @@ def sent_by(cursor: psycopg.Cursor[Any]) -> bytes:
     """The SQL that a cursor has sent last. Nothing public returns it."""
     query = cursor._query
     return bytes(query.query) if query else b""
+
+
+def write_through(writer: Writer, cursor: psycopg.Cursor[Any]) -> None:
+    """Have a COPY's writer, which was made with a cursor of ours, use psycopg's. Only its constructor takes one."""
+    if isinstance(writer, LibpqWriter):
+        writer.cursor, writer.connection, writer._pgconn = cursor, cursor.connection, cursor.connection.pgconn
 
 
 def sending(pgconn: PGconn) -> Generator[Any, Any, None]:

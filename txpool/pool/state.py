@@ -24,11 +24,12 @@ from functools import partial
 from queue import SimpleQueue
 from threading import TIMEOUT_MAX, Lock, RLock
 from time import monotonic
-from typing import Generic
+from typing import Any, Generic
 
 from txpool.errors import InterfaceError
 from txpool.metrics import HISTOGRAMS, instruments
 from txpool.metrics.catalogue import WAIT_SECONDS
+from txpool.pool.listeners import Listeners
 from txpool.pool.pooled import C, Connector, Pooled
 from txpool.pool.statistics import Counters
 
@@ -55,13 +56,25 @@ class PoolState(Generic[C]):
     `destroy` are, too.
     """
 
-    def __init__(self, connector: Connector[C], name: str, min_size: int, max_size: int, max_lifetime: float) -> None:
+    def __init__(
+        self,
+        connector: Connector[C],
+        name: str,
+        min_size: int,
+        max_size: int,
+        *,
+        max_lifetime: float,
+        listeners: Listeners,
+    ) -> None:
         self._connector = connector
         self._name = name
+        self.listeners = listeners
         self._max_lifetime = max_lifetime
         self.min_size = min_size
         self.max_size = max_size
         self.closed = False
+        #: True while nobody is given a connection, idle or new.
+        self.suspended = False
         #: True while `give_back` must look for surplus connections: closed, or above `max_size` after a resize.
         self.check_surplus = False
         #: Never acquired twice by a thread. It is reentrant because an RLock knows its owner.
@@ -80,7 +93,7 @@ class PoolState(Generic[C]):
 
     # -- finalisers ---------------------------------------------------------------------------------------------
 
-    def deferred_in_finaliser(self, step: Callable[..., None], *args: Pooled[C]) -> bool:
+    def deferred_in_finaliser(self, step: Callable[..., None], *args: Any) -> bool:
         """Defer the step, and return True, in a finaliser whose thread holds the lock; else False: do it now."""
         if not self._owns_lock():
             return False
@@ -106,6 +119,21 @@ class PoolState(Generic[C]):
 
     def _owns_lock(self) -> bool:
         return bool(self.lock._is_owned())  # type: ignore[attr-defined]
+
+    # -- listeners ----------------------------------------------------------------------------------------------
+
+    def notify(self, event: str, *args: Any) -> None:
+        """Tell the listeners of an event: now, or in a finaliser whose thread holds the lock once that is released."""
+        if not self.deferred_in_finaliser(self.listeners.notify_late, event, self._name, *args):
+            self.listeners.notify(event, self._name, *args)
+
+    def notify_holding(self, pooled: Pooled[C], event: str, *args: Any) -> None:
+        """As `notify`; where that is interrupted, the connection is closed."""
+        try:
+            self.notify(event, *args)
+        except BaseException:
+            self.destroy(pooled)
+            raise
 
     # -- taking and giving back ---------------------------------------------------------------------------------
 
@@ -163,7 +191,7 @@ class PoolState(Generic[C]):
         if self.deferred_in_finaliser(self.put, pooled):
             return
         with self.lock:
-            handed_over = bool(self.waiters) and not self.check_surplus
+            handed_over = bool(self.waiters) and not (self.check_surplus or self.suspended)
             if handed_over:
                 self.waiters.popleft().wake(pooled)
             else:
@@ -178,8 +206,9 @@ class PoolState(Generic[C]):
             return
         with self.lock:
             surplus = self._take_surplus()
-            while self.waiters and (pooled := self._take_idle_or_reserve()) is not None:
-                self.waiters.popleft().wake(pooled)
+            if not self.suspended:
+                while self.waiters and (pooled := self._take_idle_or_reserve()) is not None:
+                    self.waiters.popleft().wake(pooled)
             while self.closed and self.waiters:
                 self.waiters.popleft().wake(None)
         self.run_deferred()
@@ -223,6 +252,13 @@ class PoolState(Generic[C]):
         self.run_deferred()
         return slot
 
+    def reserve_before_idle(self) -> Pooled[C] | None:
+        """A slot for a new connection, also where others are idle; None where there is none, or a thread waits."""
+        with self.lock:
+            slot = None if self.suspended or self.waiters else self._reserve(self.max_size)
+        self.run_deferred()
+        return slot
+
     def replace(self, pooled: Pooled[C]) -> Pooled[C]:
         """Close it, and return a new slot in place of its own, which no other thread can take meanwhile."""
         pooled.close()
@@ -232,6 +268,8 @@ class PoolState(Generic[C]):
             self.counters.destroyed += 1
             self.members[id(slot)] = weakref.ref(slot)
         self.run_deferred()
+        if self.listeners:
+            self.notify_holding(slot, "connection_closed", pooled.raw)
         return slot
 
     def idle_instead_of(self, slot: Pooled[C]) -> Pooled[C]:
@@ -257,6 +295,8 @@ class PoolState(Generic[C]):
             if len(self.members) < self.min_size:
                 self.maintenance_queue.put(None)
             self.serve_waiters()
+        if opened and self.listeners:
+            self.notify("connection_closed", pooled.raw)
 
     def withdraw_idle(self, idle_timeout: float, now: float) -> list[Pooled[C]]:
         """Take idle connections out, to be destroyed: expired ones, and beyond `min_size` those idle for too long."""
@@ -270,6 +310,10 @@ class PoolState(Generic[C]):
         self.run_deferred()
         return withdrawn
 
+    def withdraw_all_idle(self) -> list[Pooled[C]]:
+        """Take all idle connections out, to be destroyed."""
+        return [pooled for pooled in self.idle.copy() if self.take_idle(pooled)]
+
     def take_idle(self, pooled: Pooled[C]) -> bool:
         """Take this one out of the idle connections; False where another thread has taken it."""
         try:
@@ -277,6 +321,13 @@ class PoolState(Generic[C]):
         except ValueError:
             return False
         return True
+
+    def put_back(self, pooled: Pooled[C]) -> None:
+        """Put an idle connection back that was taken out to be checked: the next to be taken are those used last."""
+        with self.lock:
+            self.idle.appendleft(pooled)
+        self.run_deferred()
+        self.serve_waiters()
 
     def has_minimum(self) -> bool:
         return sum(pooled.is_open for pooled in self.all()) >= self.min_size
@@ -290,6 +341,17 @@ class PoolState(Generic[C]):
         with self.lock:
             self.min_size = min_size
             self.max_size = max_size
+        self.serve_waiters()
+
+    def suspend(self) -> None:
+        """Give nobody a connection until `resume`."""
+        with self.lock:
+            self.suspended = True
+        self.run_deferred()
+
+    def resume(self) -> None:
+        with self.lock:
+            self.suspended = False
         self.serve_waiters()
 
     def close(self) -> None:

@@ -96,7 +96,7 @@ def test_reconnect_failure(database: PoolDatabase) -> None:
                 pool.take()
         database.down = None
         use(pool)
-        assert pool.failure is None
+        assert pool.statistics().failure is None
 
 
 def test_check_bypass(database: PoolDatabase) -> None:

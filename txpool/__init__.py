@@ -50,6 +50,7 @@ from txpool.errors import (
     TransactionTimeout,
     Warning,  # noqa: A004 - the name is PEP 249's
 )
+from txpool.pool import PoolListener, PoolStatistics
 from txpool.tm import manager as _manager
 from txpool.tm.ambient import current
 from txpool.tm.demarcation import begin, commit, resume, rollback, status, suspend
@@ -108,6 +109,8 @@ __all__ = [
     "OperationalError",
     "OutsideTransactionWarning",
     "PoolClosed",
+    "PoolListener",
+    "PoolStatistics",
     "PoolTimeout",
     "ProgrammingError",
     "Status",

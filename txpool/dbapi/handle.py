@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from txpool.dbapi.enlistment import cannot_join
 from txpool.dbapi.overrides import HandleState, SessionOverrides
 from txpool.errors import Error, InterfaceError, NotSupportedError, ProgrammingError, translate, translated
 from txpool.pool import Pooled
@@ -112,11 +113,8 @@ class Handle:
         if pooled is not None:
             if pooled.pool_state is None:
                 raise self.after_fork_error()
-            if self.has_work(pooled.raw):
-                raise ProgrammingError(
-                    f"this connection of {datasource.name} cannot join {transaction.gtrid}: it has open work of its "
-                    "own from before. commit() or rollback() it first. Nothing was done."
-                )
+            if pooled.separate or self.has_work(pooled.raw):
+                raise cannot_join(datasource.name, transaction.gtrid, separate=pooled.separate)
             # Before it enlists, since the transaction may need this very connection of the pool.
             self._detach(pooled)
         self._own_state().joined = True

@@ -323,9 +323,9 @@ class PoolState(Generic[C]):
         return True
 
     def put_back(self, pooled: Pooled[C]) -> None:
-        """Put an idle connection back that was taken out to be checked: the next to be taken are those used last."""
+        """Put an idle connection back that was taken out to be checked, among the others by the time of its use."""
         with self.lock:
-            self.idle.appendleft(pooled)
+            self.idle.insert(sum(each.returned_at < pooled.returned_at for each in self.idle.copy()), pooled)
         self.run_deferred()
         self.serve_waiters()
 

@@ -19,6 +19,7 @@ from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
 from txpool.resources.postgresql.connection import DeadlineConnection, check_alive, deadline_after, roll_back
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
+from txpool.resources.postgresql.initial_sql import begin_session, reset_session
 from txpool.resources.postgresql.libpq import COMMAND_OK, IDLE, INERROR, INTRANS, Session, failure, shown, value
 from txpool.resources.postgresql.marks import PostgreSQLMarks
 from txpool.resources.postgresql.psycopg_private import BACKLOG, TWO_PHASE, results_of, sent_by, tag_of
@@ -85,6 +86,8 @@ class PsycopgRawConnection(DeadlineConnection):
     changed = False
     #: True once the user may have prepared statements in SQL.
     prepared = False
+    #: The SQL that the session began with, and that `reset` runs again.
+    initial_sql = ""
     #: By the command tags since `watch_commands`: whether anything may have been written, and whether NOTIFY was sent.
     wrote = False
     notified = False
@@ -170,15 +173,19 @@ class PsycopgDriver:
             raw.not_prepared = False
             roll_back(raw, until)
             if raw.changed or self._always_reset:
-                Session(raw).run(
-                    _RESET_SESSION + _DEALLOCATE if raw.prepared or self._always_reset else _RESET_SESSION, until
-                )
+                reset = _RESET_SESSION + _DEALLOCATE if raw.prepared or self._always_reset else _RESET_SESSION
+                reset_session(raw, reset, until)
                 raw.changed = raw.prepared = False
                 getattr(raw, BACKLOG).clear()
             raw.autocommit = False
             raw.isolation_level = raw.read_only = raw.deferrable = None
             raw.row_factory = tuple_row
             raw.cursor_factory = psycopg.Cursor
+
+    def start_session(self, raw: PsycopgRawConnection, statement: str, timeout: float | None) -> None:
+        """As `SessionStarter.start_session`."""
+        with translated():
+            begin_session(raw, statement, deadline_after(timeout))
 
     def ping(self, raw: PsycopgRawConnection, timeout: float | None = None) -> None:
         with translated():

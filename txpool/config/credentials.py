@@ -69,15 +69,16 @@ class Credentials:
                 found = getattr(import_module(module), function)
             except Exception as error:
                 hide_in(error)
+                # Not the name itself: whoever has written user:password there has given the same form.
                 problem = f"cannot be loaded ({type(error).__name__}: {error}): name package.module:function"
-                raise ConfigurationError(f"{self._whose} {problem}") from error
+                raise ConfigurationError(f"datasource {self._datasource}: credentials {problem}") from error
             if not callable(found):
                 raise ConfigurationError(f"{self._whose} is {_kind_of(found)}, and no function")
             self._function = found
         return self._function
 
     def __repr__(self) -> str:
-        return f"<Credentials of {self._datasource}: {self.name or 'a function given in code'}>"
+        return f"<Credentials of {self._datasource}: a function {'named by a file' if self.name else 'given in code'}>"
 
 
 def _kind_of(value: object) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txpool.config.properties import Properties, word_of
+from txpool.config.secrets import FUNCTION
 from txpool.resource_managers import DRIVERS
 
 MODES = ("xa", "cmr", "last-resource", "local")
@@ -49,10 +50,7 @@ _CLASSES = {
     "pattern": r"[a-z][a-z-]*|[A-Za-z_]\w*(\.[A-Za-z_]\w*)+",
     "right": "their names, or dotted paths of classes",
 }
-_FUNCTION = {
-    "pattern": r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*",
-    "right": "a module and its function, package.module:function",
-}
+_FUNCTION = {"pattern": FUNCTION, "right": "a module and its function, package.module:function"}
 _NONE = {"none": True}
 _POSITIVE = {"positive": True}
 

@@ -30,7 +30,8 @@ class DataSourceSettings:
     url: str
     user: str | None
     password: Secret | None
-    credentials: str | None
+    #: Not shown: whoever writes user:password there gives the form of module:function.
+    credentials: str | None = field(repr=False)
     pool_enabled: bool
     pool_min_size: int
     pool_max_size: int

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from txpool import control as _control
 from txpool.datasource import DataSource, connect, register
 from txpool.dbapi.types import (
     BINARY,
@@ -76,7 +77,9 @@ def configure(source: Any = None, /, **options: Any) -> None:
     `transaction_timeout`. The log is opened, so that a wrong one is an error here. Errors: ConfigurationError,
     LogError; nothing has changed then. Call it when the program starts: transactions that are open keep their log.
     """
-    for path in _manager.configure(source, **options).settings.datasources:
+    settings = _manager.configure(source, **options).settings
+    _control.configured(settings)
+    for path in settings.datasources:
         register(DataSource.from_properties(path))
 
 

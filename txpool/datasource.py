@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from sys import modules
 from time import monotonic
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction
 
 _SCHEME = "txpool:"
+#: Called, without arguments, whenever a pool has opened a connection; they never raise.
+when_used: list[Callable[[], object]] = []
 
 
 class DataSource(PoolAdministration):
@@ -102,6 +104,7 @@ class DataSource(PoolAdministration):
             reset_always=settings.pool_reset == "always",
             enabled=settings.pool_enabled,
             listeners=listeners,
+            when_opened=when_used,
         )
         required = settings.transaction_required
         #: The check of statements outside transactions; None where all are allowed.

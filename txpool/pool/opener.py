@@ -14,20 +14,19 @@ from txpool.pool.pooled import C, Pooled
 from txpool.pool.report import timeout_message
 from txpool.pool.state import PoolState
 
-_opened = HISTOGRAMS[CREATE_SECONDS].observe
+_observe = HISTOGRAMS[CREATE_SECONDS].observe
 
 
 class Opener(Generic[C]):
-    """Opens the connections of one pool, in one process. Thread-safe."""
+    """Opens the connections of one pool, in one process. Thread-safe. `opened` is called after each."""
 
     def __init__(
-        self, state: PoolState[C], wake: Callable[[], None], name: str, *, enabled: bool, reset_always: bool
+        self, state: PoolState[C], opened: Callable[[], None], name: str, *, enabled: bool, reset_always: bool
     ) -> None:
         #: The last error of connecting, until a connect succeeds.
         self.failure: str | None = None
         self._state = state
-        #: Wakes the maintenance thread.
-        self._wake = wake
+        self._opened = opened
         self._name = name
         self._enabled = enabled
         self._reset_always = reset_always
@@ -61,10 +60,10 @@ class Opener(Generic[C]):
         state.count("created")
         state.count("create_seconds", seconds)
         if instruments.armed:
-            _opened(seconds, self._name)
+            _observe(seconds, self._name)
         if state.listeners:
             state.notify_holding(slot, "connection_opened", slot.raw, seconds)
-        self._wake()
+        self._opened()
         return slot
 
     def open_within(self, slot: Pooled[C], budget: TakeBudget) -> Pooled[C]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from threading import current_thread
 from time import monotonic
@@ -64,6 +64,7 @@ class Pool(Generic[C]):
         reset_always: bool = False,
         enabled: bool = True,
         listeners: Iterable[PoolListener] = (),
+        when_opened: Iterable[Callable[[], object]] = (),
     ) -> None:
         self.name = name
         self.max_wait = max_wait
@@ -78,6 +79,7 @@ class Pool(Generic[C]):
         self._check_bypass = check_bypass
         self._check_timeout = check_timeout
         self._reset_always = reset_always
+        self._when_opened = when_opened
         self.listeners = Listeners()
         #: Whether a take has more to do than to hand out the connection.
         self._watched = leak_threshold is not None
@@ -106,7 +108,7 @@ class Pool(Generic[C]):
         self._maintenance = Maintenance(self)
         self.opener = Opener(
             self.state,
-            self._maintenance.wake,
+            self._opened,
             self.name,
             enabled=self._enabled,
             reset_always=self._reset_always,
@@ -119,6 +121,11 @@ class Pool(Generic[C]):
             timeout=self._check_timeout,
             reset_always=self._reset_always,
         )
+
+    def _opened(self) -> None:
+        self._maintenance.wake()
+        for call in self._when_opened:
+            call()
 
     def _check_sizes(self, min_size: int, max_size: int) -> None:
         if not 0 <= min_size <= max_size or max_size < 1:

@@ -55,6 +55,11 @@ _SCHEME = "txpool:"
 when_used: list[Callable[[], object]] = []
 
 
+def _used() -> None:
+    for call in when_used:
+        call()
+
+
 class DataSource(PoolAdministration):
     """A named database. Thread-safe; opens connections when they are needed, and keeps them in its pool.
 
@@ -104,7 +109,7 @@ class DataSource(PoolAdministration):
             reset_always=settings.pool_reset == "always",
             enabled=settings.pool_enabled,
             listeners=listeners,
-            when_opened=when_used,
+            when_opened=[_used],
         )
         required = settings.transaction_required
         #: The check of statements outside transactions; None where all are allowed.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Generic
 
@@ -18,10 +18,16 @@ _observe = HISTOGRAMS[CREATE_SECONDS].observe
 
 
 class Opener(Generic[C]):
-    """Opens the connections of one pool, in one process. Thread-safe. `opened` is called after each."""
+    """Opens the connections of one pool, in one process. Thread-safe. Each of `opened` is called after a connect."""
 
     def __init__(
-        self, state: PoolState[C], opened: Callable[[], None], name: str, *, enabled: bool, reset_always: bool
+        self,
+        state: PoolState[C],
+        opened: Iterable[Callable[[], object]],
+        name: str,
+        *,
+        enabled: bool,
+        reset_always: bool,
     ) -> None:
         #: The last error of connecting, until a connect succeeds.
         self.failure: str | None = None
@@ -32,7 +38,7 @@ class Opener(Generic[C]):
         self._reset_always = reset_always
 
     def open(self, slot: Pooled[C], timeout: float) -> Pooled[C]:
-        """Open a connection in a reserved slot. Where that fails, the slot goes to the next waiter."""
+        """Open a connection in a reserved slot, which is free again where that fails."""
         state = self._state
         state.refuse_finaliser()
         started = monotonic()
@@ -40,19 +46,15 @@ class Opener(Generic[C]):
             if not state.closed:
                 slot.open(timeout)
         except BaseException as error:
-            if isinstance(error, Exception):
-                if not slot.separate:  # another user's wrong password says nothing about the next connect
-                    self.failure = f"{type(error).__name__}: {error}"
-                state.count("connect_failures")
-            state.destroy(slot)
-            if state.listeners and isinstance(error, Exception):
-                state.notify("connect_failed", error)
+            self._failed(slot, error)
             raise
         if state.closed:
             state.destroy(slot)
             raise self.closed()
         if not slot.separate:
             self.failure = None
+            if state.waiters:  # those who were kept from trying
+                state.serve_waiters()
         slot.dirty = self._reset_always
         if not self._enabled or slot.separate:
             slot.expires = 0.0  # so that its give-back closes it
@@ -63,8 +65,24 @@ class Opener(Generic[C]):
             _observe(seconds, self._name)
         if state.listeners:
             state.notify_holding(slot, "connection_opened", slot.raw, seconds)
-        self._opened()
+        for call in self._opened:
+            call()
         return slot
+
+    def _failed(self, slot: Pooled[C], error: BaseException) -> None:
+        """Free the slot; note why, unless it is an interrupt, which says nothing about the server."""
+        state = self._state
+        if not isinstance(error, Exception):
+            state.destroy(slot)
+            return
+        state.count("connect_failures")
+        if slot.separate:  # another user's wrong password says nothing about the next connect
+            state.destroy(slot)
+        else:
+            self.failure = f"{type(error).__name__}: {error}"
+            state.free_failed(slot, error)
+        if state.listeners:
+            state.notify("connect_failed", error)
 
     def open_within(self, slot: Pooled[C], budget: TakeBudget) -> Pooled[C]:
         """As `open`, for a take: PoolTimeout where its time is up."""

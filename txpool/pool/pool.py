@@ -79,7 +79,7 @@ class Pool(Generic[C]):
         self._check_bypass = check_bypass
         self._check_timeout = check_timeout
         self._reset_always = reset_always
-        self._when_opened = when_opened
+        self._when_opened = tuple(when_opened)
         self.listeners = Listeners()
         #: Whether a take has more to do than to hand out the connection.
         self._watched = leak_threshold is not None
@@ -108,7 +108,7 @@ class Pool(Generic[C]):
         self._maintenance = Maintenance(self)
         self.opener = Opener(
             self.state,
-            self._opened,
+            (self._maintenance.wake, *self._when_opened),
             self.name,
             enabled=self._enabled,
             reset_always=self._reset_always,
@@ -121,11 +121,6 @@ class Pool(Generic[C]):
             timeout=self._check_timeout,
             reset_always=self._reset_always,
         )
-
-    def _opened(self) -> None:
-        self._maintenance.wake()
-        for call in self._when_opened:
-            call()
 
     def _check_sizes(self, min_size: int, max_size: int) -> None:
         if not 0 <= min_size <= max_size or max_size < 1:

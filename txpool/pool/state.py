@@ -8,7 +8,8 @@ under the GIL, without a lock. No wake-up is lost because of the order on the tw
 
 So either the one that gives back sees the waiter, or the waiter sees the connection. Everything else happens under
 `lock`, which is never held during I/O. A waiter gets a connection, or a free slot in which it opens one itself. Where
-that fails, the slot goes to the next waiter, which then tries, and gets the reason too if it fails as well.
+that fails, the slot goes to the next waiter, if another connection is open. Else the server is away, and there is no
+rush on it: no further waiter tries while other connects are under way, and once the last has failed, all hear why.
 
 A finaliser may run anywhere, also in a thread that holds the lock. So the finaliser of a `Pooled` takes no lock, and
 passes it to maintenance by `maintenance_queue`. Finalisers of users may give back and discard: where one runs in a
@@ -22,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from threading import TIMEOUT_MAX, Lock, RLock
+from threading import TIMEOUT_MAX, RLock
 from time import monotonic
 from typing import Any, Generic
 
@@ -32,23 +33,9 @@ from txpool.metrics.catalogue import WAIT_SECONDS
 from txpool.pool.listeners import Listeners
 from txpool.pool.pooled import C, Connector, Pooled
 from txpool.pool.statistics import Counters
+from txpool.pool.waiter import Waiter
 
 _waited = HISTOGRAMS[WAIT_SECONDS].observe
-
-
-class Waiter(Generic[C]):
-    """A waiting thread. A raw lock is the cheapest one-shot event."""
-
-    __slots__ = ("pooled", "woken")
-
-    def __init__(self) -> None:
-        self.pooled: Pooled[C] | None = None
-        self.woken = Lock()
-        self.woken.acquire()
-
-    def wake(self, pooled: Pooled[C] | None) -> None:
-        self.pooled = pooled
-        self.woken.release()
 
 
 class PoolState(Generic[C]):
@@ -148,7 +135,10 @@ class PoolState(Generic[C]):
         return [pooled for ref in list(self.members.values()) if (pooled := ref()) is not None]
 
     def wait(self, timeout: float) -> Pooled[C] | None:
-        """Get a connection, or a slot to open one in, first come first served; None where closed, or time is up."""
+        """Get a connection, or a slot to open one in, first come first served; None where closed, or time is up.
+
+        Raises the driver's error where the connects of others have failed, and nothing is open.
+        """
         self.refuse_finaliser()
         waiter: Waiter[C] = Waiter()
         try:
@@ -169,6 +159,8 @@ class PoolState(Generic[C]):
                     _waited(seconds, self._name)
             if waiter.pooled is None:
                 self._leave_queue(waiter)
+            if waiter.failure is not None:
+                raise waiter.failure
         except BaseException:
             self._leave_queue(waiter)
             if waiter.pooled is not None:
@@ -297,6 +289,21 @@ class PoolState(Generic[C]):
             self.serve_waiters()
         if opened and self.listeners:
             self.notify("connection_closed", pooled.raw)
+
+    def free_failed(self, slot: Pooled[C], error: Exception) -> None:
+        """Free the slot of a connect that has failed; where nothing is open, see the module's docstring."""
+        with self.lock:
+            self._remove_member(slot)
+            others = self.all()
+            away = not (self.suspended or self.closed or any(each.is_open for each in others))
+            if away and not others:
+                while self.waiters:
+                    self.waiters.popleft().fail(error)
+        self.run_deferred()
+        if len(self.members) < self.min_size:
+            self.maintenance_queue.put(None)
+        if not away:
+            self.serve_waiters()
 
     def withdraw_idle(self, idle_timeout: float, now: float) -> list[Pooled[C]]:
         """Take idle connections out, to be destroyed: expired ones, and beyond `min_size` those idle for too long."""

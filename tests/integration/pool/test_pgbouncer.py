@@ -26,15 +26,13 @@ Behind = Callable[..., tuple[DataSource, DataSource]]
 
 
 @pytest.fixture
-def behind(databases: Databases, tmp_path: Path, require: Require) -> Iterator[Behind]:
+def behind(databases: Databases, require: Require) -> Iterator[Behind]:
     """`behind("session")`: datasources of both databases, without pools of their own, behind a bouncer in that mode."""
     require(PROGRAM, "PgBouncer: apt-get install pgbouncer")
     with ExitStack() as stack:
 
         def behind(mode: str, server_connections: int = 20, **options: Any) -> tuple[DataSource, DataSource]:
-            port = stack.enter_context(
-                bouncer(databases.server, tmp_path / "bouncer", mode, server_connections=server_connections)
-            )
+            port = stack.enter_context(bouncer(databases.server, mode, server_connections=server_connections))
             if mode == "transaction":
                 options = {"driver_prepare_threshold": "none"} | options
             user = databases.server.user

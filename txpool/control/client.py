@@ -33,14 +33,14 @@ class Answer:
 
 
 def ask(folder: Path, request: Request, timeout: float = PATIENCE, *, pid: int | None = None) -> list[Answer]:
-    """Every process's answer, or that of one. ConfigurationError where the folder is missing or not safe."""
+    """Every process's answer, or that of one. ConfigurationError where the folder is not safe."""
     folders.require_supported()
     try:
         owner = folder.stat().st_uid
+    except FileNotFoundError:  # no process has made it yet
+        return []
     except OSError as error:
-        raise ConfigurationError(
-            f"control.folder = {folder}: {error.strerror}: no process of this configuration has been there yet"
-        ) from error
+        raise ConfigurationError(f"control.folder = {folder} cannot be looked at: {error.strerror}") from error
     ours = os.geteuid()
     reason = folders.why_not_safe(folder, owner if ours == 0 else ours)
     if reason is not None:

@@ -180,7 +180,7 @@ class DataSource(PoolAdministration):
         try:
             pooled = self.pool.take_separate(sessions_of(settings), timeout)
         except self.driver_adapter.module.Error as error:
-            self._name_in(error, f", connect(user={settings.user!r})")
+            self._name_in(error, ", connect(password=…)" if user is None else f", connect(user={user!r})")
             raise
         return self._handle(self, pooled, None)
 

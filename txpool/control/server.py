@@ -40,7 +40,11 @@ class Listener:
         self._socket, self.path = folders.bound(folder)
         # An empty context: the thread must not inherit the transaction in which it happened to start.
         self._thread = Thread(target=Context().run, args=(self._run,), name="txpool-control", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Stop listening, and remove the socket."""
@@ -105,8 +109,8 @@ def configured(settings: CoordinatorSettings) -> None:
         if _listener is None and wanted is not None:
             try:
                 _listener = Listener(folders.made(wanted))
-            except OSError as error:
-                reason = error.strerror or str(error)
+            except (OSError, RuntimeError) as error:  # RuntimeError: no further thread can be started
+                reason = getattr(error, "strerror", None) or str(error)
                 raise ConfigurationError(
                     f"control.folder = {wanted}: no socket could be made there: {reason}"
                 ) from error
@@ -119,9 +123,13 @@ def start_when_used() -> None:
         return
     _looked = True
     try:
-        configured(manager.settings_in_force())
+        settings = manager.settings_in_force()
+    except Error as error:  # the first transaction will say it
+        logger.debug("control: this process does not listen: %s", error)
+        return
+    try:
+        configured(settings)
     except Error as error:
-        # What is wrong with the configuration itself, the first transaction says.
         logger.warning("control: this process does not listen: %s", error)
 
 

@@ -256,14 +256,16 @@ class Pool(Generic[C]):
         Those that are taken go on, and come back.
         """
         with self.state.lock:
-            self.state.suspend()
+            self.state.suspended = True
             self._ready = deque()
+        self.state.run_deferred()
 
     def resume(self) -> None:
         """Hand out connections again, to those who wait first."""
         with self.state.lock:
+            self.state.suspended = False
             self._ready = self._idle
-        self.state.resume()
+        self.state.serve_waiters()
 
     def resize(self, min_size: int, max_size: int) -> None:
         """Change the sizes. Connections above the new maximum are closed: idle ones now, others when they come back."""

@@ -350,17 +350,6 @@ class PoolState(Generic[C]):
             self.max_size = max_size
         self.serve_waiters()
 
-    def suspend(self) -> None:
-        """Give nobody a connection until `resume`."""
-        with self.lock:
-            self.suspended = True
-        self.run_deferred()
-
-    def resume(self) -> None:
-        with self.lock:
-            self.suspended = False
-        self.serve_waiters()
-
     def close(self) -> None:
         """Close idle connections, and wake all waiters with none; taken ones are closed when they come back."""
         with self.lock:

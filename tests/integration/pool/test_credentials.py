@@ -173,6 +173,14 @@ def test_a_file_that_others_may_write_is_refused(module: str, write: Write) -> N
         DataSourceSettings.load(file)
 
 
+def test_an_executor_without_the_file_takes_the_drivers_word(write: Write) -> None:
+    """The driver has checked its file; on the executor there is none to check."""
+    file = write("vault:token")
+    sent = DataSourceSettings.load(file).serialized()
+    file.unlink()
+    assert DataSourceSettings.from_serialized(sent).credentials == "vault:token"
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

@@ -61,6 +61,22 @@ def test_what_it_has_set_is_set_again_after_a_reset(source: OpenSource, dirt: st
         connection.rollback()
 
 
+@pytest.mark.parametrize("undoing", ["reset all", "reset work_mem", "discard temp", "drop table mine", "unlisten news"])
+def test_what_a_user_has_undone_is_done_again(source: OpenSource, undoing: str) -> None:
+    initial = "set work_mem to '77MB'; create temp table mine (n int); listen news"
+    datasource = source(pool_max_size=1, pool_initial_sql=initial)
+    with closing(datasource.connect()) as connection:
+        pid = connection.info.backend_pid
+        connection.execute(undoing)
+        connection.commit()
+    with closing(datasource.connect()) as connection:
+        assert connection.info.backend_pid == pid
+        assert connection.execute("show work_mem").fetchone() == ("77MB",)
+        assert connection.execute("select pg_listening_channels()").fetchall() == [("news",)]
+        assert connection.execute("select count(*) from mine").fetchone() == (0,)
+        connection.rollback()
+
+
 def test_the_reset_and_it_are_one_message(source: OpenSource) -> None:
     datasource = source(pool_max_size=1, pool_initial_sql="set work_mem to '77MB'")
     sent = []

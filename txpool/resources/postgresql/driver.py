@@ -38,8 +38,11 @@ _PREPARING = frozenset({b"PREPARE", b"DO", b"CALL"})
 _MAKING = frozenset(b"CREATE " + kind for kind in (b"TABLE", b"TABLE AS", b"VIEW", b"SEQUENCE", b"FUNCTION", b"TYPE"))
 _SELECT_INTO = b"SELECT INTO"  # not a tag of the server's, which answers SELECT INTO as any other SELECT
 _CHANGING = frozenset({b"SET", b"LISTEN", b"DECLARE CURSOR", _SELECT_INTO, *_MAKING, *_PREPARING})
+# These may have undone what pool.initial-sql has done.
+_DISCARDS = frozenset(b"DISCARD " + kind for kind in (b"ALL", b"PLANS", b"SEQUENCES", b"TEMP"))
+_UNDOING = frozenset({b"RESET", b"UNLISTEN", b"DEALLOCATE", b"DEALLOCATE ALL", b"DROP TABLE", *_DISCARDS})
 # Empty is the tag of a ServerCursor.
-_NOTED = frozenset({*_BEGINNING, *_ENDING, *_CHANGING, b"ROLLBACK", b"NOTIFY", b""})
+_NOTED = frozenset({*_BEGINNING, *_ENDING, *_CHANGING, *_UNDOING, b"ROLLBACK", b"NOTIFY", b""})
 # The beginnings of tags that show no write, though a SELECT's function may have written: then the server is asked.
 _READING = (b"SELECT", b"FETCH", b"SHOW", b"EXPLAIN", b"SET", b"SAVEPOINT", b"RELEASE", b"ROLLBACK", b"NOTIFY")
 _IN_FAILED_TRANSACTION = "25P02"
@@ -241,6 +244,8 @@ class PsycopgDriver:
         elif tags == [None] and status != INERROR:
             # It failed after the user's own COMMIT in the same message, or a pipeline has not received its answer.
             raw.changed = raw.prepared = True
+        if raw.initial_sql and not _UNDOING.isdisjoint(tags):
+            raw.changed = True
         raw.notified = raw.notified or b"NOTIFY" in tags
         raw.wrote = raw.wrote or not (
             isinstance(raw_cursor, psycopg.ServerCursor) or all(tag and tag.startswith(_READING) for tag in tags)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from txpool import control as _control
 from txpool.datasource import DataSource, connect, register
 from txpool.dbapi.types import (
     BINARY,
@@ -50,6 +51,7 @@ from txpool.errors import (
     TransactionTimeout,
     Warning,  # noqa: A004 - the name is PEP 249's
 )
+from txpool.pool import PoolListener, PoolStatistics
 from txpool.tm import manager as _manager
 from txpool.tm.ambient import current
 from txpool.tm.demarcation import begin, commit, resume, rollback, status, suspend
@@ -75,7 +77,9 @@ def configure(source: Any = None, /, **options: Any) -> None:
     `transaction_timeout`. The log is opened, so that a wrong one is an error here. Errors: ConfigurationError,
     LogError; nothing has changed then. Call it when the program starts: transactions that are open keep their log.
     """
-    for path in _manager.configure(source, **options).settings.datasources:
+    settings = _manager.configure(source, **options).settings
+    _control.configured(settings)
+    for path in settings.datasources:
         register(DataSource.from_properties(path))
 
 
@@ -108,6 +112,8 @@ __all__ = [
     "OperationalError",
     "OutsideTransactionWarning",
     "PoolClosed",
+    "PoolListener",
+    "PoolStatistics",
     "PoolTimeout",
     "ProgrammingError",
     "Status",

@@ -1,10 +1,9 @@
-"""The command `txpool`: the demo, and the check of a configuration with its databases and its decision log."""
+"""The command `txpool`: the demo, and the check of a configuration, and the pools of running processes."""
 
 from __future__ import annotations
 
 import json
 import logging
-from enum import IntEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,25 +11,19 @@ import typer
 from rich.console import Console
 
 from txpool.errors import ConfigurationError
+from txpool.exit_codes import ExitCode
+from txpool.pool_commands import pools
 
-
-class ExitCode(IntEnum):
-    """How the command ended. Numbers that `txpool-recovery` has as well mean the same there."""
-
-    OK = 0
-    WRONG = 1  #: a count of the demo is wrong, or the check has found a fault
-    USAGE = 2  #: the command line is wrong, or what the demo needs is not installed
-    CONFIGURATION = 3  #: a file is wrong, so what it describes was not checked
-    UNREACHABLE = 5  #: a database could not be connected to
-    WARNING = 20  #: nothing is wrong, and there are warnings
+__all__ = ["ExitCode", "app", "main"]
 
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    epilog="Exit codes: " + ", ".join(f"{code.value} {code.name.lower()}" for code in ExitCode),
+    epilog="Exit codes: " + ", ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in ExitCode),
 )
+app.add_typer(pools, name="pool")
 
 
 @app.callback()

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from sys import modules
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, ref
 
+from txpool.config.credentials import CredentialsFunction
 from txpool.config.dsn import is_dsn, key_of, settings_of
-from txpool.config.secrets import redact_url
+from txpool.config.secrets import Secret, redact_url
 from txpool.config.settings import DataSourceSettings
 from txpool.dbapi.connection import Connection
 from txpool.dbapi.enlistment import Enlistment
 from txpool.dbapi.types import add_driver
-from txpool.errors import ConfigurationError
+from txpool.errors import ConfigurationError, ProgrammingError
 from txpool.finishing import LIMIT, finish
 from txpool.jobs.properties import publish
-from txpool.pool import Pool, PoolStatistics
+from txpool.pool import Pool, PoolListener
+from txpool.pool.administration import PoolAdministration
 from txpool.pool.pooled import Pooled
 from txpool.resource_managers import find_resource_manager
 from txpool.resources.base import (
@@ -40,6 +42,7 @@ from txpool.resources.drivers import make_driver
 from txpool.resources.local import LocalBranch
 from txpool.resources.manager import PhaseTwo
 from txpool.resources.marked import MarkedTransaction
+from txpool.resources.sessions import sessions_of
 from txpool.resources.xids import Xids
 from txpool.tm.ambient import ambient
 from txpool.tm.required import Required, handle_modules
@@ -48,20 +51,37 @@ if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction
 
 _SCHEME = "txpool:"
+#: Called, without arguments, whenever a pool has opened a connection; they never raise.
+when_used: list[Callable[[], object]] = []
 
 
-class DataSource:
+def _used() -> None:
+    for call in when_used:
+        call()
+
+
+class DataSource(PoolAdministration):
     """A named database. Thread-safe; opens connections when they are needed, and keeps them in its pool.
 
     Options are the keys of a .properties file with underscores: `pool_max_size=5`, `managed_commit="join"`. An option
-    that begins with `driver_` is passed to the driver's connect. A datasource may be pickled: its settings are, with
-    references unresolved. All copies that are unpickled in one process are the same object.
+    that begins with `driver_` is passed to the driver's connect. `listeners` are told what happens in the pool.
+    `credentials` is a function, or the name of one as in a file, which is called before each connection is opened: it
+    returns a password, or a user and a password. A datasource may be pickled: its settings are, with references
+    unresolved, and without listeners; one with a function cannot be. All copies that are unpickled in one process are
+    the same object.
     """
 
-    def __init__(self, name: str | None = None, **options: Any) -> None:
-        self._open(DataSourceSettings.load(name=name, **options))
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        credentials: CredentialsFunction | str | None = None,
+        listeners: Iterable[PoolListener] = (),
+        **options: Any,
+    ) -> None:
+        self._open(DataSourceSettings.load(name=name, credentials=credentials, **options), listeners)
 
-    def _open(self, settings: DataSourceSettings) -> None:
+    def _open(self, settings: DataSourceSettings, listeners: Iterable[PoolListener] = ()) -> None:
         self.settings = settings
         self.name = settings.name
         #: The mode: xa, cmr, last-resource or local.
@@ -75,17 +95,21 @@ class DataSource:
         self.driver_adapter = make_driver(settings)
         add_driver(self.driver_adapter.module)
         self.pool: Pool[Any] = Pool(
-            self.driver_adapter,
+            sessions_of(settings, self.driver_adapter),
             name=settings.name,
             min_size=settings.pool_min_size,
             max_size=settings.pool_max_size,
             max_wait=settings.pool_max_wait,
             idle_timeout=settings.pool_idle_timeout or 0.0,
             max_lifetime=settings.pool_max_lifetime or 0.0,
+            keepalive=settings.pool_keepalive,
             check_bypass=settings.pool_check_bypass,
             check_timeout=settings.pool_check_timeout,
             leak_threshold=settings.pool_leak_threshold,
             reset_always=settings.pool_reset == "always",
+            enabled=settings.pool_enabled,
+            listeners=listeners,
+            when_opened=[_used],
         )
         required = settings.transaction_required
         #: The check of statements outside transactions; None where all are allowed.
@@ -118,19 +142,47 @@ class DataSource:
         """The datasource that a file describes: the same object each time, until it is closed. ConfigurationError."""
         return _shared(os.path.abspath(path), lambda: DataSourceSettings.load(path))
 
-    def connect(self, timeout: float | None = None) -> Connection:
+    def connect(
+        self, timeout: float | None = None, *, user: str | None = None, password: str | Secret | None = None
+    ) -> Connection:
         """Take a connection. Inside a transaction it is enlisted in that, else it is plain.
 
-        `timeout` is how long to wait for a free connection, in seconds; the default is pool.max-wait. Errors:
+        `timeout` is how long to wait for a free connection, in seconds; the default is pool.max-wait. With a `user` or
+        a `password`, it is opened for this call, counts as one of pool.max-size, and is closed by close(). Errors:
         PoolTimeout, PoolClosed, the driver's own where it cannot connect; ProgrammingError where the transaction cannot
         enlist the datasource.
         """
         transaction = ambient()
+        if user is not None or password is not None:
+            return self._connect_as(user, password, transaction, timeout)
         if transaction is None:
             if self.required is not None:
                 self.required.check_connecting()
-            return self._handle(self, self._take(timeout), None)
+            pooled = self._take(timeout)
+            pooled.enlisted = False
+            return self._handle(self, pooled, None)
         return self._handle(self, None, transaction.enlist(self, timeout))
+
+    def _connect_as(
+        self, user: str | None, password: str | Secret | None, ambient: Transaction | None, timeout: float | None
+    ) -> Connection:
+        if self.resource_manager.url_is_path:
+            raise ConfigurationError(f"datasource {self.name}: {self.resource_manager.database} knows no users")
+        if ambient is not None:
+            raise ProgrammingError(
+                f"connect(user=…) to {self.name} inside {ambient.gtrid}: it would be a branch whose owner recovery "
+                "does not know. Nothing was done. Write a datasource of its own for that user, or connect outside the "
+                'transaction: in a function with @transactional("not_supported")'
+            )
+        if self.required is not None:
+            self.required.check_connecting()
+        settings = self.settings.under(user, password)
+        try:
+            pooled = self.pool.take_separate(sessions_of(settings), timeout)
+        except self.driver_adapter.module.Error as error:
+            self._name_in(error, ", connect(password=…)" if user is None else f", connect(user={user!r})")
+            raise
+        return self._handle(self, pooled, None)
 
     def close(self) -> None:
         """Close the pool: idle connections now, others when they are given back. Delete the rows of finished marks.
@@ -144,10 +196,6 @@ class DataSource:
                 finish([self._cleanup.pending_work()], monotonic() + LIMIT)
         finally:
             self.pool.close()
-
-    def statistics(self) -> PoolStatistics:
-        """The pool's current numbers, and its totals."""
-        return self.pool.statistics()
 
     def __enter__(self) -> DataSource:
         return self
@@ -170,6 +218,7 @@ class DataSource:
         if "pyspark" in modules:  # the transaction may have created a Spark session since
             publish(ambient())
         pooled = self._take(timeout)
+        pooled.enlisted = True
         try:
             return Enlistment(self, transaction, pooled, self._branch(pooled.raw, transaction.deadlines))
         except BaseException:
@@ -180,9 +229,12 @@ class DataSource:
         try:
             return self.pool.take(timeout)
         except self.driver_adapter.module.Error as error:
-            # A driver's message names neither the datasource nor, in SQLite, the file.
-            error.args = (f"datasource {self.name} ({self.url}): {error}", *error.args[1:])
+            self._name_in(error)
             raise
+
+    def _name_in(self, error: Exception, whose: str = "") -> None:
+        # A driver's message names neither the datasource nor, in SQLite, the file.
+        error.args = (f"datasource {self.name} ({self.url}{whose}): {error}", *error.args[1:])
 
     def _branch(self, raw: Any, deadlines: Deadlines) -> OpenBranch | MarkedBranch:
         if self.role is Role.PREPARED:
@@ -278,14 +330,20 @@ def find(target: str | Path | DataSource) -> DataSource:
     )
 
 
-def connect(target: str | Path | DataSource, timeout: float | None = None) -> Connection:
+def connect(
+    target: str | Path | DataSource,
+    timeout: float | None = None,
+    *,
+    user: str | None = None,
+    password: str | Secret | None = None,
+) -> Connection:
     """Take a connection of a datasource: itself, its registered name, its file, or a connection string.
 
     A connection string is a url, as postgresql://app@localhost/orders or sqlite:///orders.db, or what libpq takes, as
     "host=localhost dbname=orders". The same string has the same pool each time. Arguments and errors: as
     `DataSource.connect`.
     """
-    return find(target).connect(timeout)
+    return find(target).connect(timeout, user=user, password=password)
 
 
 def _shared(key: str, load: Any) -> DataSource:

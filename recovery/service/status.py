@@ -30,7 +30,7 @@ from txpool.config.address import Address, host_of, is_loopback
 from txpool.config.properties import Secret
 from txpool.errors import ConfigurationError
 from txpool.metrics import arm
-from txpool.pool.pool import all_statistics
+from txpool.pool.registry import all_statistics
 
 logger = logging.getLogger("txpool.recovery.status")
 

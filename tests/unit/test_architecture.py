@@ -24,13 +24,14 @@ FLOORS = (
     ("recovery.operator",),
     ("recovery.scan",),
     ("txpool.cli",),
+    ("txpool.pool_commands",),
     ("txpool.check", "txpool.demo"),
     ("txpool.spark",),
     ("txpool.spark.source",),
     ("txpool.spark.table",),
     ("txpool.spark.commit", "txpool.spark.types"),
     ("txpool", "txpool.engine", "txpool.web"),
-    ("txpool.idempotency",),
+    ("txpool.idempotency", "txpool.control"),
     ("txpool.datasource",),
     ("txpool.resources.postgresql", "txpool.resources.sqlite"),
     ("txpool.dbapi",),
@@ -43,7 +44,7 @@ FLOORS = (
     ("txpool.findings",),
     ("txpool.config",),
     ("txpool.resource_managers",),
-    ("txpool.failpoints", "txpool.finishing", "txpool.errors", "txpool.xid"),
+    ("txpool.exit_codes", "txpool.failpoints", "txpool.finishing", "txpool.errors", "txpool.xid"),
 )
 #: Arrows that run up, with their reason. None is to be added.
 UP = {

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txpool.config.properties import Properties, word_of
+from txpool.config.secrets import FUNCTION
 from txpool.resource_managers import DRIVERS
 
 MODES = ("xa", "cmr", "last-resource", "local")
@@ -49,6 +50,7 @@ _CLASSES = {
     "pattern": r"[a-z][a-z-]*|[A-Za-z_]\w*(\.[A-Za-z_]\w*)+",
     "right": "their names, or dotted paths of classes",
 }
+_FUNCTION = {"pattern": FUNCTION, "right": "a module and its function, package.module:function"}
 _NONE = {"none": True}
 _POSITIVE = {"positive": True}
 
@@ -59,11 +61,31 @@ DATASOURCE_KEYS = (
     Key("url", "url", None, "postgresql://user@host:port/database, or sqlite:///file.", alias="URL"),
     Key("user", "string", None, "The user, where the url does not name one.", alias="User"),
     Key("password", "secret", None, "The password, best as ${env:NAME} or ${file:PATH}.", alias="Password"),
+    Key(
+        "credentials",
+        "string",
+        None,
+        "package.module:function, called before each connection is opened: it returns a password, or (user, password).",
+        _FUNCTION,
+    ),
+    Key(
+        "pool.enabled",
+        "boolean",
+        "true",
+        "false, behind PgBouncer: each connect() opens a connection, and close() closes it.",
+    ),
     Key("pool.min-size", "integer", "0", "Connections that are kept open.", {"min": 0}),
     Key("pool.max-size", "integer", "10", "Connections at most.", {"min": 1}),
     Key("pool.max-wait", "duration", "30", "The longest wait for a connection: a free one, its check, a new one."),
     Key("pool.idle-timeout", "duration", "10m", "An idle connection above min-size is closed after it.", _NONE),
     Key("pool.max-lifetime", "duration", "30m", "A connection is replaced after it, less up to 2.5 %.", _NONE),
+    Key(
+        "pool.keepalive",
+        "duration",
+        "none",
+        "A connection that has been idle for so long, less up to 2.5 %, is asked whether it is alive; again and again.",
+        _NONE | _POSITIVE,
+    ),
     Key("pool.check-bypass", "duration", "500ms", "A connection used within it is not checked when taken."),
     Key(
         "pool.check-timeout",
@@ -81,6 +103,12 @@ DATASOURCE_KEYS = (
         "behind (nothing that is within a function of the database's own); always, all of it, for a round trip each "
         "time.",
         {"choices": ("auto", "always")},
+    ),
+    Key(
+        "pool.initial-sql",
+        "string",
+        None,
+        "SQL that each new connection runs once, and again once its session was reset; recovery's own do not.",
     ),
     Key(
         "managed.commit",
@@ -135,6 +163,12 @@ COORDINATOR_KEYS = (
         "60",
         "Once it is decided: how long to wait for a database that hangs; what has not answered is left to recovery.",
         _NONE | _POSITIVE,
+    ),
+    Key(
+        "control.folder",
+        "directory",
+        None,
+        "A folder in which each process has a socket for the command `txpool pool`; without it there is none.",
     ),
     Key("datasources", "paths", None, "The datasources' files, with commas between them."),
 )

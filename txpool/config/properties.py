@@ -266,6 +266,11 @@ class Properties(Mapping[str, str]):
             raise self.error(key, "has an empty path: write paths with commas between them, such as a, b")
         return tuple(Path(os.path.abspath(self._entries[key].folder / name)) for name in names)
 
+    def directory(self, key: str) -> Path | None:
+        """One path, from the folder of the file that names it."""
+        value = self._value(key)
+        return Path(os.path.abspath(self._entries[key].folder / value)) if value else None
+
     def names(self, key: str, pattern: str, right: str) -> tuple[str, ...]:
         """Words between commas, each of which matches `pattern` as a whole; `right` says in words which does."""
         value = self._value(key)

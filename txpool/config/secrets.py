@@ -40,6 +40,8 @@ _PARAMETER = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _REFERENCE_ALONE = re.compile(r"\$\{(?:env|file):[^{}]+\}")
+#: How a function is named: package.module:function.
+FUNCTION = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 _PIECE = 8  # characters: parts of a secret of at least this length are hidden in errors
 
 
@@ -83,7 +85,8 @@ class ConfiguredValue:
         """Whether the value itself has a password in it, or a part of one."""
         if self.is_url:
             return may_hold_password(self.literal)
-        own = [self.literal] if self.named_secret else []
+        names_code = self.key == "credentials" and re.fullmatch(FUNCTION, self.raw)
+        own = [self.literal] if self.named_secret and not names_code else []
         return any(text.replace("\0", "").strip("'{}") for text in own + passwords_in(self.literal))
 
     @property

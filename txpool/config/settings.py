@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from txpool.config.address import Address
+from txpool.config.credentials import Credentials, CredentialsFunction
 from txpool.config.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS, Key
 from txpool.config.layers import Options, checked, defaults, file_of, from_code, from_environment, password_of
+from txpool.config.ownership import require_owned
 from txpool.config.properties import Properties
-from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, redact_url
+from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, escaped, redact_url
 from txpool.errors import ConfigurationError
 from txpool.resource_managers import DRIVERS, find_resource_manager
 
@@ -28,15 +30,20 @@ class DataSourceSettings:
     url: str
     user: str | None
     password: Secret | None
+    #: Not shown: whoever writes user:password there gives the form of module:function.
+    credentials: str | None = field(repr=False)
+    pool_enabled: bool
     pool_min_size: int
     pool_max_size: int
     pool_max_wait: float
     pool_idle_timeout: float | None
     pool_max_lifetime: float | None
+    pool_keepalive: float | None
     pool_check_bypass: float
     pool_check_timeout: float
     pool_leak_threshold: float | None
     pool_reset: str
+    pool_initial_sql: str | None
     managed_commit: str
     transaction_required: str
     cmr_table: str
@@ -47,14 +54,37 @@ class DataSourceSettings:
     recovery_password: Secret | None
     driver_options: Mapping[str, Any]
     properties: Properties = field(repr=False, compare=False)
+    #: What supplies the user and the password of each connection; None where they are configured.
+    issuer: Credentials | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def load(cls, source: str | Path | Properties | None = None, **options: Options) -> DataSourceSettings:
-        """Read a file, if any. Options (`pool_max_size=5`) and TXPOOL_DS_<NAME>_… take precedence over it."""
-        return cls._from_layers(file_of(source), from_code(options, DATASOURCE_KEYS, "driver."))
+    def load(
+        cls,
+        source: str | Path | Properties | None = None,
+        credentials: CredentialsFunction | str | None = None,
+        **options: Options,
+    ) -> DataSourceSettings:
+        """Read a file, if any. Options (`pool_max_size=5`) and TXPOOL_DS_<NAME>_… take precedence over it.
+
+        `credentials` is a function, or names one as the key does. A file that names one is refused if others can write
+        to it or have made it: they could run any code through it.
+        """
+        if credentials is None or isinstance(credentials, str):
+            return cls._from_layers(
+                file_of(source), from_code(options | {"credentials": credentials}, DATASOURCE_KEYS, "driver.")
+            )
+        return cls._from_layers(file_of(source), from_code(options, DATASOURCE_KEYS, "driver."), credentials)
 
     @classmethod
-    def _from_layers(cls, file: Properties, code: Mapping[str, ConfiguredValue]) -> DataSourceSettings:
+    def _from_layers(
+        cls,
+        file: Properties,
+        code: Mapping[str, ConfiguredValue],
+        function: CredentialsFunction | None = None,
+        *,
+        sent: bool = False,
+    ) -> DataSourceSettings:
+        """The settings of a file and of code; `sent` where another process has read the file, and sent its text."""
         stem = (
             {"name": ConfiguredValue("name", file.path.stem, str(file.path), file.folder, ValueSource.DEFAULT)}
             if file.path
@@ -70,8 +100,12 @@ class DataSourceSettings:
         fields = {key.word: key.read(values) for key in DATASOURCE_KEYS}
         fields["password"] = password_of(values)
         passed = {key.removeprefix("driver."): values.plain(key) for key in values if key.startswith("driver.")}
-        settings = cls(**fields, driver_options=passed, properties=values)
+        source = function or fields["credentials"]
+        issuer = None if source is None else Credentials(name, source)
+        settings = cls(**fields, driver_options=passed, properties=values, issuer=issuer)
         settings._check(prefix)
+        if issuer is not None:
+            settings._check_credentials(sent=sent)
         return settings
 
     def _check(self, prefix: str) -> None:
@@ -93,6 +127,24 @@ class DataSourceSettings:
                 raise values.error(f"driver.{key}", f"is not passed to the driver: write {key}")
         if self.pool_min_size > self.pool_max_size:
             raise values.error("pool.min-size", f"is above pool.max-size, which is {self.pool_max_size}: lower it")
+        if self.pool_min_size and not self.pool_enabled:
+            raise values.error(
+                "pool.min-size", "has no use: pool.enabled = false keeps no connection open. Leave it out"
+            )
+        if self.mode == "cmr" and "." not in self.cmr_table and "search_path" in (self.pool_initial_sql or "").lower():
+            problem = "sets search_path, by which recovery would not find the table of marks: write "
+            raise values.error("pool.initial-sql", f"{problem}cmr.table = schema.{self.cmr_table}, too")
+
+    def _check_credentials(self, *, sent: bool) -> None:
+        values = self.properties
+        if find_resource_manager(self.driver).url_is_path:
+            raise values.error("credentials", f"has no use: {self.driver} knows no users. Leave it out")
+        if self.password is not None:
+            raise self.password.entry.error("is given beside credentials, which supplies it: leave one out")
+        if values.path is None or sent or self.credentials is None:
+            return
+        if values.entry("credentials").source is ValueSource.FILE:
+            require_owned(values.folder / values.path.name, "it names code to run")
 
     @property
     def file(self) -> str:
@@ -103,14 +155,21 @@ class DataSourceSettings:
     @property
     def secrets(self) -> tuple[Secret, ...]:
         """Every secret, for `redact`."""
-        found = (self.password, self.recovery_password, *self.driver_options.values())
+        issued = () if self.issuer is None else self.issuer.issued
+        found = (self.password, self.recovery_password, *self.driver_options.values(), *issued)
         return tuple(secret for secret in found if isinstance(secret, Secret))
 
     def connect_options(self, recovery: bool = False) -> dict[str, Any]:
-        """The arguments of the driver's connect beside the url, secrets revealed: never log or keep them."""
+        """The arguments of the driver's connect beside the url, secrets revealed: never log or keep them.
+
+        Where a function supplies the credentials, it is called.
+        """
         user, password = self.user, self.password
         if recovery and self.recovery_user:
             user, password = self.recovery_user, self.recovery_password
+        elif self.issuer is not None:
+            issued_user, password = self.issuer.issue()
+            user = issued_user or user
         options = dict(self.driver_options, user=user, password=password)
         return {
             name: value.reveal() if isinstance(value, Secret) else value
@@ -121,9 +180,14 @@ class DataSourceSettings:
     def serialized(self) -> dict[str, Any]:
         """The settings as plain data for another process, references unresolved; see `from_serialized`.
 
-        Of a file that holds a password itself, only the path is serialized. ConfigurationError for a password from
-        code, or where that file cannot be read.
+        Of a file that holds a password itself, only the path is serialized. ConfigurationError for a password, or a
+        function, from code, or where that file cannot be read.
         """
+        if self.issuer is not None and not self.issuer.name:
+            raise ConfigurationError(
+                f"datasource {self.name}: credentials is a function given in code, which cannot travel to another "
+                "process: write credentials = package.module:function, of a module that is installed there, too"
+            )
         values = self.properties
         entries = [values.entry(key) for key in values]
         inside = values.inline
@@ -156,7 +220,13 @@ class DataSourceSettings:
             key: ConfiguredValue(key, raw, "code", Path(folder), ValueSource.CODE)
             for key, (raw, folder) in serialized["overrides"].items()
         }
-        return cls._from_layers(file, code | from_code({"name": serialized["name"]}, DATASOURCE_KEYS))
+        code |= from_code({"name": serialized["name"]}, DATASOURCE_KEYS)
+        return cls._from_layers(file, code, sent=text is not None)
+
+    def under(self, user: str | None, password: str | Secret | None) -> DataSourceSettings:
+        """The same with other credentials, for one connection; without `user`, the same user."""
+        secret = Secret(escaped(password)) if isinstance(password, str) else password
+        return replace(self, user=user or self.user, password=secret, issuer=None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DataSourceSettings.from_serialized, (self.serialized(),)
@@ -174,6 +244,7 @@ class CoordinatorSettings:
     transaction_timeout: float | None
     transaction_leak_threshold: float | None
     transaction_phase_two_wait: float | None
+    control_folder: Path | None
     datasources: tuple[Path, ...]
     properties: Properties = field(repr=False, compare=False)
 

@@ -293,3 +293,20 @@ def refuse_end(command: str, datasource: DataSource, gtrid: str) -> ProgrammingE
         f"(by `txpool.{command}()`, or at the end of the block), which is as it was. Libraries that call "
         f"{command}(), as SQLAlchemy and pandas do, need managed.commit = join."
     )
+
+
+def cannot_join(datasource: str, gtrid: str, end: str) -> ProgrammingError:
+    """The error of a plain connection's first statement inside a transaction that it cannot join.
+
+    `end` is what ends its own open work; empty where it is a connection of other credentials.
+    """
+    if not end:
+        return ProgrammingError(
+            f"this connection of {datasource} cannot join {gtrid}: it was opened by connect(user=…), and its branch "
+            "would have an owner that recovery does not know. Nothing was done. Write a datasource of its own for that "
+            "user, or use the connection outside the transaction."
+        )
+    return ProgrammingError(
+        f"this connection of {datasource} cannot join {gtrid}: it has open work of its own from before. {end} "
+        "it first. Nothing was done."
+    )

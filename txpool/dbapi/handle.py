@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from txpool.dbapi.enlistment import cannot_join
 from txpool.dbapi.overrides import HandleState, SessionOverrides
 from txpool.errors import Error, InterfaceError, NotSupportedError, ProgrammingError, translate, translated
 from txpool.pool import Pooled
@@ -112,12 +113,11 @@ class Handle:
         if pooled is not None:
             if pooled.pool_state is None:
                 raise self.after_fork_error()
+            if pooled.separate:
+                raise cannot_join(datasource.name, transaction.gtrid, "")
             if self.has_work(pooled.raw):
                 end = "tpc_commit() or tpc_rollback()" if self._open_two_phase() else "commit() or rollback()"
-                raise ProgrammingError(
-                    f"this connection of {datasource.name} cannot join {transaction.gtrid}: it has open work of its "
-                    f"own from before. {end} it first. Nothing was done."
-                )
+                raise cannot_join(datasource.name, transaction.gtrid, end)
             # Before it enlists, since the transaction may need this very connection of the pool.
             self._detach(pooled)
         self._own_state().joined = True

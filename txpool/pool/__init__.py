@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from txpool.pool import samples  # noqa: F401 - registers the pools as a source of metrics
+from txpool.pool.listeners import PoolListener
 from txpool.pool.pool import Pool
 from txpool.pool.pooled import Connector, Pooled
 from txpool.pool.statistics import PoolStatistics
 
-__all__ = ["Connector", "Pool", "PoolStatistics", "Pooled"]
+__all__ = ["Connector", "Pool", "PoolListener", "PoolStatistics", "Pooled"]

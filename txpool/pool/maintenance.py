@@ -1,4 +1,5 @@
-"""The maintenance thread of a pool: it keeps `min_size` connections open, closes expired and idle ones, reports leaks.
+"""The maintenance thread of a pool: it keeps `min_size` connections open, closes expired and idle ones, asks the
+others whether they are alive, reports leaks.
 
 It sleeps until something is due or its queue has an entry, holds its pool by a weak reference only, and ends when the
 pool is closed or collected. Where it cannot be started (the interpreter is ending, or there are too many threads), the
@@ -13,12 +14,13 @@ import math
 import weakref
 from contextlib import suppress
 from queue import Empty
-from threading import TIMEOUT_MAX, Event, Thread, current_thread
+from threading import TIMEOUT_MAX, Event, current_thread
 from time import monotonic
 from typing import TYPE_CHECKING, Generic
 
 from txpool.errors import PoolClosed
-from txpool.pool.pooled import C, Pooled
+from txpool.pool.listeners import MaintenanceThread
+from txpool.pool.pooled import JITTER, C, Pooled
 from txpool.pool.report import held_by
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ class Maintenance(Generic[C]):
         self._lock = pool.state.lock
         self._pool = weakref.ref(pool, lambda _: queue.put(None))
         self._name = pool.name
-        self._thread: Thread | None = None
+        self._thread: MaintenanceThread | None = None
         self._backoff = 0.0
         self._retry_at = 0.0
         self._has_minimum = Event()
@@ -54,7 +56,9 @@ class Maintenance(Generic[C]):
                 return
             # An empty context: the thread must not inherit the transaction in which it happened to start.
             run = contextvars.Context().run
-            self._thread = Thread(target=run, args=(self._run,), name=f"txpool-pool-{self._name}", daemon=True)
+            self._thread = MaintenanceThread(
+                target=run, args=(self._run,), name=f"txpool-pool-{self._name}", daemon=True
+            )
         if (pool := self._pool()) is not None:
             pool.state.run_deferred()
         try:
@@ -105,6 +109,8 @@ class Maintenance(Generic[C]):
         if state is None:
             pooled.close()
         else:
+            if state.listeners and pooled.is_open:
+                state.notify("lost", pooled.raw, text or "nobody")
             state.destroy(pooled)
             state.count("lost")
 
@@ -116,6 +122,8 @@ class Maintenance(Generic[C]):
         self._refill(pool)
         if pool.state.has_minimum():
             self._has_minimum.set()
+        if self._check_one(pool):
+            return 0.0  # the next one, unless something else is due
         due = self._next_due(pool, now)
         return None if due == math.inf else min(max(due - monotonic(), 0), TIMEOUT_MAX)
 
@@ -129,16 +137,32 @@ class Maintenance(Generic[C]):
                 pooled.leak_reported = True
                 pool.state.count("leaks")
                 log.warning("pool %r: a connection has not come back yet; held by %s", self._name, text)
+                if pool.state.listeners:
+                    pool.state.notify("leak", pooled.raw, now - pooled.taken_at, text)
+
+    def _check_one(self, pool: Pool[C]) -> bool:
+        """Check one connection that has been idle for `keepalive` since its use or last check; False without any."""
+        if pool.keepalive == math.inf:
+            return False
+        now = monotonic()
+        for pooled in pool.state.idle.copy():
+            if pooled.check_due(pool.keepalive) <= now and pool.state.take_idle(pooled):
+                if pooled.check_due(pool.keepalive) > now:  # it was used meanwhile
+                    pool.state.put(pooled)
+                    continue
+                pool.checker.check_idle(pooled)
+                return True
+        return False
 
     def _refill(self, pool: Pool[C]) -> None:
         """Open connections one by one until there are `min_size`; each goes to a waiter, if there is one."""
-        # Without `pool.failure`, a connect of another thread has succeeded since: no reason to back off any longer.
-        while (pool.failure is None or monotonic() >= self._retry_at) and not pool.state.closed:
+        # Without `failure`, a connect of another thread has succeeded since: no reason to back off any longer.
+        while (pool.opener.failure is None or monotonic() >= self._retry_at) and not pool.state.closed:
             slot = pool.state.reserve_below_min()
             if slot is None:
                 return
             try:
-                pool.state.put(pool.open(slot, max(pool.max_wait, LEAST_CONNECT)))
+                pool.state.put(pool.opener.open(slot, max(pool.max_wait, LEAST_CONNECT)))
             except PoolClosed:
                 return
             except Exception as error:
@@ -159,7 +183,10 @@ class Maintenance(Generic[C]):
         times = [self._retry_at]
         for pooled in pool.state.all():
             held = bool(pooled.holder)
-            times += [now + pool.idle_timeout] if held else [pooled.expires, pooled.returned_at + pool.idle_timeout]
+            if held:  # it may come back at once
+                times += [now + pool.idle_timeout, now + pool.keepalive * (1 - JITTER)]
+            else:
+                times += [pooled.expires, pooled.returned_at + pool.idle_timeout, pooled.check_due(pool.keepalive)]
             if pool.leak_threshold is not None:
                 times.append((pooled.taken_at if held and not pooled.leak_reported else now) + pool.leak_threshold)
         return min((time for time in times if time > now), default=math.inf)

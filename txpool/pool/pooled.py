@@ -18,7 +18,8 @@ log = logging.getLogger("txpool.pool")
 
 C = TypeVar("C")
 
-#: The lifetime of each connection is shortened by up to this share, so that those opened together do not end together.
+#: The lifetime and the keepalive of each connection are shortened by up to this share, so that those opened together
+#: are not closed, or checked, together.
 JITTER = 0.025
 
 
@@ -52,16 +53,20 @@ class Pooled(Generic[C]):
 
     __slots__ = (
         "__weakref__",
-        "_connector",
+        "checked_at",
+        "connector",
         "dirty",
         "dropped",
+        "enlisted",
         "expires",
         "holder",
         "is_open",
+        "jitter",
         "leak_reported",
         "pool_state",
         "raw",
         "returned_at",
+        "separate",
         "stack",
         "taken_at",
         "use_seconds",
@@ -71,15 +76,20 @@ class Pooled(Generic[C]):
     raw: C
 
     def __init__(self, connector: Connector[C], pool_state: weakref.ref[PoolState[C]], max_lifetime: float) -> None:
-        self._connector = connector
+        self.connector = connector
         self.pool_state: weakref.ref[PoolState[C]] | None = pool_state
         self.is_open = False
         self.dirty = False
         #: Its finaliser was called: it will be closed, even if another finaliser gives it back.
         self.dropped = False
+        #: Opened under other credentials than the pool's: for one user, and never handed to another.
+        self.separate = False
+        #: Taken for a transaction, and not by a user.
+        self.enlisted = False
         #: By the monotonic clock; 0 where the pool must not hand it out again.
-        self.expires = monotonic() + max_lifetime * (1 - JITTER * random.random())  # noqa: S311
-        self.returned_at = -math.inf
+        self.jitter = 1 - JITTER * random.random()  # noqa: S311
+        self.expires = monotonic() + max_lifetime * self.jitter
+        self.returned_at = self.checked_at = -math.inf
         self.taken_at = 0.0
         #: The thread that has taken it, if any. Append and pop are atomic, so that only one give_back succeeds.
         self.holder: list[Thread] = []
@@ -91,7 +101,7 @@ class Pooled(Generic[C]):
 
     def open(self, timeout: float) -> None:
         """Connect; the driver's own error where it cannot."""
-        self.raw = self._connector.connect(timeout=timeout)
+        self.raw = self.connector.connect(timeout=timeout)
         self.is_open = True
         self.returned_at = monotonic()
 
@@ -100,9 +110,13 @@ class Pooled(Generic[C]):
         if self.is_open:
             self.is_open = False
             try:
-                self._connector.close(self.raw)
+                self.connector.close(self.raw)
             except Exception as error:
                 log.debug("closing a connection failed: %s: %s", type(error).__name__, error)
+
+    def check_due(self, keepalive: float) -> float:
+        """When it is to be checked while it is idle, by the monotonic clock."""
+        return max(self.returned_at, self.checked_at) + keepalive * self.jitter
 
     def __del__(self) -> None:
         if self.pool_state is None:  # the parent's, after a fork

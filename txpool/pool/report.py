@@ -18,8 +18,8 @@ DEPTH = 16
 
 
 def stack_of_caller() -> list[tuple[CodeType, int]]:
-    """The stack above our caller, as code and line: it is formatted only when it is reported."""
-    frames = traceback.walk_stack(sys._getframe(2))
+    """The stack above the pool's two methods, as code and line: it is formatted only when it is reported."""
+    frames = traceback.walk_stack(sys._getframe(3))
     return [(frame.f_code, line) for frame, line in islice(frames, DEPTH)]
 
 
@@ -43,7 +43,14 @@ def held_by(pooled: Pooled[C], now: float) -> str | None:
 
 
 def timeout_message(
-    name: str, budget: TakeBudget, members: list[Pooled[C]], max_size: int, failure: str | None, *, hanging: bool
+    name: str,
+    budget: TakeBudget,
+    members: list[Pooled[C]],
+    max_size: int,
+    failure: str | None,
+    *,
+    hanging: bool,
+    suspended: bool,
 ) -> str:
     """Why a take has timed out, and what to do; `hanging` where the server did not answer in time."""
     now = monotonic()
@@ -59,7 +66,9 @@ def timeout_message(
         lines.append(f"{opening} being opened")
     if failure is not None:
         lines.append(f"the last attempt to connect failed with {failure}")
-    if hanging:
+    if suspended:
+        lines.append("the pool is suspended, and hands out no connection before resume_pool()")
+    elif hanging:
         lines.append("nothing was executed; see whether the server, and the network to it, still answers")
     else:
         lines.append("close connections sooner, raise pool.max-size, or raise pool.max-wait")

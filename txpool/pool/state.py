@@ -8,7 +8,8 @@ under the GIL, without a lock. No wake-up is lost because of the order on the tw
 
 So either the one that gives back sees the waiter, or the waiter sees the connection. Everything else happens under
 `lock`, which is never held during I/O. A waiter gets a connection, or a free slot in which it opens one itself. Where
-that fails, the slot goes to the next waiter, which then tries, and gets the reason too if it fails as well.
+that fails, the slot goes to the next waiter, if another connection is open. Else the server is away, and there is no
+rush on it: no further waiter tries while other connects are under way, and once the last has failed, all hear why.
 
 A finaliser may run anywhere, also in a thread that holds the lock. So the finaliser of a `Pooled` takes no lock, and
 passes it to maintenance by `maintenance_queue`. Finalisers of users may give back and discard: where one runs in a
@@ -22,32 +23,19 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from threading import TIMEOUT_MAX, Lock, RLock
+from threading import TIMEOUT_MAX, RLock
 from time import monotonic
-from typing import Generic
+from typing import Any, Generic
 
 from txpool.errors import InterfaceError
 from txpool.metrics import HISTOGRAMS, instruments
 from txpool.metrics.catalogue import WAIT_SECONDS
+from txpool.pool.listeners import Listeners
 from txpool.pool.pooled import C, Connector, Pooled
 from txpool.pool.statistics import Counters
+from txpool.pool.waiter import Waiter
 
 _waited = HISTOGRAMS[WAIT_SECONDS].observe
-
-
-class Waiter(Generic[C]):
-    """A waiting thread. A raw lock is the cheapest one-shot event."""
-
-    __slots__ = ("pooled", "woken")
-
-    def __init__(self) -> None:
-        self.pooled: Pooled[C] | None = None
-        self.woken = Lock()
-        self.woken.acquire()
-
-    def wake(self, pooled: Pooled[C] | None) -> None:
-        self.pooled = pooled
-        self.woken.release()
 
 
 class PoolState(Generic[C]):
@@ -55,13 +43,25 @@ class PoolState(Generic[C]):
     `destroy` are, too.
     """
 
-    def __init__(self, connector: Connector[C], name: str, min_size: int, max_size: int, max_lifetime: float) -> None:
+    def __init__(
+        self,
+        connector: Connector[C],
+        name: str,
+        min_size: int,
+        max_size: int,
+        *,
+        max_lifetime: float,
+        listeners: Listeners,
+    ) -> None:
         self._connector = connector
         self._name = name
+        self.listeners = listeners
         self._max_lifetime = max_lifetime
         self.min_size = min_size
         self.max_size = max_size
         self.closed = False
+        #: True while nobody is given a connection, idle or new.
+        self.suspended = False
         #: True while `give_back` must look for surplus connections: closed, or above `max_size` after a resize.
         self.check_surplus = False
         #: Never acquired twice by a thread. It is reentrant because an RLock knows its owner.
@@ -80,7 +80,7 @@ class PoolState(Generic[C]):
 
     # -- finalisers ---------------------------------------------------------------------------------------------
 
-    def deferred_in_finaliser(self, step: Callable[..., None], *args: Pooled[C]) -> bool:
+    def deferred_in_finaliser(self, step: Callable[..., None], *args: Any) -> bool:
         """Defer the step, and return True, in a finaliser whose thread holds the lock; else False: do it now."""
         if not self._owns_lock():
             return False
@@ -107,6 +107,21 @@ class PoolState(Generic[C]):
     def _owns_lock(self) -> bool:
         return bool(self.lock._is_owned())  # type: ignore[attr-defined]
 
+    # -- listeners ----------------------------------------------------------------------------------------------
+
+    def notify(self, event: str, *args: Any) -> None:
+        """Tell the listeners of an event: now, or in a finaliser whose thread holds the lock once that is released."""
+        if not self.deferred_in_finaliser(self.listeners.notify_late, event, self._name, *args):
+            self.listeners.notify(event, self._name, *args)
+
+    def notify_holding(self, pooled: Pooled[C], event: str, *args: Any) -> None:
+        """As `notify`; where that is interrupted, the connection is closed."""
+        try:
+            self.notify(event, *args)
+        except BaseException:
+            self.destroy(pooled)
+            raise
+
     # -- taking and giving back ---------------------------------------------------------------------------------
 
     def count(self, counter: str, amount: float = 1) -> None:
@@ -120,7 +135,10 @@ class PoolState(Generic[C]):
         return [pooled for ref in list(self.members.values()) if (pooled := ref()) is not None]
 
     def wait(self, timeout: float) -> Pooled[C] | None:
-        """Get a connection, or a slot to open one in, first come first served; None where closed, or time is up."""
+        """Get a connection, or a slot to open one in, first come first served; None where closed, or time is up.
+
+        Raises the driver's error where the connects of others have failed, and nothing is open.
+        """
         self.refuse_finaliser()
         waiter: Waiter[C] = Waiter()
         try:
@@ -141,6 +159,8 @@ class PoolState(Generic[C]):
                     _waited(seconds, self._name)
             if waiter.pooled is None:
                 self._leave_queue(waiter)
+            if waiter.failure is not None:
+                raise waiter.failure
         except BaseException:
             self._leave_queue(waiter)
             if waiter.pooled is not None:
@@ -163,7 +183,7 @@ class PoolState(Generic[C]):
         if self.deferred_in_finaliser(self.put, pooled):
             return
         with self.lock:
-            handed_over = bool(self.waiters) and not self.check_surplus
+            handed_over = bool(self.waiters) and not (self.check_surplus or self.suspended)
             if handed_over:
                 self.waiters.popleft().wake(pooled)
             else:
@@ -178,8 +198,9 @@ class PoolState(Generic[C]):
             return
         with self.lock:
             surplus = self._take_surplus()
-            while self.waiters and (pooled := self._take_idle_or_reserve()) is not None:
-                self.waiters.popleft().wake(pooled)
+            if not self.suspended:
+                while self.waiters and (pooled := self._take_idle_or_reserve()) is not None:
+                    self.waiters.popleft().wake(pooled)
             while self.closed and self.waiters:
                 self.waiters.popleft().wake(None)
         self.run_deferred()
@@ -223,6 +244,13 @@ class PoolState(Generic[C]):
         self.run_deferred()
         return slot
 
+    def reserve_before_idle(self) -> Pooled[C] | None:
+        """A slot for a new connection, also where others are idle; None where there is none, or a thread waits."""
+        with self.lock:
+            slot = None if self.suspended or self.waiters else self._reserve(self.max_size)
+        self.run_deferred()
+        return slot
+
     def replace(self, pooled: Pooled[C]) -> Pooled[C]:
         """Close it, and return a new slot in place of its own, which no other thread can take meanwhile."""
         pooled.close()
@@ -232,6 +260,8 @@ class PoolState(Generic[C]):
             self.counters.destroyed += 1
             self.members[id(slot)] = weakref.ref(slot)
         self.run_deferred()
+        if self.listeners:
+            self.notify_holding(slot, "connection_closed", pooled.raw)
         return slot
 
     def idle_instead_of(self, slot: Pooled[C]) -> Pooled[C]:
@@ -257,6 +287,23 @@ class PoolState(Generic[C]):
             if len(self.members) < self.min_size:
                 self.maintenance_queue.put(None)
             self.serve_waiters()
+        if opened and self.listeners:
+            self.notify("connection_closed", pooled.raw)
+
+    def free_failed(self, slot: Pooled[C], error: Exception) -> None:
+        """Free the slot of a connect that has failed; where nothing is open, see the module's docstring."""
+        with self.lock:
+            self._remove_member(slot)
+            others = self.all()
+            away = not (self.suspended or self.closed or any(each.is_open for each in others))
+            if away and not others:
+                while self.waiters:
+                    self.waiters.popleft().fail(error)
+        self.run_deferred()
+        if len(self.members) < self.min_size:
+            self.maintenance_queue.put(None)
+        if not away:
+            self.serve_waiters()
 
     def withdraw_idle(self, idle_timeout: float, now: float) -> list[Pooled[C]]:
         """Take idle connections out, to be destroyed: expired ones, and beyond `min_size` those idle for too long."""
@@ -270,6 +317,10 @@ class PoolState(Generic[C]):
         self.run_deferred()
         return withdrawn
 
+    def withdraw_all_idle(self) -> list[Pooled[C]]:
+        """Take all idle connections out, to be destroyed."""
+        return [pooled for pooled in self.idle.copy() if self.take_idle(pooled)]
+
     def take_idle(self, pooled: Pooled[C]) -> bool:
         """Take this one out of the idle connections; False where another thread has taken it."""
         try:
@@ -277,6 +328,13 @@ class PoolState(Generic[C]):
         except ValueError:
             return False
         return True
+
+    def put_back(self, pooled: Pooled[C]) -> None:
+        """Put an idle connection back that was taken out to be checked, among the others by the time of its use."""
+        with self.lock:
+            self.idle.insert(sum(each.returned_at < pooled.returned_at for each in self.idle.copy()), pooled)
+        self.run_deferred()
+        self.serve_waiters()
 
     def has_minimum(self) -> bool:
         return sum(pooled.is_open for pooled in self.all()) >= self.min_size

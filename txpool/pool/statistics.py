@@ -1,4 +1,4 @@
-"""The numbers of a pool."""
+"""The numbers of a pool, and of all pools of this process."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class Counters:
     create_seconds: float = 0.0
     destroyed: int = 0
     connect_failures: int = 0
+    checks: int = 0
     check_failures: int = 0
     reset_failures: int = 0
     lost: int = 0
@@ -42,6 +43,14 @@ class PoolStatistics:
     """How many are taken."""
     waiting: int
     """How many threads wait for one."""
+    enabled: bool
+    """Whether connections are kept for the next user; false with pool.enabled = false."""
+    suspended: bool
+    """Whether it hands out no connection until it is resumed."""
+    closed: bool
+    """Whether it was closed."""
+    failure: str | None
+    """The driver's last error of connecting, without passwords; None where the last connect has succeeded."""
     takes: int
     """Total: how often one was taken."""
     use_seconds: float
@@ -60,8 +69,10 @@ class PoolStatistics:
     """Total: connections closed, for whatever reason."""
     connect_failures: int
     """Total: how often the driver could not connect."""
+    checks: int
+    """Total: how often an idle connection was asked whether it is alive."""
     check_failures: int
-    """Total: connections that were found dead, or did not answer in time, before they were handed out."""
+    """Total: connections that were found dead by such a check, or did not answer it in time."""
     reset_failures: int
     """Total: connections that could not be reset when they were given back."""
     lost: int

@@ -174,6 +174,11 @@ def get_manager() -> TransactionManager:
     return _manager
 
 
+def settings_in_force() -> CoordinatorSettings:
+    """The settings of the process's manager, or those that it would have. ConfigurationError."""
+    return CoordinatorSettings.find() if _manager is None else _manager.settings
+
+
 def configure(source: Any = None, /, **options: Any) -> TransactionManager:
     """Set the process's node name, decision log and timeout: from a .properties file, or keyword arguments.
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.models.pool import PoolDatabase, pool_of, until, use, waiting
+from tests.models.pool import PoolDatabase, Raw, pool_of, until, use, waiting
 
 
 def test_concurrent_filling(database: PoolDatabase) -> None:
@@ -96,7 +96,7 @@ def test_reconnect_failure(database: PoolDatabase) -> None:
                 pool.take()
         database.down = None
         use(pool)
-        assert pool.failure is None
+        assert pool.statistics().failure is None
 
 
 def test_check_bypass(database: PoolDatabase) -> None:
@@ -144,3 +144,56 @@ def test_failed_background_connect_leaves_room(database: PoolDatabase) -> None:
         until(lambda: waiting(pool))
         database.gate.set()
         assert str(user.exception(20)) == "wrong password"
+
+
+def test_no_rush_on_a_server_that_is_away(database: PoolDatabase) -> None:
+    """Of thirty who borrow, as many try as there are places; when the last has failed, all hear why, at once."""
+    database.gate.clear()
+    with pool_of(database, max_size=4, max_wait=3600) as pool, ThreadPoolExecutor(30) as threads:
+        results = [threads.submit(pool.take) for _ in range(30)]
+        until(lambda: waiting(pool) == 26 and database.connects == 4)
+        database.down = "the server is away"
+        database.gate.set()
+        errors = [result.exception(20) for result in results]
+        assert {str(error) for error in errors} == {"the server is away"}
+        assert len({id(error) for error in errors}) == 30, "each has an error of its own"
+        assert database.connects == pool.statistics().connect_failures == 4
+        assert (pool.statistics().size, waiting(pool)) == (0, 0)
+        database.down = None
+        use(pool)
+
+
+def test_who_waits_is_served_once_another_connect_succeeds(database: PoolDatabase) -> None:
+    """The one that fails first may be the exception: a server that is full, for a moment."""
+    database.gate.clear()
+    with pool_of(database, max_size=2, max_wait=20) as pool, ThreadPoolExecutor(6) as threads:
+        connect, failed = database.connect, []
+
+        def one_fails(timeout: float | None = None) -> Raw:
+            raw = connect(timeout)
+            if not failed:
+                failed.append(True)
+                database.close(raw)
+                raise sqlite3.OperationalError("too many clients")
+            return raw
+
+        database.connect = one_fails  # type: ignore[method-assign]
+        results = [threads.submit(use, pool) for _ in range(6)]
+        until(lambda: waiting(pool) == 4 and database.connects == 2)
+        database.gate.set()
+        errors = [error for result in results if (error := result.exception(20)) is not None]
+        assert [str(error) for error in errors] == ["too many clients"]
+        assert database.connects <= 4
+
+
+def test_who_waits_has_the_place_of_a_failed_connect_while_others_are_open(database: PoolDatabase) -> None:
+    with pool_of(database, max_size=2, max_wait=20) as pool, ThreadPoolExecutor(2) as threads:
+        held = pool.take()
+        database.gate.clear()
+        results = [threads.submit(use, pool) for _ in range(2)]
+        until(lambda: waiting(pool) == 1)
+        database.down = "for a moment"
+        database.gate.set()
+        assert [str(result.exception(20)) for result in results] == ["for a moment"] * 2
+        assert database.connects == 3, "both have tried"
+        pool.give_back(held)

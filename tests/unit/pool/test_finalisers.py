@@ -193,3 +193,17 @@ def test_it_strikes_inside_a_histogram(database: PoolDatabase) -> None:
         finalise_inside(HISTOGRAMS[USE_SECONDS]._lock, lambda: pool.give_back(held))
         instruments.armed = armed
         assert pool.statistics().idle == 1
+
+
+def test_what_a_finaliser_has_deferred_is_done_after_a_suspension(database: PoolDatabase) -> None:
+    """And not within it, where the lock is held: it would be deferred again, for ever."""
+    with pool_of(database) as pool:
+        for step in (pool.suspend, pool.resume):
+            pooled = pool.take(timeout=5)
+            with pool.state.lock:
+                pool.discard(pooled)
+                assert database.live
+            step()
+            assert not database.live
+            if step == pool.suspend:
+                pool.resume()

@@ -19,6 +19,7 @@ from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
 from txpool.resources.postgresql.connection import DeadlineConnection, check_alive, deadline_after, roll_back
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
+from txpool.resources.postgresql.initial_sql import begin_session, reset_session
 from txpool.resources.postgresql.libpq import (
     ACTIVE,
     COMMAND_OK,
@@ -47,8 +48,11 @@ _PREPARING = frozenset({b"PREPARE", b"DO", b"CALL"})
 _MAKING = frozenset(b"CREATE " + kind for kind in (b"TABLE", b"TABLE AS", b"VIEW", b"SEQUENCE", b"FUNCTION", b"TYPE"))
 _SELECT_INTO = b"SELECT INTO"  # not a tag of the server's, which answers SELECT INTO as any other SELECT
 _CHANGING = frozenset({b"SET", b"LISTEN", b"DECLARE CURSOR", _SELECT_INTO, *_MAKING, *_PREPARING})
+# These may have undone what pool.initial-sql has done.
+_DISCARDS = frozenset(b"DISCARD " + kind for kind in (b"ALL", b"PLANS", b"SEQUENCES", b"TEMP"))
+_UNDOING = frozenset({b"RESET", b"UNLISTEN", b"DEALLOCATE", b"DEALLOCATE ALL", b"DROP TABLE", *_DISCARDS})
 # Empty is the tag of a ServerCursor.
-_NOTED = frozenset({*_BEGINNING, *_ENDING, *_CHANGING, b"ROLLBACK", b"NOTIFY", b""})
+_NOTED = frozenset({*_BEGINNING, *_ENDING, *_CHANGING, *_UNDOING, b"ROLLBACK", b"NOTIFY", b""})
 # The beginnings of tags that show no write, though a SELECT's function may have written: then the server is asked.
 _READING = (b"SELECT", b"FETCH", b"SHOW", b"EXPLAIN", b"SET", b"SAVEPOINT", b"RELEASE", b"ROLLBACK", b"NOTIFY")
 _IN_FAILED_TRANSACTION = "25P02"
@@ -95,6 +99,8 @@ class PsycopgRawConnection(DeadlineConnection):
     changed = False
     #: True once the user may have prepared statements in SQL.
     prepared = False
+    #: The SQL that the session began with, and that `reset` runs again.
+    initial_sql = ""
     #: By the command tags since `watch_commands`: whether anything may have been written, and whether NOTIFY was sent.
     wrote = False
     notified = False
@@ -185,15 +191,19 @@ class PsycopgDriver:
             raw.not_prepared = raw.unanswered = False
             roll_back(raw, until)
             if raw.changed or self._always_reset:
-                Session(raw).run(
-                    _RESET_SESSION + _DEALLOCATE if raw.prepared or self._always_reset else _RESET_SESSION, until
-                )
+                reset = _RESET_SESSION + _DEALLOCATE if raw.prepared or self._always_reset else _RESET_SESSION
+                reset_session(raw, reset, until)
                 raw.changed = raw.prepared = False
                 getattr(raw, BACKLOG).clear()
             raw.autocommit = False
             raw.isolation_level = raw.read_only = raw.deferrable = None
             raw.row_factory = tuple_row
             raw.cursor_factory = psycopg.Cursor
+
+    def start_session(self, raw: PsycopgRawConnection, statement: str, timeout: float | None) -> None:
+        """As `SessionStarter.start_session`."""
+        with translated():
+            begin_session(raw, statement, deadline_after(timeout))
 
     def ping(self, raw: PsycopgRawConnection, timeout: float | None = None) -> None:
         with translated():
@@ -249,6 +259,8 @@ class PsycopgDriver:
         elif tags == [None] and status != INERROR:
             # It failed after the user's own COMMIT in the same message, or a pipeline has not received its answer.
             raw.changed = raw.prepared = True
+        if raw.initial_sql and not _UNDOING.isdisjoint(tags):
+            raw.changed = True
         raw.notified = raw.notified or b"NOTIFY" in tags
         raw.wrote = raw.wrote or not (
             isinstance(raw_cursor, psycopg.ServerCursor) or all(tag and tag.startswith(_READING) for tag in tags)

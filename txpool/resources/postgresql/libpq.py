@@ -28,6 +28,7 @@ INERROR = int(pq.TransactionStatus.INERROR)
 _BAD = int(pq.ConnStatus.BAD)
 COMMAND_OK = int(pq.ExecStatus.COMMAND_OK)
 _FATAL_ERROR = int(pq.ExecStatus.FATAL_ERROR)
+_COPYING = frozenset({int(pq.ExecStatus.COPY_IN), int(pq.ExecStatus.COPY_OUT), int(pq.ExecStatus.COPY_BOTH)})
 _WHY_NOT_OPEN = {
     IDLE: "the transaction has ended before it",
     ACTIVE: "a statement is still executing",
@@ -104,6 +105,8 @@ class Session:
                 result = pgconn.get_result()
                 if result is None:
                     break
+                if result.status in _COPYING:  # it would be the next result, too, for ever
+                    raise psycopg.ProgrammingError("COPY needs its data, and there is none here")
                 results.append(result)
         except psycopg.Error:
             # The server's last error says more than the closed connection after it.

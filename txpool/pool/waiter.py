@@ -1,0 +1,34 @@
+"""A thread that waits for a connection."""
+
+from __future__ import annotations
+
+from copy import copy
+from threading import Lock
+from typing import Generic
+
+from txpool.pool.pooled import C, Pooled
+
+
+class Waiter(Generic[C]):
+    """A waiting thread. A raw lock is the cheapest one-shot event."""
+
+    __slots__ = ("failure", "pooled", "woken")
+
+    def __init__(self) -> None:
+        self.pooled: Pooled[C] | None = None
+        #: Why there will be none.
+        self.failure: Exception | None = None
+        self.woken = Lock()
+        self.woken.acquire()
+
+    def wake(self, pooled: Pooled[C] | None) -> None:
+        self.pooled = pooled
+        self.woken.release()
+
+    def fail(self, error: Exception) -> None:
+        """Wake it with a copy of the error, since each thread adds to its own."""
+        try:
+            self.failure = copy(error)
+        except Exception:
+            self.failure = error
+        self.wake(None)

@@ -1,0 +1,76 @@
+"""The sessions of a datasource's pool: each runs `pool.initial-sql` once it is open, and again once it was reset.
+
+Only the pool's own sessions do. Recovery, and a coordinator that ends a branch on a connection of its own, log in and
+run nothing: what they execute must not depend on what an application has set.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from txpool.errors import translated
+from txpool.resources.driver import Driver
+from txpool.resources.drivers import make_driver
+
+if TYPE_CHECKING:
+    from txpool.config.settings import DataSourceSettings
+
+
+def sessions_of(settings: DataSourceSettings, driver: Driver | None = None) -> Any:
+    """The Connector of a datasource's pool: its driver, or one that runs `pool.initial-sql` beside it."""
+    driver = driver or make_driver(settings)
+    statement = settings.pool_initial_sql
+    return driver if statement is None else InitialisedSessions(driver, statement)
+
+
+@runtime_checkable
+class SessionStarter(Protocol):
+    """A driver that runs an initial statement by itself, and whose `reset` runs it again."""
+
+    def start_session(self, raw: Any, statement: str, timeout: float | None) -> None:
+        """Run the statement on a new connection, and commit what it leaves open. The driver's own error.
+
+        `timeout` is in seconds.
+        """
+
+
+class InitialisedSessions:
+    """A Connector of the pool, over a driver: what each of its connections runs first. Thread-safe."""
+
+    def __init__(self, driver: Driver, statement: str) -> None:
+        self._driver = driver
+        self._statement = statement
+        self.is_clean = driver.is_clean
+        self.ping = driver.ping
+        self.close = driver.close
+        self.reset = driver.reset if isinstance(driver, SessionStarter) else self._reset
+
+    def connect(self, *, timeout: float | None = None) -> Any:
+        """Open a connection, and run the statement. The driver's own error, which says where the statement failed."""
+        until = None if timeout is None else monotonic() + timeout
+        raw = self._driver.connect(timeout)
+        try:
+            self._start(raw, None if until is None else until - monotonic())
+        except BaseException:
+            self._driver.close(raw)
+            raise
+        return raw
+
+    def _reset(self, raw: Any, timeout: float | None = None) -> None:
+        self._driver.reset(raw, timeout)
+        self._start(raw, timeout)
+
+    def _start(self, raw: Any, timeout: float | None) -> None:
+        driver = self._driver
+        try:
+            if isinstance(driver, SessionStarter):
+                driver.start_session(raw, self._statement, timeout)
+            else:
+                with translated():
+                    driver.execute(raw, self._statement).close()
+                    if driver.dialect.in_transaction(raw):
+                        raw.commit()
+        except driver.module.Error as error:
+            error.args = (f"pool.initial-sql failed: {error}", *error.args[1:])
+            raise

@@ -17,7 +17,7 @@ from txpool.config.settings import DataSourceSettings
 from txpool.dbapi.connection import Connection
 from txpool.dbapi.enlistment import Enlistment
 from txpool.dbapi.types import add_driver
-from txpool.errors import ConfigurationError
+from txpool.errors import ConfigurationError, translated
 from txpool.finishing import LIMIT, finish
 from txpool.jobs.properties import publish
 from txpool.pool import Pool, PoolStatistics
@@ -171,6 +171,10 @@ class DataSource:
             publish(ambient())
         pooled = self._take(timeout)
         try:
+            if transaction.characteristics.specified:
+                characteristics = transaction.characteristics.over(self.settings.characteristics)
+                with translated():
+                    self.resource_manager.begin_as(pooled.raw, characteristics)
             return Enlistment(self, transaction, pooled, self._branch(pooled.raw, transaction.deadlines))
         except BaseException:
             self.pool.give_back(pooled)

@@ -85,7 +85,9 @@ class PEP249Cursor:
     def execute(self, operation: Any, *args: Any, **kwargs: Any) -> Self:
         """Execute a statement; returns the cursor."""
         connection = self._connection
-        enlistment = connection.current_enlistment()
+        enlistment = connection.enlistment
+        if enlistment is None or enlistment.ended or enlistment.owner() is not ambient():
+            enlistment = connection.current_enlistment()
         if enlistment is None:
             if not self._is_on(connection.pooled):
                 self._reopen(None)

@@ -212,6 +212,20 @@ def change(connection: Any, name: str, other: object, value: object) -> set[str]
     return {name} - ({name} if connection.execute(f"pragma {name}").fetchone() == (value,) else set())
 
 
+def test_always_opens_it_anew_each_time(sqlite_source: DataSource) -> None:
+    with DataSource(
+        name="a", driver="sqlite3", mode="local", url=sqlite_source.url, pool_max_size=1, pool_reset="always"
+    ) as always:
+        for _ in range(2):
+            with closing(always.connect()) as connection:
+                assert connection.total_changes == 0
+                connection.execute("insert into t values (null, 'a')")
+                connection.commit()
+        with transaction():
+            assert always.connect().total_changes == 0
+        assert always.statistics().created == 1
+
+
 def test_what_is_the_files_stays(single: DataSource) -> None:
     with closing(single.connect()) as connection:
         connection.execute("pragma journal_mode = wal")

@@ -51,6 +51,7 @@ class SQLiteDriver:
 
     def __init__(self, settings: DataSourceSettings, *, recovery: bool = False) -> None:
         self._settings = settings
+        self._always_reset = settings.pool_reset == "always"
         self._characteristics = UNSPECIFIED if recovery else settings.characteristics
         self._path = settings.url.removeprefix("sqlite:///")
 
@@ -104,7 +105,7 @@ class SQLiteDriver:
 
     def reset(self, raw: SQLiteRawConnection, timeout: float | None = None) -> None:
         with translated():
-            if raw.changed:
+            if raw.changed or self._always_reset:
                 self._open_anew(raw)
             else:
                 if hasattr(raw, "autocommit"):

@@ -214,6 +214,17 @@ class SQLiteConnection(Connection):
         hold_open(self if self.enlistment is None else self.enlistment, blob)
         return blob
 
+    def backup(self, target: Any, **options: Any) -> None:
+        """As sqlite3's; the target is a connection of sqlite3's, or another handle, outside of any transaction."""
+        if type(target) is SQLiteConnection:
+            if target.current_enlistment() is not None:
+                raise ProgrammingError(
+                    f"backup() into a connection of {target.datasource.name} that a transaction owns: it replaces the "
+                    "whole database, which no rollback would undo. Nothing was done."
+                )
+            target = target.raw_connection()
+        self._call("backup", (target,), options)
+
     def _call(self, name: str, args: Any, kwargs: Any) -> Any:
         try:
             return super()._call(name, args, kwargs)

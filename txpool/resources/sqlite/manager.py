@@ -38,8 +38,6 @@ class SQLite(ResourceManager):
             raise values.error("url", problem)
         if settings.mode == "xa":
             raise values.error("mode", "cannot be xa: SQLite cannot prepare. Write mode = cmr, last-resource or local")
-        if settings.pool_reset == "always":
-            raise values.error("pool.reset", "cannot be always: SQLite cannot reset a whole session. Leave it out")
         for key in ("user", "password", "recovery.user", "recovery.password"):
             if key in values:
                 raise values.error(key, "has no use: SQLite knows no users. Leave it out")

@@ -236,6 +236,19 @@ def test_what_is_the_files_stays(single: DataSource) -> None:
     assert ask(single, "select count(*) from lasting") == [(0,)]
 
 
+def test_the_log_of_the_only_connection_stays(single: DataSource, tmp_path: Path) -> None:
+    """To write it back, and to make it again, would cost far more than the opening."""
+    with closing(single.connect()) as connection:
+        connection.execute("pragma journal_mode = wal")
+        connection.execute("insert into t values (1, 'a')")
+        connection.commit()
+        log = tmp_path / "one.db-wal"
+        before = log.stat()
+        connection.create_function("mine", 0, lambda: 1)
+    assert (log.stat().st_ino, log.stat().st_size) == (before.st_ino, before.st_size)
+    assert ask(single, "select mine()") == "no such function: mine"
+
+
 def test_a_marked_datasource_commits_durably_whatever_a_user_has_set(sqlite_source: DataSource) -> None:
     with DataSource(name="m", driver="sqlite3", mode="cmr", url=sqlite_source.url, pool_max_size=1) as marked:
         before = ask(marked, "pragma synchronous")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -39,6 +40,12 @@ def begin_as(raw: SQLiteRawConnection, characteristics: Characteristics) -> None
     if raw.read_only is not read_only:
         raw.execute(f"pragma query_only = {int(read_only)}")
         raw.read_only = read_only
+
+
+def _reading(raw: sqlite3.Connection) -> sqlite3.Connection:
+    """The connection, once it has opened the file: connect() itself does not."""
+    sqlite3.Cursor(raw).execute("pragma schema_version").fetchone()
+    return raw
 
 
 class SQLiteDriver:
@@ -119,11 +126,18 @@ class SQLiteDriver:
     def _open_anew(self, raw: SQLiteRawConnection) -> None:
         """Restore the whole session: temporary objects, pragmas, attached databases, functions, hooks and limits.
 
-        SQLite has no command for that, and opening a file takes some 25 microseconds.
+        SQLite has no command for that, and opening a file takes some 25 microseconds. In WAL mode another connection stays
+        open meanwhile: the last one to close would write the log back, and remove it.
         """
-        raw.close()
-        vars(raw).clear()
-        SQLiteRawConnection.__init__(raw, self._path, **self._options())
+        with contextlib.ExitStack() as meanwhile:
+            in_wal_mode = os.path.exists(f"{self._path}-wal")
+            if in_wal_mode:
+                meanwhile.enter_context(contextlib.closing(_reading(sqlite3.connect(self._path))))
+            raw.close()
+            vars(raw).clear()
+            SQLiteRawConnection.__init__(raw, self._path, **self._options())
+            if in_wal_mode:
+                _reading(raw)
 
     def ping(self, raw: SQLiteRawConnection, timeout: float | None = None) -> None:
         with translated():

@@ -8,11 +8,11 @@ from typing import Final
 # White space and comments as SQLite reads them, then a word. Anything else before the word ends the match.
 _FIRST_WORD = re.compile(r"(?:\s++|--[^\n]*+|/\*(?:(?!\*/).)*+\*/)*+([a-z]+)", re.IGNORECASE | re.DOTALL)
 # An execute takes one statement, so that its first word tells what it can change. EXPLAIN is not among these, since
-# EXPLAIN PRAGMA may take effect; nor is CREATE, which may create something temporary in a dozen spellings.
+# EXPLAIN PRAGMA may take effect; nor are CREATE and ANALYZE, which may create something temporary in a dozen spellings.
 _IN_THE_FILE_ALONE: Final = frozenset(
     {"select", "insert", "update", "delete", "replace", "with", "values"}
     | {"begin", "commit", "end", "rollback", "savepoint", "release"}
-    | {"alter", "drop", "analyze", "reindex", "vacuum"}
+    | {"alter", "drop", "reindex", "vacuum"}
 )
 # A pragma without a value only tells one; with these the value in parentheses says what to tell.
 _TELLING_PRAGMA = re.compile(

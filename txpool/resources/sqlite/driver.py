@@ -126,8 +126,8 @@ class SQLiteDriver:
     def _open_anew(self, raw: SQLiteRawConnection) -> None:
         """Restore the whole session: temporary objects, pragmas, attached databases, functions, hooks and limits.
 
-        SQLite has no command for that, and opening a file takes some 25 microseconds. In WAL mode another connection stays
-        open meanwhile: the last one to close would write the log back, and remove it.
+        SQLite has no command for that, and opening a file takes some 25 microseconds. In WAL mode another connection
+        stays open meanwhile: the last one to close would write the log back, and remove it.
         """
         with contextlib.ExitStack() as meanwhile:
             in_wal_mode = os.path.exists(f"{self._path}-wal")

@@ -48,13 +48,13 @@ class SQLiteDialect:
         self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, committing: bool
     ) -> ReadOnlyCheck | None:
         """Of a transaction that was begun read-only; any other has the write lock, and counts as a writer."""
-        return SQLiteReadOnlyCheck(datasource, raw) if raw.read_only else None
+        return SQLiteReadOnlyCheck(datasource, raw) if raw.begins_read_only else None
 
     def commit(self, raw: Any) -> None:
         try:
             if not raw.in_transaction:
                 raise Refused("COMMIT was not sent: the transaction has ended before it")
-            if not raw.read_only:
+            if not raw.begins_read_only:
                 _take_note_back(raw)
             raw.commit()
         except sqlite3.Error as error:

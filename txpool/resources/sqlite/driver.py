@@ -31,15 +31,15 @@ class SQLiteRawConnection(sqlite3.Connection):
     #: The session may have been changed: only opening the database anew restores it.
     changed = False
     #: Its transactions are read-only: query_only is on.
-    read_only = False
+    begins_read_only = False
 
 
 def begin_as(raw: SQLiteRawConnection, characteristics: Characteristics) -> None:
     """Let the next transactions of a raw connection be read-only, or not. They are always serializable."""
     read_only = bool(characteristics.read_only)
-    if raw.read_only is not read_only:
+    if raw.begins_read_only is not read_only:
         raw.execute(f"pragma query_only = {int(read_only)}")
-        raw.read_only = read_only
+        raw.begins_read_only = read_only
 
 
 def _reading(raw: sqlite3.Connection) -> sqlite3.Connection:
@@ -102,7 +102,7 @@ class SQLiteDriver:
             return (
                 not raw.in_transaction
                 and not raw.changed
-                and raw.read_only is bool(self._characteristics.read_only)
+                and raw.begins_read_only is bool(self._characteristics.read_only)
                 and raw.isolation_level == _LEVEL
                 and raw.row_factory is None
                 and raw.text_factory is str
@@ -157,7 +157,7 @@ class SQLiteDriver:
         if raw.in_transaction:
             return
         with translated():
-            if raw.read_only:
+            if raw.begins_read_only:
                 raw.execute("begin")
                 return
             raw.execute("begin immediate")

@@ -54,8 +54,10 @@ class SQLiteCursor(PEP249Cursor):
 
     def execute(self, sql: Any, parameters: Any = (), /) -> Self:
         """Execute a statement; returns the cursor."""
+        if sql not in self._passed_on:
+            return self._watched(super().execute, sql, parameters)
         pooled = self._pooled
-        if pooled is not None and sql in self._passed_on and ambient() is None and pooled.pool_state is not None:
+        if pooled is not None and ambient() is None and pooled.pool_state is not None:
             try:
                 self.raw.execute(sql, parameters)
                 return self
@@ -63,7 +65,7 @@ class SQLiteCursor(PEP249Cursor):
                 if self._is_on(self._connection.pooled):
                     translate(error)
                     raise
-        return self._watched(super().execute, sql, parameters)
+        return super().execute(sql, parameters)
 
     def fetchone(self) -> Any:
         """The next row, or None."""
@@ -75,7 +77,7 @@ class SQLiteCursor(PEP249Cursor):
                 if self._is_on(self._connection.pooled):
                     translate(error)
                     raise
-        return super().fetchone()
+        return self._fetch(self.raw.fetchone)
 
     def fetchmany(self, size: int | None = None) -> list[Any]:
         """The next `size` rows (default `arraysize`)."""
@@ -115,7 +117,7 @@ class SQLiteCursor(PEP249Cursor):
                 if self._is_on(self._connection.pooled):
                     translate(error)
                     raise
-        return super().__next__()
+        return self._fetch(self.raw.__next__)
 
     @property
     def lastrowid(self) -> int | None:
@@ -155,7 +157,7 @@ class SQLiteCursor(PEP249Cursor):
         if "query_only" in str(sql).lower():
             connection = self._connection
             holder: Any = connection.current_enlistment() or connection.pooled
-            if holder.raw.read_only:
+            if holder.raw.begins_read_only:
                 raise ProgrammingError(
                     f"datasource {connection.datasource.name}: its transactions are read-only here, and pragma "
                     "query_only is how SQLite keeps them so. Nothing was done."

@@ -196,13 +196,13 @@ class SQLiteConnection(Connection):
         """A cursor; the arguments are sqlite3's own."""
         return SQLiteFactoryCursor(self, args, kwargs) if args or kwargs else SQLiteCursor(self, args, kwargs)
 
-    def execute(self, sql: str, *args: Any) -> SQLiteCursor:
+    def execute(self, sql: str, parameters: Any = (), /) -> SQLiteCursor:
         """Execute on a new cursor, and return that."""
-        return SQLiteCursor(self, (), {}).execute(sql, *args)
+        return SQLiteCursor(self, (), {}).execute(sql, parameters)
 
-    def executemany(self, sql: str, *args: Any) -> SQLiteCursor:
+    def executemany(self, sql: str, parameters: Any, /) -> SQLiteCursor:
         """Execute on a new cursor once for each set of parameters, and return it."""
-        return SQLiteCursor(self, (), {}).executemany(sql, *args)
+        return SQLiteCursor(self, (), {}).executemany(sql, parameters)
 
     def executescript(self, script: str) -> SQLiteCursor:
         """As the cursor's."""

@@ -18,7 +18,7 @@ from txpool.config.settings import DataSourceSettings
 from txpool.dbapi.connection import Connection
 from txpool.dbapi.enlistment import Enlistment
 from txpool.dbapi.types import add_driver
-from txpool.errors import ConfigurationError, ProgrammingError
+from txpool.errors import ConfigurationError, ProgrammingError, translated
 from txpool.finishing import LIMIT, finish
 from txpool.jobs.properties import publish
 from txpool.pool import Pool, PoolListener
@@ -220,6 +220,10 @@ class DataSource(PoolAdministration):
         pooled = self._take(timeout)
         pooled.enlisted = True
         try:
+            if transaction.characteristics.specified:
+                characteristics = transaction.characteristics.over(self.settings.characteristics)
+                with translated():
+                    self.resource_manager.begin_as(pooled.raw, characteristics)
             return Enlistment(self, transaction, pooled, self._branch(pooled.raw, transaction.deadlines))
         except BaseException:
             self.pool.give_back(pooled)

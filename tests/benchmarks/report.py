@@ -101,12 +101,10 @@ def compare(
             costs[name].append(Cost.so_far(servers).per(transactions or 1, before))
     first = next(iter(variants))
     ratios = {name: _ratio(values, figures[first]) for name, values in figures.items()}
-    table = Table(title=f"{title}, {rounds} rounds" + (f" (wanted: {bound})" if bound else ""))
     headings = ["", f"median {unit}", "min", "max", f"ratio to {first}"]
     if transactions:
         headings += ["µs CPU: user", "system", "server", "all, ratio", "sleeps"]
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading else "left")
+    rows = []
     for name, values in figures.items():
         cells = [f"{value:,.2f}" for value in (statistics.median(values), min(values), max(values), ratios[name])]
         if transactions:
@@ -114,12 +112,22 @@ def compare(
                 cells.append(f"{statistics.median(getattr(cost, part) for cost in costs[name]):,.0f}")
             cells.append(f"{_ratio([c.total for c in costs[name]], [c.total for c in costs[first]]):.2f}")
             cells.append(f"{statistics.median(cost.sleeps for cost in costs[name]):.1f}")
-        table.add_row(name, *cells)
+        rows.append([name, *cells])
+    print_table(f"{title}, {rounds} rounds" + (f" (wanted: {bound})" if bound else ""), headings, rows)
+    return ratios
+
+
+def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table below a line about the machine."""
+    table = Table(title=title)
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading else "left")
+    for row in rows:
+        table.add_row(*row)
     console = Console(width=140)
     console.print(f"{machine()}; load {os.getloadavg()[0]:.1f}", style="dim", highlight=False)
     console.print(table)
     sys.stdout.flush()
-    return ratios
 
 
 def _ratio(values: Sequence[float], base: Sequence[float]) -> float:

@@ -43,7 +43,7 @@ FLOORS = (
     ("txpool.metrics",),
     ("txpool.findings",),
     ("txpool.config",),
-    ("txpool.resource_managers",),
+    ("txpool.resource_managers", "txpool.characteristics"),
     ("txpool.exit_codes", "txpool.failpoints", "txpool.finishing", "txpool.errors", "txpool.xid"),
 )
 #: Arrows that run up, with their reason. None is to be added.

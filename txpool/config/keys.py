@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from txpool.characteristics import LEVELS
 from txpool.config.properties import Properties, word_of
 from txpool.config.secrets import FUNCTION
 from txpool.resource_managers import DRIVERS
@@ -123,6 +124,21 @@ DATASOURCE_KEYS = (
         "off",
         "What becomes of a statement outside any transaction: allowed, warned of with the caller's line, or refused.",
         {"choices": ("off", "warn", "strict")},
+    ),
+    Key(
+        "transaction.isolation",
+        "choice",
+        None,
+        "How each local transaction begins, where a transaction asks for nothing else; without it as the database has "
+        "it. SQLite has serializable only.",
+        {"choices": LEVELS},
+    ),
+    Key(
+        "transaction.read-only",
+        "boolean",
+        "false",
+        "Each local transaction begins read-only, where a transaction asks for nothing else: the database refuses "
+        "to write.",
     ),
     Key("cmr.table", "identifier", "xids", "The table of marks."),
     Key("cmr.immediate-cleanup", "boolean", "false", "Delete a mark at once rather than in batches."),

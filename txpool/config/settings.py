@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from txpool.characteristics import Characteristics
 from txpool.config.address import Address
 from txpool.config.credentials import Credentials, CredentialsFunction
 from txpool.config.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS, Key
@@ -46,6 +47,8 @@ class DataSourceSettings:
     pool_initial_sql: str | None
     managed_commit: str
     transaction_required: str
+    transaction_isolation: str | None
+    transaction_read_only: bool
     cmr_table: str
     cmr_immediate_cleanup: bool
     cmr_batch_size: int
@@ -125,6 +128,10 @@ class DataSourceSettings:
         for key in ("user", "password", "recovery.user", "recovery.password"):
             if f"driver.{key}" in values:
                 raise values.error(f"driver.{key}", f"is not passed to the driver: write {key}")
+        refused = manager.why_not_begin(self.characteristics)
+        if refused:
+            key = "transaction.read-only" if self.transaction_isolation is None else "transaction.isolation"
+            raise values.error(key, f"is no use: {refused}. Leave it out")
         if self.pool_min_size > self.pool_max_size:
             raise values.error("pool.min-size", f"is above pool.max-size, which is {self.pool_max_size}: lower it")
         if self.pool_min_size and not self.pool_enabled:
@@ -145,6 +152,11 @@ class DataSourceSettings:
             return
         if values.entry("credentials").source is ValueSource.FILE:
             require_owned(values.folder / values.path.name, "it names code to run")
+
+    @property
+    def characteristics(self) -> Characteristics:
+        """How its local transactions begin, where a transaction asks for nothing else."""
+        return Characteristics(self.transaction_isolation, True if self.transaction_read_only else None)
 
     @property
     def file(self) -> str:

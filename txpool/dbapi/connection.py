@@ -26,7 +26,7 @@ class Connection(Handle):
 
     Enlisted, it may be used by several threads, which are serialised; plain, as its driver allows. Its errors are
     instances of the driver's classes and of ours. Attributes beyond PEP 249 are the driver's own. `pooled`,
-    `enlistment`, `handle_state` and the methods below "for cursors" are for this package.
+    `enlistment`, `handle_state`, `required` and the methods below "for cursors" are for this package.
     """
 
     __slots__ = ()

@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from txpool.dbapi.overrides import CursorAttribute
 from txpool.errors import InterfaceError, ProgrammingError, translate
+from txpool.tm.ambient import ambient
 
 if TYPE_CHECKING:
     from txpool.dbapi.connection import Connection
     from txpool.dbapi.enlistment import Enlistment
 
 
-class Cursor:
-    """A PEP 249 cursor. It keeps its connection alive; what PEP 249 leaves to the driver is the driver's own."""
+class PEP249Cursor:
+    """A PEP 249 cursor. It keeps its connection alive; what PEP 249 leaves to the driver is the driver's own.
 
-    __slots__ = ("__weakref__", "_arguments", "_connection", "_holder", "raw")
+    It has no `__getattr__`, which would make each use of its attributes, and each call of its methods, slower.
+    """
+
+    __slots__ = ("__weakref__", "_arguments", "_connection", "_holder", "_use", "raw")
 
     #: The attributes that are set again when the driver's cursor is made again.
     _KEPT: ClassVar[tuple[str, ...]] = ("arraysize",)
@@ -40,19 +44,28 @@ class Cursor:
     def _open(self, enlistment: Enlistment | None) -> None:
         """Make the driver's cursor, on the physical connection that the handle has now."""
         connection = self._connection
-        holder: Any = connection.pooled if enlistment is None else enlistment
-        if enlistment is not None:
-            enlistment.enter(connection)
+        holder: Any = enlistment
         try:
-            #: The driver's cursor.
-            self.raw = self._make_raw(holder.raw, connection if enlistment is None else enlistment)
+            if enlistment is None:
+                holder = connection.pooled
+                #: The driver's cursor.
+                self.raw = self._make_raw(holder.raw, connection)
+            else:
+                enlistment.enter(connection)
+                try:
+                    self.raw = self._make_raw(enlistment.raw, enlistment)
+                finally:
+                    enlistment.leave()
         except Exception as error:
             translate(error)
             raise
-        finally:
-            if enlistment is not None:
-                enlistment.leave()
         self._holder = holder
+        #: A physical connection that was given back, and taken again, is another one to its cursors.
+        self._use: int = holder.uses
+
+    def _is_on(self, holder: Any) -> bool:
+        """Whether the driver's cursor belongs to this holder, and to its present use."""
+        return self._holder is holder and self._use == holder.uses
 
     def _make_raw(self, raw: Any, holder: Any) -> Any:
         args, kwargs = self._arguments  # type: ignore[misc]
@@ -72,9 +85,11 @@ class Cursor:
     def execute(self, operation: Any, *args: Any, **kwargs: Any) -> Self:
         """Execute a statement; returns the cursor."""
         connection = self._connection
-        enlistment = connection.current_enlistment()
+        enlistment = connection.enlistment
+        if enlistment is None or enlistment.ended or enlistment.owner() is not ambient():
+            enlistment = connection.current_enlistment()
         if enlistment is None:
-            if self._holder is not connection.pooled:
+            if not self._is_on(connection.pooled):
                 self._reopen(None)
             connection.require_transaction()
             try:
@@ -105,7 +120,7 @@ class Cursor:
     def _execute(self, method: str, *args: Any, **kwargs: Any) -> Any:
         connection = self._connection
         enlistment = connection.current_enlistment()
-        if self._holder is not (enlistment or connection.pooled):
+        if not self._is_on(enlistment or connection.pooled):
             self._reopen(enlistment)
         raw = self.raw
         if enlistment is not None:
@@ -154,8 +169,9 @@ class Cursor:
 
     def _fetch(self, method: Callable[..., Any], *args: Any) -> Any:
         connection = self._connection
-        if connection.enlistment is None:
-            if self._holder is not connection.pooled or self._holder is None:
+        enlistment = connection.enlistment
+        if enlistment is None:
+            if not self._is_on(connection.pooled):
                 return self._fetch_left(method, args)
             if self._holder.pool_state is None:
                 raise connection.after_fork_error()
@@ -164,9 +180,10 @@ class Cursor:
             except Exception as error:
                 translate(error)
                 raise
-        if connection.enlistment.ended:
+        if enlistment.ended:
             return self._fetch_left(method, args)
-        enlistment = connection.current_enlistment()
+        if enlistment.owner() is not ambient():
+            enlistment = connection.current_enlistment()
         if enlistment is None or self._holder is not enlistment:
             raise self._result_gone()
         enlistment.enter(connection)
@@ -176,7 +193,7 @@ class Cursor:
             translate(error)
             raise
         finally:
-            enlistment.leave()
+            enlistment.lock.release()
 
     def _fetch_left(self, method: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Fetch after the connection has left the physical one on which the result was made."""
@@ -222,7 +239,7 @@ class Cursor:
         self._arguments = None
         connection = self._connection
         enlistment = connection.enlistment
-        if self._holder is not connection.holder() or (enlistment is not None and enlistment.ended):
+        if not self._is_on(connection.holder()) or (enlistment is not None and enlistment.ended):
             return  # the physical connection was given back, and the driver's cursor was closed with it
         if self._holder is not None and self._holder.pool_state is None:
             return  # after a fork it is the parent's
@@ -252,8 +269,14 @@ class Cursor:
     def __repr__(self) -> str:
         return f"<txpool cursor on {self._connection!r}>"
 
+
+class Cursor(PEP249Cursor):
+    """A cursor whose attributes beyond PEP 249 are the driver's own."""
+
+    __slots__ = ()
+
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in Cursor.__slots__:
+        if name.startswith("__") or name in PEP249Cursor.__slots__:
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
         value = getattr(self.raw, name)
         if not callable(value) or name.startswith("_") or isinstance(value, type):

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet, ref
+from weakref import ref
 
+from txpool.dbapi.open_results import OpenResults, close_open
 from txpool.dbapi.overrides import NO_ATTRIBUTES, SessionOverrides
 from txpool.dbapi.savepoints import NotInnermost, Savepoints
 from txpool.errors import Error, InterfaceError, ProgrammingError, translate, translated
 from txpool.pool import Pooled
+from txpool.tm.status import Status
 
 if TYPE_CHECKING:
+    from txpool.characteristics import Characteristics
     from txpool.datasource import DataSource
     from txpool.dbapi.handle import Handle
     from txpool.resources.base import MarkedBranch, OpenBranch
@@ -31,6 +34,9 @@ class Enlistment:
     once it has suspended the transaction.
     """
 
+    #: It is used once; a physical connection of the pool again and again.
+    uses = 1
+
     __slots__ = (
         "_branch",
         "_datasource",
@@ -41,6 +47,7 @@ class Enlistment:
         "_unreusable",
         "cursors",
         "ended",
+        "fixed_modes",
         "gtrid",
         "how_it_ended",
         "in_pipeline",
@@ -61,6 +68,8 @@ class Enlistment:
         #: The transaction's status once it has ended, for messages.
         self.how_it_ended = ""
         self.mode = datasource.mode
+        #: The attributes of its connection that the transaction has set, and that no handle may change.
+        self.fixed_modes = fixed_modes(transaction.characteristics)
         self.raw = pooled.raw
         self.lock = RLock()
         self.ended = False
@@ -69,8 +78,8 @@ class Enlistment:
         self.in_pipeline = False
         self.overrides = SessionOverrides(pooled.raw)
         self.savepoints = Savepoints(pooled.raw) if datasource.settings.managed_commit == "join" else None
-        #: Raw cursors that hold something open on the connection.
-        self.cursors: WeakSet[Any] | None = None
+        #: The raw cursors that may hold something open on the connection.
+        self.cursors: OpenResults | None = None
         self._datasource = datasource
         self._driver = datasource.driver_adapter
         self._pooled = pooled
@@ -103,8 +112,7 @@ class Enlistment:
             self.ended = True
             self.how_it_ended = how
             try:
-                for cursor in list(self.cursors or ()):
-                    cursor.close()
+                close_open(self.cursors)
                 self.overrides.restore()
             except Exception as error:
                 logger.info("%s: a connection could not be restored: %s", self._datasource.name, error)
@@ -139,22 +147,39 @@ class Enlistment:
                 "ambient here: resume() it first, or connect() outside it. Nothing was done."
             )
 
-    def _active(self) -> Transaction:
+    def _begin_use(self, handle: Handle) -> Transaction:
+        """Under the lock: raise where no work may be done, and set what this handle has overridden."""
         transaction = self.owner()
         if transaction is None:
             raise ProgrammingError(
                 f"{self.gtrid}, in which this connection of {self._datasource.name} is enlisted, was dropped without "
                 "its end, and rolls back. Nothing was done."
             )
-        transaction.require_active()
+        if transaction.status is not Status.ACTIVE:
+            transaction.require_active()
+        state = handle.handle_state
+        attributes = NO_ATTRIBUTES if state is None else state.attributes
+        if attributes is not self.overrides.applied:
+            self.overrides.apply(attributes)
         return transaction
+
+    def without_fixed(self, modes: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A handle's own modes, without those that the transaction has set."""
+        return {name: value for name, value in modes.items() if name not in self.fixed_modes}
+
+    def require_not_fixed(self, name: str, value: object) -> None:
+        """ProgrammingError where a handle would change what the transaction has set."""
+        if name in self.fixed_modes and value != getattr(self.raw, name):
+            raise ProgrammingError(
+                f"{name} cannot be {value!r} in {self.gtrid}, which was begun with another for all of its connections. "
+                "Nothing was done."
+            )
 
     def enter(self, handle: Handle) -> None:
         """Lock the connection for use without a statement; the caller must `leave`, unless this raises."""
         self.lock.acquire()
         try:
-            self._active()
-            self.overrides.apply(NO_ATTRIBUTES if handle.handle_state is None else handle.handle_state.attributes)
+            self._begin_use(handle)
         except BaseException:
             self.lock.release()
             raise
@@ -166,8 +191,7 @@ class Enlistment:
         """Lock the connection for a statement; the caller must `finish` or `failed` it, unless this raises."""
         self.lock.acquire()
         try:
-            transaction = self._active()
-            self.overrides.apply(NO_ATTRIBUTES if handle.handle_state is None else handle.handle_state.attributes)
+            transaction = self._begin_use(handle)
             self._driver.begin(self.raw, transaction.label)
             self._fresh = not handle.has_work(self.raw)
             if self.savepoints is not None:
@@ -284,6 +308,12 @@ class Enlistment:
         if self.savepoints.in_block:
             raise ProgrammingError(f"{command}() inside a block of conn.transaction(): leave the block first")
         return self.savepoints
+
+
+def fixed_modes(characteristics: Characteristics) -> frozenset[str]:
+    """The attributes, by the names that drivers have for them, that a transaction's own characteristics determine."""
+    isolation = () if characteristics.isolation is None else ("isolation_level",)
+    return frozenset(isolation if characteristics.read_only is None else (*isolation, "read_only"))
 
 
 def refuse_end(command: str, datasource: DataSource, gtrid: str) -> ProgrammingError:

@@ -36,7 +36,7 @@ class Handle:
     """The states of a connection handle. `Connection` adds PEP 249, and each driver's subclass what the driver has."""
 
     # Few, since every connect() and close() sets each of them.
-    __slots__ = ("__weakref__", "_datasource", "enlistment", "handle_state", "pooled")
+    __slots__ = ("__weakref__", "_datasource", "enlistment", "handle_state", "pooled", "required")
 
     #: The driver's class, of which isinstance() takes a handle for an instance.
     _driver_class: ClassVar[type] = object
@@ -53,6 +53,7 @@ class Handle:
 
     def __init__(self, datasource: DataSource, pooled: Pooled[Any] | None, enlistment: Enlistment | None) -> None:
         self._datasource: DataSource | None = datasource
+        self.required = datasource.required  # None where all statements outside transactions are allowed
         self.pooled = pooled
         self.enlistment = enlistment
         self.handle_state: HandleState | None = None
@@ -123,7 +124,7 @@ class Handle:
         self._own_state().joined = True
         enlistment: Enlistment = transaction.enlist(datasource)
         with enlistment.entered(self):
-            self._carry_modes(enlistment.raw, self._own_state().modes)
+            self._carry_modes(enlistment.raw, enlistment.without_fixed(self._own_state().modes))
         self.enlistment = enlistment
         return enlistment
 
@@ -190,6 +191,7 @@ class Handle:
         if name in self._MODES:
             if enlistment is not None:
                 with enlistment.entered(self):
+                    enlistment.require_not_fixed(name, value)
                     self._set_mode(enlistment.raw, name, value)
             else:
                 self.own_overrides()
@@ -304,9 +306,8 @@ class Handle:
 
     def require_transaction(self) -> None:
         """Before a statement on a plain connection: check what its datasource's transaction.required demands."""
-        datasource = self._datasource
-        if datasource is not None and datasource.required is not None:
-            datasource.required.check()
+        if self.required is not None:
+            self.required.check()
 
     def _open_datasource(self) -> DataSource:
         self.require_open()

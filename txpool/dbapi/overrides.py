@@ -16,25 +16,26 @@ NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
 class SessionOverrides:
     """The attributes that are overridden on one raw connection, and their values before. Not thread-safe."""
 
-    __slots__ = ("_applied", "_before", "_raw", "at_the_end")
+    __slots__ = ("_before", "_raw", "applied", "at_the_end")
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
         self._before: dict[str, Any] = {}
-        self._applied = NO_ATTRIBUTES
+        #: The attributes that are set now, as `apply` was given them.
+        self.applied = NO_ATTRIBUTES
         #: Values to set when the connection is given back, whatever the handles have overridden.
         self.at_the_end: dict[str, Any] = {}
 
     def apply(self, attributes: Mapping[str, Any]) -> None:
         """Set these attributes, and restore those that another handle has overridden."""
-        if attributes is self._applied:
+        if attributes is self.applied:
             return
-        for name in self._applied.keys() - attributes.keys():
+        for name in self.applied.keys() - attributes.keys():
             setattr(self._raw, name, self._before[name])
         for name, value in attributes.items():
             self._before.setdefault(name, getattr(self._raw, name))
             setattr(self._raw, name, value)
-        self._applied = attributes
+        self.applied = attributes
 
     def restore(self) -> None:
         """Restore all attributes, and set `at_the_end`."""

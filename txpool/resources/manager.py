@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from txpool.errors import NotSupportedError
 
 if TYPE_CHECKING:
+    from txpool.characteristics import Characteristics
     from txpool.config.settings import DataSourceSettings
     from txpool.dbapi.connection import Connection
     from txpool.findings.finding import Finding
@@ -117,6 +118,20 @@ class ResourceManager(ABC):
         that the error was raised by the transaction's end, and not by a statement.
         """
         return False
+
+    def why_not_begin(self, characteristics: Characteristics) -> str:
+        """Why a local transaction cannot begin so; empty where it can. No I/O.
+
+        A manager that answers otherwise than this one has `begin_as`, and its driver begins as its settings say.
+        """
+        return f"{self.database} cannot begin with {characteristics}" if characteristics.specified else ""
+
+    def begin_as(self, raw: Any, characteristics: Characteristics) -> None:  # noqa: B027 - most begin in one way
+        """Let the next local transactions of a raw connection begin so. It is outside a transaction, and was taken.
+
+        Called only where `why_not_begin` is empty. `Driver.is_clean` answers False for it then, and `Driver.reset` lets
+        them begin again as the driver's settings say.
+        """
 
     # -- mode xa ------------------------------------------------------------------------------------------------
 

@@ -151,7 +151,14 @@ def _run(
         locations = note_locations(transaction.log, passed, [it for it in able.values() if it not in passed])
         yielding = yields is not None
         task = PartitionTask(
-            transaction.gtrid, number, partitions, function, task_datasources, locations, yielding=yielding
+            transaction.gtrid,
+            number,
+            partitions,
+            function,
+            task_datasources,
+            locations,
+            yielding=yielding,
+            characteristics=transaction.characteristics,
         )
 
         def collect() -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 
+from txpool.characteristics import Characteristics, IsolationLevel
 from txpool.errors import ProgrammingError
 from txpool.tm import dropped
 from txpool.tm.ambient import current, leave_ambient, make_ambient
@@ -16,8 +17,14 @@ from txpool.tm.status import Status
 from txpool.tm.transaction import Transaction
 
 
-def begin(timeout: float | None = None) -> Transaction:
-    """Begin a transaction and make it the ambient one. Errors: ProgrammingError where there is one already."""
+def begin(
+    timeout: float | None = None, *, isolation: IsolationLevel | None = None, read_only: bool | None = None
+) -> Transaction:
+    """Begin a transaction and make it the ambient one; the arguments are those of `transaction()`.
+
+    Errors: ProgrammingError where there is one already.
+    """
+    characteristics = Characteristics.of(isolation, read_only)
     active = current()
     if active is not None and not active.ended:
         raise ProgrammingError(
@@ -27,7 +34,7 @@ def begin(timeout: float | None = None) -> Transaction:
     refuse_beginning_in_task()
     frame = sys._getframe(1)
     origin = frame.f_code, frame.f_lasti
-    transaction = get_manager().new_transaction(timeout)
+    transaction = get_manager().new_transaction(timeout, characteristics=characteristics)
     make_ambient(transaction)
     transaction.origin = origin
     return transaction

@@ -9,6 +9,7 @@ from txpool.errors import ProgrammingError
 from txpool.resources.base import Role
 
 if TYPE_CHECKING:
+    from txpool.characteristics import Characteristics
     from txpool.datasource import DataSource
 
 WRITE_A_LOG = (
@@ -39,6 +40,16 @@ def require_atomic(
     if reason is not None:
         raise ProgrammingError(
             f"datasource {datasource.name} cannot join {gtrid}: {reason}. The transaction is as it was."
+        )
+
+
+def require_begins_as(gtrid: str, datasource: DataSource, characteristics: Characteristics) -> None:
+    """ProgrammingError where a datasource's database cannot begin as the transaction demands."""
+    reason = datasource.resource_manager.why_not_begin(characteristics)
+    if reason:
+        raise ProgrammingError(
+            f"datasource {datasource.name} cannot join {gtrid}, which was begun with {characteristics}: {reason}. "
+            "The transaction is as it was."
         )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from weakref import ref
 
 from txpool import tracing
+from txpool.characteristics import UNSPECIFIED, Characteristics
 from txpool.config.settings import CoordinatorSettings
 from txpool.errors import ConfigurationError
 from txpool.finishing import PendingWork
@@ -84,7 +85,11 @@ class TransactionManager:
         return make_gtrid(self.settings.node_name or "unnamed", incarnation, next(self._numbers))
 
     def new_transaction(
-        self, timeout: float | None = None, gtrid: str | None = None, traceparent: str = ""
+        self,
+        timeout: float | None = None,
+        gtrid: str | None = None,
+        traceparent: str = "",
+        characteristics: Characteristics = UNSPECIFIED,
     ) -> Transaction:
         """A transaction that is not ambient anywhere yet; `timeout` in seconds, default the configured one.
 
@@ -98,6 +103,7 @@ class TransactionManager:
         if seconds is not None:
             deadlines = Deadlines(monotonic() + seconds, self.settings.transaction_phase_two_wait)
         transaction = Transaction(gtrid, self.log, self._resolve_later, deadlines)
+        transaction.characteristics = characteristics
         if tracing.tracer is not None:
             transaction.trace = tracing.tracer.transaction(gtrid, traceparent)
         if seconds is not None:

@@ -12,14 +12,16 @@ from contextlib import contextmanager
 from contextvars import Token
 from sys import _getframe, modules
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_args, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
+from txpool.characteristics import Characteristics, IsolationLevel
 from txpool.errors import ProgrammingError, TransactionTimeout
 from txpool.tm import dropped
 from txpool.tm.ambient import current, make_ambient, renew_ambient, restore_ambient
 from txpool.tm.annotations import checked_note
 from txpool.tm.functions import is_coroutine_function, require_function
 from txpool.tm.manager import get_manager
+from txpool.tm.propagation import Propagation, check_arguments, check_id, require_recordable
 from txpool.tm.required import outside, refuse_beginning_in_task
 from txpool.tm.retry import RetryPolicy
 from txpool.tm.transaction import Transaction
@@ -33,10 +35,6 @@ T = TypeVar("T")
 _CONTEXTLIB = vars(contextlib)
 
 Exceptions = tuple[type[BaseException], ...]
-Propagation = Literal["required", "requires_new", "mandatory", "supports", "not_supported", "never"]
-#: The propagations that may begin a transaction, and those with which the function is always in one.
-_MAY_BEGIN = ("required", "requires_new")
-_ALWAYS_INSIDE = (*_MAY_BEGIN, "mandatory")
 
 
 class transaction:  # noqa: N801 - it reads as a word of the language: `with transaction():`
@@ -46,6 +44,10 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
     whole rollback-only. `note` is one line for people, kept with the decision, so that an operator knows what a
     transaction in doubt was for; the first note that a transaction gets stays. Where a generator or a coroutine is
     abandoned or closed within the block, a thread rolls back, and reports it: closing does not wait for the databases.
+
+    With `isolation` ("serializable", say) or `read_only`, the local transactions in all databases begin so, whatever
+    their datasources have. A nested block cannot ask for anything else (ProgrammingError), nor can a datasource take
+    part whose database has no such level. In a read-only transaction the databases refuse to write.
 
     A `transaction_id`, such as "invoice-42", makes the transaction happen once: a row with it is written within the
     transaction into the datasource `record_in`, a file, a name or a DataSource. Where an earlier run has committed,
@@ -59,6 +61,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
     """
 
     __slots__ = (
+        "_characteristics",
         "_idempotent",
         "_note",
         "_requires_new",
@@ -74,14 +77,18 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         self,
         timeout: float | None = None,
         *,
+        isolation: IsolationLevel | None = None,
+        read_only: bool | None = None,
         note: str = "",
         transaction_id: str | None = None,
         record_in: RecordIn | None = None,
     ) -> None:
         self._timeout = timeout
+        self._characteristics = Characteristics.of(isolation, read_only)
         self._note = note if note == "" else checked_note(note)
         self._idempotent = None
         if transaction_id is not None or record_in is not None:
+            require_recordable(self._characteristics)
             self._idempotent = _idempotent_transaction(transaction_id, record_in)
         #: The transaction that this block has begun; None where it has joined one.
         self.begun: Transaction | None = None
@@ -94,6 +101,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         if ambient is not None and self.joined:
             if not ambient.active:
                 ambient.require_active()
+            ambient.characteristics.require_allows(self._characteristics, ambient.gtrid)
             self.entered_transaction = ambient
             if self._idempotent is not None:
                 self._idempotent.claim(ambient)
@@ -107,7 +115,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
                 frame = frame.f_back
             origin = frame.f_code, frame.f_lasti
             dropped.require_not_abandoned(ambient)
-            self._begin(get_manager().new_transaction(self._timeout))
+            self._begin(get_manager().new_transaction(self._timeout, characteristics=self._characteristics))
             # From here to the end no function is called: an interrupt in one would leave the transaction ambient.
             self.entered_transaction.origin = origin
             self.begun = self.entered_transaction
@@ -207,6 +215,8 @@ def transactional(
     propagation: Propagation = "required",
     *,
     timeout: float | None = None,
+    isolation: IsolationLevel | None = None,
+    read_only: bool | None = None,
     rollback_on: Exceptions = (),
     dont_rollback_on: Exceptions = (),
     attempts: int = 1,
@@ -220,6 +230,8 @@ def transactional(
     propagation: Any = "required",
     *,
     timeout: float | None = None,
+    isolation: IsolationLevel | None = None,
+    read_only: bool | None = None,
     rollback_on: Exceptions = (),
     dont_rollback_on: Exceptions = (),
     attempts: int = 1,
@@ -233,7 +245,8 @@ def transactional(
     case. A coroutine function's transaction ends when it has been awaited; a generator is refused, since its body runs
     after the call. Propagation: `required` joins or begins, `requires_new` begins one of its own, `mandatory` must be
     called within a transaction and `never` outside, `supports` joins if there is one, `not_supported` runs outside.
-    Errors: as transaction(), and ProgrammingError where the propagation does not fit.
+    `timeout`, `isolation` and `read_only` are those of transaction(). Errors: as transaction(), and ProgrammingError
+    where the propagation does not fit.
 
     With `attempts` above 1 the function is called again, after a short pause, where it began the transaction itself and
     that was rolled back for a conflict with others: a serialization failure, a deadlock, no free prepared slot,
@@ -246,10 +259,12 @@ def transactional(
     """
     if callable(propagation) or isinstance(propagation, classmethod | property):
         return transactional()(propagation)  # without parentheses
-    _check_arguments(propagation, attempts)
+    characteristics = Characteristics.of(isolation, read_only)
+    check_arguments(propagation, attempts, characteristics)
     note = checked_note(note)
     if transaction_id is not None or record_in is not None:
-        _check_id(propagation, transaction_id, record_in)
+        require_recordable(characteristics)
+        check_id(propagation, transaction_id, record_in)
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         name = require_function(function)
@@ -259,6 +274,7 @@ def transactional(
             propagation,
             timeout,
             origin=origin_of(function),
+            characteristics=characteristics,
             rollback_on=rollback_on,
             dont_rollback_on=dont_rollback_on,
             note=note,
@@ -305,34 +321,6 @@ def transactional(
     return decorate
 
 
-def _check_arguments(propagation: object, attempts: object) -> None:
-    propagations = get_args(Propagation)
-    if propagation not in propagations:
-        raise ProgrammingError(
-            f"transactional(): there is no propagation {propagation!r}: it is {' or '.join(propagations)}"
-        )
-    if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
-        raise ProgrammingError(f"transactional(): attempts is {attempts!r}: write a whole number from 1 on")
-    if attempts > 1 and propagation not in _MAY_BEGIN:
-        raise ProgrammingError(
-            f"transactional(): attempts={attempts} has no use with {propagation!r}, which begins no transaction, and "
-            f"only who began one can repeat it: leave it out, or make it {' or '.join(_MAY_BEGIN)}"
-        )
-
-
-def _check_id(propagation: str, transaction_id: Any, record_in: Any) -> None:
-    from txpool.idempotency import checked_id, require_both
-
-    require_both(transaction_id, record_in)
-    if not callable(transaction_id):
-        checked_id(transaction_id)
-    if propagation not in _ALWAYS_INSIDE:
-        raise ProgrammingError(
-            f"transactional(): a transaction_id has no use with {propagation!r}, which is not always in a transaction: "
-            f"leave it out, or make it {' or '.join(_ALWAYS_INSIDE)}"
-        )
-
-
 def _idempotent_transaction(transaction_id: Any, record_in: Any, function: Any = None) -> IdempotentTransaction:
     from txpool.idempotency import IdempotentTransaction  # which needs datasources, and those this
 
@@ -354,6 +342,7 @@ def _around(
     idempotent: IdempotentTransaction | None = None,
     *,
     origin: dropped.Origin | None,
+    characteristics: Characteristics,
     rollback_on: Exceptions,
     dont_rollback_on: Exceptions,
     note: str,
@@ -374,6 +363,7 @@ def _around(
         return
     block = transaction(timeout, note=note)
     block._idempotent = idempotent
+    block._characteristics = characteristics
     block._requires_new = propagation == "requires_new"
     token = make_ambient(None) if propagation in ("requires_new", "not_supported") else None
     try:

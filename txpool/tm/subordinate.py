@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, cast
 
+from txpool.characteristics import UNSPECIFIED, Characteristics
 from txpool.errors import ProgrammingError
 from txpool.resources.base import BranchRecord, LocationKey, OpenBranch, PrepareLocation, PrepareVote, Role
 from txpool.tm import dropped, statistics
@@ -28,12 +29,20 @@ class Subordinate(Transaction):
     """One task attempt's part of a global transaction. The task ends it, by prepare() or rollback()."""
 
     def __init__(
-        self, gtrid: str, *, write: int, partition: int, attempt: int, locations: Collection[LocationKey] | None = None
+        self,
+        gtrid: str,
+        *,
+        write: int,
+        partition: int,
+        attempt: int,
+        locations: Collection[LocationKey] | None = None,
+        characteristics: Characteristics = UNSPECIFIED,
     ) -> None:
         """`locations` are those that the log has notes of; None where the coordinator writes the notes itself."""
         super().__init__(gtrid, None, _never_in_doubt)
         # As in a block, the code that works in it cannot end it by txpool.commit() or txpool.rollback().
         self.scoped = True
+        self.characteristics = characteristics
         self.label = f"{gtrid}/{write}/{partition}"
         self._write = write
         self._partition = partition

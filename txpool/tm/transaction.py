@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from txpool.characteristics import UNSPECIFIED
 from txpool.errors import ProgrammingError, TransactionRolledBack, TransactionTimeout
 from txpool.log.base import DecisionLog
 from txpool.metrics import instruments
@@ -22,7 +23,7 @@ from txpool.tm.annotations import checked_note, decision_annotations
 from txpool.tm.commit_request import CommitRequest, Outcome, Result
 from txpool.tm.coordinator import Coordinator
 from txpool.tm.enlisted import EnlistedDataSource, add_branch
-from txpool.tm.enlistment_rules import require_adoptable, require_atomic, require_same
+from txpool.tm.enlistment_rules import require_adoptable, require_atomic, require_begins_as, require_same
 from txpool.tm.outcome import raise_outcome, rolled_back
 from txpool.tm.status import OPEN, Status, status_of
 from txpool.tm.synchronizations import Synchronizations, call_logging_errors
@@ -40,6 +41,7 @@ class Transaction:
     origin: dropped.Origin | None = None  #: Where it was begun.
     abandoned = False  #: Nobody may work in it any more, since its block or its last reference is gone: it rolls back.
     trace: Trace | None = None  #: Its spans, where it is traced.
+    characteristics = UNSPECIFIED  #: How its branches begin, over what their datasources have.
     _note = ""
 
     def __init__(
@@ -127,6 +129,7 @@ class Transaction:
                 enlisted = self._enlisted.get(datasource.name)
                 if enlisted is None:
                     self._require_atomic(datasource)
+                    require_begins_as(self.gtrid, datasource, self.characteristics)
                     dropped.hold(self, self._enlisted, self._adopted)
                     enlisted = self._enlisted[datasource.name] = EnlistedDataSource(datasource)
         elif self.status is not Status.ACTIVE:

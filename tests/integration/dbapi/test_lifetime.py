@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.dbapi.table import rows
 from txpool.datasource import DataSource
-from txpool.errors import OperationalError
+from txpool.errors import InterfaceError, OperationalError
 from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
@@ -49,6 +49,24 @@ def test_a_result_outlives_the_last_name_of_its_connection(postgres_source: Data
     gc.collect()
     assert cursor.fetchall() == [(1,), (2,), (3,)]
     cursor.connection.close()
+
+
+@pytest.mark.parametrize("driver", ["postgres_source", "sqlite_source"])
+def test_a_result_is_gone_after_a_transaction_though_the_same_connection_comes_back(
+    request: pytest.FixtureRequest, driver: str
+) -> None:
+    source: DataSource = request.getfixturevalue(driver)
+    source.pool.resize(0, 1)
+    connection = source.connect()
+    cursor = connection.execute("select 1")
+    connection.commit()
+    with transaction():
+        connection.execute("select 2")
+    connection.execute("select 3")
+    with pytest.raises(InterfaceError, match="the result is gone"):
+        cursor.fetchone()
+    assert cursor.execute("select 4").fetchone() == (4,)
+    connection.close()
 
 
 def test_a_dropped_connection_warns_and_its_place_is_free_again(postgres_source: DataSource) -> None:

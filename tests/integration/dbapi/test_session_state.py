@@ -11,7 +11,6 @@ import psycopg
 import pytest
 
 from txpool.datasource import DataSource
-from txpool.errors import ConfigurationError
 from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
@@ -229,8 +228,3 @@ def test_what_is_clean_costs_nothing(auto: DataSource, databases: Databases) -> 
         connection.execute("update t set n = 2")
     last = databases.rows("two", "select query from pg_stat_activity where pid = %s", (session,))
     assert last == [("COMMIT",)]
-
-
-def test_always_is_not_for_sqlite(sqlite_source: DataSource) -> None:
-    with pytest.raises(ConfigurationError, match=r"pool\.reset.*SQLite"):
-        DataSource(name="x", driver="sqlite3", mode="local", url=sqlite_source.url, pool_reset="always")

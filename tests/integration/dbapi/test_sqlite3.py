@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,25 @@ def test_a_result_that_is_not_read_to_its_end_holds_nothing_open(sqlite_source: 
     for cursor in (unread, unread_too):
         with pytest.raises(sqlite3.ProgrammingError):
             cursor.fetchone()
+
+
+def test_a_backup_into_another_handle(sqlite_source: DataSource, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/copy.db"
+    with (
+        DataSource(name="copy", driver="sqlite3", mode="local", url=url) as copies,
+        closing(sqlite_source.connect()) as connection,
+        closing(copies.connect()) as copy,
+        closing(sqlite3.connect(":memory:")) as bare,
+    ):
+        connection.execute("insert into t values (1, 'a')")
+        connection.commit()
+        for target in (copy, bare):
+            connection.backup(target)
+            assert target.execute("select * from t").fetchall() == [(1, "a")]
+        with pytest.raises(ProgrammingError, match="transaction owns"), transaction():
+            copy.execute("delete from t")
+            copies.connect().backup(copies.connect())
+        assert copy.execute("select * from t").fetchall() == [(1, "a")]
 
 
 def test_a_script_inside_a_transaction_is_refused(sqlite_source: DataSource) -> None:

@@ -89,7 +89,7 @@ class PsycopgCursor(Cursor):
     def _block(self) -> Iterator[None]:
         connection = self._connection
         enlistment = connection.current_enlistment()
-        if self._holder is not (enlistment or connection.pooled):
+        if not self._is_on(enlistment or connection.pooled):
             self._reopen(enlistment)
         try:
             if enlistment is None:

@@ -12,11 +12,13 @@ import psycopg
 from psycopg import conninfo, sql
 from psycopg.rows import tuple_row
 
+from txpool.characteristics import UNSPECIFIED
 from txpool.config.secrets import without_secrets
 from txpool.dbapi.types import add_driver
 from txpool.errors import ConfigurationError, OperationalError, translated
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
+from txpool.resources.postgresql.characteristics import begin_as, level_of
 from txpool.resources.postgresql.connection import DeadlineConnection, check_alive, deadline_after, roll_back
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.initial_sql import begin_session, reset_session
@@ -108,6 +110,20 @@ class PsycopgRawConnection(DeadlineConnection):
     not_prepared = False
     #: PREPARE TRANSACTION of tpc_prepare() may have been sent, and its answer has not come.
     unanswered = False
+    #: How its transactions begin by the datasource's settings.
+    configured = UNSPECIFIED
+
+    def set_autocommit(self, value: bool) -> None:
+        """As psycopg's. Without a BEGIN of psycopg's, the session itself must have what is configured."""
+        super().set_autocommit(value)
+        parts = []
+        if value and self.configured.isolation is not None and self.isolation_level is not None:
+            parts.append(f"isolation level {self.isolation_level.name.replace('_', ' ')}")
+        if value and self.configured.read_only and self.read_only:
+            parts.append("read only")
+        if parts:
+            self.changed = True
+            psycopg.Cursor(self).execute(f"set session characteristics as transaction {', '.join(parts)}".encode())
 
 
 class PsycopgDriver:
@@ -121,6 +137,9 @@ class PsycopgDriver:
         self._settings = settings
         self._recovery = recovery
         self._always_reset = settings.pool_reset == "always"
+        #: Recovery begins as it must.
+        self._characteristics = UNSPECIFIED if recovery else settings.characteristics
+        self._level = level_of(self._characteristics)
         self.roles = _configured_roles(settings)
 
     def connect(self, timeout: float | None = None) -> PsycopgRawConnection:
@@ -146,10 +165,16 @@ class PsycopgDriver:
             )
             try:
                 raw.identity, raw.timeline, raw.role = identify(Session(raw), until)
+                self._begin_session(raw)
             except BaseException:
                 raw.close()
                 raise
         return raw
+
+    def _begin_session(self, raw: PsycopgRawConnection) -> None:
+        raw.configured = self._characteristics
+        if self._characteristics.specified:
+            begin_as(raw, self._characteristics)
 
     def _whole_number(self, option: str, text: str) -> int:
         if not re.fullmatch(r"\s*[+-]?[0-9]{1,9}\s*", text):  # the text is not shown: a reference may be a secret
@@ -172,8 +197,8 @@ class PsycopgDriver:
             and not raw.changed
             and not raw.autocommit
             and raw.row_factory is tuple_row
-            and raw.isolation_level is None
-            and raw.read_only is None
+            and raw.isolation_level is self._level
+            and raw.read_only is self._characteristics.read_only
             and raw.deferrable is None
             and raw.pgconn.pipeline_status == 0
         )
@@ -196,7 +221,8 @@ class PsycopgDriver:
                 raw.changed = raw.prepared = False
                 getattr(raw, BACKLOG).clear()
             raw.autocommit = False
-            raw.isolation_level = raw.read_only = raw.deferrable = None
+            begin_as(raw, self._characteristics)
+            raw.deferrable = None
             raw.row_factory = tuple_row
             raw.cursor_factory = psycopg.Cursor
 

@@ -13,6 +13,7 @@ from txpool.errors import ConfigurationError
 from txpool.resources.manager import PhaseTwo, ResourceManager
 
 if TYPE_CHECKING:
+    from txpool.characteristics import Characteristics
     from txpool.config.settings import DataSourceSettings
     from txpool.dbapi.connection import Connection
     from txpool.findings.finding import Finding
@@ -68,6 +69,14 @@ class PostgreSQL(ResourceManager):
         from txpool.resources.postgresql.driver import PsycopgDriver
 
         return PsycopgDriver(settings, recovery=recovery)
+
+    def why_not_begin(self, characteristics: Characteristics) -> str:
+        return ""
+
+    def begin_as(self, raw: Any, characteristics: Characteristics) -> None:
+        from txpool.resources.postgresql.characteristics import begin_as
+
+        begin_as(raw, characteristics)
 
     @property
     def handle(self) -> type[Connection]:

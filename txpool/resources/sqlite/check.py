@@ -35,7 +35,7 @@ def findings(settings: DataSourceSettings) -> Iterator[Finding]:
             f"chmod o-w {path}",
         )
     try:
-        raw = SQLiteDriver(settings).connect()
+        raw = SQLiteDriver(settings, recovery=True).connect()
     except ConfigurationError:
         raise
     except Exception as error:

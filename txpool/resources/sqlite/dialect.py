@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from txpool.errors import translate
-from txpool.resources.base import Refused
+from txpool.errors import TransactionRolledBack, translate
+from txpool.resources.base import ReadOnlyCheck, Refused
 from txpool.resources.deadlines import Deadlines
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ _DEFINITE = frozenset(
         sqlite3.SQLITE_CONSTRAINT,
     }
 )
+
+#: What tells the user's own COMMIT from a ROLLBACK: a note in the temporary database, which rolls back with the rest.
+TRANSACTION_OPEN = "pragma temp.user_version = 1"
+_NO_TRANSACTION_OPEN = "pragma temp.user_version = 0"
 
 
 class SQLiteDialect:
@@ -41,14 +45,17 @@ class SQLiteDialect:
         """Nothing, for the same reason."""
 
     def read_only_check(
-        self, datasource: str, driver: Driver, raw: sqlite3.Connection, deadlines: Deadlines, *, committing: bool
-    ) -> None:
-        return None
+        self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, committing: bool
+    ) -> ReadOnlyCheck | None:
+        """Of a transaction that was begun read-only; any other has the write lock, and counts as a writer."""
+        return SQLiteReadOnlyCheck(datasource, raw) if raw.begins_read_only else None
 
-    def commit(self, raw: sqlite3.Connection) -> None:
+    def commit(self, raw: Any) -> None:
         try:
             if not raw.in_transaction:
                 raise Refused("COMMIT was not sent: the transaction has ended before it")
+            if not raw.begins_read_only:
+                _take_note_back(raw)
             raw.commit()
         except sqlite3.Error as error:
             translate(error)
@@ -64,6 +71,43 @@ class SQLiteDialect:
         except sqlite3.Error:
             with contextlib.suppress(sqlite3.Error):
                 raw.close()
+
+
+def _take_note_back(raw: Any) -> None:
+    try:
+        raw.execute(_NO_TRANSACTION_OPEN)
+    except sqlite3.Error:  # by the user's own query_only, for one: the note goes with the session
+        raw.changed = True
+
+
+class SQLiteReadOnlyCheck:
+    """A transaction that was begun read-only: SQLite itself has refused whatever would write."""
+
+    def __init__(self, datasource: str, raw: sqlite3.Connection) -> None:
+        self.datasource = datasource
+        self._raw = raw
+
+    def start_asking(self) -> None:
+        """Nothing: there is nobody to ask."""
+
+    def await_answer(self) -> bool:
+        return True
+
+    def require_alive(self) -> None:
+        if not SQLiteDialect().in_transaction(self._raw):
+            raise TransactionRolledBack(
+                f"datasource {self.datasource} voted to roll back: the transaction has ended before its end",
+                datasource=self.datasource,
+            )
+
+    def start_commit(self) -> None:
+        """Nothing: `await_commit` does the work."""
+
+    def await_commit(self) -> None:
+        self._raw.commit()
+
+    def drop(self) -> None:
+        self._raw.close()
 
 
 def _primary(error: sqlite3.Error) -> int:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import os
 import sqlite3
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from txpool.characteristics import UNSPECIFIED, Characteristics
 from txpool.errors import ConfigurationError, translated
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
-from txpool.resources.sqlite.dialect import SQLiteDialect
+from txpool.resources.sqlite.dialect import TRANSACTION_OPEN, SQLiteDialect
 from txpool.resources.sqlite.marks import SQLiteMarks
 
 if TYPE_CHECKING:
@@ -20,16 +21,31 @@ if TYPE_CHECKING:
 _LEVEL: Final = "DEFERRED"
 # sqlite3's own arguments, and the types of the text that a file gives for them.
 _KINDS = {"timeout": float, "cached_statements": int, "detect_types": int}
-_transaction_numbers = itertools.count(1)
 
 
 class SQLiteRawConnection(sqlite3.Connection):
-    """A physical connection, and the number of its transaction."""
+    """A physical connection, and what is known of its session."""
 
     #: The identity of the table of marks that was last read over it.
     marks_identity = ""
-    #: `begin` writes it into the temporary database: afterwards it is there only if the transaction has committed.
-    transaction_number = 0
+    #: The session may have been changed: only opening the database anew restores it.
+    changed = False
+    #: Its transactions are read-only: query_only is on.
+    begins_read_only = False
+
+
+def begin_as(raw: SQLiteRawConnection, characteristics: Characteristics) -> None:
+    """Let the next transactions of a raw connection be read-only, or not. They are always serializable."""
+    read_only = bool(characteristics.read_only)
+    if raw.begins_read_only is not read_only:
+        raw.execute(f"pragma query_only = {int(read_only)}")
+        raw.begins_read_only = read_only
+
+
+def _reading(raw: sqlite3.Connection) -> sqlite3.Connection:
+    """The connection, once it has opened the file: connect() itself does not."""
+    sqlite3.Cursor(raw).execute("pragma schema_version").fetchone()
+    return raw
 
 
 class SQLiteDriver:
@@ -40,22 +56,28 @@ class SQLiteDriver:
     marks: Marks = SQLiteMarks()
     roles: tuple[str, ...] = ()
 
-    def __init__(self, settings: DataSourceSettings) -> None:
+    def __init__(self, settings: DataSourceSettings, *, recovery: bool = False) -> None:
         self._settings = settings
+        self._always_reset = settings.pool_reset == "always"
+        self._characteristics = UNSPECIFIED if recovery else settings.characteristics
         self._path = settings.url.removeprefix("sqlite:///")
 
     def connect(self, timeout: float | None = None) -> SQLiteRawConnection:
         with translated():
-            raw = SQLiteRawConnection(self._path, check_same_thread=False, isolation_level=_LEVEL, **self._options())
+            raw = SQLiteRawConnection(self._path, **self._options())
             try:
-                self._make_durable(raw)
+                self._begin_session(raw)
             except BaseException:
                 raw.close()
                 raise
         return raw
 
+    def _begin_session(self, raw: SQLiteRawConnection) -> None:
+        self._make_durable(raw)
+        begin_as(raw, self._characteristics)
+
     def _options(self) -> dict[str, Any]:
-        options = self._settings.connect_options()
+        options: dict[str, Any] = self._settings.connect_options()
         for name, value in options.items():
             if name not in _KINDS:
                 raise self._option_error(name, f"is not one of {', '.join(_KINDS)}: leave it out")
@@ -64,7 +86,7 @@ class SQLiteDriver:
                 continue
             # The value is not shown: a reference may be a secret.
             raise self._option_error(name, "is no number: write one")
-        return options
+        return {**options, "check_same_thread": False, "isolation_level": _LEVEL}
 
     def execute(self, raw: SQLiteRawConnection, statement: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
         return sqlite3.Cursor(raw).execute(statement, parameters)
@@ -79,6 +101,8 @@ class SQLiteDriver:
         try:
             return (
                 not raw.in_transaction
+                and not raw.changed
+                and raw.begins_read_only is bool(self._characteristics.read_only)
                 and raw.isolation_level == _LEVEL
                 and raw.row_factory is None
                 and raw.text_factory is str
@@ -88,11 +112,32 @@ class SQLiteDriver:
 
     def reset(self, raw: SQLiteRawConnection, timeout: float | None = None) -> None:
         with translated():
-            raw.rollback()
-            raw.isolation_level = _LEVEL
-            raw.row_factory = None
-            raw.text_factory = str
-            self._make_durable(raw)
+            if raw.changed or self._always_reset:
+                self._open_anew(raw)
+            else:
+                if hasattr(raw, "autocommit"):
+                    raw.autocommit = sqlite3.LEGACY_TRANSACTION_CONTROL  # type: ignore[attr-defined]
+                raw.rollback()
+                raw.isolation_level = _LEVEL
+                raw.row_factory = None
+                raw.text_factory = str
+            self._begin_session(raw)
+
+    def _open_anew(self, raw: SQLiteRawConnection) -> None:
+        """Restore the whole session: temporary objects, pragmas, attached databases, functions, hooks and limits.
+
+        SQLite has no command for that, and opening a file takes some 25 microseconds. In WAL mode another connection
+        stays open meanwhile: the last one to close would write the log back, and remove it.
+        """
+        with contextlib.ExitStack() as meanwhile:
+            in_wal_mode = os.path.exists(f"{self._path}-wal")
+            if in_wal_mode:
+                meanwhile.enter_context(contextlib.closing(_reading(sqlite3.connect(self._path))))
+            raw.close()
+            vars(raw).clear()
+            SQLiteRawConnection.__init__(raw, self._path, **self._options())
+            if in_wal_mode:
+                _reading(raw)
 
     def ping(self, raw: SQLiteRawConnection, timeout: float | None = None) -> None:
         with translated():
@@ -106,13 +151,18 @@ class SQLiteDriver:
             raw.interrupt()
 
     def begin(self, raw: SQLiteRawConnection, label: str = "") -> None:
-        """Begin with the write lock: a transaction that reads first can then always write."""
+        """Begin with the write lock: a transaction that reads first can then always write. One that is read-only needs
+        neither the lock nor the note of its end, since nothing of it can be committed.
+        """
         if raw.in_transaction:
             return
         with translated():
+            if raw.begins_read_only:
+                raw.execute("begin")
+                return
             raw.execute("begin immediate")
-            raw.transaction_number = next(_transaction_numbers) & 0x7FFFFFFF
-            raw.execute(f"pragma temp.user_version = {raw.transaction_number}")
+            # Part of the transaction: afterwards it is there only where the user's own COMMIT has ended that.
+            raw.execute(TRANSACTION_OPEN)
 
     def reached_server(self, error: BaseException) -> bool:
         """False: there is no server, and the connection itself tells whether a transaction is open."""
@@ -124,8 +174,9 @@ class SQLiteDriver:
     def ended_by(self, raw: SQLiteRawConnection, raw_cursor: sqlite3.Cursor) -> str | None:
         if raw.in_transaction:
             return None
-        (number,) = sqlite3.Cursor(raw).execute("pragma temp.user_version").fetchone()
-        return "commit" if number == raw.transaction_number else "rollback"
+        (committed,) = sqlite3.Cursor(raw).execute("pragma temp.user_version").fetchone()
+        raw.changed = raw.changed or bool(committed)
+        return "commit" if committed else "rollback"
 
     def _make_durable(self, raw: SQLiteRawConnection) -> None:
         """In mode cmr, set the level at which a commit survives a power failure: FULL in WAL mode, else EXTRA."""

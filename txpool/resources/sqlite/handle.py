@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
 
 from txpool.dbapi.connection import Connection
-from txpool.dbapi.cursor import Cursor, refuse_script
+from txpool.dbapi.cursor import Cursor, PEP249Cursor, refuse_script
+from txpool.dbapi.open_results import OpenResults, close_open, hold_open
 from txpool.dbapi.overrides import Attribute, CursorAttribute
+from txpool.errors import ProgrammingError, translate
 from txpool.pool import Pooled
+from txpool.resources.sqlite.session import PLAIN, changes_session
+from txpool.tm.ambient import ambient
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
     from txpool.dbapi.enlistment import Enlistment
 
+#: Methods of sqlite3.Connection that leave the session as it was. All others that are not defined here may change it.
+_HARMLESS = frozenset({"backup", "blobopen", "getconfig", "getlimit", "iterdump", "serialize"})
 
-class SQLiteCursor(Cursor):
-    """A cursor as sqlite3 has it."""
+_NONE: frozenset[str] = frozenset()
 
-    __slots__ = ()
+
+class SQLiteCursor(PEP249Cursor):
+    """A cursor as sqlite3 has it.
+
+    What is ordinary costs one call more than sqlite3's own: on a plain connection the raw cursor is asked first, and
+    only where it fails, why. It fails, and has done nothing, once its connection was given back or has joined a
+    transaction, since it was closed then.
+    """
+
+    __slots__ = ("_passed_on", "_pooled")
 
     _KEPT = ("arraysize", "row_factory")
 
@@ -28,19 +42,132 @@ class SQLiteCursor(Cursor):
     _CLOSED = sqlite3.ProgrammingError
 
     def _make_raw(self, raw: Any, holder: Any) -> Any:
-        cursor = super()._make_raw(raw, holder)
-        # One that has not been read to its end keeps a read transaction open, which must end with its holder's part.
-        if holder.cursors is None:
-            holder.cursors = WeakSet()
-        holder.cursors.add(cursor)
+        connection = self._connection
+        #: The pooled connection where it is plain; None inside a transaction.
+        self._pooled = connection.pooled if holder is connection else None
+        #: The statements that are passed on without a further look: none where the datasource demands one.
+        self._passed_on = PLAIN if connection.required is None else _NONE
+        args, kwargs = self._arguments  # type: ignore[misc]
+        cursor = raw.cursor(*args, **kwargs) if args or kwargs else raw.cursor()
+        hold_open(holder, cursor)
         return cursor
+
+    def execute(self, sql: Any, parameters: Any = (), /) -> Self:
+        """Execute a statement; returns the cursor."""
+        if sql not in self._passed_on:
+            return self._watched(super().execute, sql, parameters)
+        pooled = self._pooled
+        if pooled is not None and ambient() is None and pooled.pool_state is not None:
+            try:
+                self.raw.execute(sql, parameters)
+                return self
+            except Exception as error:
+                if self._is_on(self._connection.pooled):
+                    translate(error)
+                    raise
+        return super().execute(sql, parameters)
+
+    def fetchone(self) -> Any:
+        """The next row, or None."""
+        pooled = self._pooled
+        if pooled is not None and pooled.pool_state is not None:
+            try:
+                return self.raw.fetchone()
+            except Exception as error:
+                if self._is_on(self._connection.pooled):
+                    translate(error)
+                    raise
+        return self._fetch(self.raw.fetchone)
+
+    def fetchmany(self, size: int | None = None) -> list[Any]:
+        """The next `size` rows (default `arraysize`)."""
+        pooled = self._pooled
+        if pooled is not None and pooled.pool_state is not None:
+            raw = self.raw
+            try:
+                rows: list[Any] = raw.fetchmany(raw.arraysize if size is None else size)
+                return rows
+            except Exception as error:
+                if self._is_on(self._connection.pooled):
+                    translate(error)
+                    raise
+        return super().fetchmany(size)
+
+    def fetchall(self) -> list[Any]:
+        """All rows that are left."""
+        pooled = self._pooled
+        if pooled is not None and pooled.pool_state is not None:
+            try:
+                rows: list[Any] = self.raw.fetchall()
+                return rows
+            except Exception as error:
+                if self._is_on(self._connection.pooled):
+                    translate(error)
+                    raise
+        return super().fetchall()
+
+    def __next__(self) -> Any:
+        pooled = self._pooled
+        if pooled is not None and pooled.pool_state is not None:
+            try:
+                return next(self.raw)
+            except StopIteration:
+                raise
+            except Exception as error:
+                if self._is_on(self._connection.pooled):
+                    translate(error)
+                    raise
+        return self._fetch(self.raw.__next__)
+
+    @property
+    def lastrowid(self) -> int | None:
+        """The rowid of the row inserted last."""
+        rowid: int | None = self.raw.lastrowid
+        return rowid
+
+    def executemany(self, sql: Any, parameters: Any, /) -> Self:
+        """Execute a statement once for each set of parameters; returns the cursor."""
+        return self._watched(super().executemany, sql, parameters)
 
     def executescript(self, script: str) -> SQLiteCursor:
         """As sqlite3's, which commits first: ProgrammingError inside a transaction."""
         if self._connection.current_enlistment() is not None:
             raise refuse_script()
-        self._execute("executescript", script)
+        self._require_kept_read_only(script)
+        try:
+            self._execute("executescript", script)
+        finally:
+            self._holder.raw.changed = True
         return self
+
+    def _watched(self, execute: Callable[..., Any], sql: Any, parameters: Any) -> Self:
+        """Execute, and note where the statement may have changed the session: then nobody else gets that."""
+        changes = sql not in PLAIN and changes_session(sql)
+        if changes:
+            self._require_kept_read_only(sql)
+        try:
+            execute(sql, parameters)
+        finally:
+            if changes:
+                self._holder.raw.changed = True
+        return self
+
+    def _require_kept_read_only(self, sql: object) -> None:
+        """ProgrammingError where a statement would let a read-only transaction write."""
+        if "query_only" in str(sql).lower():
+            connection = self._connection
+            holder: Any = connection.current_enlistment() or connection.pooled
+            if holder.raw.begins_read_only:
+                raise ProgrammingError(
+                    f"datasource {connection.datasource.name}: its transactions are read-only here, and pragma "
+                    "query_only is how SQLite keeps them so. Nothing was done."
+                )
+
+
+class SQLiteFactoryCursor(Cursor, SQLiteCursor):
+    """A cursor over one of the user's own class: `connection.cursor(factory)`."""
+
+    __slots__ = ()
 
 
 class SQLiteConnection(Connection):
@@ -48,7 +175,6 @@ class SQLiteConnection(Connection):
 
     __slots__ = ("cursors",)
 
-    _cursor_class = SQLiteCursor
     _driver_class = sqlite3.Connection
     _CLOSED = sqlite3.ProgrammingError
     _MODES = frozenset({"isolation_level", "autocommit"})
@@ -63,29 +189,51 @@ class SQLiteConnection(Connection):
 
     def __init__(self, datasource: DataSource, pooled: Pooled[Any] | None, enlistment: Enlistment | None) -> None:
         super().__init__(datasource, pooled, enlistment)
-        #: The raw cursors of a plain handle.
-        self.cursors: WeakSet[Any] | None = None
+        #: The raw cursors and blobs of a plain handle.
+        self.cursors: OpenResults | None = None
 
-    def execute(self, sql: str, *args: Any) -> SQLiteCursor:
+    def cursor(self, *args: Any, **kwargs: Any) -> SQLiteCursor:
+        """A cursor; the arguments are sqlite3's own."""
+        return SQLiteFactoryCursor(self, args, kwargs) if args or kwargs else SQLiteCursor(self, args, kwargs)
+
+    def execute(self, sql: str, parameters: Any = (), /) -> SQLiteCursor:
         """Execute on a new cursor, and return that."""
-        cursor: SQLiteCursor = self.cursor().execute(sql, *args)
-        return cursor
+        return SQLiteCursor(self, (), {}).execute(sql, parameters)
 
-    def executemany(self, sql: str, *args: Any) -> SQLiteCursor:
+    def executemany(self, sql: str, parameters: Any, /) -> SQLiteCursor:
         """Execute on a new cursor once for each set of parameters, and return it."""
-        cursor: SQLiteCursor = self.cursor().executemany(sql, *args)
-        return cursor
+        return SQLiteCursor(self, (), {}).executemany(sql, parameters)
 
     def executescript(self, script: str) -> SQLiteCursor:
         """As the cursor's."""
-        cursor: SQLiteCursor = self.cursor().executescript(script)
-        return cursor
+        return SQLiteCursor(self, (), {}).executescript(script)
 
     def blobopen(self, *args: Any, **kwargs: Any) -> Any:
         """As sqlite3's: what is written into the blob is a statement's work."""
         if self.current_enlistment() is None:
             self.require_transaction()
-        return self._call("blobopen", args, kwargs)
+        blob = self._call("blobopen", args, kwargs)
+        hold_open(self if self.enlistment is None else self.enlistment, blob)
+        return blob
+
+    def backup(self, target: Any, **options: Any) -> None:
+        """As sqlite3's; the target is a connection of sqlite3's, or another handle, outside of any transaction."""
+        if type(target) is SQLiteConnection:
+            if target.current_enlistment() is not None:
+                raise ProgrammingError(
+                    f"backup() into a connection of {target.datasource.name} that a transaction owns: it replaces the "
+                    "whole database, which no rollback would undo. Nothing was done."
+                )
+            target = target.raw_connection()
+        self._call("backup", (target,), options)
+
+    def _call(self, name: str, args: Any, kwargs: Any) -> Any:
+        try:
+            return super()._call(name, args, kwargs)
+        finally:
+            holder: Any = self.holder()
+            if name not in _HARMLESS and holder is not None:
+                holder.raw.changed = True
 
     def close(self) -> None:
         if self.pooled is None or self.pooled.pool_state is not None:
@@ -105,6 +253,5 @@ class SQLiteConnection(Connection):
         return bool(raw.in_transaction)
 
     def _end_cursors(self) -> None:
-        for cursor in list(self.cursors or ()):
-            cursor.close()
+        close_open(self.cursors)
         self.cursors = None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from txpool.resources.manager import ResourceManager
 
 if TYPE_CHECKING:
+    from txpool.characteristics import Characteristics
     from txpool.config.settings import DataSourceSettings
     from txpool.dbapi.connection import Connection
     from txpool.findings.finding import Finding
@@ -37,8 +38,6 @@ class SQLite(ResourceManager):
             raise values.error("url", problem)
         if settings.mode == "xa":
             raise values.error("mode", "cannot be xa: SQLite cannot prepare. Write mode = cmr, last-resource or local")
-        if settings.pool_reset == "always":
-            raise values.error("pool.reset", "cannot be always: SQLite cannot reset a whole session. Leave it out")
         for key in ("user", "password", "recovery.user", "recovery.password"):
             if key in values:
                 raise values.error(key, "has no use: SQLite knows no users. Leave it out")
@@ -46,7 +45,20 @@ class SQLite(ResourceManager):
     def make_driver(self, settings: DataSourceSettings, *, recovery: bool = False) -> Driver:
         from txpool.resources.sqlite.driver import SQLiteDriver
 
-        return SQLiteDriver(settings)
+        return SQLiteDriver(settings, recovery=recovery)
+
+    def why_not_begin(self, characteristics: Characteristics) -> str:
+        if characteristics.isolation in (None, "serializable"):
+            return ""
+        return (
+            f"SQLite's transactions are serializable, and have no isolation {characteristics.isolation}: "
+            "read-uncommitted takes a cache that connections share, which a pool's do not"
+        )
+
+    def begin_as(self, raw: Any, characteristics: Characteristics) -> None:
+        from txpool.resources.sqlite.driver import begin_as
+
+        begin_as(raw, characteristics)
 
     @property
     def handle(self) -> type[Connection]:

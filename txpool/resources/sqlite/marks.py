@@ -85,6 +85,8 @@ class SQLiteMarks(Marks):
 
     def begin(self, raw: sqlite3.Connection, lock_timeout: float, *, writes: bool) -> None:
         raw.isolation_level = None
+        if writes:
+            raw.execute("pragma query_only = off")  # marks are written whatever the datasource's own work may do
         raw.execute(f"pragma busy_timeout = {int(lock_timeout * 1000)}")
         raw.execute("begin immediate" if writes else "begin")
 

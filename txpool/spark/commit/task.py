@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from pyspark import CPickleSerializer, TaskContext
 
+from txpool.characteristics import UNSPECIFIED, Characteristics
 from txpool.datasource import DataSource
 from txpool.errors import ConfigurationError, ProgrammingError
 from txpool.resources.base import BranchRecord, LocationKey
@@ -43,6 +44,8 @@ class PartitionTask:
     trace: TaskTrace = field(default_factory=ambient_trace)
     #: The driver collects what `function` yields. A retry then adopts no earlier attempt, whose yields are lost.
     yielding: bool = False
+    #: How the transaction's local transactions begin, on the executors, too.
+    characteristics: Characteristics = UNSPECIFIED
 
     def __call__(self, partition: int, rows: Iterator[Any]) -> Iterator[dict[str, Any]]:
         """Write the partition and prepare it, or adopt an earlier attempt. Returns one packed PartitionResult."""
@@ -83,7 +86,12 @@ class PartitionTask:
         self, partition: int, attempt: int, rows: Iterator[Any], datasources: dict[str, DataSource], trace: Trace | None
     ) -> PartitionResult:
         subordinate = Subordinate(
-            self.gtrid, write=self.write, partition=partition, attempt=attempt, locations=self.locations
+            self.gtrid,
+            write=self.write,
+            partition=partition,
+            attempt=attempt,
+            locations=self.locations,
+            characteristics=self.characteristics,
         )
         subordinate.trace = trace
         ambient = ambient_variable.set(subordinate)

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
+from txpool.characteristics import UNSPECIFIED
 from txpool.datasource import find
 from txpool.errors import ConfigurationError, DataError, OperationalError, ProgrammingError
 from txpool.jobs.properties import TRACEPARENT
@@ -94,6 +95,8 @@ def write_partition(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> Parti
             "this one by txpool.suspend(). Nothing was written"
         )
     gtrid = ambient or plan.gtrid
+    characteristics = plan.characteristics.get(ambient, UNSPECIFIED)
+    characteristics.require_writable(gtrid, "the format")
     trace = replace(plan.trace, traceparent=context.getLocalProperty(TRACEPARENT) or "") if ambient else plan.trace
     rows = (_written_columns(batch, plan.fields) for batch in batches)
     task: PartitionTask | StagedCopy
@@ -103,7 +106,15 @@ def write_partition(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> Parti
             if slot.held:
                 strategy = DIRECT
                 task = PartitionTask(
-                    gtrid, plan.number, None, plan.direct(), plan.datasources, plan.locations, measure, trace
+                    gtrid,
+                    plan.number,
+                    None,
+                    plan.direct(),
+                    plan.datasources,
+                    plan.locations,
+                    measure,
+                    trace,
+                    characteristics=characteristics,
                 )
             elif plan.strategy_required:
                 raise OperationalError(

@@ -13,11 +13,12 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from contextvars import Context
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, LiteralString
 
 from pyspark.sql import types as T  # noqa: N812 - as every user of Spark knows it
 
+from txpool.characteristics import Characteristics
 from txpool.datasource import DataSource, find
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.resources.base import LocationKey
@@ -93,6 +94,8 @@ class WritePlan:
     stream: str
     #: The trace of the write's own transaction.
     trace: TaskTrace = NOT_TRACED
+    #: Of the open transactions that have characteristics of their own, by gtrid.
+    characteristics: Mapping[str, Characteristics] = field(default_factory=dict)
 
     def staging(self, gtrid: str) -> PostgreSQLStagingTable:
         return PostgreSQLStagingTable(gtrid, self.number)
@@ -121,6 +124,8 @@ def plan_write(
 ) -> WritePlan:
     """Plan a write, in the driver's process. ProgrammingError if options, table, columns or types do not fit."""
     given = _parse_options(options)
+    if len(open_transactions) == 1:  # of several, the task knows which is its own
+        open_transactions[0].characteristics.require_writable(open_transactions[0].gtrid, "the format")
     if get_manager().log is None:
         # Raises the error that says how to configure a decision log.
         get_manager().new_transaction().adopt((), late_branches=False)
@@ -163,6 +168,7 @@ def plan_write(
         tuple(transaction.gtrid for transaction in open_transactions),
         _digest([sorted(options.items()), schema.json()]) if streaming else "",
         planned_trace(gtrid, own=not open_transactions),
+        {each.gtrid: each.characteristics for each in open_transactions if each.characteristics.specified},
     )
 
 

@@ -96,7 +96,16 @@ class TableJob:
         locations = note_locations(self.transaction.log, [self.source]) if self.strategy != STAGED else frozenset()
         gtrid, write = self.transaction.gtrid, self.report.write
         return {
-            DIRECT: PartitionTask(gtrid, write, None, direct, datasources, locations, measure),
+            DIRECT: PartitionTask(
+                gtrid,
+                write,
+                None,
+                direct,
+                datasources,
+                locations,
+                measure,
+                characteristics=self.transaction.characteristics,
+            ),
             STAGED: StagedCopy(staged, datasources, gtrid, write),
         }
 

@@ -80,10 +80,10 @@ class StagingMerge:
         The rows that the INSERT adds are not counted, since a trigger or a rule of the table may leave some out.
         """
         (isolation,) = cursor.execute("select current_setting('transaction_isolation')").fetchone()
-        if isolation != "read committed":
+        if isolation not in ("read committed", "read uncommitted"):
             raise NotSupportedError(
                 f"{self.gtrid}: a transaction with isolation level {isolation} cannot see the rows that tasks have "
-                "staged: leave the connection's isolation_level as it is, or write with strategy='direct'. All of it "
+                "staged: leave the level as the database has it, or write with strategy='direct'. All of it "
                 "rolls back"
             )
         require_relations(cursor, self.staging, types=False)

@@ -76,8 +76,8 @@ class _PrivilegeCheck:
             user, read_only = cursor.execute(_USER).fetchone()
             if read_only:
                 raise ProgrammingError(
-                    f"{self.datasource.name} is read-only (a standby, or default_transaction_read_only is on): write "
-                    "to its primary. Nothing was done."
+                    f"{self.datasource.name} is read-only (transaction.read-only, default_transaction_read_only, or a "
+                    "standby): write to its primary, through a datasource that may write. Nothing was done."
                 )
             if self.target.row_security and self.strategy == "each":
                 raise ProgrammingError(

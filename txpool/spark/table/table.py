@@ -18,6 +18,7 @@ from txpool.spark.table.partition_transactions import write_partitions
 from txpool.spark.table.report import Progress, WriteReport
 from txpool.spark.table.target import read_target
 from txpool.spark.types.columns import definitions
+from txpool.tm.ambient import current
 from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
@@ -77,6 +78,9 @@ def write_table(
     rolls back.
     """
     _check(mode, keys, strategy, atomicity, max_partitions)
+    outer = current()
+    if outer is not None and not outer.ended:
+        outer.characteristics.require_writable(outer.gtrid, "write_table()")
     context = context_of(df, "write_table()")
     source = find(datasource)
     manager = source.resource_manager

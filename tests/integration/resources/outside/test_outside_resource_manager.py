@@ -63,6 +63,12 @@ connection.close()
 assert datasource.statistics().size == 0  # nobody knows whether its reset ends what tpc_begin() has begun
 assert "closed" in refused(txpool.InterfaceError, connection.cursor)
 assert not hasattr(connection, "nonsense")
+with txpool.transaction(isolation="serializable") as tx:
+    assert f"two cannot join {tx.gtrid}" in refused(txpool.ProgrammingError, lambda: txpool.connect("two.properties"))
+options = {"name": "x", "driver": "pg8000", "mode": "local", "url": datasource.url}
+assert "PostgreSQL over pg8000" in refused(
+    txpool.ConfigurationError, lambda: txpool.DataSource(**options, transaction_read_only=True)
+)
 print("done")
 """
 

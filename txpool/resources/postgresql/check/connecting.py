@@ -53,7 +53,8 @@ _REFUSALS = (
 @contextmanager
 def connected(settings: DataSourceSettings, *, recovery: bool = False) -> Iterator[Any]:
     """A raw connection of the datasource's driver, closed at the end. Errors: NotConnected, ConfigurationError."""
-    settings = _with_connect_timeout(settings)
+    # The check tries what recovery and the program's other transactions do, too.
+    settings = replace(_with_connect_timeout(settings), transaction_isolation=None, transaction_read_only=False)
     driver = make_driver(settings, recovery=recovery)
     try:
         raw = driver.connect()

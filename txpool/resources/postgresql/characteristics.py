@@ -1,0 +1,27 @@
+"""Transaction characteristics in PostgreSQL over psycopg, which puts them into BEGIN."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from psycopg import IsolationLevel
+
+from txpool.characteristics import Characteristics
+
+LEVELS: Final = {
+    "read-uncommitted": IsolationLevel.READ_UNCOMMITTED,
+    "read-committed": IsolationLevel.READ_COMMITTED,
+    "repeatable-read": IsolationLevel.REPEATABLE_READ,
+    "serializable": IsolationLevel.SERIALIZABLE,
+}
+
+
+def level_of(characteristics: Characteristics) -> IsolationLevel | None:
+    """psycopg's value for the level; None is the server's default."""
+    return None if characteristics.isolation is None else LEVELS[characteristics.isolation]
+
+
+def begin_as(raw: Any, characteristics: Characteristics) -> None:
+    """Let the next transactions of a raw connection begin so. No I/O."""
+    raw.isolation_level = level_of(characteristics)
+    raw.read_only = characteristics.read_only

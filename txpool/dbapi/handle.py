@@ -48,6 +48,8 @@ class Handle:
     _EXECUTING: ClassVar[frozenset[str]] = frozenset()
     #: The class that the driver raises for a connection that is closed; ours, where a driver's is not known.
     _CLOSED: ClassVar[type[Exception]] = InterfaceError
+    #: What the driver's own message says first, for libraries that look for it.
+    _CLOSED_MESSAGE: ClassVar[str] = ""
     #: Whether the driver's reset ends what tpc_begin() has begun. Where not, the pool closes the connection instead.
     _RESETS_TWO_PHASE: ClassVar[bool] = False
 
@@ -330,7 +332,7 @@ class Handle:
 
     def closed_error(self, why: str) -> BaseException:
         """The error of a closed connection: of the class that the driver raises, and of ours."""
-        return translate(self._CLOSED(why))
+        return translate(self._CLOSED(f"{self._CLOSED_MESSAGE}{why}"))
 
     def _why_closed(self) -> str | None:
         datasource, enlistment = self._datasource, self.enlistment

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from psycopg import sql
@@ -22,6 +22,8 @@ from txpool.demo.server import EmbeddedPostgres
 #: How long one test of a suite may take, and a whole suite, in seconds.
 _TEST_SECONDS = 300 if FULL else 20
 _SUITE_SECONDS = 3600 if FULL else 300
+
+SIDES: Final = ("bare", "handle")
 
 #: By test id: its outcome, and how it ended in a line.
 Outcomes = Mapping[str, tuple[str, str]]
@@ -35,10 +37,13 @@ class Sides:
     handle: Outcomes
 
 
-def run(suite: Suite, folder: Path, server: EmbeddedPostgres, place: Path) -> Sides:
-    """Run both sides at the same time; `place` is an empty folder. AssertionError where a side did not end."""
+def run(suite: Suite, folder: Path, servers: Mapping[str, EmbeddedPostgres], place: Path) -> Sides:
+    """Run both sides at the same time, each on a server of its own, since a server lists what all have prepared.
+
+    `place` is an empty folder. AssertionError where a side did not end.
+    """
     with ThreadPoolExecutor(2) as sides:
-        bare, handle = sides.map(lambda side: _run(suite, folder, server, place, side), ("bare", "handle"))
+        bare, handle = sides.map(lambda side: _run(suite, folder, servers[side], place, side), SIDES)
     return Sides(bare, handle)
 
 

@@ -206,7 +206,7 @@ def test_what_is_prepared_stays_and_is_said(
     if how == "expired":
         postgres_source.pool.drain()
     if how == "dropped":
-        with pytest.warns(ResourceWarning, match="plain, prepared 'mine'> was not closed"):
+        with pytest.warns(ResourceWarning, match=r"plain, prepared 'mine' \[IDLE\]> was not closed"):
             del connection
             gc.collect()
     else:

@@ -196,3 +196,14 @@ def test_json_is_read_and_written_as_the_engine_is_told(fares: EngineTable, insi
     if fares.datasource.driver == "psycopg":  # nobody else reads so
         with closing(fares.datasource.connect()) as plain:
             assert plain.execute("select '[1]'::json").fetchone() == ([1],)
+
+
+def test_a_connection_that_was_closed_beneath_is_taken_for_lost(fares: EngineTable) -> None:
+    with fares.engine.connect() as connection:
+        assert connection.connection.dbapi_connection is not None
+        connection.connection.dbapi_connection.close()
+        with pytest.raises(sa.exc.DBAPIError) as caught:
+            connection.execute(sa.select(1))
+        assert caught.value.connection_invalidated
+        connection.rollback()
+        assert connection.scalar(sa.select(1)) == 1

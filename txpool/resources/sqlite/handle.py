@@ -177,6 +177,7 @@ class SQLiteConnection(Connection):
 
     _driver_class = sqlite3.Connection
     _CLOSED = sqlite3.ProgrammingError
+    _CLOSED_MESSAGE = "Cannot operate on a closed database. "  # by which SQLAlchemy knows it
     _MODES = frozenset({"isolation_level", "autocommit"})
     _CONCURRENT = frozenset({"interrupt"})
     _EXECUTING = frozenset({"blobopen"})

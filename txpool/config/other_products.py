@@ -73,7 +73,6 @@ HikariCP       keepaliveTime                      pool.keepalive           ms
 HikariCP       validationTimeout                  pool.check-timeout       ms
 HikariCP       leakDetectionThreshold             pool.leak-threshold      ms
 HikariCP       connectionInitSql                  pool.initial-sql
-HikariCP       transactionIsolation               transaction.isolation
 HikariCP       readOnly                           transaction.read-only
 HikariCP       jdbcUrl                            url
 HikariCP       username                           user
@@ -177,7 +176,6 @@ _NOTES: Final = {
     "initialPoolSize": "so many are opened, and kept open",
     "objectStoreDir": "as sqlite:///folder",
     "jdbcUrl": "without jdbc: before it",
-    "transactionIsolation": "as read-committed",
 }
 
 _WITHOUT: Final = {

@@ -61,6 +61,9 @@ def refused_by_the_coordinator(line: str) -> str:
         ("quarkus.datasource.jdbc.max-size = 3", "max-size: that is Agroal's; write pool.max-size = 3"),
         ("node.name = x", "node.name: that is a key of the coordinator's file, such as conf/txpool.properties"),
         ("recovery.period = 3", "recovery.period: that is a key of recovery's file"),
+        ("transactionIsolation = TRANSACTION_SERIALIZABLE", "did you mean transaction.isolation?"),
+        ("readOnly = true", "that is HikariCP's; write transaction.read-only = true"),
+        ("connectionInitSql = set x to 1", "that is HikariCP's; write pool.initial-sql"),
         ("passwrod = hunter2", "passwrod: did you mean password?"),
     ],
 )

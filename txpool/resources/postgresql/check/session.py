@@ -12,7 +12,7 @@ from txpool.resources.postgresql.session import outlives_transaction
 
 # The functions of extensions are not the application's.
 _FUNCTIONS: LiteralString = """
-    select format('%I.%I', n.nspname, p.proname), p.prosrc
+    select pg_catalog.format('%I.%I', n.nspname, p.proname), p.prosrc
     from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace
     where n.nspname !~ '^pg_' and n.nspname <> 'information_schema'
         and p.prosrc ~* 'advisory_lock|set_config|create\\s+(local\\s+)?temp'

@@ -30,6 +30,8 @@ class PEP249Cursor:
     #: Methods that fetch: they move within a result that is there.
     _FETCHING: ClassVar[frozenset[str]] = frozenset({"nextset", "scroll"})
 
+    #: Methods that send nothing, and are no statement.
+    _LOCAL: ClassVar[frozenset[str]] = frozenset({"mogrify"})
     #: The class that the driver raises for a cursor that is closed.
     _CLOSED: ClassVar[type[Exception]] = InterfaceError
 
@@ -279,7 +281,7 @@ class Cursor(PEP249Cursor):
         if name.startswith("__") or name in PEP249Cursor.__slots__:
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
         value = getattr(self.raw, name)
-        if not callable(value) or name.startswith("_") or isinstance(value, type):
+        if not callable(value) or name.startswith("_") or isinstance(value, type) or name in self._LOCAL:
             return value
         if name in self._FETCHING:
             return lambda *args, **kwargs: self._moved(value, args, kwargs)

@@ -136,3 +136,25 @@ def test_a_connection_lost_inside_a_transaction(postgres_source: DataSource, dat
             connection.execute("insert into t values (2, 'lost')")
     assert "has ended its part" not in str(caught.value)
     assert rows(postgres_source) == []
+
+
+def test_cursors_that_outlive_their_connection_disturb_nobody(postgres_source: DataSource) -> None:
+    postgres_source.pool.resize(0, 1)
+    connection: Any = postgres_source.connect()
+    closed, unused, read = (connection.cursor() for _ in range(3))
+    read.execute("select 1 union select 2")
+    closed.close()
+    connection.close()
+    other: Any
+    with postgres_source.connect() as other, other.pipeline():
+        answer = other.execute("select 3")
+        with pytest.raises(psycopg.InterfaceError):
+            closed.fetchone()
+        with pytest.raises(psycopg.ProgrammingError):
+            unused.fetchone()
+        assert read.fetchall() == [(1,), (2,)]
+        read.close()
+        with pytest.raises(psycopg.InterfaceError):
+            read.fetchone()
+        assert answer.raw.pgresult is None  # nobody has asked the server for it
+        assert answer.fetchone() == (3,)

@@ -80,9 +80,10 @@ class PsycopgCursor(Cursor):
         # Rows that have arrived stay with psycopg's cursor after the connection is closed.
         if self._connection.closed and not isinstance(self.raw, psycopg.ServerCursor):
             with translated():
-                if self.raw.closed or self.raw.pgresult is not None:
+                if self.raw.pgresult is not None:
                     return method(*args)
-                raise psycopg.ProgrammingError("no result available")
+                # Without a result psycopg would look for it in a pipeline, which may be another user's by now.
+                raise self.closed_error() if self.raw.closed else psycopg.ProgrammingError("no result available")
         return super()._fetch_left(method, args)
 
     @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.integration.tm.scope.outside import plain, refused
@@ -56,6 +57,12 @@ def names_a_cursor(connection: Any) -> None:
         cursor.execute("select n from t")
 
 
+def prepares(connection: Any) -> None:
+    connection.tpc_begin("mine")
+    connection.execute("insert into t values (1)")
+    connection.tpc_commit()
+
+
 def executes_a_script(connection: Any) -> None:
     connection.executescript("insert into t values (1); insert into t values (2)")
 
@@ -81,6 +88,7 @@ def asks_a_pragma(connection: Any) -> None:
         works_in_a_block,
         works_in_a_pipeline,
         names_a_cursor,
+        prepares,
     ],
 )
 def test_every_way_to_execute_on_postgresql(
@@ -97,3 +105,11 @@ def test_every_way_to_execute_on_sqlite(world: OneDatasource, strict: DataSource
     with refused, plain(strict) as connection:
         work(connection)
     assert world.read() == []
+
+
+@on_postgresql
+def test_what_sends_nothing_is_no_statement(world: OneDatasource, strict: DataSource) -> None:
+    with plain(strict) as connection:
+        connection.cursor_factory = psycopg.ClientCursor
+        assert connection.cursor().mogrify("select %s", ["a'b"]) == "select 'a''b'"
+        assert str(connection.xid(1, "a", "b")) == "1_YQ==_Yg=="

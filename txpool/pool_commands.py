@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from txpool.config.settings import CoordinatorSettings
@@ -24,8 +25,10 @@ pools = typer.Typer(
     no_args_is_help=True,
     help="See and change the pools of running processes; their configuration has control.folder. What is changed lasts "
     "until the process ends.",
-    epilog='JSON: [{"pid": number or null, "pools": [the fields of txpool.PoolStatistics, ...], "failures": '
-    '\\[text, ...], "unknown": text}, ...], one for each process',
+    epilog=escape(
+        'JSON: [{"pid": number or null, "pools": [the fields of txpool.PoolStatistics, ...], "failures": [text, ...], '
+        '"unknown": text}, ...], one for each process'
+    ),
 )
 
 

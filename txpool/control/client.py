@@ -72,7 +72,7 @@ def _ask(path: Path, request: Request, owner: int, timeout: float) -> Answer | N
         except TimeoutError:
             name = path.name.partition("-")[0] if pid is None else pid
             return Answer(pid, unknown=f"process {name} has not answered within {timeout:g} s, and may still do it")
-        except (OSError, MessageError) as error:
+        except (OSError, EOFError, MessageError) as error:
             return Answer(pid, unknown=f"process {pid or path.name} gave no answer: {error}")
     pools, failures = found.get("pools"), found.get("failures")
     if not isinstance(pools, list) or not isinstance(failures, list):

@@ -101,8 +101,10 @@ class Pooled(Generic[C]):
 
     def open(self, timeout: float) -> None:
         """Connect; the driver's own error where it cannot."""
-        self.raw = self.connector.connect(timeout=timeout)
-        self.is_open = True
+        try:
+            self.raw = self.connector.connect(timeout=timeout)
+        finally:
+            self.is_open = hasattr(self, "raw")  # also where an interrupt has come just behind the connect
         self.returned_at = monotonic()
 
     def close(self) -> None:

@@ -384,6 +384,27 @@ def test_an_answer_is_data_and_no_more(conf: Path) -> None:
     assert answer == Answer(os.getpid(), [{"name": " [2Jevil ", "size": "[1]", "closed": None}], [" [31m"])
 
 
+@pytest.mark.parametrize("answer", [b"", b"{}", b"[]\n", b'{"error": "why"}\n', b"\xff\n"])
+def test_an_answer_that_is_none_is_unknown(conf: Path, answer: bytes) -> None:
+    folder = folders.made(conf.parent / "control")
+    listener, path = folders.bound(folder)
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1000)
+            connection.sendall(answer)
+
+    with listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        result = command(conf, "suspend", "orders")
+        thread.join()
+    path.unlink()
+    assert result.exit_code == ExitCode.UNKNOWN
+    assert f"process {os.getpid()} " in result.stdout
+
+
 def test_a_request_is_what_it_says() -> None:
     for request in (
         Request("list"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.models.pool import PoolDatabase, Raw, pool_of, until, use, waiting
+from txpool.pool import Pooled
 
 
 def test_concurrent_filling(database: PoolDatabase) -> None:
@@ -197,3 +199,21 @@ def test_who_waits_has_the_place_of_a_failed_connect_while_others_are_open(datab
         assert [str(result.exception(20)) for result in results] == ["for a moment"] * 2
         assert database.connects == 3, "both have tried"
         pool.give_back(held)
+
+
+def test_an_interrupt_just_behind_the_connect_closes_what_was_opened(database: PoolDatabase) -> None:
+    class Interrupted(Pooled[Raw]):
+        __slots__ = ()
+
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if name == "raw":
+                raise KeyboardInterrupt
+
+    with pool_of(database) as pool:
+        slot = Interrupted(pool.state._connector, pool.state.reference, 60)
+        pool.state.members[id(slot)] = weakref.ref(slot)
+        with pytest.raises(KeyboardInterrupt):
+            pool.opener.open(slot, 5)
+        assert not database.live
+        assert pool.statistics().size == 0

@@ -79,7 +79,7 @@ class Enlistment:
         self.overrides = SessionOverrides(pooled.raw)
         self.savepoints = Savepoints(pooled.raw) if datasource.settings.managed_commit == "join" else None
         #: The raw cursors that may hold something open on the connection.
-        self.cursors: OpenResults | None = None
+        self.cursors: OpenResults = set()
         self._datasource = datasource
         self._driver = datasource.driver_adapter
         self._pooled = pooled

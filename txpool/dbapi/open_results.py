@@ -11,14 +11,13 @@ OpenResults = set[ref[Any]]
 
 def hold_open(holder: Any, result: Any) -> None:
     """Note one in `holder.cursors`: it must be closed when its holder gives the physical connection back."""
-    if holder.cursors is None:
-        holder.cursors = set()
     holder.cursors.add(ref(result, holder.cursors.discard))
 
 
-def close_open(results: OpenResults | None) -> None:
+def close_open(results: OpenResults) -> None:
     """Close all that are left."""
-    for reference in list(results or ()):
+    for reference in list(results):
         result = reference()
         if result is not None:
             result.close()
+    results.clear()

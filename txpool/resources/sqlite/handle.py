@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 #: Methods of sqlite3.Connection that leave the session as it was. All others that are not defined here may change it.
 _HARMLESS = frozenset({"backup", "blobopen", "getconfig", "getlimit", "iterdump", "serialize"})
-
 _NONE: frozenset[str] = frozenset()
 
 
@@ -191,7 +190,7 @@ class SQLiteConnection(Connection):
     def __init__(self, datasource: DataSource, pooled: Pooled[Any] | None, enlistment: Enlistment | None) -> None:
         super().__init__(datasource, pooled, enlistment)
         #: The raw cursors and blobs of a plain handle.
-        self.cursors: OpenResults | None = None
+        self.cursors: OpenResults = set()
 
     def cursor(self, *args: Any, **kwargs: Any) -> SQLiteCursor:
         """A cursor; the arguments are sqlite3's own."""
@@ -255,4 +254,3 @@ class SQLiteConnection(Connection):
 
     def _end_cursors(self) -> None:
         close_open(self.cursors)
-        self.cursors = None

@@ -124,7 +124,7 @@ SUITES: Final = (
         name="dbapi20",
         driver="both",
         folder=lambda _: INSIDE,
-        tests=("test_dbapi20.py",),
+        tests=("pep249.py",),
         options=("-c", os.devnull, f"--confcutdir={INSIDE}"),
     ),
     _PSYCOPG,

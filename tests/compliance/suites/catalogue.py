@@ -30,9 +30,10 @@ class Suite:
     tests: tuple[str, ...]
     more: tuple[str, ...] = ()
     left_out: LeftOut = field(default_factory=dict)
-    #: Markers of tests that neither side runs, with the reason; and of those that only a full run has.
+    #: Markers of tests that neither side runs, with the reason.
     marked_out: LeftOut = field(default_factory=dict)
-    marked_long: tuple[str, ...] = ()
+    #: Patterns of test ids that only a full run has, since they take minutes.
+    long: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
 
     @property
@@ -46,8 +47,12 @@ class Suite:
     @property
     def markers(self) -> str:
         """pytest's expression."""
-        gone = (*self.marked_out, *(() if FULL else self.marked_long))
-        return " and ".join(f"not {marker}" for marker in gone)
+        return " and ".join(f"not {marker}" for marker in self.marked_out)
+
+    @property
+    def not_run(self) -> tuple[str, ...]:
+        """Patterns of test ids."""
+        return (*self.left_out, *(() if FULL else self.long))
 
 
 def _psycopg_tests(cache: Path) -> Path:
@@ -84,7 +89,7 @@ _PSYCOPG = Suite(
         "anyio": "asyncio",
         "flakey": "may fail, psycopg says",
     },
-    marked_long=("slow",),
+    long=("*leak*", "*_big_size*", "*_insane_size*", "*_copy_from_to*", "*_copy_table_across*", "*test_random*"),
     # A finaliser's warning would be counted for whichever test runs then.
     options=("-p", "no:unraisableexception"),
 )

@@ -57,7 +57,7 @@ def _run(suite: Suite, folder: Path, server: EmbeddedPostgres, place: Path, side
     written = place / f"{side}.json"
     settings: dict[str, Any] = {
         "handle": side == "handle",
-        "left_out": tuple(suite.left_out),
+        "left_out": suite.not_run,
         "seconds": _TEST_SECONDS,
         "outcomes": str(written),
         "psycopg": server.dsn(name),

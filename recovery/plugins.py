@@ -33,7 +33,7 @@ def instances(
 def _instance_of(values: Properties, key: str, path: str, built_in: Mapping[str, Any], method: str) -> Any:
     module, _, class_name = path.rpartition(".")
     if not module:
-        raise values.error(key, f"names {path}: {nearest(path, built_in)}; a class of yours has a dotted path")
+        raise values.error(key, f"names {path}, which is no dotted path of a class of yours: {nearest(path, built_in)}")
     try:
         instance = getattr(import_module(module), class_name)()
     except Exception as error:

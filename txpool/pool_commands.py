@@ -148,10 +148,8 @@ def _show(console: Console, request: Request, answers: Sequence[Answer]) -> None
         console.print("no process that has answered has a pool" if answers else "no process of this configuration runs")
     for answer in answers:
         for pool in answer.pools:
-            if pool["failure"]:
-                console.print(
-                    f"process {answer.pid}, {pool['name']}: cannot connect: {pool['failure']}", soft_wrap=True
-                )
+            if failure := pool.get("failure"):
+                console.print(f"process {answer.pid}, {pool.get('name')}: cannot connect: {failure}", soft_wrap=True)
         for failure in answer.failures:
             console.print(f"process {answer.pid} refused: {failure}", style="red", soft_wrap=True)
         if answer.unknown:

@@ -53,8 +53,8 @@ class Opener(Generic[C]):
             raise self.closed()
         if not slot.separate:
             self.failure = None
-            if state.waiters:  # those who were kept from trying
-                state.serve_waiters()
+        if state.waiters:  # those who were kept from trying: the server is there, whoever has logged in
+            state.serve_waiters()
         slot.dirty = self._reset_always
         if not self._enabled or slot.separate:
             slot.expires = 0.0  # so that its give-back closes it

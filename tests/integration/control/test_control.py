@@ -172,6 +172,25 @@ def test_a_process_that_does_not_answer_is_unknown(conf: Path, start: Start) -> 
         os.kill(stopped, signal.SIGCONT)
 
 
+def test_a_process_that_ends_without_an_answer_is_unknown_and_the_others_answer(conf: Path, start: Start) -> None:
+    _, lively = start()
+    listener, path = folders.bound(conf.parent / "control")
+
+    def ends() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(LONGEST_REQUEST)
+
+    with listener:
+        thread = threading.Thread(target=ends)
+        thread.start()
+        answers = {answer.pid: answer for answer in ask(conf.parent / "control", Request("list"), 5)}
+        thread.join()
+    path.unlink()
+    assert answers[os.getpid()].unknown == f"process {os.getpid()} gave no answer: the other end has closed it"
+    assert not answers[lively].unknown
+
+
 def test_a_dead_processs_socket_is_removed_and_that_of_a_living_one_is_not(conf: Path, start: Start) -> None:
     child, pid = start()
     _, other = start()

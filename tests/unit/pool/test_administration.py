@@ -227,6 +227,30 @@ def test_separate_wrong_password_is_its_own_affair(database: PoolDatabase, tmp_p
         use(pool)
 
 
+def test_who_was_kept_from_trying_is_served_once_another_users_connect_succeeds(
+    database: PoolDatabase, tmp_path: Path
+) -> None:
+    other = PoolDatabase(tmp_path / "other.db")
+    database.gate.clear()
+    other.gate.clear()
+    with pool_of(database, max_size=2, max_wait=20) as pool, ThreadPoolExecutor(3) as threads:
+        separate = threads.submit(pool.take_separate, other)
+        until(lambda: other.connects == 1)
+        fails = threads.submit(pool.take)
+        until(lambda: database.connects == 1)
+        waits = threads.submit(use, pool)
+        until(lambda: waiting(pool) == 1)
+        database.down = "for a moment"
+        database.gate.set()
+        assert str(fails.exception(20)) == "for a moment"
+        assert waiting(pool) == 1, "the other connect is still under way"
+        database.down = None
+        other.gate.set()
+        held = separate.result(20)
+        assert waits.exception(20) is None, "there was a free slot all the time"
+        pool.give_back(held)
+
+
 # -- numbers --------------------------------------------------------------------------------------------------------
 
 

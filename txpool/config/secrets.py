@@ -112,6 +112,12 @@ class ConfiguredValue:
         """The value with NUL in place of each reference."""
         return _REFERENCE.sub(lambda match: match["escaped"] or "\0", self.raw)
 
+    @property
+    def references(self) -> tuple[Secret, ...]:
+        """What its references stand for, for `redact`: each may be a secret."""
+        found = (match for match in _REFERENCE.finditer(self.raw) if match["kind"])
+        return tuple(Secret(replace(self, raw=match[0])) for match in found)
+
     def resolve(self) -> str:
         """The value with its references resolved, now."""
         return _REFERENCE.sub(self._resolve_one, self.raw)

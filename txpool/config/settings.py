@@ -44,7 +44,8 @@ class DataSourceSettings:
     pool_check_timeout: float
     pool_leak_threshold: float | None
     pool_reset: str
-    pool_initial_sql: str | None
+    #: Not shown: a reference in it may be a secret.
+    pool_initial_sql: str | None = field(repr=False)
     managed_commit: str
     transaction_required: str
     transaction_isolation: str | None

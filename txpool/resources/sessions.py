@@ -9,6 +9,7 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from txpool.config.secrets import Secret, hide_in
 from txpool.errors import translated
 from txpool.resources.driver import Driver
 from txpool.resources.drivers import make_driver
@@ -21,7 +22,10 @@ def sessions_of(settings: DataSourceSettings, driver: Driver | None = None) -> A
     """The Connector of a datasource's pool: its driver, or one that runs `pool.initial-sql` beside it."""
     driver = driver or make_driver(settings)
     statement = settings.pool_initial_sql
-    return driver if statement is None else InitialisedSessions(driver, statement)
+    if statement is None:
+        return driver
+    references = settings.properties.entry("pool.initial-sql").references
+    return InitialisedSessions(driver, statement, (*settings.secrets, *references))
 
 
 @runtime_checkable
@@ -36,15 +40,18 @@ class SessionStarter(Protocol):
 
 
 class InitialisedSessions:
-    """A Connector of the pool, over a driver: what each of its connections runs first. Thread-safe."""
+    """A Connector of the pool, over a driver: what each of its connections runs first. Thread-safe.
 
-    def __init__(self, driver: Driver, statement: str) -> None:
+    The server's errors quote the statement: the secrets in it are hidden.
+    """
+
+    def __init__(self, driver: Driver, statement: str, secrets: tuple[Secret, ...] = ()) -> None:
         self._driver = driver
         self._statement = statement
+        self._secrets = secrets
         self.is_clean = driver.is_clean
         self.ping = driver.ping
         self.close = driver.close
-        self.reset = driver.reset if isinstance(driver, SessionStarter) else self._reset
 
     def connect(self, *, timeout: float | None = None) -> Any:
         """Open a connection, and run the statement. The driver's own error, which says where the statement failed."""
@@ -57,9 +64,15 @@ class InitialisedSessions:
             raise
         return raw
 
-    def _reset(self, raw: Any, timeout: float | None = None) -> None:
-        self._driver.reset(raw, timeout)
-        self._start(raw, timeout)
+    def reset(self, raw: Any, timeout: float | None = None) -> None:
+        """Reset the connection, and run the statement again. The driver's own error."""
+        try:
+            self._driver.reset(raw, timeout)
+        except self._driver.module.Error as error:
+            hide_in(error, self._secrets)
+            raise
+        if not isinstance(self._driver, SessionStarter):
+            self._start(raw, timeout)
 
     def _start(self, raw: Any, timeout: float | None) -> None:
         driver = self._driver
@@ -72,5 +85,6 @@ class InitialisedSessions:
                     if driver.dialect.in_transaction(raw):
                         raw.commit()
         except driver.module.Error as error:
+            hide_in(error, self._secrets)
             error.args = (f"pool.initial-sql failed: {error}", *error.args[1:])
             raise

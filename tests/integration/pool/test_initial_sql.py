@@ -119,6 +119,34 @@ def test_its_failure_is_the_drivers_error_and_names_the_datasource(source: OpenS
     assert asked(source(name="plain"), others) == 0
 
 
+@pytest.mark.parametrize("statement", ["select '${env:KEY}', missing", "select '${env:KEY}'::int", "select '${file:k}"])
+def test_no_secret_in_it_is_shown(
+    source: OpenSource, statement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY", "hunter2hunter2")
+    monkeypatch.chdir(tmp_path)
+    Path("k").write_text("hunter2hunter2\n")
+    Path("k").chmod(0o600)
+    datasource = source(pool_initial_sql=statement)
+    with pytest.raises(psycopg.Error, match=r"(?s)pool\.initial-sql failed: .*\*\*\*") as caught:
+        datasource.connect()
+    shown = [*map(str, (caught.value, caught.value.__cause__, caught.value.__context__)), repr(caught.value)]
+    assert "hunter2" not in "".join([*shown, str(datasource.statistics()), repr(datasource.settings)])
+
+
+def test_no_secret_in_it_is_logged_where_it_fails_at_a_reset(
+    source: OpenSource, databases: Databases, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY", "hunter2hunter2")
+    databases.execute("one", "create table there (id integer)")
+    with closing(source(pool_initial_sql="select '${env:KEY}' from there").connect()) as connection:
+        connection.execute("set work_mem to '1MB'")
+        connection.commit()
+        databases.execute("one", "drop table there")
+    assert "could not be reset: UndefinedTable: " in caplog.text
+    assert "hunter2" not in caplog.text
+
+
 def test_copy_is_an_error_and_no_endless_loop(source: OpenSource) -> None:
     with pytest.raises(psycopg.ProgrammingError, match=r"pool\.initial-sql failed: COPY"):
         source(pool_initial_sql="copy t from stdin").connect()

@@ -31,11 +31,12 @@ def settings_of(dsn: str) -> DataSourceSettings:
 
     Errors: ConfigurationError, which shows no password.
     """
-    manager = of_url(dsn)
+    manager, password = of_url(dsn), None
     if manager is None:
         manager = next(each for each in known() if each.is_dsn(dsn))
-        dsn = manager.url_of(dsn)
-    options = {"driver": manager.driver, "mode": "xa" if "xa" in manager.modes else "local", "url": dsn}
+        dsn, password = manager.url_of(dsn)
+    mode = "xa" if "xa" in manager.modes else "local"
+    options = {"driver": manager.driver, "mode": mode, "url": dsn, "password": password}
     url = DataSourceSettings.load(name="dsn", **options).url
     last = url.partition("?")[0].rstrip("/").rpartition("/")[2]
     name = _NOT_IN_NAMES.sub("-", last).strip("-.")[: 31 - _DIGITS] or manager.driver

@@ -207,6 +207,12 @@ class Secret:
         return Secret, (entry, self.in_url)
 
 
+def quoted_beside_references(text: str) -> str:
+    """A text, percent-encoded as a part of a url, but for the references in it."""
+    parts = re.split(f"({_REFERENCE_ALONE.pattern})", text)
+    return "".join(part if index % 2 else quote(part, safe="") for index, part in enumerate(parts))
+
+
 def escaped(text: str) -> str:
     """A text, written so that nothing in it is a reference."""
     return text.replace("${", "$${")

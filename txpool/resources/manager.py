@@ -83,8 +83,11 @@ class ResourceManager(ABC):
         """Whether a text that is no url is a connection string in the form of its driver, for connect(). No I/O."""
         return False
 
-    def url_of(self, dsn: str) -> str:
-        """The url that says the same as such a connection string. ConfigurationError, which shows no part of it."""
+    def url_of(self, dsn: str) -> tuple[str, str | None]:
+        """The url that says the same as such a connection string but for the password, and the password.
+
+        References in it stay as they are. ConfigurationError, which shows no part of it.
+        """
         raise NotImplementedError
 
     def check(self, settings: DataSourceSettings) -> None:  # noqa: B027 - most have nothing to refuse

@@ -49,6 +49,25 @@ def test_a_url_and_what_libpq_takes(databases: Databases, url: str) -> None:
         find(dsn).close()
 
 
+def test_a_reference_in_what_libpq_takes(databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever characters the password has, which a url would have to encode."""
+    password = "it's 1/@%: a"
+    monkeypatch.setenv("TESTS_PASSWORD", password)
+    monkeypatch.setenv("TESTS_USER", "with_reference")
+    with psycopg.connect(databases.dsn("one"), autocommit=True) as admin:
+        admin.execute(psycopg.sql.SQL("create role with_reference login password {}").format(password))
+        try:
+            parameters = psycopg.conninfo.conninfo_to_dict(databases.dsn("one"))
+            parameters |= {"user": "${env:TESTS_USER}", "password": "${env:TESTS_PASSWORD}"}
+            datasource = find(psycopg.conninfo.make_conninfo(**parameters))
+            with closing(datasource), closing(datasource.connect()) as connection:
+                assert connection.execute("select current_user").fetchone() == ("with_reference",)
+                assert password not in repr(datasource.settings)
+                assert pickle.loads(pickle.dumps(datasource)).name == datasource.name
+        finally:
+            admin.execute("drop role with_reference")
+
+
 def test_two_databases_in_a_transaction(databases: Databases, url: str) -> None:
     dsns = [url, databases.dsn("two")]
     for name in ("one", "two"):

@@ -6,9 +6,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
 
 from txpool.config.keys import MODES
+from txpool.config.secrets import quoted_beside_references
 from txpool.errors import ConfigurationError
 from txpool.resources.manager import PhaseTwo, ResourceManager
 
@@ -52,7 +52,7 @@ class PostgreSQL(ResourceManager):
         """Whether a text is a string of key=value, as `host=localhost dbname=orders`."""
         return _CONNINFO.match(text) is not None
 
-    def url_of(self, dsn: str) -> str:
+    def url_of(self, dsn: str) -> tuple[str, str | None]:
         from psycopg import Error
         from psycopg.conninfo import conninfo_to_dict
 
@@ -62,8 +62,11 @@ class PostgreSQL(ResourceManager):
             parameters = None
         if parameters is None:  # outside of the handler, since libpq's error shows a part of the text
             raise ConfigurationError("the connection string is none that libpq can read: write key=value with spaces")
-        database = quote(str(parameters.pop("dbname", "")), safe="")
-        return f"postgresql:///{database}?{urlencode(parameters, quote_via=quote)}".rstrip("?")
+        # Not in the url: what a reference stands for may have any character.
+        password = parameters.pop("password", None)
+        quoted = {name: quoted_beside_references(str(value)) for name, value in parameters.items()}
+        database = quoted.pop("dbname", "")
+        return f"postgresql:///{database}?{'&'.join(map('='.join, quoted.items()))}".rstrip("?"), password
 
     def make_driver(self, settings: DataSourceSettings, *, recovery: bool = False) -> Driver:
         from txpool.resources.postgresql.driver import PsycopgDriver

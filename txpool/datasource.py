@@ -159,7 +159,7 @@ class DataSource(PoolAdministration):
             if self.required is not None:
                 self.required.check_connecting()
             pooled = self._take(timeout)
-            pooled.enlisted = False
+            pooled.plain = True
             return self._handle(self, pooled, None)
         return self._handle(self, None, transaction.enlist(self, timeout))
 
@@ -182,6 +182,7 @@ class DataSource(PoolAdministration):
         except self.driver_adapter.module.Error as error:
             self._name_in(error, ", connect(password=…)" if user is None else f", connect(user={user!r})")
             raise
+        pooled.plain = True
         return self._handle(self, pooled, None)
 
     def close(self) -> None:
@@ -218,7 +219,6 @@ class DataSource(PoolAdministration):
         if "pyspark" in modules:  # the transaction may have created a Spark session since
             publish(ambient())
         pooled = self._take(timeout)
-        pooled.enlisted = True
         try:
             if transaction.characteristics.specified:
                 characteristics = transaction.characteristics.over(self.settings.characteristics)

@@ -138,6 +138,7 @@ class Handle:
     def _attach(self) -> None:
         """Become plain: take a physical connection, and set on it what was set on this handle before."""
         pooled = self._open_datasource().pool.take()
+        pooled.plain = True
         self.pooled = pooled
         state = self._own_state()
         for name, value in state.modes.items():

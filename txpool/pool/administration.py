@@ -53,7 +53,7 @@ class PoolAdministration:
         self.pool.drain()
         if how == "all":
             for pooled in self.pool.taken():
-                if not pooled.enlisted:
+                if pooled.plain:
                     self.driver_adapter.cancel(pooled.raw, _CANCEL_TIMEOUT)
 
     def suspend_pool(self) -> None:

@@ -151,6 +151,7 @@ class Pool(Generic[C]):
             pooled = self.checker.refresh(pooled, budget)
             now = monotonic()
         pooled.taken_at = now
+        pooled.plain = False
         pooled.uses += 1
         pooled.holder.append(current_thread())
         if self._watched:

@@ -57,12 +57,12 @@ class Pooled(Generic[C]):
         "connector",
         "dirty",
         "dropped",
-        "enlisted",
         "expires",
         "holder",
         "is_open",
         "jitter",
         "leak_reported",
+        "plain",
         "pool_state",
         "raw",
         "returned_at",
@@ -84,8 +84,8 @@ class Pooled(Generic[C]):
         self.dropped = False
         #: Opened under other credentials than the pool's: for one user, and never handed to another.
         self.separate = False
-        #: Taken for a transaction, and not by a user.
-        self.enlisted = False
+        #: A user has it outside any transaction, so that a flush may cancel what it executes. Each take ends that.
+        self.plain = False
         #: By the monotonic clock; 0 where the pool must not hand it out again.
         self.jitter = 1 - JITTER * random.random()  # noqa: S311
         self.expires = monotonic() + max_lifetime * self.jitter

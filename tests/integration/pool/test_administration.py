@@ -89,6 +89,41 @@ def test_flush_all_cancels_what_plain_connections_execute_and_nothing_in_a_trans
     assert three.statistics().size == 0
 
 
+def test_flush_all_cancels_a_connection_that_has_been_in_a_transaction_and_is_plain_again(
+    source: OpenSource, databases: Databases
+) -> None:
+    datasource = source(pool_max_size=1, driver_application_name="pooled")
+    with closing(datasource.connect()) as connection, ThreadPoolExecutor(1) as threads:
+        with transaction():
+            connection.execute("insert into t values (1, 'joined')")
+        sleeping = threads.submit(connection.execute, "select pg_sleep(20)")
+        deadline = time.monotonic() + 20
+        while databases.rows("two", RUNNING) != [(1,)]:
+            assert time.monotonic() < deadline
+        datasource.flush("all")
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            sleeping.result(20)
+
+
+def test_flush_all_leaves_a_connection_alone_before_its_user_has_it(source: OpenSource) -> None:
+    """It may be for a transaction."""
+    cancelled: list[Any] = []
+    flushed: list[bool] = []
+
+    class Flushing(txpool.PoolListener):
+        def taken(self, pool: str, connection: Any) -> None:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(datasource.driver_adapter, "cancel", lambda raw, _: cancelled.append(raw))
+                datasource.flush("all")
+            flushed.append(True)
+
+    datasource = source(pool_max_size=1, listeners=[Flushing()])
+    with transaction():
+        datasource.connect().execute("insert into t values (1, 'a')")
+    assert flushed
+    assert not cancelled
+
+
 def test_a_transaction_that_was_enlisted_before_the_suspension_goes_on_to_its_end(
     three: DataSource, databases: Databases
 ) -> None:

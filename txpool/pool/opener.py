@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from threading import current_thread
 from time import monotonic
 from typing import Generic
 
-from txpool.errors import PoolClosed, PoolTimeout
+from txpool.errors import OperationalError, PoolClosed, PoolTimeout
 from txpool.metrics import HISTOGRAMS, instruments
 from txpool.metrics.catalogue import CREATE_SECONDS
 from txpool.pool.budget import TakeBudget
+from txpool.pool.listeners import MaintenanceThread
 from txpool.pool.pooled import C, Pooled
 from txpool.pool.report import timeout_message
 from txpool.pool.state import PoolState
@@ -46,8 +48,13 @@ class Opener(Generic[C]):
             if not state.closed:
                 slot.open(timeout)
         except BaseException as error:
-            self._failed(slot, error)
-            raise
+            if isinstance(error, Exception) or not isinstance(current_thread(), MaintenanceThread):
+                self._failed(slot, error)
+                raise
+            # In the pool's own thread nobody is interrupted, and what it does for the others must go on.
+            failed = OperationalError(f"connecting ended with {type(error).__name__}")
+            self._failed(slot, failed)
+            raise failed from error
         if state.closed:
             state.destroy(slot)
             raise self.closed()

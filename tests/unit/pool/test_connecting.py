@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 import weakref
+from asyncio import CancelledError
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -134,6 +135,22 @@ def test_reconnect_of_a_user_ends_the_backoff(database: PoolDatabase) -> None:
         database.down = None
         use(pool)
         pool.wait_ready(20)
+
+
+@pytest.mark.parametrize("fault", [SystemExit, KeyboardInterrupt, CancelledError])
+def test_nothing_that_a_connect_raises_ends_the_background(database: PoolDatabase, fault: type[BaseException]) -> None:
+    """A function that supplies credentials is the user's, and may raise anything."""
+    database.down, database.fault = "hunter2", fault
+    with pool_of(database, min_size=1, max_size=1, max_wait=20) as pool:
+        until(lambda: pool.statistics().connect_failures >= 2)
+        assert pool.statistics().failure == f"OperationalError: connecting ended with {fault.__name__}"
+        assert pool.statistics().connect_failures < 10, "it backs off"
+        database.down = None
+        pool.wait_ready(20)
+        dropped = pool.take()
+        del dropped
+        use(pool)
+        assert pool.statistics().lost == 1
 
 
 def test_failed_background_connect_leaves_room(database: PoolDatabase) -> None:

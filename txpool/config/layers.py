@@ -99,10 +99,11 @@ def from_environment(prefix: str, keys: tuple[Key, ...], passed: str | None = No
                 name, escaped(os.environ[variable]), f"the variable {variable}", Path.cwd(), ValueSource.ENVIRONMENT
             )
             entries[name] = replace(entry, raw=f"${{env:{variable}}}") if entry.inline else entry
+        elif any(word.endswith(f"_{known}") for known in words):
+            continue  # it may belong to another datasource, whose name begins with this name
         elif (other := other_word(word)) is not None and other.key in words.values():
             raise ConfigurationError(f"unknown variable {variable}: write {prefix}{word_of(other.key).upper()}")
-        elif word.startswith(groups) and not any(word.endswith(f"_{known}") for known in words):
-            # A variable that ends in a known key may belong to another datasource, whose name begins with this name.
+        elif word.startswith(groups):
             raise ConfigurationError(f"unknown variable {variable}: {nearest(word, words)}")
     return entries
 

@@ -307,6 +307,18 @@ def test_where_there_are_no_unix_sockets(tmp_path: Path, monkeypatch: pytest.Mon
     assert not (tmp_path / "control").exists()
 
 
+def test_root_changes_nothing_in_another_users_folder(tmp_path: Path, require: Require) -> None:
+    """Its owner could put a link to any other folder in its place meanwhile."""
+    require(os.geteuid() == 0, "root, who asks the processes of other users")
+    folder = tmp_path / "control"
+    folder.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(folder / "1-dead.sock"))
+    os.chown(folder, 65534, 65534)
+    assert ask(folder, Request("list")) == []
+    assert [path.name for path in folder.iterdir()] == ["1-dead.sock"]
+
+
 def test_another_user_is_refused_though_he_has_reached_the_socket(conf: Path, start: Start, require: Require) -> None:
     require(os.geteuid() == 0, "root, who can become another user")
     child, _ = start()

@@ -93,6 +93,12 @@ def test_in_code_and_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
         DataSourceSettings.load(**orders)
 
 
+def test_a_variable_of_another_datasource_whose_name_begins_with_this_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TXPOOL_DS_ORDERS_JDBC_URL", "postgresql://h/jdbc")
+    for name, url in (("orders", "postgresql://h/db"), ("orders-jdbc", "postgresql://h/jdbc")):
+        assert DataSourceSettings.load(name=name, driver="psycopg", url=url).url == url
+
+
 @pytest.mark.parametrize("value", ["hunter2", "-1", "3.5", "${env:X}", "0x10", "1" * 30])
 def test_only_a_plain_value_is_shown_again(value: str) -> None:
     assert value not in refused(f"connectionTimeout = {value}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from txpool import control as _control
+from txpool import control as _control  # noqa: F401 - listens where the configuration says so
 from txpool.datasource import DataSource, connect, register
 from txpool.dbapi.types import (
     BINARY,
@@ -78,7 +78,6 @@ def configure(source: Any = None, /, **options: Any) -> None:
     LogError; nothing has changed then. Call it when the program starts: transactions that are open keep their log.
     """
     settings = _manager.configure(source, **options).settings
-    _control.configured(settings)
     for path in settings.datasources:
         register(DataSource.from_properties(path))
 

@@ -7,6 +7,6 @@ JSON and so is its answer; nothing that comes in is executed or unpickled.
 
 from __future__ import annotations
 
-from txpool.control.server import configured, start_when_used
+from txpool.control import server
 
-__all__ = ["configured", "start_when_used"]
+__all__ = ["server"]

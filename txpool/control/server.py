@@ -98,22 +98,23 @@ _looked = False
 
 
 def configured(settings: CoordinatorSettings) -> None:
-    """Listen where these settings say so, and nowhere else. ConfigurationError where that folder cannot be used."""
+    """Listen where these settings say so, and nowhere else.
+
+    ConfigurationError where that folder cannot be used: nothing has changed then.
+    """
     global _listener, _looked
     wanted = None if in_task() else settings.control_folder
     with _starting:
         _looked = True
-        if _listener is not None and _listener.folder != wanted:
-            _listener.close()
-            _listener = None
-        if _listener is None and wanted is not None:
-            try:
-                _listener = Listener(folders.made(wanted))
-            except (OSError, RuntimeError) as error:  # RuntimeError: no further thread can be started
-                reason = getattr(error, "strerror", None) or str(error)
-                raise ConfigurationError(
-                    f"control.folder = {wanted}: no socket could be made there: {reason}"
-                ) from error
+        if _listener is not None and _listener.folder == wanted:
+            return
+        try:
+            previous, _listener = _listener, None if wanted is None else Listener(folders.made(wanted))
+        except (OSError, RuntimeError) as error:  # RuntimeError: no further thread can be started
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ConfigurationError(f"control.folder = {wanted}: no socket could be made there: {reason}") from error
+        if previous is not None:
+            previous.close()
 
 
 def start_when_used() -> None:
@@ -148,6 +149,7 @@ def _after_fork_in_child() -> None:
         listener.close_copy()
 
 
+manager.when_configured.append(configured)
 datasource.when_used.append(start_when_used)
 atexit.register(_close)
 if hasattr(os, "register_at_fork"):

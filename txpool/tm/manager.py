@@ -36,6 +36,8 @@ logger = logging.getLogger("txpool")
 
 #: Called with each new transaction of this process, whichever manager began it.
 observers: list[Callable[[Transaction], object]] = []
+#: Called by configure() with its settings, before they are in force: an error is that of configure().
+when_configured: list[Callable[[CoordinatorSettings], object]] = []
 
 
 class TransactionManager:
@@ -195,6 +197,12 @@ def configure(source: Any = None, /, **options: Any) -> TransactionManager:
     global _manager
     manager = TransactionManager(CoordinatorSettings.load(source, **options))
     manager.log  # noqa: B018 - opened now, so that an error shows here
+    try:
+        for call in when_configured:
+            call(manager.settings)
+    except BaseException:
+        manager.close()
+        raise
     with _configuring:
         previous, _manager = _manager, manager
     if previous is not None and current() is None:

@@ -26,6 +26,7 @@ from txpool.control.messages import LONGEST_REQUEST, MessageError, Request
 from txpool.errors import ConfigurationError
 from txpool.exit_codes import ExitCode
 from txpool.pool import PoolStatistics
+from txpool.tm.manager import get_manager
 
 if TYPE_CHECKING:
     from tests.conftest import Require
@@ -293,6 +294,20 @@ def test_a_folder_that_is_not_safe_is_refused(
         return
     with pytest.raises(ConfigurationError, match=f"control.folder = .* is not used: .*{said}"):
         folders.made(folder)
+
+
+def test_a_folder_that_is_refused_changes_nothing(conf: Path, tmp_path: Path) -> None:
+    txpool.configure(conf)
+    before, listening = get_manager(), sockets(conf)
+    (tmp_path / "open").mkdir(mode=0o755)
+    with pytest.raises(ConfigurationError, match="others may enter"):
+        txpool.configure(
+            node_name="other", log_url=f"sqlite:///{tmp_path}/log", log_create=True, control_folder=f"{tmp_path}/open"
+        )
+    assert get_manager() is before
+    assert sockets(conf) == listening != []
+    txpool.configure()
+    assert sockets(conf) == []
 
 
 def test_a_path_that_is_too_long_for_a_socket(tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ def is_dsn(text: str) -> bool:
 
 def key_of(dsn: str) -> str:
     """What this process knows a connection string by. It shows no password, and a relative path's folder is in it."""
-    return f"dsn {_digest(f'{os.getcwd()} {dsn}')}"
+    manager = of_url(dsn)
+    has_path = (manager is not None and manager.url_is_path) or "${file:" in dsn
+    return f"dsn {_digest(f'{os.getcwd()} {dsn}' if has_path else dsn)}"
 
 
 def settings_of(dsn: str) -> DataSourceSettings:

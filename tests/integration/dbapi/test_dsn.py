@@ -125,6 +125,26 @@ def test_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert raw.execute("select count(*) from t").fetchall() == [(0,)]
 
 
+def test_only_a_path_depends_on_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that changes it does not leave a pool of the same server behind in each folder."""
+    servers = "postgresql://h/db", "host=h dbname=db"
+    file = "postgresql://app:${file:password}@h/db"
+    Path(tmp_path / "password").write_text("one")
+    Path(tmp_path / "password").chmod(0o600)
+    monkeypatch.chdir(tmp_path)
+    before = [find(dsn) for dsn in servers]
+    one = find(file)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert [find(dsn) for dsn in servers] == before
+    Path("password").write_text("two")
+    Path("password").chmod(0o600)
+    two = find(file)
+    assert [each.settings.password.reveal() for each in (one, two)] == ["one", "two"]  # type: ignore[union-attr]
+    for datasource in (*before, one, two):
+        datasource.close()
+
+
 def test_a_file_in_the_place_of_the_connection_string_comes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

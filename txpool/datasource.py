@@ -286,6 +286,10 @@ class DataSource(PoolAdministration):
         finally:
             self.pool.give_back(pooled)
 
+    def open_session(self) -> Any:
+        """A raw connection outside the pool, with what pool.initial-sql has set. Whoever opens it closes it."""
+        return sessions_of(self.settings, self.driver_adapter).connect()
+
     def staging(self, *, lock_timeout: float = 5.0) -> StagingArea | None:
         """Recovery's access to the staging tables of Spark's writes; None where the database never has any."""
         return self.resource_manager.staging(self.settings, lock_timeout=lock_timeout)

@@ -362,3 +362,27 @@ def test_it_needs_a_decision_log(spark: SparkSession, databases: Databases) -> N
     with pytest.raises(ProgrammingError, match=r"log\.url = sqlite:///txlog"):
         write_table(frame(spark, 4), "one.properties", "landed")
     assert rows(databases) == []
+
+
+@pytest.mark.parametrize("strategy", ["direct", "staged"])
+def test_the_staging_table_belongs_to_the_role_that_the_sessions_take_on(
+    spark: SparkSession, databases: Databases, sources: Path, strategy: Any
+) -> None:
+    options = "pool.initial-sql = set role spark_owner", "prepared.owners = spark_owner"
+    describe(sources, "role", databases.url("one"), *options)
+    grants = "grant all on landed to spark_owner", "grant all on schema public to spark_owner"
+    for statement in (
+        "create role spark_owner",
+        *grants,
+        "drop schema if exists txpool_spark cascade",
+        "create schema txpool_spark authorization spark_owner",
+    ):
+        databases.execute("one", statement)
+    try:
+        with transaction():
+            write_table(frame(spark, 10), "role.properties", "landed", strategy=strategy)
+        assert rows(databases) == new(10)
+        assert staging(databases) == []
+    finally:
+        databases.execute("one", "drop owned by spark_owner cascade")
+        databases.execute("one", "drop role spark_owner")

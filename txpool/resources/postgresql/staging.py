@@ -9,7 +9,7 @@ moved.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, LiteralString
@@ -63,12 +63,22 @@ class PostgreSQLStagingTable:
 class Staging:
     """The staging tables of one database. Thread-safe: every method opens a connection and closes it.
 
-    `lock_timeout` is how long, in seconds, a drop waits for sessions that still read or write the table.
+    `lock_timeout` is how long, in seconds, a drop waits for sessions that still read or write the table. `connect`
+    opens the connections in place of the driver: an application's are in the role that its sessions take on, which
+    writes and reads the tables.
     """
 
-    def __init__(self, datasource: str, driver: Driver, *, lock_timeout: float = 5.0) -> None:
+    def __init__(
+        self,
+        datasource: str,
+        driver: Driver,
+        *,
+        lock_timeout: float = 5.0,
+        connect: Callable[[], Any] | None = None,
+    ) -> None:
         self.datasource = datasource
         self._driver = driver
+        self._connect = connect or driver.connect
         self._lock_timeout = lock_timeout
 
     def create(self, table: PostgreSQLStagingTable, columns: Sequence[str]) -> None:
@@ -99,7 +109,7 @@ class Staging:
 
     @contextmanager
     def _session(self) -> Iterator[Any]:
-        with closing(self._driver.connect()) as raw:
+        with closing(self._connect()) as raw:
             try:
                 with translated():
                     raw.autocommit = True

@@ -162,7 +162,8 @@ def _ensure_staging(plan: WritePlan, table: PostgreSQLStagingTable, connection: 
         require_locked(cursor, table.name, types=False)
     else:
         source = find(plan.source)
-        Staging(source.name, source.driver_adapter).ensure(table, staged_columns(plan.layout))
+        staging = Staging(source.name, source.driver_adapter, connect=source.open_session)
+        staging.ensure(table, staged_columns(plan.layout))
 
 
 def _written_columns(batch: pa.RecordBatch, fields: tuple[WrittenField, ...]) -> pa.RecordBatch:

@@ -133,7 +133,7 @@ class TableJob:
 
     def _staged(self, job: TaggedJob, partitions: int, collect: Callable[[], list[dict[str, Any]]]) -> WriteReport:
         """Each task commits its rows into the staging table; the driver moves those of one attempt a partition."""
-        staging = Staging(self.source.name, self.source.driver_adapter)
+        staging = Staging(self.source.name, self.source.driver_adapter, connect=self.source.open_session)
         staging.create(self._staging_table, staged_columns(self.merge.layout))
         drop_staged_after(self.transaction, self.source, self._staging_table)
         try:

@@ -32,7 +32,7 @@ def drop_staged_after(transaction: Transaction, source: DataSource, table: Postg
 def drop_staged(source: DataSource, table: PostgreSQLStagingTable) -> None:
     """Drop a staging table that is no longer needed. If that fails, recovery drops it."""
     try:
-        Staging(source.name, source.driver_adapter).drop(table)
+        Staging(source.name, source.driver_adapter, connect=source.open_session).drop(table)
     except Exception as error:
         logger.warning("%s: the staging table %s is left to recovery: %s", table.gtrid, table.name, error)
 

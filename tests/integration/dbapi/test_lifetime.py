@@ -44,6 +44,24 @@ def test_a_block_that_outlives_its_connection_disturbs_nobody(
     assert rows(postgres_source) == [(2, "kept"), (3, "kept")]
 
 
+def test_a_block_says_where_it_has_not_committed(postgres_source: DataSource) -> None:
+    """The user's own COMMIT in it let the connection join a transaction, after which the same session came back."""
+    postgres_source.pool.resize(0, 1)
+    with postgres_source.connect() as connection:
+        with (
+            pytest.raises(InterfaceError, match="the block has committed nothing"),
+            connection.transaction(),
+        ):
+            connection.execute("insert into t values (1, 'by the COMMIT')")
+            connection.execute("commit")
+            with transaction():
+                connection.execute("insert into t values (2, 'by the transaction')")
+            connection.execute("insert into t values (3, 'open')")
+        connection.rollback()
+        connection.execute("insert into t values (4, 'kept')")
+    assert [number for number, _ in rows(postgres_source)] == [1, 2, 4]
+
+
 def test_a_result_outlives_the_last_name_of_its_connection(postgres_source: DataSource) -> None:
     cursor = postgres_source.connect().execute("select generate_series(1, 3)")
     gc.collect()

@@ -33,7 +33,8 @@ class Block(psycopg.Transaction):
     def __init__(self, handle: PsycopgConnection, savepoint_name: str | None, force_rollback: bool) -> None:
         self._handle = handle
         self._enlistment = handle.current_enlistment()
-        self._home = handle.holder()
+        home: Any = handle.holder()
+        self._home, self._use = home, home.uses
         self._mark: Any = None
         super().__init__(handle.raw_connection(), savepoint_name, force_rollback)
 
@@ -62,7 +63,8 @@ class Block(psycopg.Transaction):
     ) -> bool:
         enlistment = self._enlistment
         home: Any = self._home
-        over = enlistment.ended if enlistment is not None else self._handle.pooled is not home
+        left = home.uses != self._use or self._handle.pooled is not home
+        over = left if enlistment is None else enlistment.ended
         if home.pool_state is None or over:
             return self._left_behind(error)
         if enlistment is None:
@@ -89,6 +91,11 @@ class Block(psycopg.Transaction):
             raise self._handle.closed_error(
                 f"a conn.transaction() block has outlived {self._enlistment.gtrid} around it "
                 f"({self._enlistment.how_it_ended}): what was done in it ended with that"
+            )
+        if error is None and self._handle._why_closed() is None:
+            raise InterfaceError(
+                "a conn.transaction() block was left after its connection had joined another transaction: the block "
+                "has committed nothing. What was done on the connection since then is open: commit() or rollback() it"
             )
         if error is None:
             logger.warning(

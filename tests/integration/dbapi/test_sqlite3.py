@@ -49,6 +49,34 @@ def test_sqlite3s_own_attributes_and_methods(sqlite_source: DataSource) -> None:
     connection.close()
 
 
+def test_no_backup_into_what_is_read_only(sqlite_source: DataSource, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/copy.db"
+    with (
+        DataSource(name="copy", driver="sqlite3", mode="local", url=url, transaction_read_only=True) as read_only,
+        closing(sqlite_source.connect()) as source,
+        closing(read_only.connect()) as target,
+    ):
+        with pytest.raises(ProgrammingError, match="read-only"):
+            source.backup(target)  # type: ignore[attr-defined]
+        assert target.execute("select name from sqlite_master").fetchall() == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_a_marked_commit_whatever_the_users_text_is(
+    sqlite_source: DataSource, postgres_source: DataSource, tmp_path: Path, journal: str
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "one.db")) as raw:
+        raw.execute(f"pragma journal_mode = {journal}")
+    with DataSource(name="marked", driver="sqlite3", mode="cmr", url=sqlite_source.url) as marked:
+        marked.xids_table().create()
+        with transaction(), postgres_source.connect() as other, marked.connect() as connection:
+            connection.text_factory = bytes
+            connection.cursor().execute("insert into t values (1, 'a')")
+            other.cursor().execute("insert into t values (1, 'a')")
+        with closing(marked.connect()) as connection:
+            assert connection.cursor().execute("select v from t").fetchall() == [("a",)]
+
+
 def test_a_result_that_is_not_read_to_its_end_holds_nothing_open(sqlite_source: DataSource, tmp_path: Path) -> None:
     connection = sqlite_source.connect()
     connection.executemany("insert into t values (?, 'x')", [(n,) for n in range(500)])

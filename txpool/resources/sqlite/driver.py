@@ -162,7 +162,11 @@ class SQLiteDriver:
                 return
             raw.execute("begin immediate")
             # Part of the transaction: afterwards it is there only where the user's own COMMIT has ended that.
-            raw.execute(TRANSACTION_OPEN)
+            try:
+                raw.execute(TRANSACTION_OPEN)
+            except BaseException:  # by the user's own authorizer, for one
+                self.dialect.rollback(self, raw, None)
+                raise
 
     def reached_server(self, error: BaseException) -> bool:
         """False: there is no server, and the connection itself tells whether a transaction is open."""
@@ -174,7 +178,10 @@ class SQLiteDriver:
     def ended_by(self, raw: SQLiteRawConnection, raw_cursor: sqlite3.Cursor) -> str | None:
         if raw.in_transaction:
             return None
-        (committed,) = sqlite3.Cursor(raw).execute("pragma temp.user_version").fetchone()
+        try:
+            (committed,) = sqlite3.Cursor(raw).execute("pragma temp.user_version").fetchone()
+        except sqlite3.Error:  # by the user's own authorizer, for one: then what may be committed counts as that
+            committed = True
         raw.changed = raw.changed or bool(committed)
         return "commit" if committed else "rollback"
 

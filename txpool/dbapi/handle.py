@@ -275,7 +275,7 @@ class Handle:
         pooled = self.pooled
         pooled.dirty = True  # type: ignore[union-attr]
         if not self._RESETS_TWO_PHASE:
-            pooled.expires = 0.0  # type: ignore[union-attr]
+            pooled.mark_unreusable()  # type: ignore[union-attr]
         return pooled.raw  # type: ignore[union-attr]
 
     def _open_two_phase(self) -> str:

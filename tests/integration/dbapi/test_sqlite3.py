@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from tests.integration.dbapi.table import rows
+from txpool.characteristics import Characteristics
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
+from txpool.resources.sqlite.driver import SQLiteRawConnection, begin_as
 from txpool.tm.scope import transaction
 
 
@@ -130,3 +132,33 @@ def test_a_handle_whose_connection_is_closed_joins_with_the_drivers_own_error(sq
     with pytest.raises(sqlite3.ProgrammingError, match="Cannot operate on a closed database"), transaction():
         connection.execute("insert into t values (1, 'lost')")
     connection.close()
+
+
+class InterruptedOnce(SQLiteRawConnection):
+    """A connection with an interrupt after its next statement."""
+
+    interrupted = False
+
+    def execute(self, *arguments: Any) -> Any:
+        result = super().execute(*arguments)
+        if not self.interrupted:
+            self.interrupted = True
+            raise KeyboardInterrupt
+        return result
+
+
+@pytest.mark.parametrize("configured", [False, True])
+def test_an_interrupted_change_in_sqlite_is_undone_for_the_next(tmp_path: Path, *, configured: bool) -> None:
+    source = DataSource(
+        name="i", driver="sqlite3", mode="local", url=f"sqlite:///{tmp_path}/i.db", transaction_read_only=configured
+    )
+    with source, closing(InterruptedOnce(tmp_path / "i.db")) as raw:
+        driver: Any = source.driver_adapter
+        raw.begins_read_only = configured
+        sqlite3.Cursor(raw).execute(f"pragma query_only = {int(configured)}")
+        with pytest.raises(KeyboardInterrupt):
+            begin_as(raw, Characteristics(read_only=not configured))
+        assert not driver.is_clean(raw)
+        driver.reset(raw)
+        assert raw.execute("pragma query_only").fetchone() == (int(configured),)
+        assert driver.is_clean(raw)

@@ -38,8 +38,8 @@ def begin_as(raw: SQLiteRawConnection, characteristics: Characteristics) -> None
     """Let the next transactions of a raw connection be read-only, or not. They are always serializable."""
     read_only = bool(characteristics.read_only)
     if raw.begins_read_only is not read_only:
+        raw.begins_read_only = read_only  # first, so that an interrupt leaves a connection that is not clean
         raw.execute(f"pragma query_only = {int(read_only)}")
-        raw.begins_read_only = read_only
 
 
 def _reading(raw: sqlite3.Connection) -> sqlite3.Connection:

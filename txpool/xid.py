@@ -156,7 +156,12 @@ def parse(joined: str) -> Xid | None:
 def is_reserved(xid: object) -> bool:
     """Whether a branch's name, or the gtrid of PEP 249's xid, is txpool's: of this format, or of another version's."""
     gtrid = xid[1] if isinstance(xid, tuple) and len(xid) == 3 else getattr(xid, "gtrid", "")
-    return bool(_RESERVED.match(str(xid)) or _RESERVED.match(str(gtrid)))
+    return any(_RESERVED.match(text_of(each)) for each in (xid, gtrid))
+
+
+def text_of(xid: object) -> str:
+    """The text that a driver would send for it. A subclass of str, as an Enum of texts, may print another."""
+    return str.__str__(xid) if isinstance(xid, str) else str(xid)
 
 
 def split_gtrid(gtrid: str) -> Gtrid:

@@ -100,9 +100,21 @@ def test_asking_a_foreign_name_is_an_error() -> None:
         split_gtrid("nonsense")
 
 
+class Printed(str):
+    """A text that prints another, as an Enum of texts does, while a driver sends what it is equal to."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "Printed"
+
+
 def test_names_that_are_reserved() -> None:
     ours = make_xid(make_gtrid("etl-1", new_incarnation(), 1), 0, "orders").joined
     for name in (ours, "txp2:of a later version", (1, "txp1:a", "b"), psycopg.Xid(None, ours, None)):
         assert is_reserved(name)
+    for name in (Printed(ours), psycopg.Xid(None, Printed(ours), None)):
+        assert is_reserved(name)
+    assert not is_reserved(Printed("mine"))
     for name in ("", "txp", "txp:1", "txp1", "mine", "my txp1:", (1, "gtrid", "txp1:"), psycopg.Xid(1, "a", "b")):
         assert not is_reserved(name)

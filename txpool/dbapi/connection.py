@@ -14,7 +14,6 @@ from txpool.dbapi.cursor import Cursor
 from txpool.dbapi.enlistment import refuse_end
 from txpool.dbapi.handle import Handle
 from txpool.errors import translate
-from txpool.pool import Pooled
 from txpool.tm.ambient import ambient as ambient_transaction
 
 if TYPE_CHECKING:
@@ -99,16 +98,12 @@ class Connection(Handle):
         datasource, self._datasource = self._datasource, None
         if pooled is not None:
             self.pooled = None
-            if self.handle_state is not None and pooled.pool_state is not None:
+            if pooled.pool_state is not None:
                 self._before_give_back(pooled, datasource)  # type: ignore[arg-type]
             datasource.pool.give_back(pooled)  # type: ignore[union-attr]
         elif self.enlistment is not None:
             self.enlistment.close(self)
             self.enlistment = None
-
-    def _before_give_back(self, pooled: Pooled[Any], datasource: DataSource) -> None:
-        """Restore what was set on this handle; no I/O."""
-        self.handle_state.restore()  # type: ignore[union-attr]
 
     @property
     def paramstyle(self) -> str:

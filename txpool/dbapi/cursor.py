@@ -50,6 +50,8 @@ class PEP249Cursor:
         try:
             if enlistment is None:
                 holder = connection.pooled
+                if holder is None:  # another thread has closed the connection, or joined a transaction, meanwhile
+                    raise self._result_gone()
                 #: The driver's cursor.
                 self.raw = self._make_raw(holder.raw, connection)
             else:

@@ -107,7 +107,6 @@ class Enlistment:
 
     def release(self, how: str, *, reusable: bool) -> None:
         """The transaction has ended with this status: give the connection back, or destroy it if not `reusable`."""
-        reusable = reusable and not self._unreusable and self._driver.is_open(self.raw)
         with self.lock:
             self.ended = True
             self.how_it_ended = how
@@ -117,7 +116,8 @@ class Enlistment:
             except Exception as error:
                 logger.info("%s: a connection could not be restored: %s", self._datasource.name, error)
                 reusable = False
-        if reusable:
+        # Only now: whoever marks it later finds that it has ended.
+        if reusable and not self._unreusable and self._driver.is_open(self.raw):
             self._datasource.pool.give_back(self._pooled)
         else:
             self._datasource.pool.discard(self._pooled)

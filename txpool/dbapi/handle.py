@@ -22,7 +22,7 @@ from txpool.dbapi.overrides import HandleState, SessionOverrides
 from txpool.errors import Error, InterfaceError, NotSupportedError, ProgrammingError, translate, translated
 from txpool.pool import Pooled
 from txpool.tm.ambient import ambient as ambient_transaction
-from txpool.xid import is_reserved, parse
+from txpool.xid import is_reserved, parse, text_of
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
@@ -131,9 +131,15 @@ class Handle:
         return enlistment
 
     def _detach(self, pooled: Pooled[Any]) -> None:
+        datasource = self._open_datasource()
         self.pooled = None
-        self._own_state().restore()
-        self._open_datasource().pool.give_back(pooled)
+        self._before_give_back(pooled, datasource)
+        datasource.pool.give_back(pooled)
+
+    def _before_give_back(self, pooled: Pooled[Any], datasource: DataSource) -> None:
+        """Once it has left its physical connection, restore there what was set on this handle; no I/O."""
+        if self.handle_state is not None:
+            self.handle_state.restore()
 
     def _attach(self) -> None:
         """Become plain: take a physical connection, and set on it what was set on this handle before."""
@@ -263,14 +269,14 @@ class Handle:
             )
         for xid in xids:
             if xid is not None and is_reserved(xid):
-                raise _reserved_error(name, str(xid))
+                raise _reserved_error(name, text_of(xid))
         if not own:
             self.current_enlistment()
         self.require_transaction()
         pooled = self.pooled
         pooled.dirty = True  # type: ignore[union-attr]
         if not self._RESETS_TWO_PHASE:
-            pooled.expires = 0.0  # type: ignore[union-attr]
+            pooled.mark_unreusable()  # type: ignore[union-attr]
         return pooled.raw  # type: ignore[union-attr]
 
     def _open_two_phase(self) -> str:

@@ -116,6 +116,10 @@ class Pooled(Generic[C]):
             except Exception as error:
                 log.debug("closing a connection failed: %s: %s", type(error).__name__, error)
 
+    def mark_unreusable(self) -> None:
+        """Have it closed when it is given back. No I/O."""
+        self.expires = 0.0
+
     def check_due(self, keepalive: float) -> float:
         """When it is to be checked while it is idle, by the monotonic clock."""
         return max(self.returned_at, self.checked_at) + keepalive * self.jitter

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import threading
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -42,6 +44,50 @@ def test_a_block_that_outlives_its_connection_disturbs_nobody(
         with other.transaction():
             other.execute("insert into t values (3, 'kept')")
     assert rows(postgres_source) == [(2, "kept"), (3, "kept")]
+
+
+def test_a_block_says_where_it_has_not_committed(postgres_source: DataSource) -> None:
+    """The user's own COMMIT in it let the connection join a transaction, after which the same session came back."""
+    postgres_source.pool.resize(0, 1)
+    with postgres_source.connect() as connection:
+        with (
+            pytest.raises(InterfaceError, match="the block has committed nothing"),
+            connection.transaction(),
+        ):
+            connection.execute("insert into t values (1, 'by the COMMIT')")
+            connection.execute("commit")
+            with transaction():
+                connection.execute("insert into t values (2, 'by the transaction')")
+            connection.execute("insert into t values (3, 'open')")
+        connection.rollback()
+        connection.execute("insert into t values (4, 'kept')")
+    assert [number for number, _ in rows(postgres_source)] == [1, 2, 4]
+
+
+@pytest.mark.parametrize("enlisted", [False, True])
+def test_a_cancel_that_comes_late_reaches_nobody_else(postgres_source: DataSource, *, enlisted: bool) -> None:
+    """Of a statement that ends by itself just when another thread cancels it."""
+    postgres_source.pool.resize(0, 1)
+
+    def cancel(connection: Any, begun: threading.Event) -> None:
+        begun.set()
+        with suppress(psycopg.Error):
+            connection.cancel_safe()
+
+    for _ in range(30):
+        begun = threading.Event()
+        with (
+            suppress(psycopg.errors.QueryCanceled, OperationalError),
+            transaction() if enlisted else nullcontext(),
+            postgres_source.connect() as connection,
+        ):
+            late = threading.Thread(target=cancel, args=(connection, begun))
+            late.start()
+            begun.wait()
+            connection.execute("select 1")
+        with postgres_source.connect() as other:
+            other.execute("select pg_sleep(0.02)")
+        late.join()
 
 
 def test_a_result_outlives_the_last_name_of_its_connection(postgres_source: DataSource) -> None:

@@ -32,6 +32,13 @@ STATES = {
     "select into": ("select 1 as n into temp stage", "select to_regclass('stage')"),
     "temporary view": ("create temp view stage as select 1 as n", "select to_regclass('stage')"),
     "temporary sequence": ("create temp sequence stage", "select to_regclass('stage')"),
+    "of other kinds": (
+        "create domain pg_temp.stage as int; create collation pg_temp.stage (locale = 'C');"
+        "create procedure pg_temp.stage() language sql as 'select 1';"
+        "create operator pg_temp.=== (function = int4eq, leftarg = int, rightarg = int)",
+        "select to_regtype('stage'), to_regproc('pg_temp.stage'), to_regoper('pg_temp.===')",
+    ),
+    "explain analyze": ("explain analyze create temp table stage as select 1", "select to_regclass('stage')"),
     "prepare": ("prepare mine as select 1", "select name from pg_prepared_statements where from_sql"),
     "cursor with hold": ("declare far cursor with hold for select 1", "select name from pg_cursors"),
     "set in a block": ("do $$ begin execute 'set work_mem = ''1MB'''; end $$", "show work_mem"),

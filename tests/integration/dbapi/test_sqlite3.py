@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from tests.integration.dbapi.table import rows
+from txpool.characteristics import Characteristics
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
+from txpool.resources.sqlite.driver import SQLiteRawConnection, begin_as
 from txpool.tm.scope import transaction
 
 
@@ -47,6 +49,34 @@ def test_sqlite3s_own_attributes_and_methods(sqlite_source: DataSource) -> None:
     assert connection.execute("select v from t").fetchone() == ("a",)
     assert connection.isolation_level is not None
     connection.close()
+
+
+def test_no_backup_into_what_is_read_only(sqlite_source: DataSource, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/copy.db"
+    with (
+        DataSource(name="copy", driver="sqlite3", mode="local", url=url, transaction_read_only=True) as read_only,
+        closing(sqlite_source.connect()) as source,
+        closing(read_only.connect()) as target,
+    ):
+        with pytest.raises(ProgrammingError, match="read-only"):
+            source.backup(target)  # type: ignore[attr-defined]
+        assert target.execute("select name from sqlite_master").fetchall() == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_a_marked_commit_whatever_the_users_text_is(
+    sqlite_source: DataSource, postgres_source: DataSource, tmp_path: Path, journal: str
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "one.db")) as raw:
+        raw.execute(f"pragma journal_mode = {journal}")
+    with DataSource(name="marked", driver="sqlite3", mode="cmr", url=sqlite_source.url) as marked:
+        marked.xids_table().create()
+        with transaction(), postgres_source.connect() as other, marked.connect() as connection:
+            connection.text_factory = bytes
+            connection.cursor().execute("insert into t values (1, 'a')")
+            other.cursor().execute("insert into t values (1, 'a')")
+        with closing(marked.connect()) as connection:
+            assert connection.cursor().execute("select v from t").fetchall() == [("a",)]
 
 
 def test_a_result_that_is_not_read_to_its_end_holds_nothing_open(sqlite_source: DataSource, tmp_path: Path) -> None:
@@ -102,3 +132,33 @@ def test_a_handle_whose_connection_is_closed_joins_with_the_drivers_own_error(sq
     with pytest.raises(sqlite3.ProgrammingError, match="Cannot operate on a closed database"), transaction():
         connection.execute("insert into t values (1, 'lost')")
     connection.close()
+
+
+class InterruptedOnce(SQLiteRawConnection):
+    """A connection with an interrupt after its next statement."""
+
+    interrupted = False
+
+    def execute(self, *arguments: Any) -> Any:
+        result = super().execute(*arguments)
+        if not self.interrupted:
+            self.interrupted = True
+            raise KeyboardInterrupt
+        return result
+
+
+@pytest.mark.parametrize("configured", [False, True])
+def test_an_interrupted_change_in_sqlite_is_undone_for_the_next(tmp_path: Path, *, configured: bool) -> None:
+    source = DataSource(
+        name="i", driver="sqlite3", mode="local", url=f"sqlite:///{tmp_path}/i.db", transaction_read_only=configured
+    )
+    with source, closing(InterruptedOnce(tmp_path / "i.db")) as raw:
+        driver: Any = source.driver_adapter
+        raw.begins_read_only = configured
+        sqlite3.Cursor(raw).execute(f"pragma query_only = {int(configured)}")
+        with pytest.raises(KeyboardInterrupt):
+            begin_as(raw, Characteristics(read_only=not configured))
+        assert not driver.is_clean(raw)
+        driver.reset(raw)
+        assert raw.execute("pragma query_only").fetchone() == (int(configured),)
+        assert driver.is_clean(raw)

@@ -164,6 +164,55 @@ def test_a_datasource_that_demands_a_transaction_checks_each_statement(filled: D
                     cursor.execute(READ)
 
 
+def test_a_cursor_that_is_made_while_its_connection_closes_uses_nobody_elses(filled: DataSource) -> None:
+    """As another thread's close() may come between: here the cursor's own class calls it."""
+    filled.pool.resize(0, 1)
+    connection = filled.connect()
+    raws: list[Any] = []
+
+    def make(raw: Any) -> sqlite3.Cursor:
+        connection.close()
+        raws.append(sqlite3.Cursor(raw))
+        return raws[0]
+
+    with pytest.raises(sqlite3.ProgrammingError, match="this connection is closed"):
+        connection.cursor(make)
+    with closing(filled.connect()) as other:
+        other.execute("update t set v = 'y'")
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            raws[0].execute(READ)
+
+
+def test_a_dump_ends_with_its_connection(filled: DataSource) -> None:
+    filled.pool.resize(0, 1)
+    connection: Any = filled.connect()
+    dump, unread = connection.iterdump(), connection.iterdump()
+    assert next(dump) == "BEGIN TRANSACTION;"
+    assert "INSERT" in next(line for line in dump if "INSERT" in line)
+    connection.close()
+    with closing(filled.connect()) as other:
+        other.execute("update t set v = 'of another'")
+        for each in (dump, unread):
+            with pytest.raises(sqlite3.ProgrammingError, match="this connection is closed"):
+                next(each)
+        other.execute("drop table t")  # refused while a statement reads it
+        other.rollback()
+
+
+def test_a_dump_inside_a_transaction_is_of_that(filled: DataSource) -> None:
+    outside: Any = filled.connect()
+    dump = outside.iterdump()
+    assert next(dump) == "BEGIN TRANSACTION;"
+    with transaction():
+        inside: Any = filled.connect()
+        inside.execute("update t set v = 'new'")
+        assert sum("'new'" in line for line in inside.iterdump()) == 200
+        outside.execute("select 1")
+        with pytest.raises(txpool.InterfaceError, match="has joined a transaction"):
+            next(dump)
+    outside.close()
+
+
 def test_a_forked_child_reads_nothing_by_the_parents_cursor(filled: DataSource) -> None:
     with closing(filled.connect()) as connection:
         cursor = opened(connection)

@@ -62,8 +62,16 @@ METHODS: dict[str, tuple[Callable[[Any], object], str]] = {
     "limit": (lambda it: it.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100), "select zeroblob(101)"),
     "progress": (lambda it: it.set_progress_handler(lambda: 1, 1), "select count(*) from t"),
     "database": (with_another_database, "select name from sqlite_master"),
+    "method of an own cursor": (lambda it: it.cursor(Staging).stage(), "select name from sqlite_temp_master"),
 }
 NOT_INSIDE = ("database", True)  # SQLite refuses it
+
+
+class Staging(sqlite3.Cursor):
+    """A cursor of an application's own, whose method executes by itself."""
+
+    def stage(self) -> None:
+        self.execute("create temp table stage (n integer)")
 
 
 class Sum:
@@ -303,6 +311,34 @@ def test_the_users_own_end_is_told_right_and_leaves_nothing(single: DataSource, 
                 connection.execute(command)
     assert ask(single, "pragma temp.user_version") == [(0,)]
     assert ask(single, "select id from t") == left
+
+
+@pytest.mark.parametrize("command", ["commit", "rollback"])
+def test_a_commit_is_never_told_as_undone(single: DataSource, command: str) -> None:
+    """Not even where the user's authorizer refuses the pragma that would tell."""
+    with pytest.raises(txpool.HeuristicError), transaction():
+        connection: Any = single.connect()
+        connection.execute("insert into t values (1, 'a')")
+        connection.set_authorizer(no_pragma)
+        with pytest.raises(txpool.ProgrammingError, match="committed, and no rollback"):
+            connection.execute(command)
+    assert ask(single, "select id from t") == ([(1,)] if command == "commit" else [])
+
+
+def test_a_transaction_without_its_note_does_not_begin(single: DataSource) -> None:
+    with transaction():
+        connection: Any = single.connect()
+        connection.set_authorizer(no_pragma)
+        for number in (1, 2):
+            with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+                connection.execute("insert into t values (?, 'a')", (number,))
+        connection.set_authorizer(None)
+        connection.execute("insert into t values (3, 'a')")
+    assert ask(single, "select id from t") == [(3,)]
+
+
+def no_pragma(action: int, *_: object) -> int:
+    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_PRAGMA else sqlite3.SQLITE_OK
 
 
 def test_a_blob_that_is_left_open_holds_nothing(single: DataSource, tmp_path: Path) -> None:

@@ -45,11 +45,12 @@ if TYPE_CHECKING:
 # Command tags. After these, the session's transaction, or the session itself, has changed.
 _BEGINNING = frozenset({b"BEGIN", b"START TRANSACTION"})
 _ENDING = frozenset({b"COMMIT", b"PREPARE TRANSACTION"})
-# These may have created temporary objects or prepared statements. DO and CALL may do anything.
+# These may have created temporary objects or prepared statements: EXPLAIN ANALYZE, too. DO and CALL may do anything.
 _PREPARING = frozenset({b"PREPARE", b"DO", b"CALL"})
-_MAKING = frozenset(b"CREATE " + kind for kind in (b"TABLE", b"TABLE AS", b"VIEW", b"SEQUENCE", b"FUNCTION", b"TYPE"))
+_KINDS = b"TABLE,TABLE AS,VIEW,SEQUENCE,FUNCTION,PROCEDURE,AGGREGATE,TYPE,DOMAIN,OPERATOR,COLLATION,FOREIGN TABLE"
+_MAKING = frozenset(b"CREATE " + kind for kind in _KINDS.split(b","))
 _SELECT_INTO = b"SELECT INTO"  # not a tag of the server's, which answers SELECT INTO as any other SELECT
-_CHANGING = frozenset({b"SET", b"LISTEN", b"DECLARE CURSOR", _SELECT_INTO, *_MAKING, *_PREPARING})
+_CHANGING = frozenset({b"SET", b"LISTEN", b"DECLARE CURSOR", b"EXPLAIN", _SELECT_INTO, *_MAKING, *_PREPARING})
 # These may have undone what pool.initial-sql has done.
 _DISCARDS = frozenset(b"DISCARD " + kind for kind in (b"ALL", b"PLANS", b"SEQUENCES", b"TEMP"))
 _UNDOING = frozenset({b"RESET", b"UNLISTEN", b"DEALLOCATE", b"DEALLOCATE ALL", b"DROP TABLE", *_DISCARDS})

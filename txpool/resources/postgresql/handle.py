@@ -24,6 +24,7 @@ logger = logging.getLogger("txpool")
 BINARY = Format.BINARY
 
 _FACTORIES = frozenset({"cursor_factory", "server_cursor_factory"})
+_CANCELS = frozenset({"cancel", "cancel_safe"})
 _NO_WORK = (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
 
 
@@ -33,7 +34,8 @@ class Block(psycopg.Transaction):
     def __init__(self, handle: PsycopgConnection, savepoint_name: str | None, force_rollback: bool) -> None:
         self._handle = handle
         self._enlistment = handle.current_enlistment()
-        self._home = handle.holder()
+        home: Any = handle.holder()
+        self._home, self._use = home, home.uses
         self._mark: Any = None
         super().__init__(handle.raw_connection(), savepoint_name, force_rollback)
 
@@ -62,7 +64,8 @@ class Block(psycopg.Transaction):
     ) -> bool:
         enlistment = self._enlistment
         home: Any = self._home
-        over = enlistment.ended if enlistment is not None else self._handle.pooled is not home
+        left = home.uses != self._use or self._handle.pooled is not home
+        over = left if enlistment is None else enlistment.ended
         if home.pool_state is None or over:
             return self._left_behind(error)
         if enlistment is None:
@@ -90,6 +93,11 @@ class Block(psycopg.Transaction):
                 f"a conn.transaction() block has outlived {self._enlistment.gtrid} around it "
                 f"({self._enlistment.how_it_ended}): what was done in it ended with that"
             )
+        if error is None and not self._handle.closed:
+            raise InterfaceError(
+                "a conn.transaction() block was left after its connection had joined another transaction: the block "
+                "has committed nothing. What was done on the connection since then is open: commit() or rollback() it"
+            )
         if error is None:
             logger.warning(
                 "a conn.transaction() block has outlived its connection: what was done in it has rolled back"
@@ -106,7 +114,7 @@ class PsycopgConnection(TwoPhaseConnection):
     _driver_class = psycopg.Connection
     _CLOSED = psycopg.OperationalError
     _MODES = frozenset({"autocommit", "isolation_level", "read_only", "deferrable"})
-    _CONCURRENT = frozenset({"cancel", "cancel_safe", "fileno", "xid"})
+    _CONCURRENT = frozenset({*_CANCELS, "fileno", "xid"})
     _EXECUTING = frozenset({"wait"})
 
     autocommit = Attribute()
@@ -150,6 +158,12 @@ class PsycopgConnection(TwoPhaseConnection):
             holder: Any = self.holder()
             if holder is not None:
                 holder.raw.changed = holder.raw.prepared = True  # what was executed is not seen
+
+    def _call_now(self, name: str, args: Any, kwargs: Any) -> Any:
+        home: Any = self.holder()
+        if name in _CANCELS and home is not None:
+            home.mark_unreusable()  # the cancel may arrive when this connection has been given back
+        return super()._call_now(name, args, kwargs)
 
     def __enter__(self) -> Self:
         return self  # psycopg does not look whether it is closed

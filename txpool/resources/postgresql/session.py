@@ -12,9 +12,10 @@ from functools import lru_cache
 
 # A longer statement costs more than the search.
 _LONGEST_KEPT = 4096
-_SETTING = re.compile(rb"set_config\s*\(")
 # Its third argument is written out: the setting ends with the transaction.
 _LOCAL_SETTING = re.compile(rb"set_config\s*\((?:[^()';]|'[^']*')*,\s*true\s*\)")
+# What may hide an argument's end from that: comments, and strings other than plain ones.
+_OBSCURE = re.compile(rb"--|/\*|\\|\$[^0-9]")
 
 
 def outlives_transaction(statement: bytes) -> bool:
@@ -26,7 +27,8 @@ def _search(statement: bytes) -> bool:
     text = statement.lower()
     if b"advisory_lock" in text:  # pg_advisory_xact_lock and the like end with the transaction
         return True
-    return b"set_config" in text and len(_SETTING.findall(text)) > len(_LOCAL_SETTING.findall(text))
+    settings = text.count(b"set_config")
+    return settings > 0 and (settings > len(_LOCAL_SETTING.findall(text)) or _OBSCURE.search(text) is not None)
 
 
 _kept = lru_cache(maxsize=512)(_search)

@@ -108,7 +108,7 @@ class TwoPhaseConnection(Connection):
 
     def _before_give_back(self, pooled: Pooled[Any], datasource: DataSource) -> None:
         super()._before_give_back(pooled, datasource)
-        begun = two_phase_of(pooled.raw)
+        begun = None if self.handle_state is None else two_phase_of(pooled.raw)
         if begun is not None and begun[1]:
             logger.warning(
                 "datasource %s: a connection was closed, and its transaction %s %s prepared: it holds its locks until "

@@ -38,8 +38,8 @@ def begin_as(raw: SQLiteRawConnection, characteristics: Characteristics) -> None
     """Let the next transactions of a raw connection be read-only, or not. They are always serializable."""
     read_only = bool(characteristics.read_only)
     if raw.begins_read_only is not read_only:
+        raw.begins_read_only = read_only  # first, so that an interrupt leaves a connection that is not clean
         raw.execute(f"pragma query_only = {int(read_only)}")
-        raw.begins_read_only = read_only
 
 
 def _reading(raw: sqlite3.Connection) -> sqlite3.Connection:
@@ -162,7 +162,11 @@ class SQLiteDriver:
                 return
             raw.execute("begin immediate")
             # Part of the transaction: afterwards it is there only where the user's own COMMIT has ended that.
-            raw.execute(TRANSACTION_OPEN)
+            try:
+                raw.execute(TRANSACTION_OPEN)
+            except BaseException:  # by the user's own authorizer, for one
+                self.dialect.rollback(self, raw, None)
+                raise
 
     def reached_server(self, error: BaseException) -> bool:
         """False: there is no server, and the connection itself tells whether a transaction is open."""
@@ -174,7 +178,10 @@ class SQLiteDriver:
     def ended_by(self, raw: SQLiteRawConnection, raw_cursor: sqlite3.Cursor) -> str | None:
         if raw.in_transaction:
             return None
-        (committed,) = sqlite3.Cursor(raw).execute("pragma temp.user_version").fetchone()
+        try:
+            (committed,) = sqlite3.Cursor(raw).execute("pragma temp.user_version").fetchone()
+        except sqlite3.Error:  # by the user's own authorizer, for one: then what may be committed counts as that
+            committed = True
         raw.changed = raw.changed or bool(committed)
         return "commit" if committed else "rollback"
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from txpool.dbapi.connection import Connection
 from txpool.dbapi.cursor import Cursor, PEP249Cursor, refuse_script
 from txpool.dbapi.open_results import OpenResults, close_open, hold_open
 from txpool.dbapi.overrides import Attribute, CursorAttribute
-from txpool.errors import ProgrammingError, translate
+from txpool.errors import InterfaceError, ProgrammingError, translate, translated
 from txpool.pool import Pooled
 from txpool.resources.sqlite.session import PLAIN, changes_session
 from txpool.tm.ambient import ambient
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from txpool.dbapi.enlistment import Enlistment
 
 #: Methods of sqlite3.Connection that leave the session as it was. All others that are not defined here may change it.
-_HARMLESS = frozenset({"backup", "blobopen", "getconfig", "getlimit", "iterdump", "serialize"})
+_HARMLESS = frozenset({"backup", "getconfig", "getlimit", "serialize"})
 _NONE: frozenset[str] = frozenset()
 
 
@@ -42,13 +42,18 @@ class SQLiteCursor(PEP249Cursor):
 
     def _make_raw(self, raw: Any, holder: Any) -> Any:
         connection = self._connection
-        #: The pooled connection where it is plain; None inside a transaction.
-        self._pooled = connection.pooled if holder is connection else None
         #: The statements that are passed on without a further look: none where the datasource demands one.
         self._passed_on = PLAIN if connection.required is None else _NONE
         args, kwargs = self._arguments  # type: ignore[misc]
         cursor = raw.cursor(*args, **kwargs) if args or kwargs else raw.cursor()
         hold_open(holder, cursor)
+        #: The pooled connection where it is plain; None inside a transaction.
+        self._pooled = None
+        if holder is connection:
+            self._pooled = pooled = connection.pooled
+            if pooled is None or pooled.raw is not raw:  # another thread has closed the connection meanwhile
+                cursor.close()
+                raise self._result_gone()
         return cursor
 
     def execute(self, sql: Any, parameters: Any = (), /) -> Self:
@@ -168,6 +173,10 @@ class SQLiteFactoryCursor(Cursor, SQLiteCursor):
 
     __slots__ = ()
 
+    def _make_raw(self, raw: Any, holder: Any) -> Any:
+        raw.changed = True  # what its class executes by itself is not seen
+        return super()._make_raw(raw, holder)
+
 
 class SQLiteConnection(Connection):
     """A connection as sqlite3 has it."""
@@ -179,7 +188,6 @@ class SQLiteConnection(Connection):
     _CLOSED_MESSAGE = "Cannot operate on a closed database. "  # by which SQLAlchemy knows it
     _MODES = frozenset({"isolation_level", "autocommit"})
     _CONCURRENT = frozenset({"interrupt"})
-    _EXECUTING = frozenset({"blobopen"})
 
     isolation_level = Attribute()
     row_factory = Attribute()
@@ -210,11 +218,43 @@ class SQLiteConnection(Connection):
 
     def blobopen(self, *args: Any, **kwargs: Any) -> Any:
         """As sqlite3's: what is written into the blob is a statement's work."""
-        if self.current_enlistment() is None:
-            self.require_transaction()
-        blob = self._call("blobopen", args, kwargs)
-        hold_open(self if self.enlistment is None else self.enlistment, blob)
+        enlistment = self.current_enlistment()
+        if enlistment is not None:
+            with enlistment.started(self):
+                blob = enlistment.raw.blobopen(*args, **kwargs)
+                hold_open(enlistment, blob)
+            return blob
+        self.require_transaction()
+        pooled: Any = self.pooled
+        with translated():
+            blob = pooled.raw.blobopen(*args, **kwargs)
+        hold_open(self, blob)
+        if self.pooled is not pooled:  # another thread has closed this connection meanwhile
+            blob.close()
+            raise self._left_error("the blob")
         return blob
+
+    def iterdump(self, **options: Any) -> Iterator[str]:
+        """As sqlite3's; it ends with the connection, or with the transaction, in which it has begun."""
+        enlistment = self.current_enlistment()
+        home: Any = enlistment or self.pooled
+        use, lines = home.uses, home.raw.iterdump(**options)
+        hold_open(self if enlistment is None else enlistment, lines)
+        while True:
+            if home.pool_state is None:
+                raise self.after_fork_error()
+            here = self.pooled if enlistment is None else self.current_enlistment()
+            if home.uses != use or here is not home:
+                raise self._left_error("iterdump()")
+            with translated() if enlistment is None else enlistment.entered(self):
+                line = next(lines, None)
+            if line is None:
+                return
+            yield line
+
+    def _left_error(self, what: str) -> BaseException:
+        self.require_open()
+        return InterfaceError(f"{what} is gone: its connection has joined a transaction, or left one, since")
 
     def backup(self, target: Any, **options: Any) -> None:
         """As sqlite3's; the target is a connection of sqlite3's, or another handle, outside of any transaction."""
@@ -224,7 +264,12 @@ class SQLiteConnection(Connection):
                     f"backup() into a connection of {target.datasource.name} that a transaction owns: it replaces the "
                     "whole database, which no rollback would undo. Nothing was done."
                 )
-            target = target.raw_connection()
+            name, target = target.datasource.name, target.raw_connection()
+            if target.begins_read_only:
+                raise ProgrammingError(
+                    f"backup() into a connection of {name}, whose transactions are read-only: it replaces the whole "
+                    "database. Nothing was done."
+                )
         self._call("backup", (target,), options)
 
     def _call(self, name: str, args: Any, kwargs: Any) -> Any:
@@ -235,14 +280,13 @@ class SQLiteConnection(Connection):
             if name not in _HARMLESS and holder is not None:
                 holder.raw.changed = True
 
-    def close(self) -> None:
-        if self.pooled is None or self.pooled.pool_state is not None:
-            self._end_cursors()
-        super().close()
-
-    def _detach(self, pooled: Pooled[Any]) -> None:
-        self._end_cursors()
-        super()._detach(pooled)
+    def _before_give_back(self, pooled: Pooled[Any], datasource: DataSource) -> None:
+        try:
+            close_open(self.cursors)
+        except BaseException:  # another thread executes on one of them: this connection stays as it was
+            self.pooled, self._datasource = pooled, datasource
+            raise
+        super()._before_give_back(pooled, datasource)
 
     def _make_closed_raw(self) -> sqlite3.Connection:
         raw = sqlite3.connect(":memory:")
@@ -251,6 +295,3 @@ class SQLiteConnection(Connection):
 
     def has_work(self, raw: Any) -> bool:
         return bool(raw.in_transaction)
-
-    def _end_cursors(self) -> None:
-        close_open(self.cursors)

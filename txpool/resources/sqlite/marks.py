@@ -50,6 +50,7 @@ class SQLiteMarks(Marks):
         cursor = sqlite3.Cursor(raw)
         if not raw.in_transaction:
             raise Refused("the row was not written: the transaction has ended before it")
+        raw.text_factory = str  # the user's own, which the end of the transaction restores, could make anything of it
         (journal,) = cursor.execute("pragma journal_mode").fetchone()
         (level,) = cursor.execute("pragma synchronous").fetchone()
         if level < _SYNCHRONOUS.get(journal, 3):

@@ -5,7 +5,14 @@ from __future__ import annotations
 import logging
 
 #: txpool's loggers. Each needs the filter, since a logger's filter does not apply to its children.
-_LOGGERS = ("txpool", "txpool.control", "txpool.pool", "txpool.recovery", "txpool.recovery.audit", "txpool.recovery.status")
+_LOGGERS = (
+    "txpool",
+    "txpool.control",
+    "txpool.pool",
+    "txpool.recovery",
+    "txpool.recovery.audit",
+    "txpool.recovery.status",
+)
 
 
 class GtridFilter(logging.Filter):

@@ -80,6 +80,7 @@ class Enlistment:
         self.savepoints = Savepoints(pooled.raw) if datasource.settings.managed_commit == "join" else None
         #: The raw cursors that may hold something open on the connection.
         self.cursors: OpenResults = set()
+        pooled.results = self.cursors
         self._datasource = datasource
         self._driver = datasource.driver_adapter
         self._pooled = pooled

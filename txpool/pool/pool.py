@@ -349,6 +349,7 @@ class Pool(Generic[C]):
         for pooled in parents.all():
             pooled.pool_state = None
             inherited.append(pooled)
+            inherited.extend(reference() for reference in pooled.results)
         inherited.append(parents)
         self._begin(parents.min_size, parents.max_size)
         if parents.suspended:

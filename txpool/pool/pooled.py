@@ -6,10 +6,11 @@ import logging
 import math
 import random
 import weakref
+from collections.abc import Collection
 from threading import Thread
 from time import monotonic
 from types import CodeType
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from txpool.pool.state import PoolState
@@ -65,6 +66,7 @@ class Pooled(Generic[C]):
         "plain",
         "pool_state",
         "raw",
+        "results",
         "returned_at",
         "separate",
         "stack",
@@ -86,6 +88,8 @@ class Pooled(Generic[C]):
         self.separate = False
         #: A user has it outside any transaction, so that a flush may cancel what it executes. Each take ends that.
         self.plain = False
+        #: Weak references to what its user has open on it, and a forked child must not close.
+        self.results: Collection[weakref.ref[Any]] = ()
         #: By the monotonic clock; 0 where the pool must not hand it out again.
         self.jitter = 1 - JITTER * random.random()  # noqa: S311
         self.expires = monotonic() + max_lifetime * self.jitter

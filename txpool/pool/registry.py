@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 pools: weakref.WeakSet[Pool[Any]] = weakref.WeakSet()
 #: Kept for ever by a forked child: were they collected, the parent's connections would be closed.
 inherited: list[object] = []
+# Also by the child's interpreter when it exits: SQLite, closing, would roll back what the parent has open in the file.
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
 
 
 def all_statistics() -> list[PoolStatistics]:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,7 @@ import pytest
 from tests.integration.dbapi import forking_in_blocks
 from tests.integration.dbapi.table import rows
 from tests.support.forking import in_child
+from tests.support.repository import ROOT
 from txpool.datasource import DataSource
 from txpool.errors import InterfaceError
 from txpool.tm.scope import transaction
@@ -161,3 +163,12 @@ def test_a_child_leaves_the_parents_session_to_the_parents_death(databases: Data
                 time.sleep(0.05)
         finally:
             os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+@pytest.mark.parametrize("within", ["a transaction", "plain work", "a result"])
+def test_a_child_that_exits_leaves_the_parents_file_alone(tmp_path: Path, journal: str, within: str) -> None:
+    """Its interpreter clears everything; SQLite would roll back, and remove the parent's journal."""
+    command = [sys.executable, "-m", "tests.integration.dbapi.forking_and_exiting", str(tmp_path / "f.db")]
+    done = subprocess.run([*command, journal, within], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("[(1,)]\n", 0), done.stderr

@@ -199,6 +199,8 @@ class SQLiteConnection(Connection):
         super().__init__(datasource, pooled, enlistment)
         #: The raw cursors and blobs of a plain handle.
         self.cursors: OpenResults = set()
+        if pooled is not None:
+            pooled.results = self.cursors
 
     def cursor(self, *args: Any, **kwargs: Any) -> SQLiteCursor:
         """A cursor; the arguments are sqlite3's own."""
@@ -279,6 +281,10 @@ class SQLiteConnection(Connection):
             holder: Any = self.holder()
             if name not in _HARMLESS and holder is not None:
                 holder.raw.changed = True
+
+    def _attach(self) -> None:
+        super()._attach()
+        self.pooled.results = self.cursors  # type: ignore[union-attr]
 
     def _before_give_back(self, pooled: Pooled[Any], datasource: DataSource) -> None:
         try:

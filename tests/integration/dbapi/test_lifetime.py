@@ -90,6 +90,20 @@ def test_a_cancel_that_comes_late_reaches_nobody_else(postgres_source: DataSourc
         late.join()
 
 
+def test_a_connection_that_is_closed_within_a_copy_is_dropped_at_once(
+    postgres_source: DataSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where all rows have come: psycopg keeps the connection locked until the block's end."""
+    postgres_source.pool.resize(0, 1)
+    connection: Any = postgres_source.connect()
+    with connection.cursor().copy("copy (select 1) to stdout") as copy:
+        assert list(copy.rows()) == [("1",)]
+        connection.close()
+        with postgres_source.connect() as other:
+            assert other.execute("select 1").fetchone() == (1,)
+    assert "was left while it executed" in caplog.text
+
+
 def test_a_result_outlives_the_last_name_of_its_connection(postgres_source: DataSource) -> None:
     cursor = postgres_source.connect().execute("select generate_series(1, 3)")
     gc.collect()

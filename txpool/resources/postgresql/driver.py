@@ -208,8 +208,8 @@ class PsycopgDriver:
         until = deadline_after(timeout)
         if raw.pgconn.pipeline_status != 0:
             raise OperationalError(f"datasource {self._settings.name}: a connection was left in pipeline mode")
-        if raw.pgconn.transaction_status == ACTIVE:
-            # Its rollback would wait for the statement, or for a generator that nobody reads on.
+        if raw.pgconn.transaction_status == ACTIVE or raw.lock.locked():
+            # Its rollback would wait for the statement, or for a generator or a block that nobody goes on with.
             raise OperationalError(f"datasource {self._settings.name}: a connection was left while it executed")
         with translated():
             # What was begun rolls back; what is prepared is no part of the session any more.

@@ -9,6 +9,7 @@ from typing import Generic
 from txpool.pool.budget import CheckResult, TakeBudget
 from txpool.pool.opener import Opener
 from txpool.pool.pooled import C, Connector, Pooled
+from txpool.pool.report import without_frames
 from txpool.pool.state import PoolState
 
 log = logging.getLogger("txpool.pool")
@@ -62,14 +63,15 @@ class Checker(Generic[C]):
     def _check(self, pooled: Pooled[C], timeout: float) -> CheckResult:
         state = self._state
         result = CheckResult.ALIVE
+        failure: Exception | None = None
         try:
             self._connector.ping(pooled.raw, timeout)
         except TimeoutError as error:
-            result, failure = CheckResult.SILENT, error
+            result, failure = CheckResult.SILENT, without_frames(error)
             log.warning("pool %r: a connection was closed, it did not answer within %.1f s", self._name, timeout)
         except Exception as error:
-            result, failure = CheckResult.DEAD, error  # type: ignore[assignment]
-            log.info("pool %r: a connection was found dead: %s: %s", self._name, type(error).__name__, error)
+            result, failure = CheckResult.DEAD, without_frames(error)
+            log.info("pool %r: a connection was found dead: %s: %s", self._name, type(error).__name__, str(error))
         except BaseException:
             state.destroy(pooled)
             raise

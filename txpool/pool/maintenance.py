@@ -172,7 +172,7 @@ class Maintenance(Generic[C]):
                     "pool %r: cannot connect (%s: %s), next attempt in %g s",
                     self._name,
                     type(error).__name__,
-                    error,
+                    str(error),
                     self._backoff,
                 )
             else:

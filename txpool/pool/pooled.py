@@ -118,7 +118,7 @@ class Pooled(Generic[C]):
             try:
                 self.connector.close(self.raw)
             except Exception as error:
-                log.debug("closing a connection failed: %s: %s", type(error).__name__, error)
+                log.debug("closing a connection failed: %s: %s", type(error).__name__, str(error))
 
     def mark_unreusable(self) -> None:
         """Have it closed when it is given back. No I/O."""

@@ -9,9 +9,12 @@ from itertools import islice
 from threading import current_thread
 from time import monotonic
 from types import CodeType
+from typing import TypeVar
 
 from txpool.pool.budget import TakeBudget
 from txpool.pool.pooled import C, Pooled
+
+E = TypeVar("E", bound=BaseException)
 
 #: How many of the innermost frames are kept of the stack that took a connection.
 DEPTH = 16
@@ -26,6 +29,23 @@ def stack_of_caller() -> list[tuple[CodeType, int]]:
 def format_stack(stack: Iterable[tuple[CodeType, int]]) -> str:
     frames = [traceback.FrameSummary(code.co_filename, line, code.co_name) for code, line in stack]
     return "".join(traceback.format_list(frames[::-1]))
+
+
+def without_frames(error: E) -> E:
+    """The error without its traceback, and those of its causes.
+
+    Whoever keeps the error, as a log record may, would keep the frames of those who called the pool, and with them a
+    connection that its user drops. The pool would wait for that in vain.
+    """
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        each = waiting.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = None
+            waiting += [each.__cause__, each.__context__]
+    return error
 
 
 def held_by(pooled: Pooled[C], now: float) -> str | None:

@@ -160,7 +160,7 @@ class PoolState(Generic[C]):
             if waiter.pooled is None:
                 self._leave_queue(waiter)
             if waiter.failure is not None:
-                raise waiter.failure
+                raise waiter.take_failure()
         except BaseException:
             self._leave_queue(waiter)
             if waiter.pooled is not None:

@@ -25,6 +25,12 @@ class Waiter(Generic[C]):
         self.pooled = pooled
         self.woken.release()
 
+    def take_failure(self) -> Exception:
+        """Why there will be none; only once, since the error's traceback leads to who has raised it."""
+        failure, self.failure = self.failure, None
+        assert failure is not None  # noqa: S101 - for mypy: the caller has looked
+        return failure
+
     def fail(self, error: Exception) -> None:
         """Wake it with a copy of the error, since each thread adds to its own."""
         try:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.models.pool import PoolDatabase, Raw, pool_of, until, use, waiting
 from txpool.errors import ProgrammingError
+from txpool.pool import PoolListener
 
 
 def test_last_in_first_out(database: PoolDatabase) -> None:
@@ -60,6 +63,30 @@ def test_dropped_connection_frees_its_place(database: PoolDatabase, caplog: pyte
         assert "dropped without being closed" in caplog.text
         assert pool.statistics().lost == 1
         assert database.most_live == 1
+
+
+def test_dropped_connection_that_took_the_place_of_a_dead_one(
+    database: PoolDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither a log record nor a listener that keeps the error of the check keeps the connection."""
+    kept: list[BaseException] = []
+
+    class Keeping(PoolListener):
+        def check_failed(self, pool: str, raw: object, error: BaseException) -> None:
+            kept.append(error)
+
+    caplog.set_level(logging.DEBUG)
+    gc.disable()
+    try:
+        with pool_of(database, max_size=1, max_wait=20, check_bypass=0, listeners=[Keeping()]) as pool:
+            use(pool)
+            database.kill(*pool.state.idle)
+            pool.take()
+            until(lambda: not pool.statistics().size)
+            assert len(kept) == 1
+            assert "was found dead" in caplog.text
+    finally:
+        gc.enable()
 
 
 def test_intrans_rollback(database: PoolDatabase) -> None:

@@ -65,6 +65,8 @@ def test_a_record_that_was_never_synced(
         # Killed here, with its last sync to come: all that it wrote can be read, and may be lost.
         after = recording.operations[begun:]
         synced = [place for place, operation in enumerate(after, begun) if isinstance(operation, Sync | SyncDirectory)]
+        if journal == "wal":  # a session's first sync of the log is followed by one of the folder, which is not needed
+            synced = [place for place in synced if isinstance(recording.operations[place], Sync)]
         del recording.operations[synced[-1]]
         killed = len(recording.operations)
         with pytest.raises(AlreadyDone), transaction(transaction_id="invoice-2", record_in=second):

@@ -62,10 +62,10 @@ def debian_source(package: str, cache: Path) -> Path:
             "APT::Sandbox::User": "",
         }
         apt = ["apt-get", "--quiet=2", *(f"--option={key}={value}" for key, value in settings.items())]
-        _run([*apt, "update"], folder, missing)
         try:
+            _run([*apt, "update"], folder, missing)
             _run([*apt, "source", "--download-only", "--only-source", package], folder, missing)
-        except Missing as error:  # the mirror has answered before
+        except Missing as error:  # a mirror need not have sources, nor sid
             raise NotThere(str(error)) from None
         return next(folder.glob("*.orig.tar.*"))
 

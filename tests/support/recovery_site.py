@@ -188,7 +188,8 @@ def extend(site: Site, *lines: str) -> None:
 
 
 def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    # Under attack a connect may be dropped, and TCP tries again 1, 3, 7, 15, 31 and 63 seconds after the first time.
+    with urllib.request.urlopen(url, timeout=100) as answer:
         return str(answer.read().decode())
 
 

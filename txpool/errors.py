@@ -243,6 +243,18 @@ def translate(error: BaseException) -> BaseException:
     return error
 
 
+def chain(error: BaseException, *, contexts: bool) -> Iterator[BaseException]:
+    """The error and its causes; with `contexts`, also the errors that were being handled at each."""
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        each = waiting.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            waiting += (each.__cause__, each.__context__) if contexts else (each.__cause__,)
+
+
 @contextmanager
 def translated() -> Iterator[None]:
     """Make each driver's error that leaves the block an instance of the driver's class and of ours."""

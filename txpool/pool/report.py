@@ -11,6 +11,7 @@ from time import monotonic
 from types import CodeType
 from typing import TypeVar
 
+from txpool.errors import chain
 from txpool.pool.budget import TakeBudget
 from txpool.pool.pooled import C, Pooled
 
@@ -37,14 +38,8 @@ def without_frames(error: E) -> E:
     Whoever keeps the error, as a log record may, would keep the frames of those who called the pool, and with them a
     connection that its user drops. The pool would wait for that in vain.
     """
-    waiting: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while waiting:
-        each = waiting.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            each.__traceback__ = None
-            waiting += [each.__cause__, each.__context__]
+    for each in chain(error, contexts=True):
+        each.__traceback__ = None
     return error
 
 

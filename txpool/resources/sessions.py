@@ -47,6 +47,7 @@ class InitialisedSessions:
 
     def __init__(self, driver: Driver, statement: str, secrets: tuple[Secret, ...] = ()) -> None:
         self._driver = driver
+        self._starter = driver if isinstance(driver, SessionStarter) else None
         self._statement = statement
         self._secrets = secrets
         self.is_clean = driver.is_clean
@@ -71,14 +72,14 @@ class InitialisedSessions:
         except self._driver.module.Error as error:
             hide_in(error, self._secrets)
             raise
-        if not isinstance(self._driver, SessionStarter):
+        if self._starter is None:
             self._start(raw, timeout)
 
     def _start(self, raw: Any, timeout: float | None) -> None:
         driver = self._driver
         try:
-            if isinstance(driver, SessionStarter):
-                driver.start_session(raw, self._statement, timeout)
+            if self._starter is not None:
+                self._starter.start_session(raw, self._statement, timeout)
             else:
                 with translated():
                     driver.execute(raw, self._statement).close()

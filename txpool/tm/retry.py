@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator
 from typing import Final
 
-from txpool.errors import HeuristicError, TransactionInDoubt, TransactionRolledBack, TransactionTimeout
+from txpool.errors import HeuristicError, TransactionInDoubt, TransactionRolledBack, TransactionTimeout, chain
 from txpool.resource_managers import known
 from txpool.tm.status import Status
 from txpool.tm.transaction import Transaction
@@ -66,24 +65,12 @@ def _may_succeed(begun: Transaction, error: Exception) -> bool:
     ):
         return False
     # Also the errors that were being handled when it was raised: an inner transaction may be in doubt.
-    if any(isinstance(each, _NEVER_RETRIED) for each in _chain(error, contexts=True)):
+    if any(isinstance(each, _NEVER_RETRIED) for each in chain(error, contexts=True)):
         return False
     at_its_end = isinstance(error, TransactionRolledBack)
     managers = known()
     return any(
         manager.is_transient(each, at_its_end=at_its_end)
-        for each in _chain(error, contexts=False)
+        for each in chain(error, contexts=False)
         for manager in managers
     )
-
-
-def _chain(error: BaseException, *, contexts: bool) -> Iterator[BaseException]:
-    """The error and its causes; with `contexts`, also the errors that were being handled at each."""
-    waiting: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while waiting:
-        each = waiting.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            yield each
-            waiting += (each.__cause__, each.__context__) if contexts else (each.__cause__,)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -48,8 +47,7 @@ class TaskName(NamedTuple):
     branches: int
 
 
-@dataclass(frozen=True, slots=True)
-class Xid:
+class Xid(NamedTuple):
     """The name of a branch: `gtrid` names the global transaction, `bqual` the branch within it."""
 
     gtrid: str

@@ -16,7 +16,6 @@ import psycopg
 
 from txpool.errors import LogError
 from txpool.log.server import LogConnection, LogServer
-from txpool.resources.postgresql.libpq import Session
 
 #: The parent's connections in a forked child, which must never close them: that would end the parent's session.
 _inherited: list[LogConnection] = []
@@ -37,7 +36,7 @@ class Lease:
     def held(self) -> bool:
         """Whether the connection is not known to be lost. Does not wait, so a silent cut is not noticed."""
         with self._lock:
-            return self._raw is not None and Session(self._raw).is_alive()
+            return self._raw is not None and self._raw.session.is_alive()
 
     def release(self) -> None:
         """Release the lock, and return once it is free."""

@@ -7,7 +7,7 @@ by whom a branch must have been prepared to be ours. They are side records, one 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from time import time
 from typing import Protocol
 
@@ -74,7 +74,7 @@ class LocationNotes:
             failpoints.hit("log.note")
         note = LocationNote(self.node, location, time())
         try:
-            self.put_record(SideRecord(_KIND, note.name, pack(node=note.node, **asdict(location)), note.recorded_at))
+            self.put_record(SideRecord(_KIND, note.name, pack(node=note.node, **location._asdict()), note.recorded_at))
         except LogError as error:
             where = f"{self.node} prepares in datasource {location.datasource}"
             error.add_note(f"that {where} could not be noted in the log")

@@ -19,7 +19,7 @@ from txpool.log.formats import FORMAT, require
 from txpool.log.holders import HELD_LEASES
 from txpool.resources.postgresql.connection import DeadlineConnection, check_alive, deadline_after, roll_back
 from txpool.resources.postgresql.driver import identify
-from txpool.resources.postgresql.libpq import Session, bounded
+from txpool.resources.postgresql.libpq import bounded
 from txpool.resources.postgresql.trust import message_of, relation_faults
 
 #: Its tables, which are found by the search path.
@@ -249,7 +249,7 @@ def _add_tables(raw: LogConnection) -> None:
 
 
 def _server(raw: LogConnection) -> str:
-    return identify(Session(raw), raw.until).identity
+    return identify(raw.session, raw.until).identity
 
 
 def _set(raw: LogConnection, meta: dict[str, str]) -> None:

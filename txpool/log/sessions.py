@@ -11,7 +11,7 @@ import psycopg
 from txpool.errors import LogError, LogUnknown, PoolClosed, PoolTimeout
 from txpool.log.server import LogConnection, LogServer
 from txpool.pool import Pool
-from txpool.resources.postgresql.libpq import Session, ends_session
+from txpool.resources.postgresql.libpq import ends_session
 
 Parameters = Sequence[object] | Mapping[str, object]
 
@@ -45,7 +45,7 @@ class Sessions:
     def session(self) -> Iterator[LogConnection]:
         """A connection for the block; never one that is already known to be lost."""
         with self.connecting():
-            while not Session((pooled := self._pool.take()).raw).is_alive():
+            while not (pooled := self._pool.take()).raw.session.is_alive():
                 self._pool.discard(pooled)
         try:
             yield pooled.raw

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from txpool.xid import Xid
 
@@ -40,8 +40,10 @@ class BranchOutcome(Enum):
     LOST = "lost"  #: the branch is gone, and the database cannot say how it ended
 
 
-@dataclass(frozen=True, slots=True)
-class BranchRecord:
+_NO_EVIDENCE: Mapping[str, str] = {}
+
+
+class BranchRecord(NamedTuple):
     """The record of a branch in a decision: enough to commit the branch later, from another process."""
 
     xid: Xid
@@ -49,7 +51,7 @@ class BranchRecord:
     #: The database's identity: where the url leads to another database now, "absent" means nothing.
     identity: str = ""
     #: Whatever the resource manager needs to tell how a branch ended that is gone (PostgreSQL: its transaction id).
-    evidence: Mapping[str, str] = field(default_factory=dict)
+    evidence: Mapping[str, str] = _NO_EVIDENCE
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
@@ -79,8 +81,7 @@ def decode(gtrid: str, text: str) -> tuple[BranchRecord, ...]:
 LocationKey = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class PrepareLocation:
+class PrepareLocation(NamedTuple):
     """The database in which a branch prepares, and the login role. Recovery must reach both. Holds no secret."""
 
     datasource: str

@@ -22,16 +22,17 @@ from txpool.xid import Xid
 class LocalTransaction:
     """The local transaction of one physical connection. Used by one thread at a time."""
 
+    #: The reason why `commit_one_phase` did not answer COMMITTED.
+    failure: BaseException | None = None
+    #: `commit` and `rollback`, where the user's own SQL has executed them.
+    _ended_commands: frozenset[str] = frozenset()
+
     def __init__(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines = NO_DEADLINES) -> None:
         self.datasource = datasource
-        #: The reason why `commit_one_phase` did not answer COMMITTED.
-        self.failure: BaseException | None = None
         self._driver = driver
         self._raw = raw
         self._deadlines = deadlines
         self._dialect = driver.dialect
-        #: `commit` and `rollback`, where the user's own SQL has executed them.
-        self._ended_commands: set[str] = set()
         self._dialect.watch_commands(raw)
 
     @property
@@ -46,7 +47,7 @@ class LocalTransaction:
         )
 
     def ended_by_sql(self, command: str) -> None:
-        self._ended_commands.add(command)
+        self._ended_commands |= {command}
 
     def commit_one_phase(self) -> BranchOutcome:
         """Commit what is open. Where the user's own SQL has committed the rest before, all of it is committed then."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from txpool.errors import ProgrammingError
 from txpool.resources.base import BranchRecord
@@ -47,7 +46,7 @@ def with_annotations(records: Sequence[BranchRecord], annotations: Mapping[str, 
     annotated = list(records)
     for position, record in enumerate(annotated):
         if record.evidence:
-            annotated[position] = replace(record, evidence={**record.evidence, **annotations})
+            annotated[position] = record._replace(evidence={**record.evidence, **annotations})
             break
     return annotated
 

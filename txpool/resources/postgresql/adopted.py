@@ -9,12 +9,16 @@ from __future__ import annotations
 import logging
 from collections import deque
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
-from txpool.resources.postgresql.libpq import IDLE, Session
+from txpool.resources.postgresql.libpq import IDLE
 from txpool.resources.postgresql.phase_two import PhaseTwoCommand, PhaseTwoVerb
+
+if TYPE_CHECKING:
+    from txpool.resources.postgresql.driver import PsycopgRawConnection
 
 logger = logging.getLogger("txpool")
 
@@ -29,7 +33,7 @@ class PhaseTwoConnection:
     def __init__(self, driver: Driver, deadlines: Deadlines = NO_DEADLINES) -> None:
         self.driver = driver
         self._deadlines = deadlines
-        self._session: Session | None = None
+        self._raw: PsycopgRawConnection | None = None
         self._queue: deque[tuple[AdoptedBranch, PhaseTwoCommand]] = deque()
         self._current: tuple[AdoptedBranch, PhaseTwoCommand] | None = None
         self._outcomes: dict[AdoptedBranch, BranchOutcome] = {}
@@ -59,9 +63,9 @@ class PhaseTwoConnection:
         """Close the connection; branches without an answer are left to recovery."""
         self._queue.clear()
         self._current = None
-        session, self._session = self._session, None
-        if session is not None:
-            self.driver.close(session.raw)
+        raw, self._raw = self._raw, None
+        if raw is not None:
+            self.driver.close(raw)
 
     def _send_next(self) -> None:
         if self._current is not None:
@@ -70,7 +74,7 @@ class PhaseTwoConnection:
             self.close()
             return
         try:
-            session = self._open_session()
+            raw = self._opened()
         except Exception as error:
             logger.warning(
                 "%d prepared branches are left to recovery, since their database cannot be reached: %s",
@@ -80,16 +84,17 @@ class PhaseTwoConnection:
             self.close()
             return
         self._current = self._queue.popleft()
-        self._current[1].start(session)
+        self._current[1].start(raw)
 
-    def _open_session(self) -> Session:
-        if self._session is not None and self._session.status != IDLE:
-            self.driver.close(self._session.raw)
-            self._session = None
-        if self._session is None:
+    def _opened(self) -> PsycopgRawConnection:
+        raw = self._raw
+        if raw is not None and raw.session.status != IDLE:
+            self.driver.close(raw)
+            raw = None
+        if raw is None:
             until = self._deadlines.after_decision()
-            self._session = Session(self.driver.connect(None if until is None else until - monotonic()))
-        return self._session
+            raw = self._raw = self.driver.connect(None if until is None else until - monotonic())
+        return raw
 
 
 class AdoptedBranch:

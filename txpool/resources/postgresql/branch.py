@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from contextlib import closing, suppress
-from dataclasses import replace
 from enum import Enum
-from typing import Any
 
 import psycopg
+from psycopg.pq.abc import PGresult
 
 from txpool import failpoints
 from txpool.errors import TransactionRolledBack, translate
@@ -22,7 +21,6 @@ from txpool.resources.base import (
     PrepareVote,
     Role,
 )
-from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
 from txpool.resources.local import LocalTransaction
 from txpool.resources.postgresql.libpq import ACTIVE, IDLE, INTRANS, Session, ends_session, failure, value, why_not_open
@@ -77,31 +75,26 @@ class PostgreSQLBranch(LocalTransaction):
     """A branch in a PostgreSQL database, on one raw connection of the driver `psycopg`."""
 
     role = Role.PREPARED
-    # Both are set by `name`: a branch that is alone in its transaction needs neither.
-    #: The answer to PREPARE adds the evidence.
+    #: Set by `name`: a branch that is alone in its transaction needs none. The answer to PREPARE adds the evidence.
     record: BranchRecord
-    _session: Session
-
-    def __init__(
-        self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines = NO_DEADLINES, *, file: str = ""
-    ) -> None:
-        super().__init__(datasource, driver, raw, deadlines)
-        self._file = file
-        self._prepare = _PrepareState.UNSENT
-        self._evidence: dict[str, str] = {}
-        self._phase_two: PhaseTwoCommand | None = None
+    #: The name as an SQL literal.
+    _quoted = ""
+    _prepare = _PrepareState.UNSENT
+    _phase_two: PhaseTwoCommand | None = None
 
     @property
     def idle(self) -> bool:
-        return self._prepare is _PrepareState.UNSENT and super().idle
+        status = self._raw.pgconn.transaction_status
+        return status == IDLE and self._prepare is _PrepareState.UNSENT and not self._ended_commands
 
     @property
     def location(self) -> PrepareLocation:
-        return PrepareLocation(self.datasource, self._raw.identity, self._raw.role, self._file)
+        location: PrepareLocation = self._raw.location
+        return location
 
     def name(self, xid: Xid) -> None:
-        self.record = BranchRecord(xid, self.datasource, self._raw.identity, self._evidence)
-        self._session = Session(self._raw)
+        self.record = BranchRecord(xid, self.datasource, self._raw.identity)
+        self._quoted = self._raw.session.quoted(xid.joined)
 
     # -- phase one ----------------------------------------------------------------------------------------------
 
@@ -109,15 +102,13 @@ class PostgreSQLBranch(LocalTransaction):
         """Send PREPARE, and in the same message the query for the transaction's id, which is the evidence."""
         if self._ended_commands:
             raise self._ended_by_sql_error(self.record.xid.gtrid)
-        session = self._session
-        if not session.is_alive() or session.status != INTRANS:
+        raw = self._raw
+        if not raw.session.is_alive() or raw.pgconn.transaction_status != INTRANS:
             # PostgreSQL would answer ROLLBACK without an error, which psycopg's tpc_prepare() takes for a yes.
-            raise self._rollback_vote(why_not_open(session))
+            raise self._rollback_vote(why_not_open(raw))
         self._prepare = _PrepareState.SENT
         try:
-            session.send(
-                f"select pg_current_xact_id_if_assigned(); prepare transaction {session.quoted(self.record.xid.joined)}"
-            )
+            raw.session.send(f"select pg_current_xact_id_if_assigned(); prepare transaction {self._quoted}")
         except psycopg.Error as error:
             self._prepare = _PrepareState.LOST
             self._note_rollback_vote(error)
@@ -127,14 +118,29 @@ class PostgreSQLBranch(LocalTransaction):
 
     def await_prepare(self) -> PrepareVote:
         """Read both answers; only the tag of PREPARE TRANSACTION is a yes."""
+        session: Session = self._raw.session
         try:
-            results = self._session.receive(self._deadlines.before_decision())
-        except psycopg.Error as error:
-            self._prepare = _PrepareState.LOST
-            self._note_rollback_vote(error)
+            results = session.receive(self._deadlines.before_decision())
+        except BaseException as error:
+            self._keep_evidence(session.results)
+            if isinstance(error, psycopg.Error):
+                self._prepare = _PrepareState.LOST
+                self._note_rollback_vote(error)
             raise
-        finally:
-            self._keep_evidence()
+        self._keep_evidence(results)
+        if results and results[-1].command_status == b"PREPARE TRANSACTION":
+            self._prepare = _PrepareState.PREPARED
+            return PrepareVote.COMMIT
+        raise self._refused(results)
+
+    def _keep_evidence(self, results: list[PGresult]) -> None:
+        if results and results[0].ntuples:
+            raw, xid = self._raw, self.record.xid
+            evidence = {"xid": value(results[0]) or NO_XID, "timeline": raw.timeline}
+            self.record = BranchRecord(xid, self.datasource, raw.identity, evidence)
+
+    def _refused(self, results: list[PGresult]) -> Exception:
+        """The error of a PREPARE with any other answer than its tag."""
         failed = failure(results)
         if failed is not None:
             # After an ERROR nothing is prepared. A FATAL may have come after PREPARE was executed.
@@ -142,28 +148,23 @@ class PostgreSQLBranch(LocalTransaction):
             self._note_rollback_vote(failed)
             if failed.sqlstate == _DUPLICATE:
                 self._note_owner(failed)
-            raise failed
-        tag = results[-1].command_status if results else None
-        if tag == b"PREPARE TRANSACTION":
-            self._prepare = _PrepareState.PREPARED
-            return PrepareVote.COMMIT
-        if tag == b"ROLLBACK":
+            return failed
+        if results and results[-1].command_status == b"ROLLBACK":
             self._prepare = _PrepareState.REFUSED
-            raise self._rollback_vote("the database answered PREPARE TRANSACTION by ROLLBACK")
+            return self._rollback_vote("the database answered PREPARE TRANSACTION by ROLLBACK")
         self._prepare = _PrepareState.LOST
-        raise self._rollback_vote("the answer to PREPARE TRANSACTION was lost in an interrupt")
+        return self._rollback_vote("the answer to PREPARE TRANSACTION was lost in an interrupt")
 
     def _note_owner(self, error: psycopg.Error) -> None:
         """Add to the error who has prepared a transaction of the same name.
 
         Any role that may connect can do that; it changes no outcome.
         """
-        session = self._session
+        session = self._raw.session
         if session.status != IDLE:
             return
         with suppress(psycopg.Error):
-            name = session.quoted(self.record.xid.joined)
-            (found,) = session.run(_OWNER.format(name), self._deadlines.after_decision())
+            (found,) = session.run(_OWNER.format(self._quoted), self._deadlines.after_decision())
             owner, database = found.get_value(0, 0), found.get_value(0, 1)
             if owner is not None and database is not None:
                 error.add_note(
@@ -171,11 +172,6 @@ class PostgreSQLBranch(LocalTransaction):
                     f"the role {owner.decode()}. Where that role is not this application's, an administrator of the "
                     "server has to roll it back"
                 )
-
-    def _keep_evidence(self) -> None:
-        results = self._session.results
-        if results and results[0].ntuples:
-            self._evidence |= {"xid": value(results[0]) or NO_XID, "timeline": self._raw.timeline}
 
     def _rollback_vote(self, why: str) -> TransactionRolledBack:
         gtrid = self.record.xid.gtrid
@@ -192,15 +188,16 @@ class PostgreSQLBranch(LocalTransaction):
     # -- phase two ----------------------------------------------------------------------------------------------
 
     def start_commit(self) -> None:
-        self._start(PhaseTwoVerb.COMMIT)
+        self._start(self.record, PhaseTwoVerb.COMMIT)
 
     def await_commit(self) -> BranchOutcome:
-        return self._finish(PhaseTwoVerb.COMMIT)
+        command = self._phase_two or self._start(self.record, PhaseTwoVerb.COMMIT)
+        return command.finish()
 
     def start_rollback(self) -> None:
         """Send ROLLBACK PREPARED if the branch is prepared; in any other state `await_rollback` does the work."""
         if self._prepare is _PrepareState.PREPARED:
-            self._start(PhaseTwoVerb.ROLLBACK)
+            self._start(self.record, PhaseTwoVerb.ROLLBACK)
 
     def await_rollback(self) -> BranchOutcome:
         if self._prepare is _PrepareState.SENT:
@@ -209,33 +206,30 @@ class PostgreSQLBranch(LocalTransaction):
             except Exception as error:
                 logger.info("%s", error)
         if self._prepare is _PrepareState.PREPARED:
-            return self._finish(PhaseTwoVerb.ROLLBACK)
+            command = self._phase_two or self._start(self.record, PhaseTwoVerb.ROLLBACK)
+            return command.finish()
         if self._prepare is _PrepareState.LOST:
             return self._roll_back_unanswered()
         return self.rollback()
 
-    def _start(self, verb: PhaseTwoVerb) -> None:
-        self._phase_two = PhaseTwoCommand(self.record, verb, self._driver.connect, self._deadlines)
-        self._phase_two.start(self._session)
-
-    def _finish(self, verb: PhaseTwoVerb) -> BranchOutcome:
-        if self._phase_two is None:
-            self._start(verb)
-        assert self._phase_two is not None  # noqa: S101 - _start has just made it
-        return self._phase_two.finish()
+    def _start(self, record: BranchRecord, verb: PhaseTwoVerb, *, send: bool = True) -> PhaseTwoCommand:
+        command = PhaseTwoCommand(record, verb, self._driver.connect, self._deadlines, quoted=self._quoted)
+        self._phase_two = command
+        if send:
+            command.start(self._raw)
+        return command
 
     def _roll_back_unanswered(self) -> BranchOutcome:
         """Roll back what PREPARE may have left prepared, where its answer was lost."""
-        if self._session.status == ACTIVE:
+        session: Session = self._raw.session
+        if session.status == ACTIVE:
             return BranchOutcome.UNKNOWN  # the server hangs: another command would hang as well
-        # Without the evidence that it wrote nothing: the branch may still appear prepared.
-        evidence = {} if self._evidence.get("xid") == NO_XID else self._evidence
-        record = replace(self.record, evidence=evidence)
-        command = PhaseTwoCommand(record, PhaseTwoVerb.ROLLBACK, self._driver.connect, self._deadlines)
-        answered = self._session.is_alive() and self._session.status == IDLE
-        if answered:
-            command.start(self._session)
-        outcome = command.finish()
+        record = self.record
+        if record.evidence.get("xid") == NO_XID:
+            # Without the evidence that it wrote nothing: the branch may still appear prepared.
+            record = record._replace(evidence={})
+        answered = session.is_alive() and session.status == IDLE
+        outcome = self._start(record, PhaseTwoVerb.ROLLBACK, send=answered).finish()
         if outcome is not BranchOutcome.LOST:
             return outcome
         # The branch is absent. If the session has executed PREPARE, it stays so; else the branch may still appear.

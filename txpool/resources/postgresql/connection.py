@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any, Self
 
 import psycopg
+from psycopg.pq.abc import PGconn
 
 from txpool.resources.postgresql.forks import OneProcessConnection
 from txpool.resources.postgresql.libpq import INTERVAL, ReplyTimeout, Session, bounded
@@ -21,6 +22,10 @@ _until: ContextVar[float | None] = ContextVar("until", default=None)
 
 class DeadlineConnection(OneProcessConnection):
     """A connection whose opening has one deadline, for all of its hosts and their addresses together."""
+
+    def __init__(self, pgconn: PGconn, *args: Any, **options: Any) -> None:
+        super().__init__(pgconn, *args, **options)
+        self.session = Session(pgconn)
 
     @classmethod
     def connect_until(cls, url: str, until: float | None, **options: Any) -> Self:
@@ -41,12 +46,12 @@ def deadline_after(timeout: float | None) -> float | None:
     return None if timeout is None else monotonic() + timeout
 
 
-def check_alive(raw: psycopg.Connection[Any], timeout: float | None) -> None:
+def check_alive(raw: DeadlineConnection, timeout: float | None) -> None:
     """Send an empty query, and wait for the answer. Raises where the connection is lost; TimeoutError after `timeout`.
 
     After an error the connection must be closed.
     """
-    session = Session(raw)
+    session = raw.session
     if not session.is_alive():
         raise psycopg.OperationalError("the server has closed the connection")
     try:

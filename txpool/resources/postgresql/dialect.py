@@ -48,11 +48,11 @@ class PostgreSQLDialect:
             return None
         return PostgreSQLReadOnlyCheck(datasource, driver, raw, deadlines)
 
-    def commit(self, raw: psycopg.Connection[Any]) -> None:
-        commit(Session(raw), "commit")
+    def commit(self, raw: Any) -> None:
+        commit(raw, "commit")
 
-    def rollback(self, driver: Driver, raw: psycopg.Connection[Any], until: float | None) -> None:
-        session = Session(raw)
+    def rollback(self, driver: Driver, raw: Any, until: float | None) -> None:
+        session = raw.session
         if session.status == ACTIVE:
             # The statement was interrupted here: without a cancel the server would go on with it, and hold its locks.
             driver.cancel(raw, None if until is None else max(until - monotonic(), 0.1))
@@ -64,10 +64,11 @@ class PostgreSQLDialect:
                 raw.close()
 
 
-def commit(session: Session, message: str) -> None:
+def commit(raw: Any, message: str) -> None:
     """Send a message whose last statement is COMMIT; errors as `Dialect.commit`."""
+    session: Session = raw.session
     if not session.is_alive() or session.status != INTRANS:
-        raise Refused(f"COMMIT was not sent: {why_not_open(session)}")
+        raise Refused(f"COMMIT was not sent: {why_not_open(raw)}")
     session.send(message)
     results = session.receive()
     error = failure(results)

@@ -16,6 +16,7 @@ from txpool.characteristics import UNSPECIFIED
 from txpool.config.secrets import without_secrets
 from txpool.dbapi.types import add_driver
 from txpool.errors import ConfigurationError, OperationalError, translated
+from txpool.resources.base import PrepareLocation
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
 from txpool.resources.postgresql.characteristics import begin_as, level_of
@@ -94,6 +95,8 @@ class PsycopgRawConnection(DeadlineConnection):
     timeline = ""
     #: The oid of the login role, which no SET ROLE and no rename changes.
     role = ""
+    #: What the log notes before a branch prepares over it.
+    location: PrepareLocation
     #: The identity of the table of marks that was last read over it.
     marks_identity = ""
     #: Why the statement failed that aborted the transaction last, and which it was.
@@ -165,7 +168,8 @@ class PsycopgDriver:
                 self._settings.secrets,
             )
             try:
-                raw.identity, raw.timeline, raw.role = identify(Session(raw), until)
+                raw.identity, raw.timeline, raw.role = identify(raw.session, until)
+                raw.location = PrepareLocation(self._settings.name, raw.identity, raw.role, self._settings.file)
                 self._begin_session(raw)
             except BaseException:
                 raw.close()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from txpool.resources.postgresql.libpq import IDLE, Session
+from txpool.resources.postgresql.libpq import IDLE
 
 if TYPE_CHECKING:
     from txpool.resources.postgresql.driver import PsycopgRawConnection
@@ -21,17 +21,17 @@ def begin_session(raw: PsycopgRawConnection, statement: str, until: float | None
 def reset_session(raw: PsycopgRawConnection, reset: str, until: float | None) -> None:
     """Reset an idle session by this SQL, and run its initial SQL again, in one message where that is possible."""
     if not raw.initial_sql:
-        Session(raw).run(reset, until)
+        raw.session.run(reset, until)
         return
     try:
         _run(raw, f"{reset};\n{raw.initial_sql}", until)
     except psycopg.errors.ActiveSqlTransaction:  # some commands refuse others beside them: nothing was done
-        Session(raw).run(reset, until)
+        raw.session.run(reset, until)
         _run(raw, raw.initial_sql, until)
 
 
 def _run(raw: PsycopgRawConnection, message: str, until: float | None) -> None:
-    session = Session(raw)
+    session = raw.session
     session.run(message, until)
     if session.status != IDLE:
         session.run("commit", until)

@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 from psycopg import pq
-from psycopg.pq.abc import PGresult
+from psycopg.pq.abc import PGconn, PGresult
 
 from txpool.errors import translate
 from txpool.resources.postgresql.psycopg_private import sending, wait
@@ -49,16 +49,15 @@ class ReplyTimeout(psycopg.OperationalError):
 
 
 class Session:
-    """One message at a time over one connection. Used by one thread at a time."""
+    """One message at a time over one connection, for as long as that is open. Used by one thread at a time."""
 
-    __slots__ = ("_pgconn", "_readable", "_unsent", "raw", "results")
+    __slots__ = ("_pgconn", "_poll", "_unsent", "results")
 
-    def __init__(self, raw: Any) -> None:
-        self.raw = raw
-        self._pgconn = raw.pgconn
-        self._readable = select.poll()
-        if self._pgconn.status != _BAD:
-            self._readable.register(self._pgconn.socket, select.POLLIN)
+    def __init__(self, pgconn: PGconn) -> None:
+        self._pgconn = pgconn
+        readable = select.poll()
+        readable.register(pgconn.socket, select.POLLIN)
+        self._poll = readable.poll
         self._unsent = False
         #: The results received so far of the last message.
         self.results: list[PGresult] = []
@@ -98,7 +97,7 @@ class Session:
             while True:
                 # Most results come together with the first, and need no wait of their own.
                 while pgconn.is_busy():
-                    if self._readable.poll(_INTERVAL_MILLISECONDS):
+                    if self._poll(_INTERVAL_MILLISECONDS):
                         pgconn.consume_input()
                     elif until is not None and monotonic() > until:
                         raise ReplyTimeout("the server has not answered in time")
@@ -164,11 +163,11 @@ def ends_session(error: psycopg.Error) -> bool:
     return state is None or state.startswith("08") or state in _SESSION_ENDING
 
 
-def why_not_open(session: Session) -> str:
+def why_not_open(raw: Any) -> str:
     """A transaction status other than INTRANS, in words; where a statement has failed, also which."""
-    status = session.status
+    status = int(raw.pgconn.transaction_status)
     why = _WHY_NOT_OPEN.get(status, "the connection was lost before it")
-    failure = getattr(session.raw, "failure", "")
+    failure = getattr(raw, "failure", "")
     return f"{why}, and its error was caught ({failure})" if status == INERROR and failure else why
 
 

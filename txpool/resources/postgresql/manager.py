@@ -94,7 +94,7 @@ class PostgreSQL(ResourceManager):
     def branch(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, file: str) -> OpenBranch:
         from txpool.resources.postgresql.branch import PostgreSQLBranch
 
-        return PostgreSQLBranch(datasource, driver, raw, deadlines, file=file)
+        return PostgreSQLBranch(datasource, driver, raw, deadlines)
 
     def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
         from txpool.resources.postgresql.adopted import PhaseTwoConnection

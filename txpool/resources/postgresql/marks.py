@@ -11,7 +11,7 @@ from txpool.resources.base import Refused
 from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, WrongTable
 from txpool.resources.postgresql import trust
 from txpool.resources.postgresql.dialect import commit
-from txpool.resources.postgresql.libpq import INTRANS, Session, value, why_not_open
+from txpool.resources.postgresql.libpq import INTRANS, value, why_not_open
 
 _READ_COMMITTED = "current_setting('transaction_isolation') = 'read committed'"
 
@@ -22,8 +22,8 @@ class PostgreSQLMarks(Marks):
     parameter = "%s"
     made_at_type = "timestamptz not null default now()"
 
-    def qualified_name(self, raw: psycopg.Connection[Any], table: str) -> str | None:
-        session = Session(raw)
+    def qualified_name(self, raw: Any, table: str) -> str | None:
+        session = raw.session
         (found,) = session.run(
             "select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = "  # noqa: S608
             f"c.relnamespace where c.oid = to_regclass({session.quoted(table)})"
@@ -49,9 +49,9 @@ class PostgreSQLMarks(Marks):
         identity: str,
         until: float | None,
     ) -> tuple[str, list[str]]:
-        session = Session(raw)
+        session = raw.session
         if session.status != INTRANS:
-            raise Refused(f"the row was not written: {why_not_open(session)}")
+            raise Refused(f"the row was not written: {why_not_open(raw)}")
         # In a repeatable read transaction, a DELETE may not see the finished rows, or may fail: another transaction
         # deletes them. Nor is the identity read there: the snapshot may be older than the identity, and a serializable
         # transaction's read would make concurrent ones fail.
@@ -83,11 +83,11 @@ class PostgreSQLMarks(Marks):
         gone = [bytes(deleted.get_value(n, 0) or b"").decode() for n in range(deleted.ntuples)] if deleted else []
         return value(results[1]) or "", gone
 
-    def commit_row(self, raw: psycopg.Connection[Any], table: str, row: str, branches: str) -> None:
+    def commit_row(self, raw: Any, table: str, row: str, branches: str) -> None:
         # By ctid: a serializable transaction's search by key would make concurrent ones fail.
-        session = Session(raw)
+        session = raw.session
         update = f"update {table} set branches = {session.quoted(branches)} where ctid = {session.quoted(row)}"  # noqa: S608
-        commit(session, f"{update}; commit")
+        commit(raw, f"{update}; commit")
 
     def begin(self, raw: psycopg.Connection[Any], lock_timeout: float, *, writes: bool) -> None:
         raw.isolation_level = psycopg.IsolationLevel.READ_COMMITTED

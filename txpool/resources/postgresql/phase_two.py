@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any
 
 import psycopg
+from psycopg.pq.abc import PGresult
 
 from txpool import failpoints
 from txpool.resources.base import BranchOutcome, BranchRecord
@@ -42,19 +43,32 @@ class PhaseTwoVerb(Enum):
     COMMIT = "commit"
     ROLLBACK = "rollback"
 
-    @property
-    def outcome(self) -> BranchOutcome:
-        return BranchOutcome.COMMITTED if self is PhaseTwoVerb.COMMIT else BranchOutcome.ROLLED_BACK
-
-
-_SENT_FAILPOINTS = {PhaseTwoVerb.COMMIT: "branch.commit-sent", PhaseTwoVerb.ROLLBACK: "branch.rollback-sent"}
+    def __init__(self, word: str) -> None:
+        self.sql = f"{word} prepared "
+        self.tag = self.sql.strip().upper().encode()
+        self.outcome = BranchOutcome.COMMITTED if word == "commit" else BranchOutcome.ROLLED_BACK
+        self.failpoint = f"branch.{word}-sent"
 
 
 class PhaseTwoCommand:
     """COMMIT PREPARED or ROLLBACK PREPARED of one branch, split-phase; tried again once on a fresh connection.
 
-    `level` is the log level of failures: recovery tries again and again, and logs them itself.
+    `quoted` is the branch's name as an SQL literal, where that is known. `level` is the log level of failures: recovery
+    tries again and again, and logs them itself.
     """
+
+    __slots__ = (
+        "_connect",
+        "_deadlines",
+        "_level",
+        "_quoted",
+        "_raw",
+        "_record",
+        "_until",
+        "_verb",
+        "failure",
+        "overdue",
+    )
 
     def __init__(
         self,
@@ -63,12 +77,14 @@ class PhaseTwoCommand:
         connect: Callable[[float | None], Any],
         deadlines: Deadlines = NO_DEADLINES,
         *,
+        quoted: str = "",
         level: int = logging.WARNING,
     ) -> None:
         self._record = record
         self._verb = verb
         self._connect = connect
         self._deadlines = deadlines
+        self._quoted = quoted
         #: When to stop waiting for an answer; set by the first start.
         self._until: float | None = None
         self._level = level
@@ -76,24 +92,26 @@ class PhaseTwoCommand:
         self.failure = ""
         #: True where no answer came before the deadline.
         self.overdue = False
-        self._session: Session | None = None
+        #: The connection over which it was sent; None where it was lost, or nothing was sent yet.
+        self._raw: Any = None
 
-    def start(self, session: Session) -> None:
+    def start(self, raw: Any) -> None:
         """Send the command without waiting. Where the connection is lost, `finish` tries again."""
-        self._session = session
+        self._raw = raw
         self._until = self._until or self._deadlines.after_decision()
+        session: Session = raw.session
         try:
             session.send(self._statement(session))
         except psycopg.Error:
-            self._session = None
+            self._raw = None
         if failpoints.armed:
-            failpoints.hit(_SENT_FAILPOINTS[self._verb])
+            failpoints.hit(self._verb.failpoint)
 
     def finish(self) -> BranchOutcome:
         """Wait for the outcome. UNKNOWN leaves the branch to recovery; LOST is absent without evidence."""
-        if self._session is not None:
+        if self._raw is not None:
             try:
-                return self._read(self._session)
+                return self._read(self._raw)
             except ReplyTimeout as error:
                 self.overdue = True
                 self._log(logging.WARNING, f"left to recovery: {error}")
@@ -108,24 +126,31 @@ class PhaseTwoCommand:
             self._until = self._until or self._deadlines.after_decision()
             remaining = None if self._until is None else self._until - monotonic()
             with closing(self._connect(remaining)) as raw:
-                session = Session(raw)
-                session.run(_NO_TIMEOUTS, self._until)
-                self.start(session)
-                return self._read(session) if self._session is not None else BranchOutcome.UNKNOWN
+                raw.session.run(_NO_TIMEOUTS, self._until)
+                self.start(raw)
+                return self._read(raw) if self._raw is not None else BranchOutcome.UNKNOWN
         except Exception as error:
             self._log(self._level, f"no answer, left to recovery: {error}")
             return BranchOutcome.UNKNOWN
 
     def _statement(self, session: Session) -> str:
-        return f"{self._verb.value} prepared {session.quoted(self._record.xid.joined)}"
+        self._quoted = self._quoted or session.quoted(self._record.xid.joined)
+        return self._verb.sql + self._quoted
 
-    def _read(self, session: Session) -> BranchOutcome:
-        """The outcome, by the answer; psycopg.Error where this session gives none."""
-        results = session.receive(self._until)
+    def _read(self, raw: Any) -> BranchOutcome:
+        """The outcome, by the answer; psycopg.Error where this connection gives none."""
+        results = raw.session.receive(self._until)
+        if len(results) == 1 and results[0].command_status == self._verb.tag:
+            return self._verb.outcome
+        return self._outcome_of(raw, results)
+
+    def _outcome_of(self, raw: Any, results: list[PGresult]) -> BranchOutcome:
+        """The outcome by another answer than the command's own tag."""
+        session: Session = raw.session
         error = failure(results)
         remedy = None if error is None else self._remedy(session, error)
         if remedy is not None:
-            session.raw.changed = True
+            raw.changed = True
             session.run(remedy, self._until)
             session.send(self._statement(session))
             results = session.receive(self._until)
@@ -138,7 +163,7 @@ class PhaseTwoCommand:
         if ends_session(error) or error.sqlstate in _TIMED_OUT:
             raise error
         if error.sqlstate == _ABSENT:
-            return self._outcome_of_absent(session)
+            return self._outcome_of_absent(raw)
         self._log(self._level, f"refused, left to recovery: {error}")
         return BranchOutcome.UNKNOWN
 
@@ -150,20 +175,19 @@ class PhaseTwoCommand:
             return _TAKE_ROLE.format(session.quoted(self._record.xid.joined))
         return None
 
-    def _outcome_of_absent(self, session: Session) -> BranchOutcome:
+    def _outcome_of_absent(self, raw: Any) -> BranchOutcome:
         """The outcome of a branch that is not prepared (any more), by the id of its transaction."""
-        identity, timeline = session.raw.identity, session.raw.timeline
-        if self._record.identity not in ("", identity):
-            self._log(logging.ERROR, f"left to recovery: the datasource leads to another database now: {identity}")
+        if self._record.identity not in ("", raw.identity):
+            self._log(logging.ERROR, f"left to recovery: the datasource leads to another database now: {raw.identity}")
             return BranchOutcome.UNKNOWN
         evidence = self._record.evidence
         xid = evidence.get("xid")
         if xid == NO_XID:
             return self._verb.outcome
-        if xid is None or evidence.get("timeline", "") != timeline:
+        if xid is None or evidence.get("timeline", "") != raw.timeline:
             return BranchOutcome.LOST
         try:
-            (found,) = session.run(f"select pg_xact_status('{int(xid)}'::xid8)", self._until)
+            (found,) = raw.session.run(f"select pg_xact_status('{int(xid)}'::xid8)", self._until)
         except psycopg.errors.InvalidParameterValue:  # the server has not used that id yet: an older state was restored
             return BranchOutcome.LOST
         return _OUTCOMES.get(value(found) or "", BranchOutcome.LOST)

@@ -33,12 +33,12 @@ class PostgreSQLReadOnlyCheck:
         self._driver = driver
         self._raw = raw
         self._deadlines = deadlines
-        self._session = Session(raw)
+        self._session: Session = raw.session
 
     def start_asking(self) -> None:
         session = self._session
         if not session.is_alive() or session.status != INTRANS:
-            raise self._rollback_vote(why_not_open(session))
+            raise self._rollback_vote(why_not_open(self._raw))
         try:
             session.send(_HAS_ONLY_READ)
         except psycopg.Error as error:
@@ -58,7 +58,7 @@ class PostgreSQLReadOnlyCheck:
 
     def require_alive(self) -> None:
         if not self._session.is_alive():
-            raise self._rollback_vote(why_not_open(self._session))
+            raise self._rollback_vote(why_not_open(self._raw))
 
     def start_commit(self) -> None:
         self._session.send("commit")

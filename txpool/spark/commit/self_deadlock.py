@@ -19,7 +19,7 @@ from typing import Any
 from txpool.datasource import DataSource
 from txpool.dbapi.enlistment import Enlistment
 from txpool.errors import OperationalError
-from txpool.resources.postgresql.libpq import Session, value
+from txpool.resources.postgresql.libpq import value
 from txpool.spark.commit.background import BackgroundThread
 from txpool.spark.commit.status import TaggedJob
 from txpool.tm.transaction import Transaction
@@ -206,7 +206,7 @@ class SelfDeadlockDetector(BackgroundThread):
 def _query_waits(source: DataSource, gtrid: str, write: int, driver: int) -> list[dict[str, Any]]:
     until = monotonic() + _QUERY_TIMEOUT_SECONDS
     with closing(source.driver_adapter.connect(_QUERY_TIMEOUT_SECONDS)) as raw:
-        session = Session(raw)
+        session = raw.session
         label, prefix = session.quoted(f"{gtrid}/{write}/"), session.quoted(f"{gtrid}:")
         query = _QUERY.format(driver=driver, label=label, gtrid=prefix, cut=_MAX_APPLICATION_NAME)
         rows: list[dict[str, Any]] = json.loads(value(session.run(query, until)[0]) or "[]")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -132,7 +131,7 @@ def test_a_row_is_sealed_in_the_table_that_it_was_written_into(pg: Ledger) -> No
     stray, other = pg.branch(), new_gtrid()
     with pytest.raises(Refused, match="not the one"):
         stray.mark(other, others(other))
-    voted = [replace(record, evidence={"xid": "77"}) for record in others(gtrid)]
+    voted = [record._replace(evidence={"xid": "77"}) for record in others(gtrid)]
     branch.record(gtrid, voted)
     [(kept,)] = pg.query_rows(f"select branches from public.xids where xid = '{gtrid}'")
     assert list(decode(gtrid, kept)) == voted

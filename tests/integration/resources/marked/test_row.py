@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import replace
 
 import psycopg
 import pytest
@@ -30,7 +29,7 @@ def test_row_is_committed_with_the_work_and_names_the_others(ledger: Ledger) -> 
 
 def test_the_row_has_the_evidence_of_the_votes_though_it_was_written_before_them(ledger: Ledger) -> None:
     branch, gtrid = ledger.marked()
-    voted = [replace(record, evidence={"xid": "77", "timeline": "'1'"}) for record in others(gtrid)]
+    voted = [record._replace(evidence={"xid": "77", "timeline": "'1'"}) for record in others(gtrid)]
     branch.record(gtrid, voted)
     assert list(ledger.xids.tombstone(gtrid, branch.identity()).branches) == voted
     assert ledger.work() == 1

@@ -59,6 +59,8 @@ _UNDOING = frozenset({b"RESET", b"UNLISTEN", b"DEALLOCATE", b"DEALLOCATE ALL", b
 _NOTED = frozenset({*_BEGINNING, *_ENDING, *_CHANGING, *_UNDOING, b"ROLLBACK", b"NOTIFY", b""})
 # The beginnings of tags that show no write, though a SELECT's function may have written: then the server is asked.
 _READING = (b"SELECT", b"FETCH", b"SHOW", b"EXPLAIN", b"SET", b"SAVEPOINT", b"RELEASE", b"ROLLBACK", b"NOTIFY")
+# The beginnings of the most usual tags, which show a write and nothing else.
+_WRITING = (b"INSERT", b"UPDATE", b"DELETE")
 _IN_FAILED_TRANSACTION = "25P02"
 _CHAINED = re.compile(rb"\band\s+chain\b", re.IGNORECASE)
 
@@ -116,9 +118,24 @@ class PsycopgRawConnection(DeadlineConnection):
     unanswered = False
     #: How its transactions begin by the datasource's settings.
     configured = UNSPECIFIED
+    #: How its transactions begin may be another way by now.
+    begins_otherwise = False
+
+    def set_isolation_level(self, value: psycopg.IsolationLevel | None) -> None:
+        self.begins_otherwise = True
+        super().set_isolation_level(value)
+
+    def set_read_only(self, value: bool | None) -> None:
+        self.begins_otherwise = True
+        super().set_read_only(value)
+
+    def set_deferrable(self, value: bool | None) -> None:
+        self.begins_otherwise = True
+        super().set_deferrable(value)
 
     def set_autocommit(self, value: bool) -> None:
         """As psycopg's. Without a BEGIN of psycopg's, the session itself must have what is configured."""
+        self.begins_otherwise = True
         super().set_autocommit(value)
         parts = []
         if value and self.configured.isolation is not None and self.isolation_level is not None:
@@ -180,6 +197,7 @@ class PsycopgDriver:
         raw.configured = self._characteristics
         if self._characteristics.specified:
             begin_as(raw, self._characteristics)
+            raw.begins_otherwise = False
 
     def _whole_number(self, option: str, text: str) -> int:
         if not re.fullmatch(r"\s*[+-]?[0-9]{1,9}\s*", text):  # the text is not shown: a reference may be a secret
@@ -197,15 +215,21 @@ class PsycopgDriver:
 
     def is_clean(self, raw: PsycopgRawConnection) -> bool:
         # A lost or closed connection has another transaction status, too.
+        pgconn = raw.pgconn
         return (
-            raw.pgconn.transaction_status == IDLE
+            pgconn.transaction_status == IDLE
             and not raw.changed
-            and not raw.autocommit
             and raw.row_factory is tuple_row
+            and (not raw.begins_otherwise or self._begins_as_configured(raw))
+            and pgconn.pipeline_status == 0
+        )
+
+    def _begins_as_configured(self, raw: PsycopgRawConnection) -> bool:
+        return (
+            not raw.autocommit
             and raw.isolation_level is self._level
             and raw.read_only is self._characteristics.read_only
             and raw.deferrable is None
-            and raw.pgconn.pipeline_status == 0
         )
 
     def reset(self, raw: PsycopgRawConnection, timeout: float | None = None) -> None:
@@ -228,6 +252,7 @@ class PsycopgDriver:
             raw.autocommit = False
             begin_as(raw, self._characteristics)
             raw.deferrable = None
+            raw.begins_otherwise = False
             raw.row_factory = tuple_row
             raw.cursor_factory = psycopg.Cursor
 
@@ -278,10 +303,13 @@ class PsycopgDriver:
         if not raw.changed and outlives_transaction(sent_by(raw_cursor)):
             raw.changed = True
         if len(results) == 1 and status == INTRANS:
+            tag = results[0].command_status
+            if tag is not None and tag.startswith(_WRITING):
+                raw.wrote = True
+                return None
             tag = _tag(results[0])
             if tag not in _NOTED:
-                if not raw.wrote:
-                    raw.wrote = tag is None or not tag.startswith(_READING)
+                raw.wrote = raw.wrote or tag is None or not tag.startswith(_READING)
                 return None
         tags = [_tag(result) for result in results] or [tag_of(raw_cursor)]
         if not _CHANGING.isdisjoint(tags) or (isinstance(raw_cursor, psycopg.ServerCursor) and raw_cursor.withhold):

@@ -57,19 +57,6 @@ class PhaseTwoCommand:
     tries again and again, and logs them itself.
     """
 
-    __slots__ = (
-        "_connect",
-        "_deadlines",
-        "_level",
-        "_quoted",
-        "_raw",
-        "_record",
-        "_until",
-        "_verb",
-        "failure",
-        "overdue",
-    )
-
     def __init__(
         self,
         record: BranchRecord,

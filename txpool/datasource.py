@@ -11,6 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, ref
 
+from txpool.characteristics import UNSPECIFIED
 from txpool.config.credentials import CredentialsFunction
 from txpool.config.dsn import is_dsn, key_of, settings_of
 from txpool.config.secrets import Secret, redact_url
@@ -71,6 +72,9 @@ class DataSource(PoolAdministration):
     the same object.
     """
 
+    #: The class of its part in a transaction, for the transaction manager.
+    enlistment_class = Enlistment
+
     def __init__(
         self,
         name: str | None = None,
@@ -88,7 +92,10 @@ class DataSource(PoolAdministration):
         self.mode = settings.mode
         #: The role of its branches, which follows from the mode.
         self.role = Role(settings.mode)
+        #: Whether a connection's commit() and rollback() end its own work within a transaction.
+        self.joins_commits = settings.managed_commit == "join"
         self.driver = settings.driver
+        self._file = settings.file
         self.resource_manager = find_resource_manager(settings.driver)
         #: The url, without a password.
         self.url = settings.url
@@ -214,17 +221,19 @@ class DataSource(PoolAdministration):
 
     # -- for transactions and recovery --------------------------------------------------------------------------
 
-    def open_enlistment(self, transaction: Transaction, timeout: float | None = None) -> Enlistment:
+    def begin_branch(
+        self, transaction: Transaction, timeout: float | None = None
+    ) -> tuple[Pooled[Any], OpenBranch | MarkedBranch]:
         """Take a physical connection for the whole transaction, and make its branch."""
         if "pyspark" in modules:  # the transaction may have created a Spark session since
             publish(ambient())
         pooled = self._take(timeout)
         try:
-            if transaction.characteristics.specified:
+            if transaction.characteristics is not UNSPECIFIED:
                 characteristics = transaction.characteristics.over(self.settings.characteristics)
                 with translated():
                     self.resource_manager.begin_as(pooled.raw, characteristics)
-            return Enlistment(self, transaction, pooled, self._branch(pooled.raw, transaction.deadlines))
+            return pooled, self._branch(pooled.raw, transaction.deadlines)
         except BaseException:
             self.pool.give_back(pooled)
             raise
@@ -242,8 +251,7 @@ class DataSource(PoolAdministration):
 
     def _branch(self, raw: Any, deadlines: Deadlines) -> OpenBranch | MarkedBranch:
         if self.role is Role.PREPARED:
-            file = self.settings.file
-            return self.resource_manager.branch(self.name, self.driver_adapter, raw, deadlines, file=file)
+            return self.resource_manager.branch(self.name, self.driver_adapter, raw, deadlines, file=self._file)
         if self._cleanup is not None:
             return MarkedTransaction(
                 self.name, self.driver_adapter, raw, self._xids, self._cleanup, deadlines=deadlines

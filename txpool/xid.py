@@ -103,7 +103,11 @@ def new_incarnation() -> str:
 
 def make_gtrid(node: str, incarnation: str, number: int) -> str:
     """The gtrid of an incarnation's number-th transaction."""
-    return f"{PREFIX}:{node}:{incarnation}:{_base36(number)}"
+    digits = ""
+    while number:
+        number, digit = divmod(number, 36)
+        digits = _ALPHABET[digit] + digits
+    return f"{PREFIX}:{node}:{incarnation}:{digits or '0'}"
 
 
 def make_xid(
@@ -175,11 +179,3 @@ def _parsed(xid: Xid) -> re.Match[str]:
     if match is None:
         raise ValueError(f"{xid.bqual!r} is not a bqual of txpool")
     return match
-
-
-def _base36(number: int) -> str:
-    digits = ""
-    while number:
-        number, digit = divmod(number, 36)
-        digits = _ALPHABET[digit] + digits
-    return digits or "0"

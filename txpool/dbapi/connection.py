@@ -71,7 +71,7 @@ class Connection(Handle):
         elif ambient is not None:
             ambient.require_active()
             datasource = self._open_datasource()
-            if datasource.settings.managed_commit != "join":
+            if not datasource.joins_commits:
                 raise refuse_end("commit", datasource, ambient.gtrid)
 
     def rollback(self) -> None:
@@ -102,7 +102,8 @@ class Connection(Handle):
                 self._before_give_back(pooled, datasource)  # type: ignore[arg-type]
             datasource.pool.give_back(pooled)  # type: ignore[union-attr]
         elif self.enlistment is not None:
-            self.enlistment.close(self)
+            if self.enlistment.savepoints is not None:
+                self.enlistment.close(self)
             self.enlistment = None
 
     @property

@@ -9,12 +9,13 @@ from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from txpool.characteristics import UNSPECIFIED
 from txpool.dbapi.open_results import OpenResults, close_open
 from txpool.dbapi.overrides import NO_ATTRIBUTES, SessionOverrides
 from txpool.dbapi.savepoints import NotInnermost, Savepoints
 from txpool.errors import Error, InterfaceError, ProgrammingError, translate, translated
 from txpool.pool import Pooled
-from txpool.tm.status import Status
+from txpool.tm.status import ACTIVE, Status
 
 if TYPE_CHECKING:
     from txpool.characteristics import Characteristics
@@ -37,66 +38,58 @@ class Enlistment:
     #: It is used once; a physical connection of the pool again and again.
     uses = 1
 
-    __slots__ = (
-        "_branch",
-        "_datasource",
-        "_driver",
-        "_fresh",
-        "_pooled",
-        "_thread",
-        "_unreusable",
-        "cursors",
-        "ended",
-        "fixed_modes",
-        "gtrid",
-        "how_it_ended",
-        "in_pipeline",
-        "lock",
-        "mode",
-        "overrides",
-        "owner",
-        "raw",
-        "savepoints",
-    )
+    #: The physical connection; None until `open` has taken it. It stays after the end.
+    pooled: Pooled[Any] | None = None
+    raw: Any = None
+    branch: OpenBranch | MarkedBranch  #: Set by `open`.
+    #: The raw cursors that may hold something open on the connection.
+    cursors: OpenResults
+    savepoints: Savepoints | None = None  #: With managed.commit = join.
+    #: The attributes that a handle has overridden; None where none has.
+    overrides: SessionOverrides | None = None
+    #: The attributes of its connection that the transaction has set, and that no handle may change.
+    fixed_modes: frozenset[str] = frozenset()
+    #: In a pipeline, where the connection's state is not known before the pipeline's end.
+    in_pipeline = False
+    ended = False
+    _status = ACTIVE  #: The transaction's, once it has ended.
+    _unreusable = False
+    _fresh = True  #: No local transaction was open before the statement that executes now, or comes next.
 
-    def __init__(
-        self, datasource: DataSource, transaction: Transaction, pooled: Pooled[Any], branch: OpenBranch | MarkedBranch
-    ) -> None:
+    def __init__(self, datasource: DataSource, transaction: Transaction) -> None:
+        self.datasource = datasource
         #: A weak reference to its transaction, which refers to it: returns None once that was dropped.
         self.owner = ref(transaction)
         self.gtrid = transaction.gtrid
-        #: The transaction's status once it has ended, for messages.
-        self.how_it_ended = ""
-        self.mode = datasource.mode
-        #: The attributes of its connection that the transaction has set, and that no handle may change.
-        self.fixed_modes = fixed_modes(transaction.characteristics)
-        self.raw = pooled.raw
         self.lock = RLock()
-        self.ended = False
-        self._unreusable = False
-        #: In a pipeline, where the connection's state is not known before the pipeline's end.
-        self.in_pipeline = False
-        self.overrides = SessionOverrides(pooled.raw)
-        self.savepoints = Savepoints(pooled.raw) if datasource.settings.managed_commit == "join" else None
-        #: The raw cursors that may hold something open on the connection.
-        self.cursors: OpenResults = set()
-        pooled.results = self.cursors
-        self._datasource = datasource
-        self._driver = datasource.driver_adapter
-        self._pooled = pooled
-        self._branch = branch
-        self._thread = get_ident()
-        #: No local transaction was open before the statement that executes now.
-        self._fresh = True
 
     # -- for the transaction ------------------------------------------------------------------------------------
 
-    @property
-    def branch(self) -> OpenBranch | MarkedBranch:
-        """Its branch; waits for the statement that another thread executes on it."""
-        # The coordinator asks when no new statement can start any more.
+    def open(self, transaction: Transaction, timeout: float | None) -> None:
+        """Take the physical connection, unless another thread has; wait `timeout` seconds for it."""
+        datasource = self.datasource
         with self.lock:
-            return self._branch
+            if self.pooled is not None:
+                return
+            pooled, branch = datasource.begin_branch(transaction, timeout)
+            if self.pooled is not None:  # a finaliser in this thread was faster
+                datasource.pool.give_back(pooled)
+                return
+            self._driver = datasource.driver_adapter
+            self._thread = get_ident()
+            self.branch = branch
+            self.raw = pooled.raw
+            self.cursors = pooled.results = set()
+            if transaction.characteristics is not UNSPECIFIED:
+                self.fixed_modes = fixed_modes(transaction.characteristics)
+            if datasource.joins_commits:
+                self.savepoints = Savepoints(pooled.raw)
+            self.pooled = pooled
+
+    def settled_branch(self) -> OpenBranch | MarkedBranch:
+        """Its branch, once the statement that another thread executes on it has ended; no new one can start."""
+        with self.lock:
+            return self.branch
 
     def mark_unreusable(self) -> None:
         """Destroy the connection at `release`: a cancel is on its way, and may reach it late. No I/O."""
@@ -106,27 +99,40 @@ class Enlistment:
         """Cancel what executes on it. From any thread; never raises; may take seconds."""
         self._driver.cancel(self.raw)
 
-    def release(self, how: str, *, reusable: bool) -> None:
+    def release(self, status: Status, *, reusable: bool) -> None:
         """The transaction has ended with this status: give the connection back, or destroy it if not `reusable`."""
+        pooled: Pooled[Any] = self.pooled  # type: ignore[assignment]
         with self.lock:
             self.ended = True
-            self.how_it_ended = how
-            try:
-                close_open(self.cursors)
-                self.overrides.restore()
-            except Exception as error:
-                logger.info("%s: a connection could not be restored: %s", self._datasource.name, error)
-                reusable = False
+            self._status = status
+            if self.cursors or self.overrides is not None:
+                reusable = self._restore() and reusable
         # Only now: whoever marks it later finds that it has ended.
-        if reusable and not self._unreusable and self._driver.is_open(self.raw):
-            self._datasource.pool.give_back(self._pooled)
+        if reusable and not self._unreusable:
+            self.datasource.pool.give_back(pooled)
         else:
-            self._datasource.pool.discard(self._pooled)
+            self.datasource.pool.discard(pooled)
+
+    @property
+    def how_it_ended(self) -> str:
+        """The transaction's status once it has ended, for messages."""
+        return self._status.value
+
+    def _restore(self) -> bool:
+        """Close what is open on the connection, and restore what was overridden; whether that succeeded."""
+        try:
+            close_open(self.cursors)
+            if self.overrides is not None:
+                self.overrides.restore()
+        except Exception as error:
+            logger.info("%s: a connection could not be restored: %s", self.datasource.name, error)
+            return False
+        return True
 
     @property
     def pool_state(self) -> object:
         """The physical connection's: None where this is a forked child, and it is the parent's."""
-        return self._pooled.pool_state
+        return None if self.pooled is None else self.pooled.pool_state
 
     # -- for its handles ----------------------------------------------------------------------------------------
 
@@ -134,17 +140,17 @@ class Enlistment:
         """Raise where this thread, in which `ambient` is another transaction or None, may not use it."""
         if self.pool_state is None:
             raise InterfaceError(
-                f"this connection of {self._datasource.name} is enlisted in {self.gtrid}, which is the "
+                f"this connection of {self.datasource.name} is enlisted in {self.gtrid}, which is the "
                 "parent process's: connect() in this process. Nothing was sent."
             )
         if ambient is not None:
             raise ProgrammingError(
-                f"this connection of {self._datasource.name} is enlisted in {self.gtrid}, and here "
+                f"this connection of {self.datasource.name} is enlisted in {self.gtrid}, and here "
                 f"{ambient.gtrid} is ambient: connect() gives one that belongs to it. Nothing was done."
             )
         if get_ident() == self._thread:
             raise ProgrammingError(
-                f"this connection of {self._datasource.name} is enlisted in {self.gtrid}, which is not "
+                f"this connection of {self.datasource.name} is enlisted in {self.gtrid}, which is not "
                 "ambient here: resume() it first, or connect() outside it. Nothing was done."
             )
 
@@ -153,16 +159,25 @@ class Enlistment:
         transaction = self.owner()
         if transaction is None:
             raise ProgrammingError(
-                f"{self.gtrid}, in which this connection of {self._datasource.name} is enlisted, was dropped without "
+                f"{self.gtrid}, in which this connection of {self.datasource.name} is enlisted, was dropped without "
                 "its end, and rolls back. Nothing was done."
             )
-        if transaction.status is not Status.ACTIVE:
+        if transaction.status is not ACTIVE:
             transaction.require_active()
         state = handle.handle_state
-        attributes = NO_ATTRIBUTES if state is None else state.attributes
-        if attributes is not self.overrides.applied:
-            self.overrides.apply(attributes)
+        if state is not None or self.overrides is not None:
+            self._override(NO_ATTRIBUTES if state is None else state.attributes)
         return transaction
+
+    def _override(self, attributes: Mapping[str, Any]) -> None:
+        if self.overrides is not None or attributes is not NO_ATTRIBUTES:
+            self.own_overrides().apply(attributes)
+
+    def own_overrides(self) -> SessionOverrides:
+        """What handles have overridden on its connection; restored at the transaction's end."""
+        if self.overrides is None:
+            self.overrides = SessionOverrides(self.raw)
+        return self.overrides
 
     def without_fixed(self, modes: Mapping[str, Any]) -> Mapping[str, Any]:
         """A handle's own modes, without those that the transaction has set."""
@@ -193,8 +208,9 @@ class Enlistment:
         self.lock.acquire()
         try:
             transaction = self._begin_use(handle)
-            self._driver.begin(self.raw, transaction.label)
-            self._fresh = not handle.has_work(self.raw)
+            if self._fresh:
+                self._driver.begin(self.raw, transaction.label)
+                self._fresh = not handle.has_work(self.raw)
             if self.savepoints is not None:
                 self.savepoints.open(handle)
         except BaseException as error:
@@ -205,6 +221,7 @@ class Enlistment:
     def finish(self, raw_cursor: Any) -> None:
         """After a statement: raise where it was the user's own COMMIT or ROLLBACK, and unlock."""
         try:
+            self._fresh = False
             if not self.in_pipeline:
                 command = self._driver.ended_by(self.raw, raw_cursor)
                 if command is not None:
@@ -251,6 +268,7 @@ class Enlistment:
                 raise
             finally:
                 over = not handle.has_work(self.raw) and self._driver.is_open(self.raw)
+                self._fresh = fresh and over
                 if over and not fresh and not self.in_pipeline:
                     raise self.ended_by_sql("commit")
         finally:
@@ -259,12 +277,12 @@ class Enlistment:
     def ended_by_sql(self, command: str) -> Error:
         """The user's own SQL has ended the local transaction: the error that says so."""
         error = ProgrammingError(
-            f"datasource {self._datasource.name}: the SQL {command.upper()} has ended its part in "
+            f"datasource {self.datasource.name}: the SQL {command.upper()} has ended its part in "
             f"{self.gtrid}, which can only roll back now: what was done here before it is "
             f"{'committed, and no rollback will undo it' if command == 'commit' else 'undone'}. "
             "Leave commit and rollback to the transaction."
         )
-        self._branch.ended_by_sql(command)
+        self.branch.ended_by_sql(command)
         self._set_rollback_only(error)
         return error
 
@@ -291,7 +309,7 @@ class Enlistment:
                     savepoints.rollback(handle)
             except NotInnermost:
                 error = ProgrammingError(
-                    f"datasource {self._datasource.name}: rollback() on one connection in {self.gtrid} "
+                    f"datasource {self.datasource.name}: rollback() on one connection in {self.gtrid} "
                     "would undo what another has done since, so the transaction is rollback-only now: what was "
                     "done within it rolls back. End each connection's work before the next one begins."
                 )
@@ -305,7 +323,7 @@ class Enlistment:
 
     def _own_savepoints(self, command: str) -> Savepoints:
         if self.savepoints is None:
-            raise refuse_end(command, self._datasource, self.gtrid)
+            raise refuse_end(command, self.datasource, self.gtrid)
         if self.savepoints.in_block:
             raise ProgrammingError(f"{command}() inside a block of conn.transaction(): leave the block first")
         return self.savepoints

@@ -28,34 +28,24 @@ logger = logging.getLogger("txpool")
 _RESOLVE_TIME = 2.0
 
 #: The managers of this process whose log is open; also one that was replaced while its transactions were still open.
-_open: set[TransactionManager] = set()
+open_managers: set[TransactionManager] = set()
 #: The process has closed everything already: exit handlers that were registered before ours run after it.
-_exiting = False
-
-
-def exiting() -> bool:
-    """Whether the process has closed its managers, and is about to end."""
-    return _exiting
-
-
-def closes_at_exit(manager: TransactionManager) -> bool:
-    """Whether `close_at_exit` was called for it."""
-    return manager in _open
+exiting = False
 
 
 def close_at_exit(manager: TransactionManager) -> None:
     """Close the manager when this process ends."""
     ready()
-    _open.add(manager)
+    open_managers.add(manager)
     _close_with_worker()
 
 
 def forget_all() -> set[TransactionManager]:
     """In a forked child: the managers that would be closed when the process ends, none of which will be."""
-    global _exiting
-    _exiting = False
-    inherited = _open.copy()
-    _open.clear()
+    global exiting
+    exiting = False
+    inherited = open_managers.copy()
+    open_managers.clear()
     return inherited
 
 
@@ -81,7 +71,7 @@ def close(
         manager.close_resolver(started + _RESOLVE_TIME)
     pieces = [queue.pending_work() for queue in cleanup.pending()]
     for manager in managers:
-        _open.discard(manager)
+        open_managers.discard(manager)
         work = manager.detach_log()
         if work is not None:
             pieces.append(work)
@@ -90,8 +80,8 @@ def close(
 
 
 def _close_at_exit() -> None:
-    global _exiting
-    _exiting = True
+    global exiting
+    exiting = True
     ambient = current()
     left_open = None if ambient is None or ambient.ended else ambient
     if left_open is not None:
@@ -105,7 +95,7 @@ def _close_at_exit() -> None:
     try:
         dropped.close(_RESOLVE_TIME)
         # It may have been among the dropped ones.
-        close(_open.copy(), None if left_open is None or left_open.ended else left_open, started)
+        close(open_managers.copy(), None if left_open is None or left_open.ended else left_open, started)
     except BaseException as error:  # a second Ctrl-C
         logger.warning("what is not finished yet is left to recovery: the end was interrupted (%r)", error)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import cast
 
-from txpool.resources.base import Branch, BranchOutcome, MarkedBranch, OpenBranch
+from txpool.resources.base import Branch, BranchOutcome, MarkedBranch, OpenBranch, Role
 
 
 class Outcome(Enum):
@@ -19,6 +20,12 @@ class Outcome(Enum):
     HEURISTIC_ROLLBACK = "heuristic rollback"
     HEURISTIC_MIXED = "heuristic mixed"
     HEURISTIC_HAZARD = "heuristic hazard"
+
+    __hash__ = object.__hash__  # an Enum's own is a call of Python
+
+
+#: The outcome of most transactions.
+COMMITTED = Outcome.COMMITTED
 
 
 @dataclass(slots=True)
@@ -38,6 +45,15 @@ class CommitRequest:
     rollback_cause: Callable[[], BaseException | None] = lambda: None
     #: Kept with the decision, for people and for traces.
     annotations: Mapping[str, str] | None = None
+
+    def add(self, branch: OpenBranch | MarkedBranch) -> None:
+        """Add a branch in its role."""
+        if branch.role is Role.MARKED:
+            self.marked = cast(MarkedBranch, branch)
+        elif branch.role is Role.LAST:
+            self.last = cast(OpenBranch, branch)
+        else:
+            self.branches.append(cast(OpenBranch, branch))
 
 
 @dataclass(slots=True)

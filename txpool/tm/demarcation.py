@@ -30,7 +30,8 @@ def begin(
         raise ProgrammingError(
             f"{active.gtrid} is active here: end it first, suspend() it, or nest by `with transaction()`"
         )
-    dropped.require_not_abandoned(active)
+    if active is not None:
+        dropped.require_not_abandoned(active)
     refuse_beginning_in_task()
     frame = sys._getframe(1)
     origin = frame.f_code, frame.f_lasti

@@ -100,9 +100,9 @@ def close(timeout: float) -> None:
         done.acquire(timeout=max(until - monotonic(), 0))
 
 
-def require_not_abandoned(ambient: Transaction | None) -> None:
+def require_not_abandoned(ambient: Transaction) -> None:
     """ProgrammingError where the ambient transaction was abandoned: its work would go on in a new transaction."""
-    if ambient is not None and ambient.abandoned:
+    if ambient.abandoned:
         raise ProgrammingError(
             f"{ambient.gtrid}, which is ambient here, was given up and rolls back: its work cannot go on in another "
             "transaction. Nothing was done"

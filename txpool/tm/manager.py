@@ -80,8 +80,8 @@ class TransactionManager:
 
     def new_gtrid(self) -> str:
         """A new gtrid, for a transaction that may begin later."""
-        log = self.log
-        if log is not None and not closing.closes_at_exit(self):
+        log = self._log or self.log
+        if log is not None and self not in closing.open_managers:
             closing.close_at_exit(self)
         incarnation = self._unlogged if log is None else log.incarnation
         return make_gtrid(self.settings.node_name or "unnamed", incarnation, next(self._numbers))
@@ -104,8 +104,9 @@ class TransactionManager:
         deadlines = self._phase_two_wait
         if seconds is not None:
             deadlines = Deadlines(monotonic() + seconds, self.settings.transaction_phase_two_wait)
-        transaction = Transaction(gtrid, self.log, self._resolve_later, deadlines)
-        transaction.characteristics = characteristics
+        transaction = Transaction(gtrid, self._log or self.log, self._resolve_later, deadlines)
+        if characteristics is not UNSPECIFIED:
+            transaction.characteristics = characteristics
         if tracing.tracer is not None:
             transaction.trace = tracing.tracer.transaction(gtrid, traceparent)
         if seconds is not None:
@@ -113,7 +114,7 @@ class TransactionManager:
         threshold = self.settings.transaction_leak_threshold
         if threshold is not None:
             self._call_while_open(transaction, threshold, _report_open)
-        if closing.exiting():
+        if closing.exiting:
             transaction.after_completion(lambda _: self.close())
         for attach in observers:
             attach(transaction)

@@ -14,10 +14,10 @@ from sys import _getframe, modules
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
-from txpool.characteristics import Characteristics, IsolationLevel
+from txpool.characteristics import UNSPECIFIED, Characteristics, IsolationLevel
 from txpool.errors import ProgrammingError, TransactionTimeout
 from txpool.tm import dropped
-from txpool.tm.ambient import current, make_ambient, renew_ambient, restore_ambient
+from txpool.tm.ambient import ambient_variable, current, make_ambient, renew_ambient, restore_ambient
 from txpool.tm.annotations import checked_note
 from txpool.tm.functions import is_coroutine_function, require_function
 from txpool.tm.manager import get_manager
@@ -84,7 +84,9 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         record_in: RecordIn | None = None,
     ) -> None:
         self._timeout = timeout
-        self._characteristics = Characteristics.of(isolation, read_only)
+        self._characteristics = UNSPECIFIED
+        if isolation is not None or read_only is not None:
+            self._characteristics = Characteristics.of(isolation, read_only)
         self._note = note if note == "" else checked_note(note)
         self._idempotent = None
         if transaction_id is not None or record_in is not None:
@@ -96,7 +98,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         self._requires_new = False
 
     def __enter__(self) -> Transaction:
-        ambient = current()
+        ambient = ambient_variable.get()
         self.joined = ambient is not None and not ambient.ended
         if ambient is not None and self.joined:
             if not ambient.active:
@@ -114,7 +116,8 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             while frame.f_globals is _CONTEXTLIB and frame.f_back is not None:  # an ExitStack's
                 frame = frame.f_back
             origin = frame.f_code, frame.f_lasti
-            dropped.require_not_abandoned(ambient)
+            if ambient is not None:
+                dropped.require_not_abandoned(ambient)
             self._begin(get_manager().new_transaction(self._timeout, characteristics=self._characteristics))
             # From here to the end no function is called: an interrupt in one would leave the transaction ambient.
             self.entered_transaction.origin = origin
@@ -151,7 +154,10 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             return
         # It ends while it is still ambient, since before_completion callbacks work in it.
         try:
-            self.end(error)
+            if error is None:
+                self.entered_transaction.end_commit()
+            else:
+                self.end(error)
         finally:
             self.leave_context()
 

@@ -25,16 +25,10 @@ begun = _begun.one
 #: Count a Spark task's part of one that has ended prepared.
 prepared = _prepared.one
 
-_COMMITTED = Outcome.COMMITTED
-_committed = _ended[_COMMITTED].one
-
 
 def ended(outcome: Outcome) -> None:
     """Count a transaction that ends for its caller."""
-    if outcome is _COMMITTED:
-        _committed()  # the usual one, without the price of an Enum's hash
-    else:
-        _ended[outcome].one()
+    _ended[outcome].one()
 
 
 def resolved(outcome: Outcome, trace: Trace | None = None) -> None:

@@ -79,7 +79,8 @@ class Subordinate(Transaction):
             raise self.rollback_cause
         self.status = Status.COMMITTING
         try:
-            working = [cast(OpenBranch, e.branch) for e in self._enlistments() if not e.branch.idle]
+            enlisted = [cast(OpenBranch, each.settled_branch()) for each in self._enlistments()]
+            working = [branch for branch in enlisted if not branch.idle]
         except BaseException:  # it was interrupted while it waited for another thread's statement
             self._reopen()
             raise
@@ -108,9 +109,10 @@ class Subordinate(Transaction):
             for enlistment in self._enlistments():
                 # Closing its connection rolls a branch back that was not sent a PREPARE, and no other.
                 outcome_known = enlistment.branch not in working or enlistment.branch in voted
-                call_logging_errors(enlistment.release, self.status.value, reusable=outcome_known)
+                call_logging_errors(enlistment.release, self.status, reusable=outcome_known)
             dropped.release(self)
-            self._synchronizations.call_after(self.status)
+            if self._synchronizations is not None:
+                self._synchronizations.call_after(self.status)
             if readers.interrupt is not None:
                 raise readers.interrupt
 

@@ -6,6 +6,7 @@ it. Other threads may work in it meanwhile, and are serialised on each connectio
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +21,11 @@ from txpool.resources.base import Branch, BranchOutcome
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.tm import dropped, statistics
 from txpool.tm.annotations import checked_note, decision_annotations
-from txpool.tm.commit_request import CommitRequest, Outcome, Result
+from txpool.tm.commit_request import COMMITTED, CommitRequest, Outcome, Result
 from txpool.tm.coordinator import Coordinator
-from txpool.tm.enlisted import EnlistedDataSource, add_branch
 from txpool.tm.enlistment_rules import require_adoptable, require_atomic, require_begins_as, require_same
 from txpool.tm.outcome import raise_outcome, rolled_back
-from txpool.tm.status import OPEN, Status, status_of
+from txpool.tm.status import ACTIVE, OPEN, Status, status_of
 from txpool.tm.synchronizations import Synchronizations, call_logging_errors
 
 if TYPE_CHECKING:
@@ -33,16 +33,26 @@ if TYPE_CHECKING:
     from txpool.dbapi.enlistment import Enlistment
     from txpool.tracing import Trace
 
+logger = logging.getLogger("txpool")
+
 
 class Transaction:
     """A global transaction. Its attributes may be read from any thread; the thread or task that began it ends it."""
 
     label = ""  #: The name that its sessions have on the server meanwhile; empty where they keep their own.
     origin: dropped.Origin | None = None  #: Where it was begun.
+    scoped = False  #: A `with transaction()` block, a decorated function or a Spark task will end it.
     abandoned = False  #: Nobody may work in it any more, since its block or its last reference is gone: it rolls back.
     trace: Trace | None = None  #: Its spans, where it is traced.
     characteristics = UNSPECIFIED  #: How its branches begin, over what their datasources have.
+    unanswered: Sequence[str] = ()  #: Once it has ended: the datasources that recovery will finish.
     _note = ""
+    _synchronizations: Synchronizations | None = None
+    _cancels: tuple[Callable[[], object], ...] = ()
+    _late_branches = False
+    _deferring = 0  #: How many threads are in `defer_commit`.
+    _rollback_cause: BaseException | None = None
+    _deciding = False  #: The decision is being made: a rollback cause that comes now changes nothing.
 
     def __init__(
         self,
@@ -52,29 +62,18 @@ class Transaction:
         deadlines: Deadlines = NO_DEADLINES,
     ) -> None:
         self.gtrid = gtrid
-        self.status = Status.ACTIVE
+        self.status = ACTIVE
         #: What other modules keep for as long as the transaction lives, by keys of their own.
         self.values: dict[Any, Any] = {}
-        #: True where a `with transaction()` block, a decorated function or a Spark task will end it.
-        self.scoped = False
+        #: Until when it waits for its databases.
+        self.deadlines = deadlines
         self._log = log
         self._resolve_later = resolve_later
         self._pid = os.getpid()
         # Reentrant, since a finaliser may run anywhere, and that of a handle may mark the transaction rollback-only.
         self._lock = threading.RLock()
-        self._enlisted: dict[str, EnlistedDataSource] = {}
+        self._enlisted: dict[str, Enlistment] = {}
         self._adopted: list[Branch] = []
-        #: Until when it waits for its databases.
-        self.deadlines = deadlines
-        self._late_branches = False
-        self._deferring = 0  #: How many threads are in `defer_commit`.
-        self._rollback_cause: BaseException | None = None
-        #: The decision is being made: a rollback cause that comes now changes nothing.
-        self._deciding = False
-        #: Once it has ended: the datasources whose outcome is unknown, which recovery will finish.
-        self.unanswered: list[str] = []
-        self._synchronizations = Synchronizations()
-        self._cancels: list[Callable[[], object]] = []
         statistics.begun()
 
     def __del__(self) -> None:
@@ -122,26 +121,35 @@ class Transaction:
         `timeout` is how many seconds to wait for a connection. Errors: as `require_active`, and ProgrammingError where
         the transaction would not stay atomic with this datasource.
         """
-        enlisted = self._enlisted.get(datasource.name)
-        if enlisted is None:
-            with self._lock:
-                self.require_active()
-                enlisted = self._enlisted.get(datasource.name)
-                if enlisted is None:
-                    self._require_atomic(datasource)
-                    require_begins_as(self.gtrid, datasource, self.characteristics)
-                    dropped.hold(self, self._enlisted, self._adopted)
-                    enlisted = self._enlisted[datasource.name] = EnlistedDataSource(datasource)
-        elif self.status is not Status.ACTIVE:
+        enlistment = self._enlisted.get(datasource.name) or self._add(datasource)
+        if self.status is not ACTIVE:
             self.require_active()
-        elif enlisted.datasource is not datasource:
-            require_same(self.gtrid, enlisted.datasource, datasource)
-        return enlisted.enlistment or enlisted.open(self, timeout)
+        if enlistment.datasource is not datasource:
+            require_same(self.gtrid, enlistment.datasource, datasource)
+        if enlistment.pooled is None:
+            if self.trace is not None:
+                self.trace.enlisting(datasource)
+            enlistment.open(self, timeout)
+        return enlistment
+
+    def _add(self, datasource: DataSource) -> Enlistment:
+        with self._lock:
+            if self.status is not ACTIVE:
+                self.require_active()
+            enlistment = self._enlisted.get(datasource.name)
+            if enlistment is None:
+                self._require_atomic(datasource)
+                if self.characteristics is not UNSPECIFIED:
+                    require_begins_as(self.gtrid, datasource, self.characteristics)
+                if not self._enlisted:
+                    dropped.hold(self, self._enlisted, self._adopted)
+                enlistment = self._enlisted[datasource.name] = datasource.enlistment_class(datasource, self)
+            return enlistment
 
     def enlistment_in(self, datasource: str) -> Enlistment | None:
         """The enlistment of the datasource of that name; None where that takes no part, or is not opened yet."""
-        enlisted = self._enlisted.get(datasource)
-        return None if enlisted is None else enlisted.enlistment
+        enlistment = self._enlisted.get(datasource)
+        return None if enlistment is None or enlistment.pooled is None else enlistment
 
     def _require_atomic(self, datasource: DataSource) -> None:
         """Raise where the transaction would not stay atomic with this datasource; nothing has changed then."""
@@ -153,7 +161,7 @@ class Transaction:
     @property
     def datasources(self) -> list[DataSource]:
         """The datasources that take part in it."""
-        return [enlisted.datasource for enlisted in self._enlisted.values()]
+        return [enlistment.datasource for enlistment in self._enlisted.values()]
 
     @property
     def holds(self) -> str:
@@ -166,7 +174,7 @@ class Transaction:
 
     def require_active(self) -> None:
         """Return where work may be done in it. Errors: TransactionTimeout, or ProgrammingError with the reason."""
-        if self.status is Status.ACTIVE:
+        if self.status is ACTIVE:
             return
         if self.status is Status.MARKED_ROLLBACK:
             if isinstance(self._rollback_cause, TransactionTimeout):
@@ -251,15 +259,20 @@ class Transaction:
 
     def before_completion(self, callback: Callable[[], object], *, interposed: bool = False) -> None:
         """Call before commit (not before rollback); interposed ones come last. An exception forces rollback."""
-        self._synchronizations.add_before(callback, interposed=interposed)
+        self._own_synchronizations().add_before(callback, interposed=interposed)
 
     def after_completion(self, callback: Callable[[Status], object]) -> None:
         """Call with the final status, the last registered first; its errors are logged."""
-        self._synchronizations.add_after(callback)
+        self._own_synchronizations().add_after(callback)
+
+    def _own_synchronizations(self) -> Synchronizations:
+        if self._synchronizations is None:
+            self._synchronizations = Synchronizations()
+        return self._synchronizations
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
         """Call, from another thread, when the timeout expires (a Spark job group is cancelled so)."""
-        self._cancels.append(callback)
+        self._cancels += (callback,)
 
     # -- its end ------------------------------------------------------------------------------------------------
 
@@ -283,20 +296,23 @@ class Transaction:
 
     def end_commit(self) -> None:
         """commit(), for the block that owns this transaction."""
-        self._require_open()
-        try:
-            self._call_before_completion()
-        except BaseException as error:
-            self._end(committing=False)
-            if not isinstance(error, Exception):
-                raise
-            raise rolled_back(self.gtrid, f"a before_completion callback failed: {error}") from error
+        if self._synchronizations is not None:
+            self._require_open()
+            try:
+                self._call_before_completion()
+            except BaseException as error:
+                self._end(committing=False)
+                if not isinstance(error, Exception):
+                    raise
+                raise rolled_back(self.gtrid, f"a before_completion callback failed: {error}") from error
         if self._rollback_cause is not None:
             raise_outcome(self._end(committing=False), wanted=Outcome.ROLLED_BACK)
             if isinstance(self._rollback_cause, TransactionRolledBack):
                 raise self._rollback_cause
             raise rolled_back(self.gtrid, f"an inner block failed: {self._rollback_cause}") from self._rollback_cause
         result = self._end(committing=True)
+        if result.outcome is COMMITTED and result.interrupt is None:
+            return
         if (
             self._rollback_cause is not None
             and result.outcome is Outcome.ROLLED_BACK
@@ -304,11 +320,10 @@ class Transaction:
         ):
             # The rollback cause tells more than the error of a statement or PREPARE that was cancelled for it.
             self._rollback_cause.__cause__, result.cause = result.cause, self._rollback_cause
-        raise_outcome(result, wanted=Outcome.COMMITTED)
+        raise_outcome(result, wanted=COMMITTED)
 
     def end_rollback(self) -> None:
         """rollback(), for the block that owns this transaction, and for transactions that were dropped."""
-        self._require_open()
         raise_outcome(self._end(committing=False), wanted=Outcome.ROLLED_BACK)
 
     def require_unscoped(self) -> None:
@@ -330,17 +345,23 @@ class Transaction:
         return os.getpid() != self._pid
 
     def _require_open(self) -> None:
+        if self.status in OPEN and os.getpid() == self._pid:
+            return
         if self.of_parent_process:
             raise ProgrammingError(f"{self.gtrid} is the parent process's: only that can end it")
         if self.ended:
             self.require_active()
 
     def _call_before_completion(self) -> None:
-        self._synchronizations.call_before(lambda: self._rollback_cause is not None)
+        if self._synchronizations is not None:
+            self._synchronizations.call_before(lambda: self._rollback_cause is not None)
 
     def _end(self, *, committing: bool) -> Result:
-        with self._lock:
+        if os.getpid() != self._pid:
             self._require_open()
+        with self._lock:
+            if self.status not in OPEN:
+                self.require_active()
             self.status = Status.COMMITTING if committing else Status.ROLLING_BACK
         try:
             request = self._commit_request()
@@ -361,7 +382,8 @@ class Transaction:
         if not result.complete and result.resolvable:
             self._resolve_later(self, coordinator)
         self._release(result)
-        self._synchronizations.call_after(self.status)
+        if self._synchronizations is not None:
+            self._synchronizations.call_after(self.status)
         return result
 
     def _reopen(self) -> None:
@@ -370,8 +392,8 @@ class Transaction:
             self.status = Status.ACTIVE if self._rollback_cause is None else Status.MARKED_ROLLBACK
 
     def _enlistments(self) -> list[Enlistment]:
-        enlisted = list(self._enlisted.values())  # a copy: other threads may enlist datasources, and end it, meanwhile
-        return [each.enlistment for each in enlisted if each.enlistment is not None]
+        """Those that are opened: a copy, since other threads may enlist datasources, and end it, meanwhile."""
+        return [each for each in list(self._enlisted.values()) if each.pooled is not None]
 
     def _commit_request(self) -> CommitRequest:
         request = CommitRequest(
@@ -380,7 +402,7 @@ class Transaction:
         if self._note or self.trace is not None:
             request.annotations = decision_annotations(self._note, "" if self.trace is None else self.trace.traceparent)
         for enlistment in self._enlistments():
-            add_branch(request, enlistment)
+            request.add(enlistment.settled_branch())
         return request
 
     def _release(self, result: Result) -> None:
@@ -389,10 +411,11 @@ class Transaction:
             enlisted, self._enlisted = self._enlisted, {}
         if enlisted or self._adopted:
             dropped.release(self)
-        for name, each in enlisted.items():
-            if each.enlistment is not None:
-                outcome_known = (
-                    result.outcome is not Outcome.IN_DOUBT
-                    and result.branch_outcomes.get(name) is not BranchOutcome.UNKNOWN
-                )
-                call_logging_errors(each.enlistment.release, self.status.value, reusable=outcome_known)
+        in_doubt = result.outcome is Outcome.IN_DOUBT
+        for name, enlistment in enlisted.items():
+            if enlistment.pooled is not None:
+                unknown = in_doubt or result.branch_outcomes.get(name) is BranchOutcome.UNKNOWN
+                try:
+                    enlistment.release(self.status, reusable=not unknown)
+                except Exception:
+                    logger.exception("%s: giving back a connection of %s failed; the outcome stands", self.gtrid, name)

@@ -45,7 +45,7 @@ class Block(psycopg.Transaction):
 
     def __enter__(self) -> Self:
         enlistment = self._enlistment
-        overrides = self._handle.own_overrides() if enlistment is None else enlistment.overrides
+        overrides = self._handle.own_overrides() if enlistment is None else enlistment.own_overrides()
         # A block may outlive what it stands on.
         overrides.at_the_end[OPEN_BLOCKS] = 0
         if enlistment is None:

@@ -12,7 +12,7 @@ _MARKED_BY = "recovery.scan.snapshot:Snapshot.marked_by"
 _DISPUTED = "recovery.scan.snapshot:Snapshot.disputed"
 _UNIT = "tests/unit/recovery/scan/test_foreign_branches.py::"
 
-_NOTED = "    for branch in self._branches:\n        self._required_log.note_location(branch.location)\n"
+_NOTED = "    for branch in self._branches:\n        log.note_location(branch.location)\n"
 _STARTED = "    for branch in self._branches:\n        branch.start_prepare()\n"
 
 _BELIEVED = Edit(
@@ -116,8 +116,8 @@ MUTATIONS = (
         (
             Edit(
                 _PREPARE,
-                "        self._required_log.note_location(branch.location)\n",
-                "        try:\n            self._required_log.note_location(branch.location)\n"
+                "        log.note_location(branch.location)\n",
+                "        try:\n            log.note_location(branch.location)\n"
                 "        except Exception:\n            pass\n",
             ),
         ),

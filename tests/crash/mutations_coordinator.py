@@ -45,7 +45,7 @@ MUTATIONS = (
         (
             Edit(
                 _C + "_forget",
-                "if self._request.late_branches or set(self._outcomes.values()) - {decided}:",
+                "if self._request.late_branches or not self._unanimous:",
                 "if False:",
             ),
         ),
@@ -213,7 +213,7 @@ MUTATIONS = (
     Mutation(
         "28",
         "a coordinator that leaves losers behind marks nothing finished",
-        (Edit(_C + "_forget", "if self._request.late_branches or set(", "if set("),),
+        (Edit(_C + "_forget", "if self._request.late_branches or not", "if not"),),
         scenario=replace(TASKS, name="one+task, a loser", loser=True, fates=0),
         found="stays prepared",
         test="tests/unit/recovery/scan/test_rules.py::test_28_a_branch_that_the_decision_does_not_name_rolls_back_beside_it",
@@ -249,7 +249,7 @@ MUTATIONS = (
                 "self.phase = Phase.ROLLBACK if unsent else",
                 "self.phase = Phase.ROLLBACK if unsent or self.phase in (Phase.DECIDE, Phase.COMMIT) else",
             ),
-            Edit(_C + "_await", "except BaseException", "except Exception"),
+            Edit("txpool.tm.split_phase:await_each", "except BaseException", "except Exception"),
         ),
         scenario=replace(TWO, name="two, interrupted", interrupts=True, leases=0),
     ),
@@ -280,13 +280,13 @@ MUTATIONS = (
         real=(
             Edit(
                 "txpool.resources.postgresql.branch:PostgreSQLBranch.start_prepare",
-                "session.status != INTRANS",
+                "raw.pgconn.transaction_status != INTRANS",
                 "False",
             ),
             Edit(
                 "txpool.resources.postgresql.branch:PostgreSQLBranch.await_prepare",
-                'raise self._rollback_vote("the database answered PREPARE TRANSACTION by ROLLBACK")',
-                "return PrepareVote.COMMIT",
+                '== b"PREPARE TRANSACTION"',
+                'in (b"PREPARE TRANSACTION", b"ROLLBACK")',
             ),
         ),
     ),
@@ -296,8 +296,8 @@ MUTATIONS = (
         (
             Edit(
                 _C + "_set_readers_apart",
-                "self._readers.find(participants)",
-                "self._readers.find(participants); self._readers.commit()",
+                "readers.find(checks)",
+                "readers.find(checks); readers.commit()",
             ),
         ),
         scenario=READER,

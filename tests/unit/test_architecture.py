@@ -56,6 +56,8 @@ UP = {
 
 #: Underscore names of other packages that have no public counterpart.
 FOREIGN = {
+    "_replace": "a public method of named tuples",
+    "_asdict": "a public method of named tuples",
     "_getframe": "sys: the caller's frame",
     "_get_running_loop": "asyncio: the running loop, without an error where there is none",
     "_is_owned": "threading.RLock: whether this thread holds it",

@@ -41,7 +41,10 @@ class PEP249Cursor:
         self._connection = connection
         #: Those of the driver's cursor(); None once it is closed.
         self._arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = (args, kwargs)
-        self._open(connection.current_enlistment())
+        enlistment = connection.enlistment
+        if enlistment is None or enlistment.ended or enlistment.owner() is not ambient():
+            enlistment = connection.current_enlistment()
+        self._open(enlistment)
 
     def _open(self, enlistment: Enlistment | None) -> None:
         """Make the driver's cursor, on the physical connection that the handle has now."""
@@ -59,7 +62,7 @@ class PEP249Cursor:
                 try:
                     self.raw = self._make_raw(enlistment.raw, enlistment)
                 finally:
-                    enlistment.leave()
+                    enlistment.lock.release()
         except Exception as error:
             translate(error)
             raise

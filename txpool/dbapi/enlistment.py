@@ -108,7 +108,7 @@ class Enlistment:
             if self.cursors or self.overrides is not None:
                 reusable = self._restore() and reusable
         # Only now: whoever marks it later finds that it has ended.
-        if reusable and not self._unreusable:
+        if reusable and not self._unreusable and self._driver.is_open(pooled.raw):
             self.datasource.pool.give_back(pooled)
         else:
             self.datasource.pool.discard(pooled)

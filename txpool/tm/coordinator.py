@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from operator import methodcaller
 
 from txpool import failpoints
 from txpool.log.base import DecisionLog
@@ -41,7 +42,8 @@ from txpool.tm.annotations import with_annotations
 from txpool.tm.commit_request import CommitRequest, Outcome, Result
 from txpool.tm.heuristics import outcome_of, record_heuristics
 from txpool.tm.phase import Phase
-from txpool.tm.readers import Readers
+from txpool.tm.readers import Readers, checks_of
+from txpool.tm.split_phase import AWAIT_COMMIT, AWAIT_ROLLBACK, START_COMMIT, START_ROLLBACK, await_each, start_each
 from txpool.xid import make_pointer, make_xid, split_gtrid
 
 logger = logging.getLogger("txpool")
@@ -53,6 +55,16 @@ class Coordinator:
     `phase_listener` is called with each phase as it begins, and with the one in which the run ends.
     """
 
+    #: The branches that have only read; None where there is none.
+    _readers: Readers | None = None
+    _last_outcome: BranchOutcome | None = None
+    #: The decision, as the outcome that every branch should have: COMMITTED or ROLLED_BACK.
+    _decided = BranchOutcome.COMMITTED
+    #: Phase two has begun: `_outcomes` has its branches, and the result its outcome.
+    _phase_two_begun = False
+    #: Every branch has ended as decided.
+    _unanimous = True
+
     def __init__(
         self, request: CommitRequest, log: DecisionLog | None, phase_listener: Callable[[Phase], object] | None = None
     ) -> None:
@@ -63,15 +75,9 @@ class Coordinator:
         self._branches: list[OpenBranch] = [b for b in request.branches if not b.idle]
         self._marked = request.marked if request.marked is not None and not request.marked.idle else None
         self._last = request.last if request.last is not None and not request.last.idle else None
-        self._last_outcome: BranchOutcome | None = None
-        self._readers = Readers()
-        #: The decision, as the outcome that every branch should have: COMMITTED or ROLLED_BACK.
-        self._decided = BranchOutcome.COMMITTED
         self._prepared: list[Branch] = []  #: The branches that have voted to commit.
         #: How each branch of phase two ended; UNKNOWN until it has answered.
         self._outcomes: dict[Branch | MarkedBranch, BranchOutcome] = {}
-        #: Phase two has begun: `_outcomes` has its branches, and the result its outcome.
-        self._phase_two_begun = False
         self._result = Result(Outcome.COMMITTED, request.gtrid)
 
     @property
@@ -94,7 +100,8 @@ class Coordinator:
         self.phase = phase
         while self.phase not in (Phase.IN_DOUBT, Phase.ENDED):
             try:
-                self._notify_listener()
+                if self._phase_listener is not None:
+                    self._notify_listener(self._phase_listener)
                 _STEPS[self.phase](self)
             except BaseException as error:
                 self._keep_error(error)
@@ -104,16 +111,17 @@ class Coordinator:
                 self.phase = Phase.ROLLBACK if unsent else _AFTER_FAILURE[self.phase]
         if self.phase is Phase.IN_DOUBT:
             self._result.outcome = Outcome.IN_DOUBT
-        self._readers.roll_back()  # those that have not committed
-        self._result.interrupt = self._readers.interrupt or self._result.interrupt
-        self._notify_listener()
+        if self._readers is not None:
+            self._readers.roll_back()  # those that have not committed
+            self._result.interrupt = self._readers.interrupt or self._result.interrupt
+        if self._phase_listener is not None:
+            self._notify_listener(self._phase_listener)
         return self._result
 
-    def _notify_listener(self) -> None:
+    def _notify_listener(self, listener: Callable[[Phase], object]) -> None:
         """Call the phase listener. An exception from it changes nothing of the protocol."""
         try:
-            if self._phase_listener is not None:
-                self._phase_listener(self.phase)
+            listener(self.phase)
         except BaseException as error:
             self._log_failure(error)
 
@@ -135,11 +143,12 @@ class Coordinator:
             self._require_not_rollback_only()
             self.phase = Phase.ONE_PHASE
             return
+        log = self._required_log
         decider, identity = (self._marked.datasource, self._marked.identity()) if self._marked else (None, "")
         for number, branch in enumerate(self._branches):
             branch.name(make_xid(self._request.gtrid, number, branch.datasource, decider=decider, identity=identity))
         for branch in self._branches:
-            self._required_log.note_location(branch.location)
+            log.note_location(branch.location)
         if self._marked is not None:
             self._mark(self._marked)
         for branch in self._branches:
@@ -151,7 +160,8 @@ class Coordinator:
                 self._prepared.append(branch)
         if failpoints.armed:
             failpoints.hit("coordinator.prepared")
-        self._readers.require_alive()
+        if self._readers is not None:
+            self._readers.require_alive()
         self._require_not_rollback_only()
         self.phase = Phase.DECIDE
 
@@ -162,11 +172,15 @@ class Coordinator:
 
     def _set_readers_apart(self, participants: list[Participant]) -> list[Participant]:
         """Leave those that have only read to `Readers`; returns the others."""
-        self._readers.find(participants)
-        self._branches = [branch for branch in self._branches if branch not in self._readers]
-        if self._marked is not None and self._marked in self._readers:
+        checks = checks_of(participants)
+        if not checks:
+            return participants
+        self._readers = readers = Readers()
+        readers.find(checks)
+        self._branches = [branch for branch in self._branches if branch not in readers]
+        if self._marked is not None and self._marked in readers:
             self._marked = None
-        if self._last is not None and self._last in self._readers:
+        if self._last is not None and self._last in readers:
             self._last = None
         if failpoints.armed:
             failpoints.hit("readers.apart")
@@ -205,7 +219,7 @@ class Coordinator:
         # First of all what follows, since an interrupt before it leaves an outcome that the log cannot resolve.
         self._finish_undecided()
         self._result.resolvable = True
-        if self._result.outcome is Outcome.COMMITTED:
+        if self._readers is not None and self._result.outcome is Outcome.COMMITTED:
             self._readers.commit()
 
     def _decide(self) -> None:
@@ -263,20 +277,18 @@ class Coordinator:
         self._phase_two_begun = True
         if failpoints.armed:
             failpoints.hit("coordinator.decided")
-        started = [branch for branch in branches if self._start(branch.start_commit)]
+        started = start_each(branches, START_COMMIT, self._log_failure)
         if failpoints.armed:
             failpoints.hit("coordinator.committing")
-        for branch in started:
-            self._outcomes[branch] = self._await(branch.await_commit)
-            if failpoints.armed:
-                failpoints.hit("coordinator.one-committed")
+        await_each(started, AWAIT_COMMIT, self._outcomes, self._log_failure)
         if self._marked is not None:
             self._outcomes[self._marked] = BranchOutcome.COMMITTED
         if self._last is not None:
             self._outcomes[self._last] = BranchOutcome.COMMITTED
         if failpoints.armed:
             failpoints.hit("coordinator.committed")
-        self._readers.commit()  # after the others, since a NOTIFY announces data that must be visible by then
+        if self._readers is not None:
+            self._readers.commit()  # after the others, since a NOTIFY announces data that must be visible by then
         self.phase = Phase.COMPLETE
 
     def _roll_back(self) -> None:
@@ -291,20 +303,25 @@ class Coordinator:
         if failpoints.armed:
             failpoints.hit("coordinator.rolling-back")
         if self._marked is not None:
-            self._outcomes[self._marked] = self._await(self._marked.rollback)
-        started = [branch for branch in branches if self._start(branch.start_rollback)]
-        self._readers.roll_back()
-        for branch in started:
-            self._outcomes[branch] = self._await(branch.await_rollback)
+            await_each([self._marked], methodcaller("rollback"), self._outcomes, self._log_failure)
+        started = start_each(branches, START_ROLLBACK, self._log_failure)
+        if self._readers is not None:
+            self._readers.roll_back()
+        await_each(started, AWAIT_ROLLBACK, self._outcomes, self._log_failure)
         self.phase = Phase.COMPLETE
 
     def _complete(self) -> None:
         committed = self._result.outcome is Outcome.COMMITTED
         self._decided = decided = BranchOutcome.COMMITTED if committed else BranchOutcome.ROLLED_BACK
+        found = self._result.branch_outcomes
+        self._unanimous = True
         for branch, outcome in self._outcomes.items():
-            earlier = self._result.branch_outcomes.get(branch.datasource, decided)  # of another branch there
-            self._result.branch_outcomes[branch.datasource] = outcome if earlier is decided else earlier
-        self._result.outcome = outcome_of(decided, self._outcomes.values())
+            if outcome is not decided:
+                self._unanimous = False
+            earlier = found.get(branch.datasource, decided)  # of another branch there
+            found[branch.datasource] = outcome if earlier is decided else earlier
+        if not self._unanimous:
+            self._result.outcome = outcome_of(decided, self._outcomes.values())
         self._result.unreported = self._log is not None
         self.phase = Phase.FORGET if self._result.unreported else Phase.ENDED
 
@@ -315,14 +332,12 @@ class Coordinator:
         after a failure.
         """
         log, decided = self._required_log, self._decided
-        heuristics = {
-            branch: outcome
-            for branch, outcome in self._outcomes.items()
-            if outcome not in (decided, BranchOutcome.UNKNOWN)
-        }
-        if heuristics:
-            record_heuristics(log, self._request, self._result, decided, heuristics, prepared=self._prepared)
-        if self._request.late_branches or set(self._outcomes.values()) - {decided}:
+        if not self._unanimous:
+            settled = (decided, BranchOutcome.UNKNOWN)
+            heuristics = {branch: outcome for branch, outcome in self._outcomes.items() if outcome not in settled}
+            if heuristics:
+                record_heuristics(log, self._request, self._result, decided, heuristics, prepared=self._prepared)
+        if self._request.late_branches or not self._unanimous:
             log.finish(self._request.gtrid)
         elif decided is BranchOutcome.COMMITTED:
             self._decision_store.forget(self._request.gtrid)
@@ -330,23 +345,6 @@ class Coordinator:
         self.phase = Phase.ENDED
 
     # -- steps of the phases ------------------------------------------------------------------------------------
-
-    def _start(self, step: Callable[[], None]) -> bool:
-        """Start one branch's phase two; whether that succeeded. A branch where it fails is left to recovery."""
-        try:
-            step()
-        except BaseException as error:
-            self._log_failure(error)
-            return False
-        return True
-
-    def _await(self, step: Callable[[], BranchOutcome]) -> BranchOutcome:
-        """How one branch's phase two ended; UNKNOWN where awaiting it fails."""
-        try:
-            return step()
-        except BaseException as error:
-            self._log_failure(error)
-            return BranchOutcome.UNKNOWN
 
     def _log_failure(self, error: BaseException) -> None:
         if not isinstance(error, Exception):
@@ -359,7 +357,7 @@ class Coordinator:
 
     @property
     def _decision_store(self) -> DecisionStore:
-        return self._marked if self._marked is not None else self._required_log
+        return self._marked or self._log or self._required_log
 
     @property
     def _required_log(self) -> DecisionLog:

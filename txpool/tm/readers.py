@@ -29,18 +29,9 @@ class Readers:
     def __contains__(self, participant: Participant) -> bool:
         return participant in self._open
 
-    def find(self, participants: Iterable[Participant], *, committing: bool = True) -> None:
-        """Ask all participants that seem to be readers, at the same time. An error is a vote to roll back.
-
-        With `committing` false the readers will end by a rollback: then one that has sent a NOTIFY, which only a commit
-        delivers, is no reader.
-        """
+    def find(self, checks: dict[Participant, ReadOnlyCheck]) -> None:
+        """Ask all that seem to be readers, at the same time. An error is a vote to roll back."""
         failures: list[Exception] = []
-        checks: dict[Participant, ReadOnlyCheck] = {}
-        for participant in participants:
-            check = participant.read_only_check(committing=committing)
-            if check is not None:
-                checks[participant] = check
         for participant, check in list(checks.items()):
             try:
                 check.start_asking()
@@ -97,3 +88,17 @@ class Readers:
                 check.drop()
             return False
         return True
+
+
+def checks_of(participants: Iterable[Participant], *, committing: bool = True) -> dict[Participant, ReadOnlyCheck]:
+    """The checks of the participants that seem to be readers.
+
+    With `committing` false the readers will end by a rollback: then one that has sent a NOTIFY, which only a commit
+    delivers, is no reader.
+    """
+    checks = {}
+    for participant in participants:
+        check = participant.read_only_check(committing=committing)
+        if check is not None:
+            checks[participant] = check
+    return checks

@@ -15,7 +15,7 @@ from txpool.resources.base import BranchRecord, LocationKey, OpenBranch, Prepare
 from txpool.tm import dropped, statistics
 from txpool.tm.coordinator import Coordinator
 from txpool.tm.phase import Phase
-from txpool.tm.readers import Readers
+from txpool.tm.readers import Readers, checks_of
 from txpool.tm.status import Status
 from txpool.tm.synchronizations import call_logging_errors
 from txpool.tm.transaction import Transaction
@@ -89,7 +89,7 @@ class Subordinate(Transaction):
         if self.trace is not None:
             self.trace.phase(Phase.PREPARE)
         try:
-            readers.find(working, committing=False)
+            readers.find(checks_of(working, committing=False))
             working = [branch for branch in working if branch not in readers]
             for number, branch in enumerate(working):
                 task = TaskName(self._write, self._partition, self._attempt, len(working))

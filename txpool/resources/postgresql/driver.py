@@ -29,6 +29,7 @@ from txpool.resources.postgresql.libpq import (
     IDLE,
     INERROR,
     INTRANS,
+    OPEN,
     Session,
     failure,
     shown,
@@ -211,7 +212,7 @@ class PsycopgDriver:
         return psycopg.Cursor(raw).execute(statement, parameters or None)
 
     def is_open(self, raw: PsycopgRawConnection) -> bool:
-        return not raw.closed
+        return raw.pgconn.status == OPEN and not raw.inherited
 
     def is_clean(self, raw: PsycopgRawConnection) -> bool:
         # A lost or closed connection has another transaction status, too.

@@ -25,7 +25,8 @@ ACTIVE = int(pq.TransactionStatus.ACTIVE)
 INTRANS = int(pq.TransactionStatus.INTRANS)
 INERROR = int(pq.TransactionStatus.INERROR)
 
-_BAD = int(pq.ConnStatus.BAD)
+#: libpq's status of a connection that is not known to be lost.
+OPEN = int(pq.ConnStatus.OK)
 COMMAND_OK = int(pq.ExecStatus.COMMAND_OK)
 _FATAL_ERROR = int(pq.ExecStatus.FATAL_ERROR)
 _COPYING = frozenset({int(pq.ExecStatus.COPY_IN), int(pq.ExecStatus.COPY_OUT), int(pq.ExecStatus.COPY_BOTH)})
@@ -75,7 +76,7 @@ class Session:
             self._pgconn.consume_input()
         except psycopg.Error:
             return False
-        return int(self._pgconn.status) != _BAD
+        return int(self._pgconn.status) == OPEN
 
     def send(self, message: str) -> None:
         """Send without waiting; psycopg.OperationalError where the connection is lost."""

@@ -27,6 +27,7 @@ from txpool.pool.administration import PoolAdministration
 from txpool.pool.pooled import Pooled
 from txpool.resource_managers import find_resource_manager
 from txpool.resources.base import (
+    PREPARED,
     Branch,
     BranchRecord,
     BranchRecovery,
@@ -250,7 +251,7 @@ class DataSource(PoolAdministration):
         error.args = (f"datasource {self.name} ({self.url}{whose}): {error}", *error.args[1:])
 
     def _branch(self, raw: Any, deadlines: Deadlines) -> OpenBranch | MarkedBranch:
-        if self.role is Role.PREPARED:
+        if self.role is PREPARED:
             return self.resource_manager.branch(self.name, self.driver_adapter, raw, deadlines, file=self._file)
         if self._cleanup is not None:
             return MarkedTransaction(

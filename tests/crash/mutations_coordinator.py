@@ -132,8 +132,8 @@ MUTATIONS = (
             Edit(_C + "_prepare", "    if self._marked is not None:\n        self._mark(self._marked)\n", ""),
             Edit(
                 _C + "_prepare",
-                "    self.phase = Phase.DECIDE",
-                "    if self._marked is not None:\n        self._mark(self._marked)\n    self.phase = Phase.DECIDE",
+                "    self.phase = DECIDE",
+                "    if self._marked is not None:\n        self._mark(self._marked)\n    self.phase = DECIDE",
             ),
         ),
         scenario=MARKED,
@@ -177,7 +177,7 @@ MUTATIONS = (
             Edit(
                 _C + "_decide",
                 "    if self._marked is None and not voted:\n        self._finish_undecided()\n",
-                "    if self._marked is None and len(voted) < 2:\n        self.phase = Phase.COMMIT\n",
+                "    if self._marked is None and len(voted) < 2:\n        self.phase = COMMIT\n",
             ),
         ),
         scenario=replace(TWO, name="two, one read-only", abstaining=1),
@@ -246,8 +246,8 @@ MUTATIONS = (
         (
             Edit(
                 _C + "_run",
-                "self.phase = Phase.ROLLBACK if unsent else",
-                "self.phase = Phase.ROLLBACK if unsent or self.phase in (Phase.DECIDE, Phase.COMMIT) else",
+                "self.phase = ROLLBACK if unsent else",
+                "self.phase = ROLLBACK if unsent or self.phase in (DECIDE, COMMIT) else",
             ),
             Edit("txpool.tm.split_phase:await_each", "except BaseException", "except Exception"),
         ),

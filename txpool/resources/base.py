@@ -24,6 +24,10 @@ class Role(Enum):
     ALONE = "local"  #: the branch must be the only one of its transaction
 
 
+#: As a name of its own: it is asked for each branch, and Python 3.11 calls a function for each `Role.PREPARED`.
+PREPARED = Role.PREPARED
+
+
 class PrepareVote(Enum):
     """A branch's answer to PREPARE; an exception is the vote to roll back."""
 

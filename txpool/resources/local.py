@@ -18,6 +18,8 @@ from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
 from txpool.xid import Xid
 
+_COMMITTED = BranchOutcome.COMMITTED
+
 
 class LocalTransaction:
     """The local transaction of one physical connection. Used by one thread at a time."""
@@ -65,7 +67,7 @@ class LocalTransaction:
             error.add_note(f"datasource {self.datasource}: the reply to COMMIT was lost")
             self.failure = error
             return BranchOutcome.UNKNOWN
-        return BranchOutcome.COMMITTED
+        return _COMMITTED
 
     def rollback(self) -> BranchOutcome:
         """Roll back what is open; COMMITTED where the user's own SQL has committed some of it before."""

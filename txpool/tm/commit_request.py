@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import cast
 
-from txpool.resources.base import Branch, BranchOutcome, MarkedBranch, OpenBranch, Role
+from txpool.resources.base import PREPARED, Branch, BranchOutcome, MarkedBranch, OpenBranch, Role
 
 
 class Outcome(Enum):
@@ -48,9 +48,12 @@ class CommitRequest:
 
     def add(self, branch: OpenBranch | MarkedBranch) -> None:
         """Add a branch in its role."""
-        if branch.role is Role.MARKED:
+        role = branch.role
+        if role is PREPARED:
+            self.branches.append(cast(OpenBranch, branch))
+        elif role is Role.MARKED:
             self.marked = cast(MarkedBranch, branch)
-        elif branch.role is Role.LAST:
+        elif role is Role.LAST:
             self.last = cast(OpenBranch, branch)
         else:
             self.branches.append(cast(OpenBranch, branch))

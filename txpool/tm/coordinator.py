@@ -39,14 +39,29 @@ from txpool.resources.base import (
     Resolution,
 )
 from txpool.tm.annotations import with_annotations
-from txpool.tm.commit_request import CommitRequest, Outcome, Result
+from txpool.tm.commit_request import COMMITTED, CommitRequest, Outcome, Result
 from txpool.tm.heuristics import outcome_of, record_heuristics
-from txpool.tm.phase import Phase
+from txpool.tm.phase import (
+    COMMIT,
+    COMPLETE,
+    DECIDE,
+    ENDED,
+    FORGET,
+    IN_DOUBT,
+    ONE_PHASE,
+    PREPARE,
+    RESOLVE,
+    ROLLBACK,
+    Phase,
+)
 from txpool.tm.readers import Readers, checks_of
 from txpool.tm.split_phase import AWAIT_COMMIT, AWAIT_ROLLBACK, START_COMMIT, START_ROLLBACK, await_each, start_each
 from txpool.xid import make_pointer, make_xid, split_gtrid
 
 logger = logging.getLogger("txpool")
+
+# As names of their own: see `txpool.tm.phase`.
+_COMMITTED, _UNKNOWN, _YES = BranchOutcome.COMMITTED, BranchOutcome.UNKNOWN, PrepareVote.COMMIT
 
 
 class Coordinator:
@@ -59,7 +74,7 @@ class Coordinator:
     _readers: Readers | None = None
     _last_outcome: BranchOutcome | None = None
     #: The decision, as the outcome that every branch should have: COMMITTED or ROLLED_BACK.
-    _decided = BranchOutcome.COMMITTED
+    _decided = _COMMITTED
     #: Phase two has begun: `_outcomes` has its branches, and the result its outcome.
     _phase_two_begun = False
     #: Every branch has ended as decided.
@@ -68,7 +83,7 @@ class Coordinator:
     def __init__(
         self, request: CommitRequest, log: DecisionLog | None, phase_listener: Callable[[Phase], object] | None = None
     ) -> None:
-        self.phase = Phase.PREPARE
+        self.phase = PREPARE
         self._phase_listener = phase_listener
         self._request = request
         self._log = log
@@ -78,7 +93,7 @@ class Coordinator:
         self._prepared: list[Branch] = []  #: The branches that have voted to commit.
         #: How each branch of phase two ended; UNKNOWN until it has answered.
         self._outcomes: dict[Branch | MarkedBranch, BranchOutcome] = {}
-        self._result = Result(Outcome.COMMITTED, request.gtrid)
+        self._result = Result(COMMITTED, request.gtrid)
 
     @property
     def gtrid(self) -> str:
@@ -86,30 +101,30 @@ class Coordinator:
 
     def commit(self) -> Result:
         """Take the transaction to its end; the result is never an exception."""
-        return self._run(Phase.PREPARE)
+        return self._run(PREPARE)
 
     def rollback(self) -> Result:
         """Roll every branch back; the result is never an exception."""
-        return self._run(Phase.ROLLBACK)
+        return self._run(ROLLBACK)
 
     def retry(self) -> Result:
         """Try again what failed: to resolve a transaction that is in doubt, or to tell the log that it has ended."""
-        return self._run(Phase.FORGET if self._result.unreported else Phase.RESOLVE)
+        return self._run(FORGET if self._result.unreported else RESOLVE)
 
     def _run(self, phase: Phase) -> Result:
         self.phase = phase
-        while self.phase not in (Phase.IN_DOUBT, Phase.ENDED):
+        while self.phase is not ENDED and self.phase is not IN_DOUBT:
             try:
                 if self._phase_listener is not None:
                     self._notify_listener(self._phase_listener)
                 _STEPS[self.phase](self)
             except BaseException as error:
                 self._keep_error(error)
-                if self.phase in (Phase.COMMIT, Phase.ROLLBACK) and not self._phase_two_begun:
+                if self.phase in (COMMIT, ROLLBACK) and not self._phase_two_begun:
                     continue  # an interrupt came before phase two sent anything: begin the phase again
-                unsent = self.phase is Phase.ONE_PHASE and self._result.resolvable
-                self.phase = Phase.ROLLBACK if unsent else _AFTER_FAILURE[self.phase]
-        if self.phase is Phase.IN_DOUBT:
+                unsent = self.phase is ONE_PHASE and self._result.resolvable
+                self.phase = ROLLBACK if unsent else _AFTER_FAILURE[self.phase]
+        if self.phase is IN_DOUBT:
             self._result.outcome = Outcome.IN_DOUBT
         if self._readers is not None:
             self._readers.roll_back()  # those that have not committed
@@ -141,7 +156,7 @@ class Coordinator:
             participants = self._set_readers_apart(participants)
         if not self._request.adopted and len(participants) < 2:
             self._require_not_rollback_only()
-            self.phase = Phase.ONE_PHASE
+            self.phase = ONE_PHASE
             return
         log = self._required_log
         decider, identity = (self._marked.datasource, self._marked.identity()) if self._marked else (None, "")
@@ -156,14 +171,14 @@ class Coordinator:
         if failpoints.armed:
             failpoints.hit("coordinator.preparing")
         for branch in self._branches:
-            if branch.await_prepare() is PrepareVote.COMMIT:
+            if branch.await_prepare() is _YES:
                 self._prepared.append(branch)
         if failpoints.armed:
             failpoints.hit("coordinator.prepared")
         if self._readers is not None:
             self._readers.require_alive()
         self._require_not_rollback_only()
-        self.phase = Phase.DECIDE
+        self.phase = DECIDE
 
     @property
     def _unprepared(self) -> list[Participant]:
@@ -211,21 +226,21 @@ class Coordinator:
             outcome = participant.commit_one_phase()
             self._result.branch_outcomes[participant.datasource] = outcome
             self._result.cause = getattr(participant, "failure", None)
-            if outcome is not BranchOutcome.COMMITTED:
+            if outcome is not _COMMITTED:
                 self._result.outcome = Outcome.ROLLED_BACK
-            if outcome in (BranchOutcome.UNKNOWN, BranchOutcome.LOST):
-                self.phase = Phase.IN_DOUBT
-                return
+                if outcome in (BranchOutcome.UNKNOWN, BranchOutcome.LOST):
+                    self.phase = IN_DOUBT
+                    return
         # First of all what follows, since an interrupt before it leaves an outcome that the log cannot resolve.
         self._finish_undecided()
         self._result.resolvable = True
-        if self._readers is not None and self._result.outcome is Outcome.COMMITTED:
+        if self._readers is not None and self._result.outcome is COMMITTED:
             self._readers.commit()
 
     def _decide(self) -> None:
         voted = [*self._request.adopted, *self._prepared]
         if self._last is not None and not self._commit_last(self._last):
-            self.phase = Phase.ROLLBACK
+            self.phase = ROLLBACK
             return
         if self._marked is None and not voted:
             self._finish_undecided()
@@ -237,16 +252,16 @@ class Coordinator:
             self._decision_store.record(self._request.gtrid, records)
         except Refused as refusal:
             self._keep_error(refusal)
-            self.phase = Phase.ROLLBACK
+            self.phase = ROLLBACK
             return
-        self.phase = Phase.COMMIT
+        self.phase = COMMIT
 
     def _finish_undecided(self) -> None:
         """No decision was logged. Late branches may still appear: then write a finished mark, and recovery may roll
         them back.
         """
         self._result.unreported = self._request.late_branches
-        self.phase = Phase.FORGET if self._result.unreported else Phase.ENDED
+        self.phase = FORGET if self._result.unreported else ENDED
 
     def _commit_last(self, last: OpenBranch) -> bool:
         """Whether the last resource has committed. If that is unknown, the others roll back: a heuristic hazard."""
@@ -254,7 +269,7 @@ class Coordinator:
         outcome = last.commit_one_phase()
         self._last_outcome = BranchOutcome.LOST if outcome is BranchOutcome.UNKNOWN else outcome
         self._result.cause = getattr(last, "failure", None)
-        return outcome is BranchOutcome.COMMITTED
+        return outcome is _COMMITTED
 
     def _resolve(self) -> None:
         """Write an abort record under the decision's key. It finds the decision, or prevents it for ever.
@@ -263,17 +278,17 @@ class Coordinator:
         """
         resolution = self._decision_store.abort(self._request.gtrid)
         if resolution is Resolution.COMMITTED:
-            self.phase = Phase.COMMIT
+            self.phase = COMMIT
         elif self._fenced():
             # Recovery may have found the decision, completed it and forgotten it before our abort record was written.
-            self.phase = Phase.IN_DOUBT
+            self.phase = IN_DOUBT
         else:
-            self.phase = Phase.ROLLBACK
+            self.phase = ROLLBACK
 
     def _commit(self) -> None:
-        self._result.outcome = Outcome.COMMITTED
+        self._result.outcome = COMMITTED
         branches = [*self._request.adopted, *self._prepared]
-        self._outcomes = dict.fromkeys(branches, BranchOutcome.UNKNOWN)
+        self._outcomes = dict.fromkeys(branches, _UNKNOWN)
         self._phase_two_begun = True
         if failpoints.armed:
             failpoints.hit("coordinator.decided")
@@ -282,21 +297,21 @@ class Coordinator:
             failpoints.hit("coordinator.committing")
         await_each(started, AWAIT_COMMIT, self._outcomes, self._log_failure)
         if self._marked is not None:
-            self._outcomes[self._marked] = BranchOutcome.COMMITTED
+            self._outcomes[self._marked] = _COMMITTED
         if self._last is not None:
-            self._outcomes[self._last] = BranchOutcome.COMMITTED
+            self._outcomes[self._last] = _COMMITTED
         if failpoints.armed:
             failpoints.hit("coordinator.committed")
         if self._readers is not None:
             self._readers.commit()  # after the others, since a NOTIFY announces data that must be visible by then
-        self.phase = Phase.COMPLETE
+        self.phase = COMPLETE
 
     def _roll_back(self) -> None:
         self._result.outcome = Outcome.ROLLED_BACK
         branches = [*self._branches, *self._request.adopted]
         if self._last is not None and self._last_outcome is None:
             branches.append(self._last)
-        self._outcomes = dict.fromkeys(branches, BranchOutcome.UNKNOWN)
+        self._outcomes = dict.fromkeys(branches, _UNKNOWN)
         if self._last is not None and self._last_outcome is not None:
             self._outcomes[self._last] = self._last_outcome
         self._phase_two_begun = True
@@ -308,11 +323,11 @@ class Coordinator:
         if self._readers is not None:
             self._readers.roll_back()
         await_each(started, AWAIT_ROLLBACK, self._outcomes, self._log_failure)
-        self.phase = Phase.COMPLETE
+        self.phase = COMPLETE
 
     def _complete(self) -> None:
-        committed = self._result.outcome is Outcome.COMMITTED
-        self._decided = decided = BranchOutcome.COMMITTED if committed else BranchOutcome.ROLLED_BACK
+        committed = self._result.outcome is COMMITTED
+        self._decided = decided = _COMMITTED if committed else BranchOutcome.ROLLED_BACK
         found = self._result.branch_outcomes
         self._unanimous = True
         for branch, outcome in self._outcomes.items():
@@ -323,7 +338,7 @@ class Coordinator:
         if not self._unanimous:
             self._result.outcome = outcome_of(decided, self._outcomes.values())
         self._result.unreported = self._log is not None
-        self.phase = Phase.FORGET if self._result.unreported else Phase.ENDED
+        self.phase = FORGET if self._result.unreported else ENDED
 
     def _forget(self) -> None:
         """Forget the decision where every branch has ended as decided; else write a finished mark.
@@ -339,10 +354,10 @@ class Coordinator:
                 record_heuristics(log, self._request, self._result, decided, heuristics, prepared=self._prepared)
         if self._request.late_branches or not self._unanimous:
             log.finish(self._request.gtrid)
-        elif decided is BranchOutcome.COMMITTED:
+        elif decided is _COMMITTED:
             self._decision_store.forget(self._request.gtrid)
         self._result.unreported = False
-        self.phase = Phase.ENDED
+        self.phase = ENDED
 
     # -- steps of the phases ------------------------------------------------------------------------------------
 
@@ -367,25 +382,25 @@ class Coordinator:
 
 
 _STEPS: dict[Phase, Callable[[Coordinator], None]] = {
-    Phase.PREPARE: Coordinator._prepare,
-    Phase.ONE_PHASE: Coordinator._one_phase,
-    Phase.DECIDE: Coordinator._decide,
-    Phase.RESOLVE: Coordinator._resolve,
-    Phase.COMMIT: Coordinator._commit,
-    Phase.ROLLBACK: Coordinator._roll_back,
-    Phase.COMPLETE: Coordinator._complete,
-    Phase.FORGET: Coordinator._forget,
+    PREPARE: Coordinator._prepare,
+    ONE_PHASE: Coordinator._one_phase,
+    DECIDE: Coordinator._decide,
+    RESOLVE: Coordinator._resolve,
+    COMMIT: Coordinator._commit,
+    ROLLBACK: Coordinator._roll_back,
+    COMPLETE: Coordinator._complete,
+    FORGET: Coordinator._forget,
 }
 
 #: Which phase follows when one raises. After the decision none leads to rollback.
 _AFTER_FAILURE = {
-    Phase.PREPARE: Phase.ROLLBACK,
-    Phase.ONE_PHASE: Phase.IN_DOUBT,
-    Phase.DECIDE: Phase.RESOLVE,
-    Phase.RESOLVE: Phase.IN_DOUBT,
-    Phase.COMMIT: Phase.COMPLETE,
-    Phase.ROLLBACK: Phase.COMPLETE,
-    Phase.COMPLETE: Phase.ENDED,
-    Phase.FORGET: Phase.ENDED,
-    Phase.ENDED: Phase.ENDED,
+    PREPARE: ROLLBACK,
+    ONE_PHASE: IN_DOUBT,
+    DECIDE: RESOLVE,
+    RESOLVE: IN_DOUBT,
+    COMMIT: COMPLETE,
+    ROLLBACK: COMPLETE,
+    COMPLETE: ENDED,
+    FORGET: ENDED,
+    ENDED: ENDED,
 }

@@ -27,4 +27,7 @@ class Phase(Enum):
     __hash__ = object.__hash__  # an Enum's own is a call of Python, and a phase is looked up at each step
 
 
+# Names of their own: Python 3.11 calls a function for each `Phase.PREPARE`.
+PREPARE, ONE_PHASE, DECIDE, RESOLVE, COMMIT, ROLLBACK, COMPLETE, FORGET, IN_DOUBT, ENDED = Phase
+
 _EXPORTED = {Phase.RESOLVE: "establish", Phase.FORGET: "let_go"}

@@ -21,8 +21,8 @@ class Status(Enum):
     HEURISTIC = "heuristic"  #: some of it committed and some not, or that is not known
 
 
-#: The status of most transactions that are looked at, as a name of its own: it is compared for each statement.
-ACTIVE = Status.ACTIVE
+# Names of their own: Python 3.11 calls a function for each `Status.ACTIVE`.
+ACTIVE, COMMITTING = Status.ACTIVE, Status.COMMITTING
 #: Those in which it has not ended.
 OPEN = (Status.ACTIVE, Status.MARKED_ROLLBACK)
 

@@ -25,7 +25,7 @@ from txpool.tm.commit_request import COMMITTED, CommitRequest, Outcome, Result
 from txpool.tm.coordinator import Coordinator
 from txpool.tm.enlistment_rules import require_adoptable, require_atomic, require_begins_as, require_same
 from txpool.tm.outcome import raise_outcome, rolled_back
-from txpool.tm.status import ACTIVE, OPEN, Status, status_of
+from txpool.tm.status import ACTIVE, COMMITTING, OPEN, Status, status_of
 from txpool.tm.synchronizations import Synchronizations, call_logging_errors
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from txpool.tracing import Trace
 
 logger = logging.getLogger("txpool")
+
+_UNKNOWN = BranchOutcome.UNKNOWN
 
 
 class Transaction:
@@ -362,7 +364,7 @@ class Transaction:
         with self._lock:
             if self.status not in OPEN:
                 self.require_active()
-            self.status = Status.COMMITTING if committing else Status.ROLLING_BACK
+            self.status = COMMITTING if committing else Status.ROLLING_BACK
         try:
             request = self._commit_request()
         except BaseException:  # it was interrupted while it waited for another thread's statement
@@ -411,10 +413,10 @@ class Transaction:
             enlisted, self._enlisted = self._enlisted, {}
         if enlisted or self._adopted:
             dropped.release(self)
-        in_doubt = result.outcome is Outcome.IN_DOUBT
+        in_doubt = result.outcome is not COMMITTED and result.outcome is Outcome.IN_DOUBT
         for name, enlistment in enlisted.items():
             if enlistment.pooled is not None:
-                unknown = in_doubt or result.branch_outcomes.get(name) is BranchOutcome.UNKNOWN
+                unknown = in_doubt or result.branch_outcomes.get(name) is _UNKNOWN
                 try:
                     enlistment.release(self.status, reusable=not unknown)
                 except Exception:

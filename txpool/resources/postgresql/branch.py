@@ -71,6 +71,11 @@ class _PrepareState(Enum):
     LOST = "lost"  #: the session was lost before the answer: the branch may appear prepared later
 
 
+# Names of their own: Python 3.11 calls a function for each member that is read from an Enum.
+UNSENT, SENT, PREPARED, REFUSED, LOST = _PrepareState
+_YES, _COMMIT = PrepareVote.COMMIT, PhaseTwoVerb.COMMIT
+
+
 class PostgreSQLBranch(LocalTransaction):
     """A branch in a PostgreSQL database, on one raw connection of the driver `psycopg`."""
 
@@ -79,13 +84,13 @@ class PostgreSQLBranch(LocalTransaction):
     record: BranchRecord
     #: The name as an SQL literal.
     _quoted = ""
-    _prepare = _PrepareState.UNSENT
+    _prepare = UNSENT
     _phase_two: PhaseTwoCommand | None = None
 
     @property
     def idle(self) -> bool:
         status = self._raw.pgconn.transaction_status
-        return status == IDLE and self._prepare is _PrepareState.UNSENT and not self._ended_commands
+        return status == IDLE and self._prepare is UNSENT and not self._ended_commands
 
     @property
     def location(self) -> PrepareLocation:
@@ -106,11 +111,11 @@ class PostgreSQLBranch(LocalTransaction):
         if not raw.session.is_alive() or raw.pgconn.transaction_status != INTRANS:
             # PostgreSQL would answer ROLLBACK without an error, which psycopg's tpc_prepare() takes for a yes.
             raise self._rollback_vote(why_not_open(raw))
-        self._prepare = _PrepareState.SENT
+        self._prepare = SENT
         try:
             raw.session.send(f"select pg_current_xact_id_if_assigned(); prepare transaction {self._quoted}")
         except psycopg.Error as error:
-            self._prepare = _PrepareState.LOST
+            self._prepare = LOST
             self._note_rollback_vote(error)
             raise
         if failpoints.armed:
@@ -124,13 +129,13 @@ class PostgreSQLBranch(LocalTransaction):
         except BaseException as error:
             self._keep_evidence(session.results)
             if isinstance(error, psycopg.Error):
-                self._prepare = _PrepareState.LOST
+                self._prepare = LOST
                 self._note_rollback_vote(error)
             raise
         self._keep_evidence(results)
         if results and results[-1].command_status == b"PREPARE TRANSACTION":
-            self._prepare = _PrepareState.PREPARED
-            return PrepareVote.COMMIT
+            self._prepare = PREPARED
+            return _YES
         raise self._refused(results)
 
     def _keep_evidence(self, results: list[PGresult]) -> None:
@@ -144,15 +149,15 @@ class PostgreSQLBranch(LocalTransaction):
         failed = failure(results)
         if failed is not None:
             # After an ERROR nothing is prepared. A FATAL may have come after PREPARE was executed.
-            self._prepare = _PrepareState.LOST if ends_session(failed) else _PrepareState.REFUSED
+            self._prepare = LOST if ends_session(failed) else REFUSED
             self._note_rollback_vote(failed)
             if failed.sqlstate == _DUPLICATE:
                 self._note_owner(failed)
             return failed
         if results and results[-1].command_status == b"ROLLBACK":
-            self._prepare = _PrepareState.REFUSED
+            self._prepare = REFUSED
             return self._rollback_vote("the database answered PREPARE TRANSACTION by ROLLBACK")
-        self._prepare = _PrepareState.LOST
+        self._prepare = LOST
         return self._rollback_vote("the answer to PREPARE TRANSACTION was lost in an interrupt")
 
     def _note_owner(self, error: psycopg.Error) -> None:
@@ -188,27 +193,27 @@ class PostgreSQLBranch(LocalTransaction):
     # -- phase two ----------------------------------------------------------------------------------------------
 
     def start_commit(self) -> None:
-        self._start(self.record, PhaseTwoVerb.COMMIT)
+        self._start(self.record, _COMMIT)
 
     def await_commit(self) -> BranchOutcome:
-        command = self._phase_two or self._start(self.record, PhaseTwoVerb.COMMIT)
+        command = self._phase_two or self._start(self.record, _COMMIT)
         return command.finish()
 
     def start_rollback(self) -> None:
         """Send ROLLBACK PREPARED if the branch is prepared; in any other state `await_rollback` does the work."""
-        if self._prepare is _PrepareState.PREPARED:
+        if self._prepare is PREPARED:
             self._start(self.record, PhaseTwoVerb.ROLLBACK)
 
     def await_rollback(self) -> BranchOutcome:
-        if self._prepare is _PrepareState.SENT:
+        if self._prepare is SENT:
             try:
                 self.await_prepare()
             except Exception as error:
                 logger.info("%s", error)
-        if self._prepare is _PrepareState.PREPARED:
+        if self._prepare is PREPARED:
             command = self._phase_two or self._start(self.record, PhaseTwoVerb.ROLLBACK)
             return command.finish()
-        if self._prepare is _PrepareState.LOST:
+        if self._prepare is LOST:
             return self._roll_back_unanswered()
         return self.rollback()
 
@@ -287,7 +292,7 @@ class PostgreSQLBranchRecovery:
 
     def commit(self, record: BranchRecord) -> BranchOutcome:
         """COMMIT PREPARED. The outcome of an absent branch is told by its evidence; LOST is absent without any."""
-        return self._end(record, PhaseTwoVerb.COMMIT)
+        return self._end(record, _COMMIT)
 
     def rollback(self, record: BranchRecord) -> BranchOutcome:
         """ROLLBACK PREPARED. LOST is absent without evidence: gone for good only if a later listing lacks it, too."""

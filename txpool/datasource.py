@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from sys import modules
 from time import monotonic
@@ -96,7 +97,6 @@ class DataSource(PoolAdministration):
         #: Whether a connection's commit() and rollback() end its own work within a transaction.
         self.joins_commits = settings.managed_commit == "join"
         self.driver = settings.driver
-        self._file = settings.file
         self.resource_manager = find_resource_manager(settings.driver)
         #: The url, without a password.
         self.url = settings.url
@@ -135,8 +135,17 @@ class DataSource(PoolAdministration):
             )
         #: By gtrid: phase two of the prepared branches that a transaction has adopted.
         self._phase_two: WeakValueDictionary[str, PhaseTwo] = WeakValueDictionary()
+        self._make_branch = self._branches()
         key = id(self)
         _opened[key] = ref(self, lambda _: _opened.pop(key, None))
+
+    def _branches(self) -> Callable[[Any, Deadlines], OpenBranch | MarkedBranch]:
+        """What makes the branch of a transaction on a raw connection."""
+        if self.role is PREPARED:
+            return partial(self.resource_manager.branch, self.name, self.driver_adapter, file=self.settings.file)
+        if self._cleanup is not None:
+            return partial(MarkedTransaction, self.name, self.driver_adapter, xids=self._xids, cleanup=self._cleanup)
+        return partial(LocalBranch, self.name, self.driver_adapter, role=self.role)
 
     @classmethod
     def from_settings(cls, settings: DataSourceSettings) -> DataSource:
@@ -234,7 +243,7 @@ class DataSource(PoolAdministration):
                 characteristics = transaction.characteristics.over(self.settings.characteristics)
                 with translated():
                     self.resource_manager.begin_as(pooled.raw, characteristics)
-            return pooled, self._branch(pooled.raw, transaction.deadlines)
+            return pooled, self._make_branch(pooled.raw, transaction.deadlines)
         except BaseException:
             self.pool.give_back(pooled)
             raise
@@ -249,15 +258,6 @@ class DataSource(PoolAdministration):
     def _name_in(self, error: Exception, whose: str = "") -> None:
         # A driver's message names neither the datasource nor, in SQLite, the file.
         error.args = (f"datasource {self.name} ({self.url}{whose}): {error}", *error.args[1:])
-
-    def _branch(self, raw: Any, deadlines: Deadlines) -> OpenBranch | MarkedBranch:
-        if self.role is PREPARED:
-            return self.resource_manager.branch(self.name, self.driver_adapter, raw, deadlines, file=self._file)
-        if self._cleanup is not None:
-            return MarkedTransaction(
-                self.name, self.driver_adapter, raw, self._xids, self._cleanup, deadlines=deadlines
-            )
-        return LocalBranch(self.name, self.driver_adapter, raw, deadlines, role=self.role)
 
     def prepared_branch(self, record: BranchRecord, deadlines: Deadlines = NO_DEADLINES) -> Branch:
         """A branch that another process has prepared in this database, for the transaction that adopts it."""

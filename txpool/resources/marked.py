@@ -30,10 +30,10 @@ class MarkedTransaction(LocalTransaction):
         datasource: str,
         driver: Driver,
         raw: Any,
+        deadlines: Deadlines = NO_DEADLINES,
+        *,
         xids: Xids,
         cleanup: CleanupQueue,
-        *,
-        deadlines: Deadlines = NO_DEADLINES,
     ) -> None:
         super().__init__(datasource, driver, raw, deadlines)
         self._xids = xids

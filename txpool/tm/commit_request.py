@@ -26,6 +26,7 @@ class Outcome(Enum):
 
 #: The outcome of most transactions.
 COMMITTED = Outcome.COMMITTED
+_IN_DOUBT, _UNKNOWN = Outcome.IN_DOUBT, BranchOutcome.UNKNOWN
 
 
 @dataclass(slots=True)
@@ -79,9 +80,12 @@ class Result:
     @property
     def complete(self) -> bool:
         """Whether no later attempt is needed."""
-        return self.outcome is not Outcome.IN_DOUBT and not self.unreported
+        return self.outcome is not _IN_DOUBT and not self.unreported
 
     @property
     def pending(self) -> list[str]:
         """The datasources whose branch outcome is unknown: recovery finishes them."""
-        return [name for name, outcome in self.branch_outcomes.items() if outcome is BranchOutcome.UNKNOWN]
+        outcomes = self.branch_outcomes
+        if _UNKNOWN not in outcomes.values():
+            return []
+        return [name for name, outcome in outcomes.items() if outcome is _UNKNOWN]

@@ -333,8 +333,8 @@ class Coordinator:
         for branch, outcome in self._outcomes.items():
             if outcome is not decided:
                 self._unanimous = False
-            earlier = found.get(branch.datasource, decided)  # of another branch there
-            found[branch.datasource] = outcome if earlier is decided else earlier
+            if found.setdefault(branch.datasource, outcome) is decided:  # perhaps of another branch there
+                found[branch.datasource] = outcome
         if not self._unanimous:
             self._result.outcome = outcome_of(decided, self._outcomes.values())
         self._result.unreported = self._log is not None

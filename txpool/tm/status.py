@@ -37,4 +37,4 @@ _STATUS = {
 
 def status_of(outcome: Outcome) -> Status:
     """The status of a transaction that has ended so."""
-    return _STATUS.get(outcome, Status.HEURISTIC)
+    return _STATUS.get(outcome) or Status.HEURISTIC

@@ -123,8 +123,10 @@ class Transaction:
         `timeout` is how many seconds to wait for a connection. Errors: as `require_active`, and ProgrammingError where
         the transaction would not stay atomic with this datasource.
         """
-        enlistment = self._enlisted.get(datasource.name) or self._add(datasource)
-        if self.status is not ACTIVE:
+        enlistment = self._enlisted.get(datasource.name)
+        if enlistment is None:
+            enlistment = self._add(datasource)
+        elif self.status is not ACTIVE:
             self.require_active()
         if enlistment.datasource is not datasource:
             require_same(self.gtrid, enlistment.datasource, datasource)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import closing, suppress
 from enum import Enum
+from types import MappingProxyType
 
 import psycopg
 from psycopg.pq.abc import PGresult
@@ -80,12 +81,14 @@ class PostgreSQLBranch(LocalTransaction):
     """A branch in a PostgreSQL database, on one raw connection of the driver `psycopg`."""
 
     role = Role.PREPARED
-    #: Set by `name`: a branch that is alone in its transaction needs none. The answer to PREPARE adds the evidence.
-    record: BranchRecord
-    #: The name as an SQL literal.
-    _quoted = ""
     _prepare = UNSENT
-    _phase_two: PhaseTwoCommand | None = None
+    #: Set by `name`, the second as an SQL literal: a branch that is alone in its transaction needs none.
+    _xid: Xid
+    _quoted = ""
+    _evidence: Mapping[str, str] = MappingProxyType({})  #: Set by the answer to PREPARE.
+    #: What phase two has sent over the branch's own connection, and when to stop waiting for its answer.
+    _sent: PhaseTwoVerb | None = None
+    _until: float | None = None
 
     @property
     def idle(self) -> bool:
@@ -97,8 +100,12 @@ class PostgreSQLBranch(LocalTransaction):
         location: PrepareLocation = self._raw.location
         return location
 
+    @property
+    def record(self) -> BranchRecord:
+        return BranchRecord(self._xid, self.datasource, self._raw.identity, {**self._evidence})
+
     def name(self, xid: Xid) -> None:
-        self.record = BranchRecord(xid, self.datasource, self._raw.identity)
+        self._xid = xid
         self._quoted = self._raw.session.quoted(xid.joined)
 
     # -- phase one ----------------------------------------------------------------------------------------------
@@ -106,7 +113,7 @@ class PostgreSQLBranch(LocalTransaction):
     def start_prepare(self) -> None:
         """Send PREPARE, and in the same message the query for the transaction's id, which is the evidence."""
         if self._ended_commands:
-            raise self._ended_by_sql_error(self.record.xid.gtrid)
+            raise self._ended_by_sql_error(self._xid.gtrid)
         raw = self._raw
         if not raw.session.is_alive() or raw.pgconn.transaction_status != INTRANS:
             # PostgreSQL would answer ROLLBACK without an error, which psycopg's tpc_prepare() takes for a yes.
@@ -140,9 +147,7 @@ class PostgreSQLBranch(LocalTransaction):
 
     def _keep_evidence(self, results: list[PGresult]) -> None:
         if results and results[0].ntuples:
-            raw, xid = self._raw, self.record.xid
-            evidence = {"xid": value(results[0]) or NO_XID, "timeline": raw.timeline}
-            self.record = BranchRecord(xid, self.datasource, raw.identity, evidence)
+            self._evidence = {"xid": value(results[0]) or NO_XID, "timeline": self._raw.timeline}
 
     def _refused(self, results: list[PGresult]) -> Exception:
         """The error of a PREPARE with any other answer than its tag."""
@@ -173,13 +178,13 @@ class PostgreSQLBranch(LocalTransaction):
             owner, database = found.get_value(0, 0), found.get_value(0, 1)
             if owner is not None and database is not None:
                 error.add_note(
-                    f"{self.record.xid.joined} is prepared already in database {database.decode()}, and belongs to "
+                    f"{self._xid.joined} is prepared already in database {database.decode()}, and belongs to "
                     f"the role {owner.decode()}. Where that role is not this application's, an administrator of the "
                     "server has to roll it back"
                 )
 
     def _rollback_vote(self, why: str) -> TransactionRolledBack:
-        gtrid = self.record.xid.gtrid
+        gtrid = self._xid.gtrid
         return TransactionRolledBack(
             f"datasource {self.datasource} voted to roll back {gtrid}: {why}",
             gtrid=gtrid,
@@ -188,21 +193,20 @@ class PostgreSQLBranch(LocalTransaction):
 
     def _note_rollback_vote(self, error: psycopg.Error) -> None:
         translate(error)
-        error.add_note(f"datasource {self.datasource} voted to roll back {self.record.xid.gtrid}")
+        error.add_note(f"datasource {self.datasource} voted to roll back {self._xid.gtrid}")
 
     # -- phase two ----------------------------------------------------------------------------------------------
 
     def start_commit(self) -> None:
-        self._start(self.record, _COMMIT)
+        self._start(_COMMIT)
 
     def await_commit(self) -> BranchOutcome:
-        command = self._phase_two or self._start(self.record, _COMMIT)
-        return command.finish()
+        return self._finish(_COMMIT)
 
     def start_rollback(self) -> None:
         """Send ROLLBACK PREPARED if the branch is prepared; in any other state `await_rollback` does the work."""
         if self._prepare is PREPARED:
-            self._start(self.record, PhaseTwoVerb.ROLLBACK)
+            self._start(PhaseTwoVerb.ROLLBACK)
 
     def await_rollback(self) -> BranchOutcome:
         if self._prepare is SENT:
@@ -211,30 +215,52 @@ class PostgreSQLBranch(LocalTransaction):
             except Exception as error:
                 logger.info("%s", error)
         if self._prepare is PREPARED:
-            command = self._phase_two or self._start(self.record, PhaseTwoVerb.ROLLBACK)
-            return command.finish()
+            return self._finish(PhaseTwoVerb.ROLLBACK)
         if self._prepare is LOST:
             return self._roll_back_unanswered()
         return self.rollback()
 
-    def _start(self, record: BranchRecord, verb: PhaseTwoVerb, *, send: bool = True) -> PhaseTwoCommand:
-        command = PhaseTwoCommand(record, verb, self._driver.connect, self._deadlines, quoted=self._quoted)
-        self._phase_two = command
-        if send:
-            command.start(self._raw)
-        return command
+    def _start(self, verb: PhaseTwoVerb) -> None:
+        """Send the command over the branch's own connection, without waiting."""
+        self._sent = verb
+        self._until = self._deadlines.after_decision()
+        try:
+            self._raw.session.send(verb.sql + self._quoted)
+        except psycopg.Error:
+            self._sent = None
+        if failpoints.armed:
+            failpoints.hit(verb.failpoint)
+
+    def _finish(self, verb: PhaseTwoVerb) -> BranchOutcome:
+        """Wait for the outcome. What the expected answer does not tell, a `PhaseTwoCommand` finds out."""
+        if self._sent is not verb:
+            self._start(verb)
+        if self._sent is None:
+            return self._command(verb).run()
+        try:
+            results = self._raw.session.receive(self._until)
+            if len(results) == 1 and results[0].command_status == verb.tag:
+                return verb.outcome
+        except psycopg.Error as error:
+            logger.debug("%s", error)  # the command meets it again
+        return self._command(verb).sent(self._raw, self._until).finish()
+
+    def _command(self, verb: PhaseTwoVerb, evidence: Mapping[str, str] | None = None) -> PhaseTwoCommand:
+        record = self.record if evidence is None else self.record._replace(evidence=evidence)
+        return PhaseTwoCommand(record, verb, self._driver.connect, self._deadlines)
 
     def _roll_back_unanswered(self) -> BranchOutcome:
         """Roll back what PREPARE may have left prepared, where its answer was lost."""
         session: Session = self._raw.session
         if session.status == ACTIVE:
             return BranchOutcome.UNKNOWN  # the server hangs: another command would hang as well
-        record = self.record
-        if record.evidence.get("xid") == NO_XID:
-            # Without the evidence that it wrote nothing: the branch may still appear prepared.
-            record = record._replace(evidence={})
+        # Without the evidence that it wrote nothing: the branch may still appear prepared.
+        evidence = {} if self._evidence.get("xid") == NO_XID else self._evidence
+        command = self._command(PhaseTwoVerb.ROLLBACK, evidence)
         answered = session.is_alive() and session.status == IDLE
-        outcome = self._start(record, PhaseTwoVerb.ROLLBACK, send=answered).finish()
+        if answered:
+            command.start(self._raw)
+        outcome = command.finish()
         if outcome is not BranchOutcome.LOST:
             return outcome
         # The branch is absent. If the session has executed PREPARE, it stays so; else the branch may still appear.

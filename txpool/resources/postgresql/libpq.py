@@ -94,17 +94,18 @@ class Session:
             wait(bounded(sending(self._pgconn), until), self._pgconn.socket, interval=INTERVAL)
             self._unsent = False
         pgconn, results = self._pgconn, self.results
+        is_busy, get_result = pgconn.is_busy, pgconn.get_result
         try:
             while True:
                 # Most results come together with the first, and need no wait of their own.
-                while pgconn.is_busy():
+                while is_busy():
                     if self._poll(_INTERVAL_MILLISECONDS):
                         pgconn.consume_input()
                     elif until is not None and monotonic() > until:
                         raise ReplyTimeout("the server has not answered in time")
-                result = pgconn.get_result()
+                result = get_result()
                 if result is None:
-                    break
+                    return results
                 if result.status in _COPYING:  # it would be the next result, too, for ever
                     raise psycopg.ProgrammingError("COPY needs its data, and there is none here")
                 results.append(result)
@@ -125,6 +126,8 @@ class Session:
 
     def quoted(self, text: str) -> str:
         """The text as an SQL literal."""
+        if text.isascii() and text.isprintable() and "'" not in text and "\\" not in text:
+            return f"'{text}'"  # as all names of ours
         return bytes(pq.Escaping(self._pgconn).escape_literal(text.encode())).decode()
 
 

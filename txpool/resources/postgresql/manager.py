@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from txpool.resources.base import BranchRecovery, OpenBranch
     from txpool.resources.deadlines import Deadlines
     from txpool.resources.driver import Driver
+    from txpool.resources.postgresql.branch import PostgreSQLBranch
     from txpool.resources.postgresql.staging import Staging
     from txpool.resources.records import RecordsTable
 
@@ -92,9 +93,7 @@ class PostgreSQL(ResourceManager):
         return state in _CONFLICTS or (at_its_end and state == _NO_SLOT)
 
     def branch(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, file: str) -> OpenBranch:
-        from txpool.resources.postgresql.branch import PostgreSQLBranch
-
-        return PostgreSQLBranch(datasource, driver, raw, deadlines)
+        return _branch_class()(datasource, driver, raw, deadlines)
 
     def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
         from txpool.resources.postgresql.adopted import PhaseTwoConnection
@@ -142,6 +141,13 @@ def _records() -> RecordsTable:
     from txpool.resources.postgresql.records import PostgreSQLRecords
 
     return PostgreSQLRecords()
+
+
+@cache
+def _branch_class() -> type[PostgreSQLBranch]:
+    from txpool.resources.postgresql.branch import PostgreSQLBranch
+
+    return PostgreSQLBranch
 
 
 MANAGER = PostgreSQL()

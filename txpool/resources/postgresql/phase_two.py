@@ -10,7 +10,6 @@ from time import monotonic
 from typing import Any
 
 import psycopg
-from psycopg.pq.abc import PGresult
 
 from txpool import failpoints
 from txpool.resources.base import BranchOutcome, BranchRecord
@@ -53,8 +52,7 @@ class PhaseTwoVerb(Enum):
 class PhaseTwoCommand:
     """COMMIT PREPARED or ROLLBACK PREPARED of one branch, split-phase; tried again once on a fresh connection.
 
-    `quoted` is the branch's name as an SQL literal, where that is known. `level` is the log level of failures: recovery
-    tries again and again, and logs them itself.
+    `level` is the log level of failures: recovery tries again and again, and logs them itself.
     """
 
     def __init__(
@@ -64,14 +62,12 @@ class PhaseTwoCommand:
         connect: Callable[[float | None], Any],
         deadlines: Deadlines = NO_DEADLINES,
         *,
-        quoted: str = "",
         level: int = logging.WARNING,
     ) -> None:
         self._record = record
         self._verb = verb
         self._connect = connect
         self._deadlines = deadlines
-        self._quoted = quoted
         #: When to stop waiting for an answer; set by the first start.
         self._until: float | None = None
         self._level = level
@@ -93,6 +89,11 @@ class PhaseTwoCommand:
             self._raw = None
         if failpoints.armed:
             failpoints.hit(self._verb.failpoint)
+
+    def sent(self, raw: Any, until: float | None) -> PhaseTwoCommand:
+        """It was sent over this connection; `until` is when to stop waiting for the answer. Returns itself."""
+        self._raw, self._until = raw, until
+        return self
 
     def finish(self) -> BranchOutcome:
         """Wait for the outcome. UNKNOWN leaves the branch to recovery; LOST is absent without evidence."""
@@ -121,19 +122,12 @@ class PhaseTwoCommand:
             return BranchOutcome.UNKNOWN
 
     def _statement(self, session: Session) -> str:
-        self._quoted = self._quoted or session.quoted(self._record.xid.joined)
-        return self._verb.sql + self._quoted
+        return self._verb.sql + session.quoted(self._record.xid.joined)
 
     def _read(self, raw: Any) -> BranchOutcome:
         """The outcome, by the answer; psycopg.Error where this connection gives none."""
-        results = raw.session.receive(self._until)
-        if len(results) == 1 and results[0].command_status == self._verb.tag:
-            return self._verb.outcome
-        return self._outcome_of(raw, results)
-
-    def _outcome_of(self, raw: Any, results: list[PGresult]) -> BranchOutcome:
-        """The outcome by another answer than the command's own tag."""
         session: Session = raw.session
+        results = session.receive(self._until)
         error = failure(results)
         remedy = None if error is None else self._remedy(session, error)
         if remedy is not None:

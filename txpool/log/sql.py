@@ -45,7 +45,8 @@ _RECORD = """INSERT INTO txpool_decisions (gtrid, branches, made) SELECT $1, nul
 _ABORT = """INSERT INTO txpool_decisions AS met (gtrid, branches, made) VALUES (%s, NULL, %s)
     ON CONFLICT (gtrid) DO UPDATE SET made = met.made RETURNING branches IS NULL"""
 _RESOLUTION = "SELECT branches IS NULL FROM txpool_decisions WHERE gtrid = %s"
-_FORGET = "DELETE FROM txpool_decisions WHERE gtrid = ANY(%s) AND branches IS NOT NULL"
+# The gtrids as one text: psycopg would quote each of a list.
+_FORGET = "DELETE FROM txpool_decisions WHERE gtrid = ANY(string_to_array(%s, ' ')) AND branches IS NOT NULL"
 _PURGE = """WITH pointers AS (DELETE FROM txpool_pointers WHERE gtrid = ANY(%(gtrids)s)),
     marks AS (DELETE FROM txpool_finished WHERE gtrid = ANY(%(gtrids)s))
     DELETE FROM txpool_decisions WHERE gtrid = ANY(%(gtrids)s)"""
@@ -169,7 +170,7 @@ class SqlLog(SqlSideRecords, LocationNotes):
             gtrids.extend(iter(self._forgotten.popleft, None))
         if gtrids:
             try:
-                self._sessions.run(_FORGET, (gtrids,))
+                self._sessions.run(_FORGET, (" ".join(gtrids),))
             except BaseException:
                 self._forgotten.extend(gtrids)
                 raise

@@ -189,7 +189,7 @@ def shown(statement: bytes) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-def value(result: PGresult) -> str | None:
-    """The first value of a result, as text."""
-    found = result.get_value(0, 0)
+def value(result: PGresult, row: int = 0) -> str | None:
+    """The first value of a row of a result, as text."""
+    found = result.get_value(row, 0)
     return None if found is None else found.decode()

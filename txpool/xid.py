@@ -110,6 +110,11 @@ def make_gtrid(node: str, incarnation: str, number: int) -> str:
     return f"{PREFIX}:{node}:{incarnation}:{digits or '0'}"
 
 
+def gtrid_prefix(node: str, incarnation: str) -> str:
+    """What every gtrid of an incarnation begins with, and no other's does."""
+    return f"{PREFIX}:{node}:{incarnation}:"
+
+
 def make_xid(
     gtrid: str,
     number: int,

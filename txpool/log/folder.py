@@ -42,12 +42,13 @@ class LogFolder:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self.database = self.path / "log.db"
+        self._database = str(self.database)
         self.incarnations = self.path / "incarnations"
         self._reserve = self.path / "reserve"
         self._damaged = self.path / "log.db-wal.damaged"
         self._reserve_spent = False
-        #: The `_identity` of the file that was verified last.
-        self._verified: dict[str, str] = {}
+        #: Device and inode of the file that was verified last.
+        self._verified = (0, 0)
 
     def create(self, node: str) -> bool:
         """Create a log durably, and return True; False where there is one.
@@ -122,7 +123,7 @@ class LogFolder:
             connection.execute("DELETE FROM memos WHERE kind = 'incarnation'")
             connection.execute("DELETE FROM expired")
             connection.execute("DELETE FROM finished")
-            _set(connection, {"node": node, "log": secrets.token_hex(16)} | _identity(self.database))
+            _set(connection, {"node": node, "log": secrets.token_hex(16)} | _identity(self.database.stat()))
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise LogError(f"the decision log {self.database} cannot be adopted: {error}") from error
@@ -134,10 +135,10 @@ class LogFolder:
     def is_in_place(self) -> bool:
         """Whether the path still leads to the file that was verified last."""
         try:
-            identity = _file_identity(self.database)
+            status = os.stat(self._database)
         except OSError:
             return False
-        return identity.items() <= self._verified.items()
+        return (status.st_dev, status.st_ino) == self._verified
 
     def release_reserve(self) -> None:
         """Delete the reserve, since the disk is full."""
@@ -198,7 +199,7 @@ class LogFolder:
                 _make_durable(connection)
                 connection.executescript(f"BEGIN; {_SCHEMA}{_ADDED} COMMIT;")
                 meta = {"format": FORMAT, "node": node, "log": secrets.token_hex(16), "full": "0"}
-                _set(connection, meta | _identity(draft))
+                _set(connection, meta | _identity(draft.stat()))
                 # Last, since closing a connection in WAL mode moves the log into the database, and hides errors of it.
                 # The change of mode is committed once its answer is fetched.
                 (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -221,7 +222,8 @@ class LogFolder:
                 f"the decision log {self.database} belongs to node {meta['node']!r}, and node.name is {node!r}: give "
                 f"each node a log of its own"
             )
-        identity = _identity(self.database)
+        status = self.database.stat()
+        identity = _identity(status)
         other = [name for name, value in identity.items() if meta[name] != value]
         if other:
             raise LogError(
@@ -229,7 +231,7 @@ class LogFolder:
                 f"made. Two copies in use would end transactions both ways. Once the other is not in use any more, "
                 f"`txpool-recovery init --adopt` accepts this one, and leaves all earlier branches alone"
             )
-        self._verified = identity
+        self._verified = (status.st_dev, status.st_ino)
 
     def _meta(self, connection: sqlite3.Connection) -> dict[str, str]:
         meta: dict[str, str] = dict(connection.execute("SELECT name, value FROM meta"))
@@ -275,13 +277,8 @@ def _set(connection: sqlite3.Connection, meta: dict[str, str]) -> None:
     connection.executemany("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", list(meta.items()))
 
 
-def _identity(database: Path) -> dict[str, str]:
-    return _file_identity(database) | {"machine": _machine()}
-
-
-def _file_identity(database: Path) -> dict[str, str]:
-    status = database.stat()
-    return {"device": str(status.st_dev), "inode": str(status.st_ino)}
+def _identity(status: os.stat_result) -> dict[str, str]:
+    return {"device": str(status.st_dev), "inode": str(status.st_ino), "machine": _machine()}
 
 
 def _machine() -> str:

@@ -12,73 +12,100 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from itertools import islice
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from txpool.errors import LogError, LogUnknown
 from txpool.log import forks
 
 T = TypeVar("T")
-Work = Callable[[sqlite3.Connection], T]
+Ts = TypeVarTuple("Ts")
 
-#: The parent's connections, in a child that was forked during a write: closing them there is not safe.
-_abandoned: list[sqlite3.Connection | None] = []
+#: The parent's cursors, in a child that was forked during a write: closing their connections there is not safe.
+_abandoned: list[sqlite3.Cursor | None] = []
 
 
-class _Entry(Generic[T]):
+class _Entry(Generic[T, *Ts]):
     """A queued piece of work, and its result."""
 
-    __slots__ = ("cause", "done", "failure", "value", "woken", "work")
+    __slots__ = ("arguments", "cause", "done", "failure", "value", "woken", "work")
 
-    def __init__(self, work: Work[T]) -> None:
+    def __init__(self, work: Callable[[sqlite3.Cursor, *Ts], T], arguments: tuple[*Ts]) -> None:
         self.work = work
+        self.arguments = arguments
         self.done = False
         self.value: T
         #: None once it is durable.
         self.failure: type[LogError] | None = LogUnknown
         self.cause: BaseException | None = None
-        self.woken = threading.Lock()
-        self.woken.acquire()
+        #: Released to wake its thread, where that sleeps.
+        self.woken: threading.Lock | None = None
+
+    def sleep(self, write_lock: threading.Lock) -> None:
+        """Wait until another thread has written this entry, or leaves that to its thread. May return early."""
+        woken = threading.Lock()
+        woken.acquire()
+        self.woken = woken
+        # Looked at again, since whoever has released the lock before may have seen nobody sleep.
+        if not self.done and write_lock.locked():
+            woken.acquire()
+
+    def answer(self) -> None:
+        """The result is there: its thread may return with it."""
+        self.done = True
+        self.wake()
 
     def wake(self) -> None:
-        with suppress(RuntimeError):  # it was woken before
-            self.woken.release()
+        woken = self.woken
+        if woken is not None:
+            try:  # noqa: SIM105 - `suppress` costs several calls for each decision
+                woken.release()
+            except RuntimeError:  # it was woken before
+                pass
+
+
+_AnyEntry = _Entry[Any, *tuple[Any, ...]]
 
 
 class GroupCommit:
     """A connection for writers and one for readers, opened when needed, and closed before a fork. Thread-safe."""
 
-    def __init__(self, name: str, connect: Callable[[], sqlite3.Connection], make_room: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, connect: Callable[[], sqlite3.Connection], make_room: Callable[[], None], deferred: str
+    ) -> None:
         self._name = name
         self._connect = connect
         self._make_room = make_room
-        self._writer: sqlite3.Connection | None = None
-        self._reader: sqlite3.Connection | None = None
+        self._deferred_statement = deferred
+        self._writer: sqlite3.Cursor | None = None
+        self._reader: sqlite3.Cursor | None = None
         self._write_lock = threading.Lock()
         self._read_lock = threading.Lock()
-        self._queue: deque[_Entry[Any]] = deque()
-        self._deferred: deque[Work[None]] = deque()
+        self._queue: deque[_AnyEntry] = deque()
+        self._deferred: deque[tuple[str]] = deque()
         self._closed = ""
         #: Why nothing more may be decided, after a COMMIT whose outcome is unknown; "" otherwise.
         self.poison = ""
         #: How many transactions were committed, each with one fsync.
         self.commits = 0
 
-    def write(self, work: Work[T]) -> T:
+    def write(self, work: Callable[[sqlite3.Cursor, *Ts], T], *arguments: *Ts) -> T:
         """Run the work in a transaction that may be shared; returns once it is durable.
 
         LogError: rolled back. LogUnknown, and any interrupt: it may or may not be durable, now or later.
         """
-        entry = _Entry(work)
-        self._queue.append(entry)
+        entry = _Entry(work, arguments)
         try:
+            self._queue.append(entry)
             while not entry.done:
                 if self._write_lock.locked():  # its holder will write this entry, too, or wake the first of the queue
-                    entry.woken.acquire()
+                    entry.sleep(self._write_lock)
                     continue
                 with self._write_lock:
                     if not entry.done:
                         self._write_queue()
-                self._wake_next()
+                if self._queue:
+                    self._wake_next()
         except BaseException:
             with suppress(ValueError):  # another thread has taken it, and writes it or has written it
                 self._queue.remove(entry)
@@ -88,18 +115,21 @@ class GroupCommit:
             raise entry.failure(f"{self._name}: {entry.cause or 'the write was interrupted'}") from entry.cause
         return entry.value
 
-    def defer(self, work: Work[None]) -> int:
-        """Do the work in the next transaction, without an fsync of its own; returns how many pieces are waiting."""
-        self._deferred.append(work)
+    def defer(self, key: str) -> int:
+        """Do the deferred statement with this key in the next transaction, without an fsync of its own.
+
+        Returns how many keys are waiting.
+        """
+        self._deferred.append((key,))
         return len(self._deferred)
 
-    def read(self, work: Work[T]) -> T:
+    def read(self, work: Callable[[sqlite3.Cursor], T]) -> T:
         """Run the work on what is committed, at the same time as writers; LogError where the log cannot be read."""
         try:
             with self._read_lock:
                 self._require_open()
                 if self._reader is None:
-                    self._reader = self._connect()
+                    self._reader = self._connect().cursor()
                 return work(self._reader)
         except sqlite3.Error as error:
             raise LogError(f"{self._name}: {error}") from error
@@ -160,23 +190,34 @@ class GroupCommit:
             self._closed = "this process was forked in the middle of a write of the log, and cannot use it"
 
     def _write_queue(self) -> None:
-        batch: list[_Entry[Any]] = []
-        deferred: list[Work[None]] = []
+        batch: list[_AnyEntry] = []
+        try:
+            self._write_batch(batch)
+            for entry in batch:
+                entry.answer()
+        except BaseException:  # an interrupt, perhaps between two answers
+            for entry in batch:
+                entry.answer()
+            raise
+
+    def _write_batch(self, batch: list[_AnyEntry]) -> None:
+        """Move the queue into the batch, and write it. Every entry has its result then; raises only an interrupt."""
+        deferred: list[tuple[str]] = []
         committing = False
         try:
-            connection = self._opened()
-            connection.execute("BEGIN IMMEDIATE")
-            _move_all(self._deferred, deferred)
-            for work in deferred:
-                work(connection)
+            writer = self._writer or self._opened()
+            writer.execute("BEGIN IMMEDIATE")
+            if self._deferred:
+                _move_all(self._deferred, deferred)
+                writer.executemany(self._deferred_statement, deferred)
             written = 0
             while self._queue:  # other threads run during each statement, and may queue more
                 _move_all(self._queue, batch)
                 for entry in batch[written:]:
-                    entry.value = entry.work(connection)
+                    entry.value = entry.work(writer, *entry.arguments)
                 written = len(batch)
             committing = True
-            connection.execute("COMMIT")
+            writer.execute("COMMIT")
             self.commits += 1
             for entry in batch:
                 entry.failure = None
@@ -189,22 +230,17 @@ class GroupCommit:
                 entry.failure, entry.cause = failure, error
             if not isinstance(error, Exception):
                 raise
-        finally:
-            for entry in batch:
-                entry.done = True
-                entry.wake()
 
     def _wake_next(self) -> None:
         """After the write lock is released: wake the first thread whose entry is not written yet."""
-        if self._queue:
-            with suppress(IndexError):  # another thread has just taken it
-                self._queue[0].wake()
+        with suppress(IndexError):  # there is none, or another thread has just taken it
+            self._queue[0].wake()
 
     def _certain_failure(self, error: BaseException, committing: bool) -> type[LogError]:
         """LogError where nothing was written, else LogUnknown. Closes the writer: an open transaction rolls back."""
         undone = not committing
         if self._writer is not None and not isinstance(error, sqlite3.Error):
-            undone = undone or self._writer.in_transaction
+            undone = undone or self._writer.connection.in_transaction
         self._close_writer()
         if undone:
             return LogError
@@ -222,10 +258,10 @@ class GroupCommit:
         """
         try:
             self._make_room()
-            connection = self._opened()
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'full'")
-            connection.execute("COMMIT")
+            writer = self._opened()
+            writer.execute("BEGIN IMMEDIATE")
+            writer.execute("UPDATE meta SET value = value + 1 WHERE name = 'full'")
+            writer.execute("COMMIT")
         except (sqlite3.Error, LogError):
             self._close_writer()
             return False
@@ -235,24 +271,31 @@ class GroupCommit:
         if self._closed:
             raise LogError(f"{self._name}: {self._closed}")
 
-    def _opened(self) -> sqlite3.Connection:
+    def _opened(self) -> sqlite3.Cursor:
         self._require_open()
         if self._writer is None:
-            self._writer = self._connect()
+            self._writer = self._connect().cursor()
         return self._writer
 
     def _close_writer(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        writer, self._writer = self._writer, None
+        _close(writer)
 
     def _close_reader(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+        reader, self._reader = self._reader, None
+        _close(reader)
+
+
+def _close(cursor: sqlite3.Cursor | None) -> None:
+    """Close a cursor and its connection. A statement that the cursor keeps would keep the files open."""
+    if cursor is not None:
+        cursor.close()
+        cursor.connection.close()
 
 
 def _move_all(queue: deque[T], into: list[T]) -> None:
     """Move all entries by one C call, so that no interrupt comes between taking an entry and keeping it."""
-    with suppress(IndexError):
-        into.extend(iter(queue.popleft, None))
+    try:  # noqa: SIM105 - `suppress` costs several calls for each decision
+        into.extend(islice(iter(queue.popleft, None), len(queue)))
+    except IndexError:  # an interrupted thread has just removed its own entry
+        pass

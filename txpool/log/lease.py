@@ -16,6 +16,7 @@ import psycopg
 
 from txpool.errors import LogError
 from txpool.log.server import LogConnection, LogServer
+from txpool.xid import gtrid_prefix
 
 #: The parent's connections in a forked child, which must never close them: that would end the parent's session.
 _inherited: list[LogConnection] = []
@@ -26,6 +27,8 @@ class Lease:
 
     def __init__(self, server: LogServer, node: str, name: str) -> None:
         self.name = name
+        #: What the gtrids that the incarnation gives begin with.
+        self.prefix = gtrid_prefix(node, name)
         self._lock = threading.Lock()
         self._raw: LogConnection | None = None
         raw = self._raw = server.connect(f"txpool lease {node}")

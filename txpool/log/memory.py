@@ -85,7 +85,6 @@ class MemoryLog(LocationNotes):
         with self._disk.lock:
             if self._disk.outcomes.get(gtrid) is not None:
                 del self._disk.outcomes[gtrid]
-            self._disk.pointers.pop(gtrid, None)
 
     def flush(self) -> None:
         """Does nothing: forgetting is not lazy here."""

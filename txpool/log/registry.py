@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import IO
 
 from txpool.errors import LogError
+from txpool.xid import gtrid_prefix
 
 
 class IncarnationLock:
     """The lock of this process's own incarnation, taken before its name is published; LogError where it cannot be."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, node: str, name: str) -> None:
         self.name = name
+        #: What the gtrids that the incarnation gives begin with.
+        self.prefix = gtrid_prefix(node, name)
         self._path = _path(folder, name)
         try:
             folder.mkdir(mode=0o700, exist_ok=True)

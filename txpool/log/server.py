@@ -86,6 +86,8 @@ class LogConnection(DeadlineConnection):
     """A connection whose steps time out at `until`, by the monotonic clock, where that is set."""
 
     until: float | None = None
+    #: The session has prepared the statement that records a decision.
+    recording = False
 
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
         return super().wait(bounded(gen, self.until), *args, **options)

@@ -6,7 +6,6 @@ import sqlite3
 import time
 from collections.abc import Iterable
 from dataclasses import astuple
-from functools import partial
 from typing import Any
 
 from txpool.log.base import SideRecord
@@ -33,7 +32,7 @@ class SqliteSideRecords:
     _group: GroupCommit
 
     def expire(self, incarnations: Iterable[str]) -> None:
-        self._group.write(partial(_expire, [*incarnations]))
+        self._group.write(_expire, [*incarnations])
 
     def expired(self, incarnations: Iterable[str] | None = None) -> set[str]:
         if incarnations is None:
@@ -56,7 +55,7 @@ class SqliteSideRecords:
         return self._group.read(lambda db: db.execute(query, parameters).fetchall())
 
 
-def _expire(names: list[str], db: sqlite3.Connection) -> None:
+def _expire(db: sqlite3.Cursor, names: list[str]) -> None:
     for name in names:
         if db.execute("DELETE FROM incarnations WHERE name = ? AND fenced > 0", (name,)).rowcount:
             db.execute("INSERT OR REPLACE INTO expired (name, since) VALUES (?, ?)", (name, time.time()))

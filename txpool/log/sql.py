@@ -40,13 +40,13 @@ EVERY_NODE: Final = "*"
 
 _FORGET_BATCH = 100  # how many decisions are forgotten in one round trip
 
-_RECORD = """INSERT INTO txpool_decisions (gtrid, branches, made) SELECT %s, %s, %s FROM txpool_incarnations
-    WHERE name = %s AND fenced = 0 FOR SHARE ON CONFLICT DO NOTHING"""
+_RECORD = """INSERT INTO txpool_decisions (gtrid, branches, made) SELECT $1, nullif($2, ''), $3::float8
+    FROM txpool_incarnations WHERE name = $4 AND fenced = 0 FOR SHARE ON CONFLICT DO NOTHING"""
 _ABORT = """INSERT INTO txpool_decisions AS met (gtrid, branches, made) VALUES (%s, NULL, %s)
     ON CONFLICT (gtrid) DO UPDATE SET made = met.made RETURNING branches IS NULL"""
 _RESOLUTION = "SELECT branches IS NULL FROM txpool_decisions WHERE gtrid = %s"
-_FORGET = """WITH pointers AS (DELETE FROM txpool_pointers WHERE gtrid = ANY(%(gtrids)s))
-    DELETE FROM txpool_decisions WHERE gtrid = ANY(%(gtrids)s) AND branches IS NOT NULL"""
+# The gtrids as one text: psycopg would quote each of a list.
+_FORGET = "DELETE FROM txpool_decisions WHERE gtrid = ANY(string_to_array(%s, ' ')) AND branches IS NOT NULL"
 _PURGE = """WITH pointers AS (DELETE FROM txpool_pointers WHERE gtrid = ANY(%(gtrids)s)),
     marks AS (DELETE FROM txpool_finished WHERE gtrid = ANY(%(gtrids)s))
     DELETE FROM txpool_decisions WHERE gtrid = ANY(%(gtrids)s)"""
@@ -108,8 +108,7 @@ class SqlLog(SqlSideRecords, LocationNotes):
         if create:
             with self._sessions.connecting():
                 self._server.create()
-        with self._sessions.session():
-            pass  # opening a connection verifies the log
+        self._sessions.use(lambda _: None)  # opening a connection verifies the log
         with forks.opening(self):
             self._registering = threading.Lock()
             self._current: Lease | None = None
@@ -133,21 +132,21 @@ class SqlLog(SqlSideRecords, LocationNotes):
         return self._listed_nodes.union(node for (node,) in found)
 
     def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
-        row = gtrid, encode(branches), time.time(), split_gtrid(gtrid).incarnation
+        if (current := self._current) is not None and gtrid.startswith(current.prefix):
+            incarnation = current.name
+        else:
+            incarnation = split_gtrid(gtrid).incarnation
+        text = encode(branches)
         if failpoints.armed:
             failpoints.hit("log.record")
         try:
-            with self._sessions.session() as raw:
-                inserted = raw.execute(_RECORD, row, prepare=True).rowcount == 1
-                resolution = None if inserted else _resolution(raw, gtrid)
+            error = self._sessions.use(self._decide, gtrid, incarnation, text)
         except LogUnknown:
             raise
         except LogError as failure:
             raise Refused(f"{gtrid} was not decided, and rolls back: {failure}") from failure
-        if resolution is Resolution.COMMITTED:
-            raise LogError(f"{gtrid} is decided already, and commits")
-        if not inserted:
-            raise Refused(f"{gtrid} was not decided, and rolls back: {self._refusal(resolution, gtrid)}")
+        if error is not None:
+            raise error
         if failpoints.armed:
             failpoints.hit("log.recorded")
 
@@ -171,27 +170,15 @@ class SqlLog(SqlSideRecords, LocationNotes):
             gtrids.extend(iter(self._forgotten.popleft, None))
         if gtrids:
             try:
-                self._sessions.run(_FORGET, {"gtrids": gtrids})
+                self._sessions.run(_FORGET, (" ".join(gtrids),))
             except BaseException:
                 self._forgotten.extend(gtrids)
                 raise
 
     def point(self, gtrid: str, datasource: str) -> None:
-        row = gtrid, None, time.time(), split_gtrid(gtrid).incarnation
-        refused = f"{gtrid} cannot be decided by {datasource}, and rolls back: "
-        decider, resolution = "", None
-        # Meanwhile a row holds the decision's key, under the decision's conditions: so an abort record waits for this,
-        # or is found by it.
-        with self._sessions.session() as raw, raw.transaction():
-            if raw.execute(_RECORD, row).rowcount == 1:
-                (decider,) = raw.execute(_POINT, (gtrid, datasource)).fetchone() or ("",)
-                raw.execute(_DELETE_DECISION, (gtrid,))
-            else:
-                resolution = _resolution(raw, gtrid)
-        if not decider:
-            raise Refused(refused + self._refusal(resolution, gtrid))
-        if decider != datasource:
-            raise Refused(f"{refused}{decider} decides it")
+        error = self._sessions.use(self._point, gtrid, split_gtrid(gtrid).incarnation, datasource)
+        if error is not None:
+            raise error
 
     def fence(self, incarnation: str) -> None:
         parameters = self._node_filter | {"name": incarnation}
@@ -293,15 +280,42 @@ class SqlLog(SqlSideRecords, LocationNotes):
             old.close()
         return new
 
-    def _refusal(self, resolution: Resolution | None, gtrid: str) -> str:
+    def _decide(self, raw: LogConnection, gtrid: str, incarnation: str, branches: str) -> Exception | None:
+        if _insert(raw, gtrid, incarnation, branches):
+            return None
+        resolution = _resolution(raw, gtrid)
+        if resolution is Resolution.COMMITTED:
+            return LogError(f"{gtrid} is decided already, and commits")
+        return Refused(f"{gtrid} was not decided, and rolls back: {self._refusal(resolution, incarnation)}")
+
+    def _point(self, raw: LogConnection, gtrid: str, incarnation: str, datasource: str) -> Exception | None:
+        refused = f"{gtrid} cannot be decided by {datasource}, and rolls back: "
+        # Meanwhile a row holds the decision's key, under the decision's conditions: so an abort record waits for this,
+        # or is found by it.
+        with raw.transaction():
+            if not _insert(raw, gtrid, incarnation):
+                return Refused(refused + self._refusal(_resolution(raw, gtrid), incarnation))
+            (decider,) = raw.execute(_POINT, (gtrid, datasource)).fetchone() or ("",)
+            raw.execute(_DELETE_DECISION, (gtrid,))
+        return None if decider == datasource else Refused(f"{refused}{decider} decides it")
+
+    def _refusal(self, resolution: Resolution | None, incarnation: str) -> str:
         """Why the store has refused. Remembers where our own incarnation is fenced."""
         if resolution is not None:
             return f"the log has it as {resolution.value}"
-        incarnation = split_gtrid(gtrid).incarnation
         current = self._current
         if current is not None and current.name == incarnation:
             self._fenced_name = incarnation
         return f"incarnation {incarnation} was fenced by recovery, or is not registered in {self._name}"
+
+
+def _insert(raw: LogConnection, gtrid: str, incarnation: str, branches: str = "") -> bool:
+    """Whether the decision was written, without branches the key alone. Not where it is fenced, or the key is taken."""
+    if not raw.recording:
+        raw.session.run(f"PREPARE txpool_record AS {_RECORD}")
+        raw.recording = True
+    result = raw.session.run_prepared("txpool_record", gtrid, branches, str(time.time()), incarnation)
+    return result.command_tuples == 1
 
 
 def _resolution(raw: LogConnection, gtrid: str) -> Resolution | None:

@@ -30,6 +30,7 @@ from txpool.xid import new_incarnation, split_gtrid
 
 _FORGET_BATCH = 1000  # how many decisions wait to be forgotten before that gets a transaction of its own
 
+_FORGET = "DELETE FROM decisions WHERE gtrid = ? AND branches IS NOT NULL"
 _RECORD = """INSERT INTO decisions (gtrid, branches, made) SELECT ?, ?, ? FROM incarnations
     WHERE name = ? AND fenced = 0 ON CONFLICT DO NOTHING"""
 _ABORT = """INSERT INTO decisions (gtrid, branches, made) VALUES (?, NULL, ?)
@@ -56,7 +57,10 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
         self._node = node
         self._folder = LogFolder(Path(path))
         self._group = GroupCommit(
-            f"the decision log {self._folder.path}", partial(self._folder.connect, node), self._folder.release_reserve
+            f"the decision log {self._folder.path}",
+            partial(self._folder.connect, node),
+            self._folder.release_reserve,
+            deferred=_FORGET,
         )
         self._registering = threading.Lock()
         self._noted = set()
@@ -80,10 +84,10 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
     @property
     def incarnation(self) -> str:
         current = self._current
-        if current is None or self._must_register(current):
+        if current is None or current.name == self._fenced_name or self._group.poison:
             with self._registering:
                 current = self._current
-                if current is None or self._must_register(current):
+                if current is None or current.name == self._fenced_name or self._group.poison:
                     current = self._register(current)
         return current.name
 
@@ -91,11 +95,15 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
         return frozenset({self._node})
 
     def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
-        work = partial(self._decide, gtrid, split_gtrid(gtrid).incarnation, encode(branches))
+        if (current := self._current) is not None and gtrid.startswith(current.prefix):
+            incarnation = current.name
+        else:
+            incarnation = split_gtrid(gtrid).incarnation
+        text = encode(branches)
         if failpoints.armed:
             failpoints.hit("log.record")
         try:
-            error = self._group.write(work)
+            error = self._group.write(self._decide, gtrid, incarnation, text)
         except LogUnknown:
             raise
         except LogError as failure:
@@ -108,29 +116,30 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
     def abort(self, gtrid: str) -> Resolution:
         if failpoints.armed:
             failpoints.hit("log.abort")
-        return self._group.write(partial(_abort, gtrid))
+        return self._group.write(_abort, gtrid)
 
     def forget(self, gtrid: str) -> None:
         """Forget the decision with a later write, without an fsync of its own. Never an error: recovery retries."""
-        if self._group.defer(partial(_forget, gtrid)) >= _FORGET_BATCH:
+        waiting = self._group.defer(gtrid)
+        # Checked here, once for each write, where no caller waits for a decision: an open file can be written also
+        # after it was moved.
+        if waiting == 1 and not self._folder.is_in_place():
+            self._group.abandon("the log was moved away or replaced while it was in use")
+        elif waiting >= _FORGET_BATCH:
             with suppress(LogError):  # the next write that succeeds does it
                 self.flush()
-        # Checked here, where no caller waits for a decision: an open file can be written also after it was moved.
-        if not self._folder.is_in_place():
-            self._group.abandon("the log was moved away or replaced while it was in use")
 
     def flush(self) -> None:
         """Make durable what was lazily forgotten."""
         self._group.write(lambda _: None)
 
     def point(self, gtrid: str, datasource: str) -> None:
-        work = partial(self._point, gtrid, split_gtrid(gtrid).incarnation, datasource)
-        error = self._group.write(work)
+        error = self._group.write(self._point, gtrid, split_gtrid(gtrid).incarnation, datasource)
         if error is not None:
             raise error
 
     def fence(self, incarnation: str) -> None:
-        if not self._group.write(partial(_fence, incarnation)):
+        if not self._group.write(_fence, incarnation):
             raise LogError(
                 f"incarnation {incarnation} was never registered in {self._folder.path}: it is another log's, and its "
                 f"branches are left alone"
@@ -175,7 +184,7 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
         self._group.write(lambda db: db.execute(_DISMISS, (gtrid, bqual)))
 
     def purge(self, gtrids: Iterable[str]) -> None:
-        self._group.write(partial(_purge, [(gtrid,) for gtrid in gtrids]))
+        self._group.write(_purge, [(gtrid,) for gtrid in gtrids])
 
     def close(self) -> None:
         with self._registering:
@@ -205,14 +214,11 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
             self._current.disown()
             self._current = None
 
-    def _must_register(self, current: registry.IncarnationLock) -> bool:
-        return current.name == self._fenced_name or bool(self._group.poison)
-
     def _register(self, old: registry.IncarnationLock | None) -> registry.IncarnationLock:
         """Become a new incarnation: take its lock, then publish its name durably, and fence the old one."""
-        new = registry.IncarnationLock(self._folder.incarnations, new_incarnation())
+        new = registry.IncarnationLock(self._folder.incarnations, self._node, new_incarnation())
         try:
-            self._group.write(partial(_publish, new.name, old.name if old else None))
+            self._group.write(_publish, new.name, old.name if old else None)
         except BaseException:
             new.discard()  # if the name was published after all, it is dead, and may be fenced
             raise
@@ -223,20 +229,21 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
             registry.remove(self._folder.incarnations, old.name)
         return new
 
-    def _decide(self, gtrid: str, incarnation: str, branches: str, db: sqlite3.Connection) -> Exception | None:
-        refused = f"{gtrid} was not decided, and rolls back: "
-        if self._group.poison:
-            return Refused(f"{refused}{self._group.poison}; a new incarnation may decide again")
-        if not self._folder.has_room():
-            return Refused(f"{refused}the disk of {self._folder.path} is full")
-        if db.execute(_RECORD, (gtrid, branches, time.time(), incarnation)).rowcount == 1:
+    def _decide(self, db: sqlite3.Cursor, gtrid: str, incarnation: str, branches: str) -> Exception | None:
+        poison, room = self._group.poison, self._folder.has_room()
+        if room and not poison and db.execute(_RECORD, (gtrid, branches, time.time(), incarnation)).rowcount == 1:
             return None
+        refused = f"{gtrid} was not decided, and rolls back: "
+        if poison:
+            return Refused(f"{refused}{poison}; a new incarnation may decide again")
+        if not room:
+            return Refused(f"{refused}the disk of {self._folder.path} is full")
         resolution = _resolution(db, gtrid)
         if resolution is Resolution.COMMITTED:
             return LogError(f"{gtrid} is decided already, and commits")
         return Refused(refused + self._refusal(resolution, incarnation))
 
-    def _point(self, gtrid: str, incarnation: str, datasource: str, db: sqlite3.Connection) -> Exception | None:
+    def _point(self, db: sqlite3.Cursor, gtrid: str, incarnation: str, datasource: str) -> Exception | None:
         refused = f"{gtrid} cannot be decided by {datasource}, and rolls back: "
         if self._group.poison:
             return Refused(f"{refused}{self._group.poison}; a new incarnation may decide again")
@@ -262,12 +269,12 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
         return IncarnationState.ALIVE if registry.alive(self._folder.incarnations, name) else IncarnationState.DEAD
 
 
-def _abort(gtrid: str, db: sqlite3.Connection) -> Resolution:
+def _abort(db: sqlite3.Cursor, gtrid: str) -> Resolution:
     db.execute(_ABORT, (gtrid, time.time()))
     return _resolution(db, gtrid) or Resolution.ABORTED
 
 
-def _resolution(db: sqlite3.Connection, gtrid: str) -> Resolution | None:
+def _resolution(db: sqlite3.Cursor, gtrid: str) -> Resolution | None:
     """How the gtrid stands in the log; None where it has neither a decision nor an abort record."""
     row = db.execute("SELECT branches IS NULL FROM decisions WHERE gtrid = ?", (gtrid,)).fetchone()
     if row is None:
@@ -275,25 +282,20 @@ def _resolution(db: sqlite3.Connection, gtrid: str) -> Resolution | None:
     return Resolution.ABORTED if row[0] else Resolution.COMMITTED
 
 
-def _forget(gtrid: str, db: sqlite3.Connection) -> None:
-    db.execute("DELETE FROM decisions WHERE gtrid = ? AND branches IS NOT NULL", (gtrid,))
-    db.execute("DELETE FROM pointers WHERE gtrid = ?", (gtrid,))
-
-
-def _purge(gtrids: list[tuple[str]], db: sqlite3.Connection) -> None:
+def _purge(db: sqlite3.Cursor, gtrids: list[tuple[str]]) -> None:
     for table in ("decisions", "finished", "pointers"):
         db.executemany(f"DELETE FROM {table} WHERE gtrid = ?", gtrids)  # noqa: S608 - a constant
 
 
-def _publish(name: str, old: str | None, db: sqlite3.Connection) -> None:
+def _publish(db: sqlite3.Cursor, name: str, old: str | None) -> None:
     if old is not None:
-        _fence(old, db)
+        _fence(db, old)
     db.execute("INSERT INTO incarnations (name) VALUES (?)", (name,))
     record = SideRecord(INCARNATION, name, FORMAT, time.time())
     db.execute("INSERT INTO memos (kind, name, text, made) VALUES (?, ?, ?, ?)", astuple(record))
 
 
-def _fence(name: str, db: sqlite3.Connection) -> bool:
+def _fence(db: sqlite3.Cursor, name: str) -> bool:
     if db.execute("UPDATE incarnations SET fenced = fenced + 1 WHERE name = ?", (name,)).rowcount == 1:
         return True
     # An expired incarnation is moved back.

@@ -10,6 +10,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from json.encoder import encode_basestring_ascii as _quoted  # a text as json writes it
 from typing import NamedTuple, Protocol
 
 from txpool.xid import Xid
@@ -58,13 +59,15 @@ class BranchRecord(NamedTuple):
     evidence: Mapping[str, str] = _NO_EVIDENCE
 
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
-
-
 def encode(branches: Iterable[BranchRecord]) -> str:
     """The branches of a decision as JSON. The log and the table of marks keep the number of this format."""
-    rows = [[b.xid.bqual, b.datasource, b.identity, dict(b.evidence)] for b in branches]
-    return _ENCODER.encode(rows)
+    rows = ""
+    for xid, datasource, identity, evidence in branches:
+        facts = ""
+        for name, fact in evidence.items():
+            facts += f",{_quoted(name)}:{_quoted(fact)}"
+        rows += f",[{_quoted(xid.bqual)},{_quoted(datasource)},{_quoted(identity)},{{{facts[1:]}}}]"
+    return f"[{rows[1:]}]"
 
 
 def decode(gtrid: str, text: str) -> tuple[BranchRecord, ...]:

@@ -61,7 +61,8 @@ class MarkedTransaction(LocalTransaction):
             self._raw, gtrid, branches, taken, identity=identity, until=self._deadlines.before_decision()
         )
         self._deleted_with = deleted
-        self._cleanup.put_back(set(taken).difference(deleted))
+        if len(deleted) != len(taken):
+            self._cleanup.put_back(set(taken).difference(deleted))
 
     def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         """Commit the local transaction: the decision. `Refused` is definite, any other error leaves it unknown."""

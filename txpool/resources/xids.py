@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from txpool.errors import ConfigurationError, NotSupportedError, OperationalError, translated
+from txpool.errors import ConfigurationError, NotSupportedError, OperationalError, translate, translated
 from txpool.resources.base import BranchRecord, MarkedRow, Refused, decode, encode
 from txpool.resources.driver import Driver
 from txpool.resources.marks import IDENTITY, WrongTable
@@ -129,15 +129,17 @@ class Xids:
         row = _new_row(gtrid, "commit", encode(branches))
         known = self._identity
         try:
-            with translated():
-                if identity and known and self._marks.database_identity(raw) != known[1]:
-                    raise WrongTable
-                table = self.table
-                where, deleted = self._marks.mark(raw, table, row, delete, identity=identity, until=until)
-                return RowLocation(table, where), deleted
+            if identity and known and self._marks.database_identity(raw) != known[1]:
+                raise WrongTable
+            table = self._full_name or self.table
+            where, deleted = self._marks.mark(raw, table, row, delete, identity=identity, until=until)
         except WrongTable:
             self._full_name = self._identity = None
             raise
+        except Exception as error:
+            translate(error)
+            raise
+        return RowLocation(table, where), deleted
 
     def commit(self, raw: Any, where: RowLocation, branches: Iterable[BranchRecord]) -> None:
         """Update the row with the evidence of the branches' votes, and commit; errors as `Dialect.commit`."""

@@ -118,6 +118,17 @@ class Session:
     def run(self, message: str, until: float | None = None) -> list[PGresult]:
         """Send and receive; raises the server's error."""
         self.send(message)
+        return self._answered(until)
+
+    def run_prepared(self, name: str, *values: str) -> PGresult:
+        """Execute a statement that the session has prepared by this name; raises the server's error."""
+        self.results = []
+        self._pgconn.send_query_prepared(name.encode(), [value.encode() for value in values])
+        self._unsent = bool(self._pgconn.flush())
+        (result,) = self._answered(None)
+        return result
+
+    def _answered(self, until: float | None) -> list[PGresult]:
         results = self.receive(until)
         error = failure(results)
         if error is not None:
@@ -181,7 +192,7 @@ def shown(statement: bytes) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-def value(result: PGresult) -> str | None:
-    """The first value of a result, as text."""
-    found = result.get_value(0, 0)
+def value(result: PGresult, row: int = 0) -> str | None:
+    """The first value of a row of a result, as text."""
+    found = result.get_value(row, 0)
     return None if found is None else found.decode()

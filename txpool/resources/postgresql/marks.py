@@ -52,36 +52,35 @@ class PostgreSQLMarks(Marks):
         session = raw.session
         if session.status != INTRANS:
             raise Refused(f"the row was not written: {why_not_open(raw)}")
+        message = f"insert into {table} ({', '.join(row)}) "
+        values = ", ".join(map(session.quoted, row.values()))
         # In a repeatable read transaction, a DELETE may not see the finished rows, or may fail: another transaction
         # deletes them. Nor is the identity read there: the snapshot may be older than the identity, and a serializable
         # transaction's read would make concurrent ones fail.
-        statements = [
-            "select set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') = 'off'",
-            f"insert into {table} ({', '.join(row)}) select {', '.join(map(session.quoted, row.values()))}",
-        ]
         unchecked = bool(identity) and raw.marks_identity != identity
         if unchecked:
-            statements[-1] += (
-                f" where case when {_READ_COMMITTED} then exists (select from {table} where xid = "
-                f"{session.quoted(IDENTITY)} and action_uid = {session.quoted(identity)}) else true end"
+            message += (
+                f"select {values} where case when {_READ_COMMITTED} then exists (select from {table} where xid = "  # noqa: S608
+                f"{session.quoted(IDENTITY)} and action_uid = {session.quoted(identity)}) else true end "
+                f"returning ctid, current_setting('synchronous_commit'), {_READ_COMMITTED}"
             )
-        statements[-1] += f" returning ctid, {_READ_COMMITTED if unchecked else 'true'}"
+        else:
+            message += f"values ({values}) returning ctid, current_setting('synchronous_commit')"
         if delete:
-            statements.append(
-                f"delete from {table} where xid in ({', '.join(map(session.quoted, delete))}) "  # noqa: S608
-                f"and {_READ_COMMITTED} returning xid"
-            )
+            keys = ", ".join(map(session.quoted, delete))
+            message += f"; delete from {table} where xid in ({keys}) and {_READ_COMMITTED} returning xid"  # noqa: S608
         try:
-            results = session.run("; ".join(statements), until)
+            inserted, *deleted = session.run(message, until)
         except psycopg.errors.UniqueViolation as error:
             raise AbortRecorded from error
-        if not results[1].ntuples:
+        if not inserted.ntuples:
             raise WrongTable
-        if results[1].get_value(0, 1) == b"t":
+        if unchecked and inserted.get_value(0, 2) == b"t":
             raw.marks_identity = identity
-        deleted = results[2] if delete else None
-        gone = [bytes(deleted.get_value(n, 0) or b"").decode() for n in range(deleted.ntuples)] if deleted else []
-        return value(results[1]) or "", gone
+        if inserted.get_value(0, 1) == b"off":
+            session.run("set local synchronous_commit = on", until)
+        gone = [value(result, number) or "" for result in deleted for number in range(result.ntuples)]
+        return value(inserted) or "", gone
 
     def commit_row(self, raw: Any, table: str, row: str, branches: str) -> None:
         # By ctid: a serializable transaction's search by key would make concurrent ones fail.

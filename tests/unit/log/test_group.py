@@ -1,0 +1,157 @@
+"""Threads that share a transaction, while an interrupt comes to the one that writes: wherever CPython lets one in."""
+
+from __future__ import annotations
+
+import dis
+import itertools
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from txpool.errors import LogError, LogUnknown
+from txpool.log import group
+from txpool.log.group import GroupCommit
+
+#: After these instructions CPython looks for signals and for exceptions that other threads have set.
+CHECKED = ("CALL", "RESUME", "JUMP_BACKWARD")
+
+
+class Interrupt(BaseException):
+    """Stands for KeyboardInterrupt, and for an exception that another thread has set."""
+
+
+class Interrupting:
+    """Raises `Interrupt` in the block, at the n-th place in group.py where one can come once so many have queued."""
+
+    def __init__(self, nth: int, shared: GroupCommit, queued: int) -> None:
+        self._left = nth
+        self._shared = shared
+        self._queued = queued
+        self._begun = False
+        self._before: dict[FrameType, int] = {}
+        self.raised = ""
+
+    def __enter__(self) -> Interrupting:
+        self._former = sys.gettrace()
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._former)
+        self._before.clear()
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != group.__file__:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            before, self._before[frame] = self._before.get(frame), frame.f_lasti
+            self._begun = self._begun or len(self._shared._queue) == self._queued
+            if self._begun and before is not None and dis.opname[frame.f_code.co_code[before]].startswith(CHECKED):
+                if self._left == 0:
+                    self.raised = f"in {frame.f_code.co_name}, line {frame.f_lineno}"
+                    raise Interrupt
+                self._left -= 1
+        return self._trace
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    path = tmp_path / "log.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE kept (key TEXT PRIMARY KEY)")
+        connection.execute("CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER)")
+    connection.close()
+    return path
+
+
+class World:
+    """A group over one table, and what its threads were told of the keys that they wanted to keep."""
+
+    def __init__(self, database: Path) -> None:
+        def connect() -> sqlite3.Connection:
+            connection = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
+            connection.execute("PRAGMA synchronous = OFF")
+            return connection
+
+        self.group = GroupCommit("the log", connect, lambda: None, deferred="DELETE FROM kept WHERE key = ?")
+        self.told: dict[str, str] = {}
+
+    def keep(self, key: str) -> None:
+        try:
+            self.group.write(lambda db: db.execute("INSERT INTO kept (key) VALUES (?)", (key,)))
+        except LogUnknown:
+            self.told[key] = "unknown"
+        except LogError:
+            self.told[key] = "no"
+        except Interrupt:
+            self.told[key] = "interrupted"
+            raise
+        else:
+            self.told[key] = "yes"
+
+    def kept(self) -> set[str]:
+        return self.group.read(lambda db: {key for (key,) in db.execute("SELECT key FROM kept")})
+
+
+@pytest.fixture
+def worlds(database: Path) -> Iterator[Iterator[World]]:
+    made: list[World] = []
+
+    def making() -> Iterator[World]:
+        while True:
+            made.append(World(database))
+            yield made[-1]
+            made[-1].group.close()
+
+    yield making()
+    made[-1].group.close()
+
+
+def await_queued(world: World, count: int) -> None:
+    deadline = time.monotonic() + 10
+    while len(world.group._queue) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.0005)
+
+
+def test_wherever_an_interrupt_comes_to_the_writer_every_other_thread_is_told_the_truth(
+    worlds: Iterator[World],
+) -> None:
+    for nth in itertools.count():
+        world = next(worlds)
+        world.keep(f"old {nth}")
+        others = [threading.Thread(target=world.keep, args=(f"{name} {nth}",), daemon=True) for name in ("one", "two")]
+        with world.group._write_lock:
+            for count, thread in enumerate(others, 1):
+                thread.start()
+                await_queued(world, count)
+        world.group.defer(f"old {nth}")
+        interrupting = Interrupting(nth, world.group, 3)
+        try:
+            with interrupting:
+                world.keep(f"writer {nth}")
+        except Interrupt:
+            pass
+        for thread in others:
+            thread.join(10)
+            assert not thread.is_alive(), f"interrupted {interrupting.raised}, a thread waits for ever"
+        world.keep(f"later {nth}")
+        kept = world.kept()
+        assert world.told[f"later {nth}"] == "yes"
+        for key, told in world.told.items():
+            if not key.startswith("old") and told in ("yes", "no"):
+                assert (key in kept) == (told == "yes"), f"interrupted {interrupting.raised}, {key}: {told}"
+        assert f"old {nth}" not in kept, f"interrupted {interrupting.raised}, a deferred key is lost"
+        if not interrupting.raised:
+            break
+    assert nth > 20, "there are so many places, and more"
+    assert set(world.told.values()) == {"yes"}

@@ -55,21 +55,26 @@ class Place:
         return f"{self.name}: a flush takes {_flush(self.folder):,.0f} µs"
 
 
-def chosen_places() -> Iterator[Place]:
-    """The places that the command line chooses, each with a log configured in it: the disk, and memory.
+def places(chosen: str | None = None) -> Iterator[Place]:
+    """The disk and memory, or the one of these names that was chosen.
 
     On the disk a flush takes its time, and while several wait, processor time costs nothing. In memory a flush takes
     none: what is left is processor time.
     """
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("--place", choices=["disk", "memory"], help="where servers and logs stand; both by default")
-    chosen = arguments.parse_args().place
     for name, parent in (("disk", None), ("memory", _MEMORY)):
         if chosen in (None, name):
             with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as folder:
                 Path(folder).chmod(0o755)  # a server that root starts runs as nobody
-                txpool.configure(node_name="bench", log_url=f"sqlite:///{folder}/txlog", log_create=True)
                 yield Place(name, Path(folder))
+
+
+def chosen_places() -> Iterator[Place]:
+    """The places that the command line chooses, each with a log configured in it."""
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--place", choices=["disk", "memory"], help="where servers and logs stand; both by default")
+    for place in places(arguments.parse_args().place):
+        txpool.configure(node_name="bench", log_url=f"sqlite:///{place.folder}/txlog", log_create=True)
+        yield place
 
 
 def _flush(folder: Path) -> float:

@@ -8,7 +8,7 @@ from contextlib import closing
 
 from txpool.resources.base import BranchOutcome, BranchRecord, PreparedBranch, PreparedSlots
 from txpool.resources.driver import Driver
-from txpool.resources.postgresql.phase_two import PhaseTwoCommand, PhaseTwoVerb
+from txpool.resources.postgresql.adopted import PhaseTwoConnection
 from txpool.xid import Xid, parse
 
 #: How many prepared transactions a server can hold, and how many it holds.
@@ -40,7 +40,8 @@ _PREPARED = """
 
 
 class PostgreSQLBranchRecovery:
-    """Recovery's access to prepared transactions. Thread-safe: every method opens a connection and closes it.
+    """Recovery's access to prepared transactions. Thread-safe: every method opens a connection and closes it, but for
+    `phase_two`, whose branches share one.
 
     `user` is the login role of the datasource's own sessions, where these connections log in as another; empty where it
     is not known. `owners` are the roles of prepared.owners, whose branches are ours as well.
@@ -88,22 +89,22 @@ class PostgreSQLBranchRecovery:
         with closing(self._driver.connect()) as raw:
             return PreparedSlots(*raw.execute(SLOTS).fetchone())
 
+    def phase_two(self) -> PhaseTwoConnection:
+        """Ends many branches over one connection. Used by one thread at a time; closed with the last answer."""
+        return PhaseTwoConnection(self._driver, level=logging.INFO, failures=self._failures)
+
     def commit(self, record: BranchRecord) -> BranchOutcome:
         """COMMIT PREPARED. The outcome of an absent branch is told by its evidence; LOST is absent without any."""
-        return self._end(record, PhaseTwoVerb.COMMIT)
+        branch = self.phase_two().branch(record)
+        branch.start_commit()
+        return branch.await_commit()
 
     def rollback(self, record: BranchRecord) -> BranchOutcome:
         """ROLLBACK PREPARED. LOST is absent without evidence: gone for good only if a later listing lacks it, too."""
-        return self._end(record, PhaseTwoVerb.ROLLBACK)
+        branch = self.phase_two().branch(record)
+        branch.start_rollback()
+        return branch.await_rollback()
 
     def why_not(self, record: BranchRecord) -> str:
         """The reason why a branch's last commit or rollback was UNKNOWN; empty where it was not."""
         return self._failures.get(record.xid, "")
-
-    def _end(self, record: BranchRecord, verb: PhaseTwoVerb) -> BranchOutcome:
-        command = PhaseTwoCommand(record, verb, self._driver.connect, level=logging.INFO)
-        outcome = command.run()
-        self._failures.pop(record.xid, None)
-        if outcome is BranchOutcome.UNKNOWN:
-            self._failures[record.xid] = command.failure
-        return outcome

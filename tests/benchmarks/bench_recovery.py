@@ -38,7 +38,7 @@ BRANCHES = 10_000
 DATABASES = ("one", "two")
 FORGOTTEN = (1_000, 1_000_000)
 NODE = "bench"
-ROUNDS = 5
+ROUNDS = 3
 INSERT = "insert into t values (1)"
 _PREPARERS = 4
 

@@ -18,7 +18,6 @@ from txpool.resources.base import (
     PrepareVote,
     Role,
 )
-from txpool.resources.driver import Driver
 from txpool.resources.local import LocalTransaction
 from txpool.resources.postgresql.libpq import ACTIVE, IDLE, INTRANS, Session, ends_session, failure, value, why_not_open
 from txpool.resources.postgresql.phase_two import NO_XID, PhaseTwoCommand, PhaseTwoVerb

@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import pytest
 
 from tests.benchmarks.bench_instructions import grown, per_transaction
-from tests.benchmarks.callgrind import parts
+from tests.benchmarks.callgrind import count, parts
+from tests.support.repository import ROOT
+
+if TYPE_CHECKING:
+    from tests.conftest import Require
+
+PROGRAM = """
+from tests.benchmarks.callgrind import mark
+
+def work(times):
+    for _ in range(times):
+        len("a")
+
+work(100)
+mark()
+for times in (1000, 2000, 1000, 2000):
+    work(times)
+    mark()
+work(5000)
+"""
 
 DUMP = """# callgrind format
 version: 1
@@ -33,6 +57,16 @@ totals: {total}
 
 def dump(part: int, total: int, trigger: str = "--dump-before=getpgrp") -> str:
     return DUMP.format(part=part, total=total, trigger=trigger)
+
+
+def test_callgrind_counts_what_lies_between_the_marks(require: Require, tmp_path: Path) -> None:
+    require(shutil.which("valgrind"), "valgrind")
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    _start, *runs = count([str(program)], os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"})
+    ((first, second),) = per_transaction([0, *runs], transactions=1000, rounds=2)
+    assert first == pytest.approx(second, rel=0.1)
+    assert 50 < first < 2000  # instructions of a turn of the loop: some 350 with Python 3.11
 
 
 def test_parts_are_in_the_order_of_the_marks_without_what_follows_the_last() -> None:

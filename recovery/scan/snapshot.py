@@ -123,7 +123,7 @@ class Snapshot:
             (branch.identity, branch.xid): branch
             for listing in self.listings.values()
             for branch in listing.elsewhere
-            if branch.identity not in reached and branch.xid.node in self.nodes and self.is_ours(branch)
+            if branch.identity not in reached and branch.named.node in self.nodes and self.is_ours(branch)
         }
         return tuple(found.values())
 

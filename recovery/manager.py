@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from recovery.operator import commands, listing, suspension
@@ -160,11 +160,12 @@ class RecoveryManager:
             recorder.record_unanswered(name, reason)
         for name, reason in this_pass.snapshot.unfenced.items():
             recorder.record_failure(f"the fence of {name}", reason)
-        for module in modules:
-            try:
-                module.run(this_pass)
-            except Exception as error:
-                recorder.record_failure(f"module {module.name}", describe_error(error))
+        with closing(this_pass):
+            for module in modules:
+                try:
+                    module.run(this_pass)
+                except Exception as error:
+                    recorder.record_failure(f"module {module.name}", describe_error(error))
         return this_pass
 
     # -- the thread ---------------------------------------------------------------------------------------------

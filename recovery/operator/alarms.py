@@ -152,7 +152,7 @@ def _foreign(snapshot: Snapshot) -> list[Alarm]:
     """Branches that others have prepared under names of processes that this log knows: one alarm for each role."""
     found: dict[str, list[str]] = {}
     for branch in snapshot.foreign:
-        if branch.xid.incarnation in snapshot.claimed_incarnations:
+        if branch.named.incarnation in snapshot.claimed_incarnations:
             owner = f"role {branch.owner}" if branch.owner else "a role that is gone"
             found.setdefault(f"{owner} in {branch.datasource}", []).append(branch.xid.joined)
     return [

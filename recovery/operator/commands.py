@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
 from recovery.scan import expiry, saved
 from recovery.scan.datasources import RecoveryDatasources
@@ -31,8 +32,12 @@ def require_gtrid(gtrid: str) -> str:
 
 def commit(log: DecisionLog, datasources: RecoveryDatasources, recorder: ScanRecorder, gtrid: str) -> None:
     """Commit a transaction that is decided to commit. Refused if it is not, or if its living process does so."""
-    this_pass = _begin_pass(log, datasources, recorder, gtrid)
-    snapshot = this_pass.snapshot
+    with closing(_begin_pass(log, datasources, recorder, gtrid)) as this_pass:
+        _commit(this_pass, gtrid)
+
+
+def _commit(this_pass: RecoveryPass, gtrid: str) -> None:
+    snapshot, log = this_pass.snapshot, this_pass.log
     _require_open(snapshot, gtrid)
     _require_undisputed(snapshot, gtrid)
     row = snapshot.row(gtrid)
@@ -44,7 +49,7 @@ def commit(log: DecisionLog, datasources: RecoveryDatasources, recorder: ScanRec
     if marked is not None:
         row = _resolve_mark(this_pass, marked, gtrid)
         resolved = (
-            finish_branches(this_pass, marked, row) if row.committed else ResolvedMark(marked, row, answered=True)
+            finish_branches(this_pass, marked, row)() if row.committed else ResolvedMark(marked, row, answered=True)
         )
         if _coordinator_cannot_act(snapshot, gtrid):
             delete_finished(this_pass, [resolved])
@@ -54,14 +59,14 @@ def commit(log: DecisionLog, datasources: RecoveryDatasources, recorder: ScanRec
     # The abort record meets the decision and makes it durable: what a dead process wrote can be read, and may vanish.
     if log.abort(gtrid) is not Resolution.COMMITTED:
         raise _decision_gone("the log", gtrid)
-    answered = this_pass.carry_out(gtrid, snapshot.decisions[gtrid].branches, "decided in the log, by hand")
+    answered = this_pass.carry_out(gtrid, snapshot.decisions[gtrid].branches, "decided in the log, by hand")()
     if (
         answered
         and _coordinator_cannot_act(snapshot, gtrid)
         and snapshot.coordinator_state(gtrid) is not CoordinatorState.FINISHED
     ):
         log.purge([gtrid])
-        recorder.record_forgotten([gtrid])
+        this_pass.recorder.record_forgotten([gtrid])
 
 
 def rollback(log: DecisionLog, datasources: RecoveryDatasources, recorder: ScanRecorder, gtrid: str) -> None:
@@ -72,17 +77,22 @@ def rollback(log: DecisionLog, datasources: RecoveryDatasources, recorder: ScanR
     if before.marked_by(gtrid) is None and log.abort(gtrid) is Resolution.COMMITTED:
         raise _already_decided(gtrid)
     # Another snapshot, since a branch or a pointer may have appeared before the key was taken.
-    this_pass = _begin_pass(log, datasources, recorder, gtrid)
+    with closing(_begin_pass(log, datasources, recorder, gtrid)) as this_pass:
+        _roll_back(this_pass, gtrid)
+
+
+def _roll_back(this_pass: RecoveryPass, gtrid: str) -> None:
     _require_undisputed(this_pass.snapshot, gtrid)
     marked = this_pass.snapshot.marked_by(gtrid)
     if marked is None:
-        for branch in this_pass.snapshot.listed_branches(gtrid):
-            this_pass.roll_back(branch, "by hand")
+        started = [this_pass.start_rollback(branch, "by hand") for branch in this_pass.snapshot.listed_branches(gtrid)]
+        for finish in started:
+            finish()
         return
     row = _resolve_mark(this_pass, marked, gtrid)
     if row.committed:
         raise _already_decided(gtrid)
-    resolved = finish_branches(this_pass, marked, row)
+    resolved = finish_branches(this_pass, marked, row)()
     if _coordinator_cannot_act(this_pass.snapshot, gtrid):
         delete_finished(this_pass, [resolved])
 

@@ -86,7 +86,9 @@ class LastScan:
         Returns the report with the alarms after this scan.
         """
         heuristics = tuple(dict.fromkeys((*snapshot.heuristics, *report.heuristics)))
-        remaining = _still_in_doubt(in_doubt(replace(snapshot, heuristics=heuristics), datasources, saved), report)
+        over = frozenset(report.forgotten).difference(each.gtrid for each in heuristics)
+        found_in_doubt = in_doubt(replace(snapshot, heuristics=heuristics), datasources, saved, over=over)
+        remaining = _still_in_doubt(found_in_doubt, report)
         slots_by_name = slots(datasources, snapshot.listings)
         self.alarms.update(remaining, snapshot, slots_by_name)
         remaining = tuple(replace(each, age=self.alarms.age(each)) if each.unresolved else each for each in remaining)
@@ -152,7 +154,7 @@ _scan_seconds = HISTOGRAMS[catalogue.SCAN_SECONDS]
 def _still_in_doubt(found: Iterable[InDoubt], report: ScanReport) -> tuple[InDoubt, ...]:
     """What the scan has left in doubt: what its last pass has read, without the branches that it has ended.
 
-    The heuristic outcomes that it has found are added.
+    The heuristic outcomes that it has found are added. What it has forgotten is left out already.
     """
     ended = {branch.gid for branch in (*report.committed, *report.rolled_back)}
     heuristic_states = {f"{each.gtrid}:{each.bqual}": f"ended {each.ended}" for each in report.heuristics}
@@ -165,7 +167,7 @@ def _still_in_doubt(found: Iterable[InDoubt], report: ScanReport) -> tuple[InDou
             if branch.gid not in ended
         )
         heuristics = tuple(dict.fromkeys((*each.heuristics, *fresh)))
-        if heuristics or (branches and each.gtrid not in report.forgotten):
+        if heuristics or branches:
             current = replace(
                 each, branches=branches, heuristics=heuristics, attention=each.attention or bool(heuristics)
             )

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -93,12 +93,19 @@ class InDoubt:
         return asdict(self)
 
 
-def in_doubt(snapshot: Snapshot, datasources: RecoveryDatasources, saved: SavedDetails | None = None) -> list[InDoubt]:
+def in_doubt(
+    snapshot: Snapshot,
+    datasources: RecoveryDatasources,
+    saved: SavedDetails | None = None,
+    *,
+    over: Collection[str] = (),
+) -> list[InDoubt]:
     """The transactions that have prepared branches, wait for a branch after the decision, or have heuristic outcomes.
 
-    Those with heuristic outcomes come first, and those that others have prepared under our names last.
+    Those with heuristic outcomes come first, and those that others have prepared under our names last. The gtrids of
+    `over` are left out: a scan has ended and forgotten them since the snapshot.
     """
-    gtrids = sorted({*snapshot.gtrids, *snapshot.claimed_gtrids})
+    gtrids = sorted({*snapshot.gtrids, *snapshot.claimed_gtrids}.difference(over))
     found = [_describe(snapshot, datasources, gtrid, saved) for gtrid in gtrids if _is_shown(snapshot, gtrid)]
     return sorted(found, key=lambda each: (not each.heuristics, each.foreign))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 from recovery.scan.report import describe_error
@@ -20,7 +20,7 @@ from txpool.resources.base import (
     StagingTable,
     XidsTable,
 )
-from txpool.xid import Xid, tag_of
+from txpool.xid import Gtrid, Xid, split_gtrid, tag_of
 
 
 class RecoverableDatasource(Protocol):
@@ -76,6 +76,11 @@ class ListedBranch:
     roles: frozenset[str] | None = None
     #: The name of its database, if that is another one of the same server.
     database: str = ""
+    #: The parts of its gtrid, which a pass asks for again and again.
+    named: Gtrid = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "named", split_gtrid(self.xid.gtrid))
 
     @property
     def record(self) -> BranchRecord:

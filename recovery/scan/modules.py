@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
 from recovery.scan.datasources import ListedBranch
@@ -36,12 +37,11 @@ class MarkedModule:
     name = "marked"
 
     def run(self, this_pass: RecoveryPass) -> None:
-        steps = (_run_step(this_pass, self.name, gtrid, self._resolve) for gtrid in this_pass.snapshot.gtrids)
-        resolved = [found for found in steps if found is not None]
+        resolved = _run_steps(this_pass, self.name, this_pass.snapshot.gtrids, self._start)
         if resolved:
-            delete_finished(this_pass, resolved)
+            delete_finished(this_pass, resolved.values())
 
-    def _resolve(self, this_pass: RecoveryPass, gtrid: str) -> ResolvedMark | None:
+    def _start(self, this_pass: RecoveryPass, gtrid: str) -> Callable[[], ResolvedMark] | None:
         name = this_pass.snapshot.marked_by(gtrid)
         if name is None or not _needs_tombstone(this_pass.snapshot, gtrid):
             _report_kept(this_pass, gtrid, f"its row in {name} is kept")
@@ -77,14 +77,24 @@ def tombstone(this_pass: RecoveryPass, datasource: str, gtrid: str) -> MarkedRow
     return table.tombstone(gtrid, this_pass.snapshot.identity_of(gtrid))
 
 
-def finish_branches(this_pass: RecoveryPass, datasource: str, row: MarkedRow) -> ResolvedMark:
-    """Commit or roll back in the other databases, as the row or the tombstone says."""
+def finish_branches(this_pass: RecoveryPass, datasource: str, row: MarkedRow) -> Callable[[], ResolvedMark]:
+    """Start to commit or roll back in the other databases, as the row or the tombstone says.
+
+    Returns what waits for the answers.
+    """
     if row.committed:
-        answered = this_pass.carry_out(row.gtrid, row.branches, f"committed in {datasource}, which decides it")
-        return ResolvedMark(datasource, row, answered)
-    for branch in this_pass.snapshot.listed_branches(row.gtrid):
-        this_pass.roll_back(branch, f"not committed in {datasource}, which decides it, and never will be")
-    return ResolvedMark(datasource, row, True)
+        carried_out = this_pass.carry_out(row.gtrid, row.branches, f"committed in {datasource}, which decides it")
+        return lambda: ResolvedMark(datasource, row, carried_out())
+    rolled_back = [
+        this_pass.start_rollback(branch, f"not committed in {datasource}, which decides it, and never will be")
+        for branch in this_pass.snapshot.listed_branches(row.gtrid)
+    ]
+
+    def wait() -> ResolvedMark:
+        _wait_for(rolled_back)
+        return ResolvedMark(datasource, row, True)
+
+    return wait
 
 
 def delete_finished(this_pass: RecoveryPass, resolved: Iterable[ResolvedMark]) -> None:
@@ -147,9 +157,8 @@ class DecidedModule:
     name = "decided"
 
     def run(self, this_pass: RecoveryPass) -> None:
-        answered = [
-            gtrid for gtrid in this_pass.snapshot.decisions if _run_step(this_pass, self.name, gtrid, self._finish)
-        ]
+        ended = _run_steps(this_pass, self.name, this_pass.snapshot.decisions, self._start)
+        answered = [gtrid for gtrid, all_answered in ended.items() if all_answered]
         if not answered:
             return
         if failpoints.armed:
@@ -161,13 +170,13 @@ class DecidedModule:
         this_pass.log.purge(fenced)  # this also writes the lazy forgets above
         this_pass.recorder.record_forgotten(answered)
 
-    def _finish(self, this_pass: RecoveryPass, gtrid: str) -> bool:
+    def _start(self, this_pass: RecoveryPass, gtrid: str) -> Callable[[], bool] | None:
         snapshot = this_pass.snapshot
         if snapshot.marked_by(gtrid) is not None:
-            return False
+            return None
         if not snapshot.is_left_to_recovery(gtrid):
             _report_kept(this_pass, gtrid, "its decision to commit is kept")
-            return False
+            return None
         return this_pass.carry_out(gtrid, snapshot.decisions[gtrid].branches, "decided in the log")
 
 
@@ -188,15 +197,16 @@ class OrphanModule:
 
     def run(self, this_pass: RecoveryPass) -> None:
         before, self._candidates = self._candidates, set()
-        for gtrid in filter(this_pass.snapshot.is_listed, this_pass.snapshot.gtrids):
-            _run_step(this_pass, self.name, gtrid, lambda this_pass, gtrid: self._decide(this_pass, gtrid, before))
+        listed = filter(this_pass.snapshot.is_listed, this_pass.snapshot.gtrids)
+        _run_steps(this_pass, self.name, listed, partial(self._start, before))
         self._sweep(this_pass)
 
-    def _decide(self, this_pass: RecoveryPass, gtrid: str, before: set[Xid]) -> None:
+    def _start(self, before: set[Xid], this_pass: RecoveryPass, gtrid: str) -> Callable[[], None]:
+        rolled_back = []
         for branch in this_pass.snapshot.listed_branches(gtrid):
             ballot = poll(self._filters, this_pass.snapshot, branch.xid)
             if ballot.vote is Vote.ROLLBACK and branch.xid in before:
-                this_pass.roll_back(branch, ballot.reason)
+                rolled_back.append(this_pass.start_rollback(branch, ballot.reason))
             elif ballot.vote is Vote.ROLLBACK:
                 self._candidates.add(branch.xid)
                 this_pass.leave_alone(branch, "the next pass rolls it back", alarm=False)
@@ -204,6 +214,7 @@ class OrphanModule:
                 this_pass.snapshot, gtrid
             ):
                 this_pass.leave_alone(branch, ballot.reason, alarm=ballot.alarm)
+        return partial(_wait_for, rolled_back)
 
     def _sweep(self, this_pass: RecoveryPass) -> None:
         """Delete finished marks and abort records of fenced incarnations: the fence refuses their decisions as well."""
@@ -233,10 +244,34 @@ def _report_kept(this_pass: RecoveryPass, gtrid: str, what: str) -> None:
         this_pass.leave_all_alone(gtrid, f"{what}: {state.value}")
 
 
-def _run_step(this_pass: RecoveryPass, name: str, gtrid: str, step: Callable[[RecoveryPass, str], T]) -> T | None:
-    """Run a module's step for one transaction. Its failure is recorded, and does not stop the module."""
+def _wait_for(rolled_back: Iterable[Callable[[], None]]) -> None:
+    for finish in rolled_back:
+        finish()
+
+
+def _run_steps(
+    this_pass: RecoveryPass,
+    name: str,
+    gtrids: Iterable[str],
+    start: Callable[[RecoveryPass, str], Callable[[], T] | None],
+) -> dict[str, T]:
+    """Start a module's step for each transaction, then wait for what each has started; returns the results by gtrid.
+
+    A failure is recorded, and stops neither the module nor the other transactions.
+    """
+    started = {
+        gtrid: finish
+        for gtrid in gtrids
+        if (finish := _recorded(this_pass, name, gtrid, partial(start, this_pass, gtrid))) is not None
+    }
+    finished = {gtrid: _recorded(this_pass, name, gtrid, finish) for gtrid, finish in started.items()}
+    return {gtrid: result for gtrid, result in finished.items() if result is not None}
+
+
+def _recorded(this_pass: RecoveryPass, name: str, gtrid: str, step: Callable[[], T]) -> T | None:
+    """The step's result; None where it fails, and the failure is recorded."""
     try:
-        return step(this_pass, gtrid)
+        return step()
     except Exception as error:
         this_pass.recorder.record_failure(f"{name} {gtrid}", describe_error(error))
         return None

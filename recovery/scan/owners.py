@@ -39,12 +39,12 @@ class BranchOwners:
         """Whether the server says that the owner of a branch is one of our roles."""
         if branch.prepared_by(self._noted_roles(branch)):
             return True
-        is_older_than_notes = branch.xid.incarnation not in self._noting_incarnations
+        is_older_than_notes = branch.named.incarnation not in self._noting_incarnations
         return is_older_than_notes and branch.prepared_by(self._configured_logins(branch.datasource))
 
     def _noted_roles(self, branch: ListedBranch) -> frozenset[str]:
         """The login roles that the node of a branch has noted for its database."""
-        key = branch.xid.node, branch.identity, branch.datasource
+        key = branch.named.node, branch.identity, branch.datasource
         found = self._noted.get(key)
         if found is None:
             notes = (note for note in self._notes if note.node == key[0] and note.is_of(*key[1:]))

@@ -38,7 +38,7 @@ def take_snapshot(log: DecisionLog, datasources: RecoveryDatasources, *, fence: 
     owners = BranchOwners(notes, log.incarnations_noting(), datasources.logins)
     incarnations = log.incarnations()
     ours = [branch for listing in listings.values() for branch in listing.branches if owners.is_ours(branch)]
-    listed = {branch.xid.incarnation for branch in ours}
+    listed = {branch.named.incarnation for branch in ours}
     for name in owners.failed:
         # Nobody can tell whose the branches of this datasource are, so it counts as unanswered.
         del listings[name]
@@ -74,10 +74,10 @@ def take_snapshot(log: DecisionLog, datasources: RecoveryDatasources, *, fence: 
         failpoints.hit("recovery.read")
 
     def is_ours(branch: ListedBranch) -> bool:
-        return branch.xid.node not in datasources.nodes or owners.is_ours(branch)
+        return branch.named.node not in datasources.nodes or owners.is_ours(branch)
 
     foreign = {
-        branch.xid.incarnation for listing in listings.values() for branch in listing.branches if not is_ours(branch)
+        branch.named.incarnation for listing in listings.values() for branch in listing.branches if not is_ours(branch)
     }
     without_identity = {name for name, listing in listings.items() if not listing.identity}
     return Snapshot(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 from recovery.scan import saved
 from recovery.scan.datasources import ListedBranch, RecoveryDatasources
+from recovery.scan.phase_two import BranchEnds
 from recovery.scan.report import Ended, LeftAlone, ScanRecorder
 from recovery.scan.snapshot import OTHER_DATABASE, Snapshot
 from txpool import failpoints, tracing
 from txpool.log.base import DecisionLog, Heuristic, SideRecord
-from txpool.resources.base import BranchOutcome, BranchRecord, BranchRecovery
+from txpool.resources.base import Branch, BranchOutcome, BranchRecord, BranchRecovery
 from txpool.tm.annotations import NOTE, TRACEPARENT
 
 _ASKED_AGAIN = "or refused it; recovery asks again"
@@ -39,27 +41,39 @@ class RecoveryPass:
         self.log = log
         self.datasources = datasources
         self.recorder = recorder
+        self._ends = BranchEnds(datasources.managers)
         #: How each database has ended its branches, by gtrid and datasource.
         self._outcomes: dict[str, dict[str, str]] = {}
         #: Transactions with a heuristic outcome.
         self._with_heuristics = {heuristic.gtrid for heuristic in snapshot.heuristics}
 
-    def commit(self, record: BranchRecord, why: str) -> bool:
-        """Commit a branch that a decision names. Returns whether its database has answered.
+    def close(self) -> None:
+        """Close the connections of the pass. A branch without an answer is left to the next one."""
+        self._ends.close()
 
-        The decision must be kept until every database has answered.
+    def start_commit(self, record: BranchRecord, why: str) -> Callable[[], bool]:
+        """Start to commit a branch that a decision names.
+
+        Returns what waits for the answer, and tells whether its database has answered. The decision must be kept until
+        every database has answered.
         """
-        manager = self._manager_of(record)
-        if manager is None:
-            return False
+        name = self._leads_to(record)
+        if name is None:
+            return lambda: False
         if failpoints.armed:
             failpoints.hit("recovery.branch")
-        outcome = self._in_trace("commit", record, manager.commit)
+        branch = self._ends.branch(name, record)
+        branch.start_commit()
+        return partial(self._finish_commit, name, branch, why)
+
+    def _finish_commit(self, name: str, branch: Branch, why: str) -> bool:
+        record = branch.record
+        outcome = self._in_trace("commit", record, branch.await_commit)
         if outcome is BranchOutcome.UNKNOWN:
             self._leave_named_alone(
                 record,
                 f"{record.datasource} gave no answer to its commit, {_ASKED_AGAIN}",
-                _explanation(manager, record),
+                _explanation(self.datasources.managers[name], record),
             )
             return False
         ends = self._outcomes.setdefault(record.xid.gtrid, {})
@@ -72,36 +86,53 @@ class RecoveryPass:
         # LOST without evidence is an answer: the branch had prepared before the decision, so it was committed earlier.
         return True
 
-    def roll_back(self, branch: ListedBranch, why: str) -> None:
-        """Roll back a listed branch. The caller has made sure that no decision commits it."""
+    def start_rollback(self, branch: ListedBranch, why: str) -> Callable[[], None]:
+        """Start to roll back a listed branch. The caller has made sure that no decision commits it.
+
+        Returns what waits for the answer.
+        """
         if failpoints.armed:
             failpoints.hit("recovery.branch")
-        manager = self.datasources.managers[branch.datasource]
-        outcome = self._in_trace("rollback", branch.record, manager.rollback)
+        started = self._ends.branch(branch.datasource, branch.record)
+        started.start_rollback()
+        return partial(self._finish_rollback, branch, started, why)
+
+    def _finish_rollback(self, listed: ListedBranch, branch: Branch, why: str) -> None:
+        outcome = self._in_trace("rollback", branch.record, branch.await_rollback)
         if outcome is BranchOutcome.UNKNOWN:
-            words = _explanation(manager, branch.record)
+            words = _explanation(self.datasources.managers[listed.datasource], branch.record)
             self._leave_named_alone(
-                branch.record, f"{branch.datasource} gave no answer to its rollback, {_ASKED_AGAIN}", words
+                branch.record, f"{listed.datasource} gave no answer to its rollback, {_ASKED_AGAIN}", words
             )
         elif outcome is BranchOutcome.COMMITTED:
             self._record_heuristic(branch.record, "rollback", outcome)
         elif outcome is BranchOutcome.ROLLED_BACK:
-            self.recorder.record_rollback(Ended(branch.xid.joined, branch.datasource, why))
+            self.recorder.record_rollback(Ended(listed.xid.joined, listed.datasource, why))
         # LOST: another recovery manager or a person has ended the branch; the next listing will not show it.
 
-    def carry_out(self, gtrid: str, named: tuple[BranchRecord, ...], why: str) -> bool:
-        """Carry out a decision: commit the branches that it names, and roll back all others of the transaction.
+    def carry_out(self, gtrid: str, named: tuple[BranchRecord, ...], why: str) -> Callable[[], bool]:
+        """Start to carry out a decision: commit the branches that it names, and roll back the transaction's others.
 
-        Returns whether the databases of all named branches have answered.
+        Returns what waits for the answers, and tells whether the databases of all named branches have answered.
         """
-        answers = [self.commit(record, why) for record in named]
+        commits = [self.start_commit(record, why) for record in named]
+        names = {record.xid for record in named}
+        rollbacks = [
+            self.start_rollback(branch, "the decision does not name it")
+            for branch in self.snapshot.listed_branches(gtrid)
+            if branch.xid not in names
+        ]
+        return partial(self._carried_out, gtrid, commits, rollbacks)
+
+    def _carried_out(
+        self, gtrid: str, commits: Iterable[Callable[[], bool]], rollbacks: Iterable[Callable[[], None]]
+    ) -> bool:
+        answers = [finish() for finish in commits]
         ends = self._outcomes.pop(gtrid, {})
         if gtrid in self._with_heuristics:
             saved.save_ends(self.log, gtrid, ends)
-        names = {record.xid for record in named}
-        for branch in self.snapshot.listed_branches(gtrid):
-            if branch.xid not in names:
-                self.roll_back(branch, "the decision does not name it")
+        for finish in rollbacks:
+            finish()
         return all(answers)
 
     def leave_alone(self, branch: ListedBranch, reason: str, *, alarm: bool = True) -> None:
@@ -117,15 +148,15 @@ class RecoveryPass:
         if not branches:
             self.recorder.record_left_alone(LeftAlone(gtrid, "", "", reason, alarm))
 
-    def _in_trace(self, verb: str, record: BranchRecord, act: Callable[[BranchRecord], BranchOutcome]) -> BranchOutcome:
-        """End a branch, within the trace of its transaction if tracing is on."""
+    def _in_trace(self, verb: str, record: BranchRecord, act: Callable[[], BranchOutcome]) -> BranchOutcome:
+        """Await a branch's end, within the trace of its transaction if tracing is on."""
         if tracing.tracer is None:
-            return act(record)
+            return act()
         traceparent = self.snapshot.annotations(record.xid.gtrid)[TRACEPARENT]
-        return tracing.tracer.recover(verb, record, traceparent, act)
+        return tracing.tracer.recover(verb, record, traceparent, lambda _: act())
 
-    def _manager_of(self, record: BranchRecord) -> BranchRecovery | None:
-        """The resource manager of the branch's database; if there is none, None, and the reason is recorded."""
+    def _leads_to(self, record: BranchRecord) -> str | None:
+        """The datasource that leads to the branch's database; if there is none, None, and the reason is recorded."""
         found = self.snapshot.datasource_of(record)
         name = found or record.datasource
         if found is None:
@@ -146,7 +177,7 @@ class RecoveryPass:
                 "commit is kept",
             )
             return None
-        return self.datasources.managers[name]
+        return name
 
     def _leave_named_alone(self, record: BranchRecord, reason: str, error: str = "") -> None:
         left = LeftAlone(record.xid.gtrid, record.xid.joined, record.datasource, reason, error=error)

@@ -131,10 +131,11 @@ class RepeatFilter:
         self._before, self._now = self._now, set()
 
 
-def _log_fields(ended: Ended) -> dict[str, str]:
-    """The extra fields of the log record."""
-    xid = parse(ended.gid)
-    return {"gtrid": "" if xid is None else xid.gtrid}
+def _log(what: str, ended: Ended) -> None:
+    if logger.isEnabledFor(logging.INFO):
+        xid = parse(ended.gid)
+        fields = {"gtrid": "" if xid is None else xid.gtrid}
+        logger.info("%s %s in %s (%s)", what, ended.gid, ended.datasource, ended.why, extra=fields)
 
 
 class ScanRecorder:
@@ -159,11 +160,11 @@ class ScanRecorder:
 
     def record_commit(self, ended: Ended) -> None:
         self.committed.append(ended)
-        logger.info("committed %s in %s (%s)", ended.gid, ended.datasource, ended.why, extra=_log_fields(ended))
+        _log("committed", ended)
 
     def record_rollback(self, ended: Ended) -> None:
         self.rolled_back.append(ended)
-        logger.info("rolled back %s in %s (%s)", ended.gid, ended.datasource, ended.why, extra=_log_fields(ended))
+        _log("rolled back", ended)
 
     def record_left_alone(self, left: LeftAlone) -> None:
         self.left_alone[left.gtrid, left.gid, left.datasource] = left

@@ -123,7 +123,7 @@ class Snapshot:
             (branch.identity, branch.xid): branch
             for listing in self.listings.values()
             for branch in listing.elsewhere
-            if branch.identity not in reached and branch.xid.node in self.nodes and self.is_ours(branch)
+            if branch.identity not in reached and branch.named.node in self.nodes and self.is_ours(branch)
         }
         return tuple(found.values())
 
@@ -192,6 +192,16 @@ class Snapshot:
 
     def coordinator_state(self, gtrid: str) -> CoordinatorState:
         """The state of the process that coordinates a transaction."""
+        found = self._states.get(gtrid)
+        if found is None:
+            found = self._states[gtrid] = self._state(gtrid)
+        return found
+
+    @cached_property
+    def _states(self) -> dict[str, CoordinatorState]:
+        return {}  # filled as it is asked
+
+    def _state(self, gtrid: str) -> CoordinatorState:
         named = split_gtrid(gtrid)
         state = self.incarnations.get(named.incarnation)
         if named.node not in self.nodes:

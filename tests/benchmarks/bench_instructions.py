@@ -1,9 +1,10 @@
-"""The instructions of a transaction over one, two and three databases, counted by callgrind, and as a ratio to by hand.
+"""The instructions of a transaction over one, two and three databases, beside its time, and as a ratio to by hand.
 
-Counted are the client's instructions in user space: Python, libpq and SQLite, not the kernel and not the servers. They
-hardly differ between two runs, whatever else the machine does. The absolute numbers change with Python, libpq and the
-processor. The ratio does not, so it is kept in `instructions.toml`: with --check, one that has grown by more than 3 % is
-an error. Each figure is the difference between a run of N transactions and one of 2N, so that the start cancels out.
+Counted are the client's instructions in user space by callgrind: Python, libpq and SQLite, not the kernel and not the
+servers. Each figure is the difference between N and 2N transactions, so that what the runs have in common cancels
+out; the median of some rounds. The numbers change with Python, libpq and the processor. The ratio hardly does, so it is
+kept in `instructions.toml`: with --check, one that has grown by more than 3 % is an error. The times are medians, taken
+in turn without callgrind; where the machine is busy, they tell little.
 
     python tests/benchmarks/bench_instructions.py [--check | --keep]
 """
@@ -12,11 +13,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
-import subprocess
+import platform
+import statistics
 import sys
 import tempfile
+import time
 import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,96 +28,143 @@ import psycopg
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import txpool
+from tests.benchmarks.callgrind import count
 from tests.benchmarks.report import print_table
 from tests.benchmarks.transactions import TABLE, ByHand, Txpool
 from txpool.demo.server import EmbeddedPostgres
 
-TRANSACTIONS = 150
-WARM_UP = 30
+TRANSACTIONS = 40
+ROUNDS = 3
 DATABASES = ("one", "two", "three")
+VARIANTS = ("by hand", "txpool")
 KEPT = Path(__file__).with_name("instructions.toml")
 #: How much a ratio may grow.
 GROWTH = 1.03
-_COLLECTED = re.compile(r"Collected : (\d+)")
+#: By number of databases, in the words of DATABASES.
+Ratios = Mapping[str, float]
 
 
-def _child(variant: str, transactions: int, folder: str, password: str, urls: list[str]) -> None:
-    """Do so many transactions, in the process that callgrind watches."""
-    if variant == "by hand":
-        dsns = [psycopg.conninfo.make_conninfo(url, password=password) for url in urls]
-        transaction = ByHand(dsns, Path(folder)).transaction
-    else:
-        txpool.configure(node_name="bench", log_url=f"sqlite:///{folder}/txlog", log_create=True)
-        datasources = [
-            txpool.DataSource(name=name, driver="psycopg", mode="xa", url=url, password=password)
-            for name, url in zip(DATABASES, urls, strict=False)
-        ]
-        transaction = Txpool(datasources).transaction
-    for _ in range(WARM_UP + transactions):
-        transaction()
+def per_transaction(parts: Sequence[int], transactions: int, rounds: int) -> list[list[float]]:
+    """By number of databases, and by round, the instructions of one transaction, from the parts that `counted` marks.
+
+    Over each number of databases there are the part up to the end of the warm-up, and for each round those of N and 2N.
+    """
+    width = 1 + 2 * rounds
+    if not parts or len(parts) % width:
+        raise ValueError(f"{len(parts)} parts cannot be {rounds} rounds each")
+    figures = []
+    for begin in range(0, len(parts), width):
+        once, twice = parts[begin + 1 : begin + width : 2], parts[begin + 2 : begin + width : 2]
+        figures.append([(more - less) / transactions for less, more in zip(once, twice, strict=True)])
+    return figures
 
 
-def _instructions(variant: str, urls: list[str], password: str, output: str = "/dev/null") -> float:
-    """The instructions of one transaction over these databases."""
-    counts = []
-    for transactions in (TRANSACTIONS, 2 * TRANSACTIONS):
+def grown(ratios: Ratios, kept: Ratios) -> list[str]:
+    """What --check objects to, in words: the ratios above the kept ones, and those that nobody has kept."""
+    found = [f"that over {name} database(s) is not kept: see --keep" for name in ratios if name not in kept]
+    return found + [
+        f"that over {name} database(s) is {ratio:.3f}, and was {kept[name]:.3f}"
+        for name, ratio in ratios.items()
+        if name in kept and ratio > kept[name] * GROWTH
+    ]
+
+
+def _count(server: EmbeddedPostgres) -> dict[str, list[list[float]]]:
+    """By variant, what `per_transaction` returns."""
+    # By the environment: a command line can be read by everybody. The hashes of texts decide how dictionaries collide.
+    environment = os.environ | {"PGPASSWORD": server.password, "PYTHONHASHSEED": "0"}
+
+    def measure(variant: str) -> list[list[float]]:
         with tempfile.TemporaryDirectory() as folder:
-            command = [
-                *("valgrind", "--tool=callgrind", f"--callgrind-out-file={output}"),
-                *(sys.executable, __file__, "--child", variant, str(transactions), folder, password, *urls),
+            program = str(Path(__file__).with_name("counted.py"))
+            arguments = [program, variant, str(TRANSACTIONS), str(ROUNDS), folder, *map(server.url, DATABASES)]
+            return per_transaction(count(arguments, environment), TRANSACTIONS, ROUNDS)
+
+    # Side by side: what is counted does not depend on the clock.
+    with ThreadPoolExecutor(len(VARIANTS)) as threads:
+        return dict(zip(VARIANTS, threads.map(measure, VARIANTS), strict=True))
+
+
+def _milliseconds(transaction: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    for _ in range(TRANSACTIONS):
+        transaction()
+    return (time.perf_counter() - started) / TRANSACTIONS * 1000
+
+
+def _time(server: EmbeddedPostgres) -> dict[str, list[list[float]]]:
+    """By variant, number of databases and round, the milliseconds of one transaction."""
+    times: dict[str, list[list[float]]] = {variant: [] for variant in VARIANTS}
+    with tempfile.TemporaryDirectory() as folder:
+        txpool.configure(node_name="bench", log_url=f"sqlite:///{folder}/txlog", log_create=True)
+        for names in (DATABASES[:number] for number in range(1, len(DATABASES) + 1)):
+            datasources = [
+                txpool.DataSource(
+                    name=name, driver="psycopg", mode="xa", url=server.url(name), password=server.password
+                )
+                for name in names
             ]
-            environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONMALLOC": "pymalloc"}
-            ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        found = _COLLECTED.search(ended.stderr)
-        if ended.returncode != 0 or found is None:
-            raise RuntimeError(f"the run of {variant} failed: {ended.stderr}")
-        counts.append(int(found[1]))
-    return (counts[1] - counts[0]) / TRANSACTIONS
+            by_hand = ByHand(map(server.dsn, names), Path(folder))
+            transactions = {"by hand": by_hand.transaction, "txpool": Txpool(datasources).transaction}
+            for variant, transaction in transactions.items():
+                _milliseconds(transaction)  # warm up
+                times[variant].append([])
+            for _ in range(2 * ROUNDS + 1):
+                for variant, transaction in transactions.items():
+                    times[variant][-1].append(_milliseconds(transaction))
+            for datasource in datasources:
+                datasource.close()
+    return times
 
 
-def _measure(server: EmbeddedPostgres) -> dict[str, dict[str, float]]:
-    """By number of databases, the instructions of each variant."""
-    for name in DATABASES:
-        with psycopg.connect(server.dsn(name)) as connection:
-            connection.execute(TABLE)
-    runs = [(count, variant) for count in (3, 2, 1) for variant in ("by hand", "txpool")]
+def _paired(measured: Mapping[str, list[list[float]]]) -> list[list[float]]:
+    """By number of databases: the medians of each variant, then the ratios of the rounds: median, least, largest."""
+    rows = []
+    for by_hand, ours in zip(*(measured[variant] for variant in VARIANTS), strict=True):
+        ratios = [mine / other for mine, other in zip(ours, by_hand, strict=True)]
+        medians = [statistics.median(each) for each in (by_hand, ours, ratios)]
+        rows.append([*medians, min(ratios), max(ratios)])
+    return rows
 
-    def measure(run: tuple[int, str]) -> float:
-        return _instructions(run[1], [server.url(name) for name in DATABASES[: run[0]]], server.password)
 
-    # Side by side: what is counted does not depend on the clock. Each run has a row of its own database or waits.
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        counted = dict(zip(runs, threads.map(measure, runs), strict=True))
-    return {DATABASES[n - 1]: {v: counted[n, v] for v in ("by hand", "txpool")} for n in (1, 2, 3)}
+def _cells(figures: Sequence[float], form: str) -> list[str]:
+    by_hand, ours, ratio, least, largest = figures
+    return [f"{by_hand:{form}}", f"{ours:{form}}", f"{ratio:.3f}", f"{least:.3f} to {largest:.3f}"]
+
+
+_HEADINGS = ("databases", "by hand", "txpool", "ratio", "of the rounds")
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--check", action="store_true", help="an error where a ratio has grown")
     arguments.add_argument("--keep", action="store_true", help="keep the ratios")
     options = arguments.parse_args()
     with EmbeddedPostgres(databases=DATABASES) as server:
-        counted = _measure(server)
+        for name in DATABASES:
+            with psycopg.connect(server.dsn(name)) as connection:
+                connection.execute(TABLE)
+        counted, timed = _paired(_count(server)), _paired(_time(server))
     kept = tomllib.loads(KEPT.read_text())["ratio"] if KEPT.exists() else {}
-    ratios = {name: each["txpool"] / each["by hand"] for name, each in counted.items()}
     print_table(
-        "instructions of a transaction, by number of databases",
-        ["", "by hand", "txpool", "ratio", "kept"],
+        f"one row in each database, log included, {ROUNDS} rounds of {TRANSACTIONS} and {2 * TRANSACTIONS}",
+        [*_HEADINGS, "kept", *(f"ms: {heading}" for heading in _HEADINGS[1:])],
         [
-            [name, f"{each['by hand']:,.0f}", f"{each['txpool']:,.0f}", f"{ratios[name]:.3f}", f"{kept.get(name, 0)}"]
-            for name, each in counted.items()
+            [name, *_cells(instructions, ",.0f"), f"{kept.get(name, 0):.3f}", *_cells(milliseconds, ".2f")]
+            for name, instructions, milliseconds in zip(DATABASES, counted, timed, strict=True)
         ],
     )
+    ratios = {name: figures[2] for name, figures in zip(DATABASES, counted, strict=True)}
     if options.keep:
+        versions = f"Python {platform.python_version()}, psycopg {psycopg.__version__} ({psycopg.pq.__impl__})"
         lines = [f"{name} = {ratio:.3f}" for name, ratio in ratios.items()]
-        KEPT.write_text("\n".join(["[ratio]", *lines, ""]))
-    grown = [name for name, ratio in ratios.items() if name in kept and ratio > kept[name] * GROWTH]
-    if options.check and grown:
-        sys.exit(f"the ratio to by hand has grown by more than {GROWTH - 1:.0%} over {', '.join(grown)}")
+        KEPT.write_text(
+            "\n".join([f"# Written by bench_instructions.py --keep, with {versions}.", "[ratio]", *lines, ""])
+        )
+    objections = grown(ratios, kept) if options.check else []
+    if objections:
+        sys.exit(f"the ratio to by hand has grown by more than {GROWTH - 1:.0%}: {'; '.join(objections)}")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--child"]:
-        _child(sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5], sys.argv[6:])
-    else:
-        main()
+    main()

@@ -16,7 +16,12 @@ import psycopg
 
 import txpool
 
-TABLE = "create table t (id integer primary key, a integer); insert into t select i, 0 from generate_series(0, 99) i"
+#: The table's rows: transactions with the same row wait for each other.
+ROWS = 100
+TABLE = f"""
+    create table t (id integer primary key, a integer);
+    insert into t select i, 0 from generate_series(0, {ROWS - 1}) i
+"""
 UPDATE = "update t set a = a + 1 where id = %s"
 
 _numbers = itertools.count()
@@ -29,6 +34,11 @@ class ByHand:
         self._connections = [psycopg.connect(dsn) for dsn in dsns]
         self._log = os.open(folder / f"by-hand-{next(_numbers)}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._row = (row,)
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
+        os.close(self._log)
 
     def transaction(self) -> None:
         if len(self._connections) == 1:

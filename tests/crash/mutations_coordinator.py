@@ -220,8 +220,8 @@ MUTATIONS = (
         real=(
             Edit(
                 "recovery.scan.recovery_pass:RecoveryPass.carry_out",
-                'self.roll_back(branch, "the decision does not name it")',
-                "pass",
+                'self.start_rollback(branch, "the decision does not name it")',
+                "(lambda: None)",
             ),
         ),
     ),

@@ -61,7 +61,7 @@ MUTATIONS = (
     Mutation(
         "7",
         "recovery forgets what has not answered",
-        (Edit("recovery.scan.recovery_pass:RecoveryPass.carry_out", "return all(answers)", "return True"),),
+        (Edit("recovery.scan.recovery_pass:RecoveryPass._carried_out", "return all(answers)", "return True"),),
         scenario=TWO,
     ),
     Mutation(
@@ -90,7 +90,7 @@ MUTATIONS = (
         "recovery forgets a living owner's decision that is not finished",
         (
             Edit(
-                "recovery.scan.modules:DecidedModule._finish",
+                "recovery.scan.modules:DecidedModule._start",
                 "if not snapshot.is_left_to_recovery(gtrid):",
                 "if False:",
             ),

@@ -269,8 +269,9 @@ class PreparedSlots:
 class BranchRecovery(Protocol):
     """Recovery's access to a datasource of mode xa. Thread-safe: every method opens a connection and closes it.
 
-    A resource manager may also have `slots() -> PreparedSlots`, for alarms, and `why_not(record) -> str`, the reason
-    why the last commit or rollback of a branch was UNKNOWN.
+    A resource manager may also have `slots() -> PreparedSlots`, for alarms; `why_not(record) -> str`, the reason why
+    the last commit or rollback of a branch was UNKNOWN; and `phase_two() -> SharedPhaseTwo`, by which a pass ends all
+    of its branches here, instead of by `commit` and `rollback`.
     """
 
     def identity(self) -> str:
@@ -290,6 +291,20 @@ class BranchRecovery(Protocol):
 
     def rollback(self, record: BranchRecord) -> BranchOutcome:
         """Roll a prepared branch back. Of one that is gone: how it ended by its evidence, or LOST without any."""
+
+
+class SharedPhaseTwo(Protocol):
+    """Ends many prepared branches of one database over one connection. Used by one thread at a time.
+
+    A branch may be started while earlier ones have no answer. Where the connection is lost, each branch without an
+    answer is tried again or UNKNOWN: what became of it is not known.
+    """
+
+    def branch(self, record: BranchRecord) -> Branch:
+        """A branch that is prepared already, known by its record alone. No method of it raises an error."""
+
+    def close(self) -> None:
+        """Close the connection, without waiting. It has been closed already where every branch has answered."""
 
 
 class XidsTable(Protocol):

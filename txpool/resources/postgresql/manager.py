@@ -101,7 +101,7 @@ class PostgreSQL(ResourceManager):
         return PhaseTwoConnection(driver, deadlines)
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> BranchRecovery:
-        from txpool.resources.postgresql.branch import PostgreSQLBranchRecovery
+        from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
         from txpool.resources.postgresql.driver import configured_user
 
         user = configured_user(settings) if recovery and settings.recovery_user else None

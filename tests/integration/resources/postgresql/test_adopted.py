@@ -15,7 +15,7 @@ from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.drivers import make_driver
 from txpool.resources.postgresql.adopted import AdoptedBranch, PhaseTwoConnection
-from txpool.resources.postgresql.branch import PostgreSQLBranchRecovery
+from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
 from txpool.resources.postgresql.driver import PsycopgDriver, PsycopgRawConnection
 
 

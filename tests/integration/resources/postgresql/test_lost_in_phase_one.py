@@ -10,7 +10,7 @@ import pytest
 from tests.integration.resources.postgresql.branches import SLOW, BranchDatabase
 from txpool.errors import OperationalError, TransactionRolledBack
 from txpool.resources.base import BranchOutcome
-from txpool.resources.postgresql.branch import PostgreSQLBranchRecovery
+from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
 
 
 def test_session_lost_before_prepare(world: BranchDatabase) -> None:

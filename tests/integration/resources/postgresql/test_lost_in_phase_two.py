@@ -10,7 +10,8 @@ from psycopg import sql
 
 from tests.integration.resources.postgresql.branches import BranchDatabase, new_xid
 from txpool.resources.base import BranchOutcome, PrepareVote
-from txpool.resources.postgresql.branch import PostgreSQLBranch, PostgreSQLBranchRecovery
+from txpool.resources.postgresql.branch import PostgreSQLBranch
+from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
 
 
 def test_session_lost_between_the_phases(world: BranchDatabase) -> None:

@@ -11,7 +11,7 @@ from tests.integration.resources.postgresql.branches import BranchDatabase, new_
 from txpool import failpoints
 from txpool.errors import IntegrityError, TransactionRolledBack
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote
-from txpool.resources.postgresql.branch import PostgreSQLBranchRecovery
+from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
 
 
 def test_failed_transaction_votes_no_where_psycopg_says_yes(world: BranchDatabase) -> None:

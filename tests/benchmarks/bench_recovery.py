@@ -1,0 +1,254 @@
+"""What recovery costs: 10,000 branches in doubt, and a pass with nothing to do.
+
+In doubt: as many transactions as half of these branches are prepared in two databases of one server and decided in the
+log, and their process is gone. One scan commits them and deletes the decisions, against a bare loop of COMMIT PREPARED
+of as many branches by psycopg, on one connection for each database, one after the other. Nothing to do: a scan after
+10^3 and after 10^6 transactions that the log has recorded and forgotten, while their process is alive.
+
+    python tests/benchmarks/bench_recovery.py [--place disk|memory] [--branches N] [--only in-doubt|idle]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import txpool
+from recovery import RecoveryManager
+from tests.benchmarks.report import compare, print_table
+from tests.benchmarks.running import Place, places
+from txpool.demo.server import EmbeddedPostgres
+from txpool.log import open_log
+from txpool.log.base import DecisionLog
+from txpool.resources.base import BranchRecord, PrepareLocation
+from txpool.xid import make_gtrid, make_xid
+
+BRANCHES = 10_000
+DATABASES = ("one", "two")
+FORGOTTEN = (1_000, 1_000_000)
+NODE = "bench"
+ROUNDS = 3
+INSERT = "insert into t values (1)"
+_PREPARERS = 4
+
+
+def _in_threads(work: Callable[[Sequence[int]], None], numbers: Sequence[int]) -> None:
+    """Do the work for all numbers from a few threads, which flush together."""
+    threads = [threading.Thread(target=work, args=(numbers[n::_PREPARERS],)) for n in range(_PREPARERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _prepare(dsns: Iterable[str], names: Callable[[int, int], str], numbers: Sequence[int]) -> dict[str, str]:
+    """Prepare a transaction that has written in each database, for each number; by name, its transaction's id."""
+    ids: dict[str, str] = {}
+    for place, dsn in enumerate(dsns):
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for number in numbers:
+                name = names(number, place)
+                connection.execute("begin")
+                connection.execute(INSERT)
+                (found,) = connection.execute("select pg_current_xact_id()::text").fetchone() or ("",)
+                connection.execute(f"prepare transaction '{name}'")
+                ids[name] = found
+    return ids
+
+
+def _leave_in_doubt(folder: Path, count: int) -> None:
+    """What a process leaves that is killed when it has decided: run in a process of its own."""
+    datasources = [txpool.DataSource.from_properties(folder / f"{name}.properties") for name in DATABASES]
+    log = open_log(f"sqlite:///{folder}/txlog", node=NODE)
+    locations: list[PrepareLocation] = []
+    dsns = []
+    for datasource in datasources:
+        locations.append(datasource.prepare_location())
+        log.note_location(locations[-1])
+        dsns.append(psycopg.conninfo.make_conninfo(datasource.url))
+    with datasources[0].connect() as connection:
+        (timeline,) = connection.execute("select timeline_id::text from pg_control_checkpoint()").fetchone()
+    gtrids = {number: make_gtrid(NODE, log.incarnation, number) for number in range(count)}
+    xids = {(n, place): make_xid(gtrids[n], place, name) for n in gtrids for place, name in enumerate(DATABASES)}
+
+    def work(numbers: Sequence[int]) -> None:
+        ids = _prepare(dsns, lambda number, place: xids[number, place].joined, numbers)
+        for number in numbers:
+            records = [
+                BranchRecord(
+                    xids[number, place],
+                    location.datasource,
+                    location.identity,
+                    {"xid": ids[xids[number, place].joined], "timeline": timeline},
+                )
+                for place, location in enumerate(locations)
+            ]
+            log.record(gtrids[number], records)
+
+    _in_threads(work, range(count))
+    os._exit(0)
+
+
+class InDoubt:
+    """Two databases of one server, and the configuration of recovery."""
+
+    def __init__(self, place: Place, server: EmbeddedPostgres, branches: int) -> None:
+        self._folder = place.folder
+        self._server = server
+        self._count = branches // len(DATABASES)
+        self._rounds = iter(range(1_000_000))
+        for name in DATABASES:
+            with psycopg.connect(server.dsn(name)) as connection:
+                connection.execute("create table t (a integer)")
+            self._write(name, "driver = psycopg", "mode = xa", f"url = {server.url(name)}")
+        self._write(
+            "recovery",
+            f"node.name = {NODE}",
+            f"log.url = sqlite:///{place.folder}/txlog",
+            "datasources = one.properties, two.properties",
+        )
+        os.environ["PGPASSWORD"] = server.password
+        open_log(f"sqlite:///{place.folder}/txlog", node=NODE, create=True).close()
+
+    def _write(self, name: str, *lines: str) -> None:
+        (self._folder / f"{name}.properties").write_text("\n".join([*lines, ""]))
+
+    def _rows(self) -> int:
+        """How many rows both databases have; it also settles what the last round has left to vacuum and to write."""
+        rows = 0
+        for name in DATABASES:
+            with psycopg.connect(self._server.dsn(name), autocommit=True) as connection:
+                rows += (connection.execute("select count(*) from t").fetchone() or (0,))[0]
+                connection.execute("truncate t")
+                connection.execute("checkpoint")
+        return rows
+
+    def _ended(self, seconds: float) -> float:
+        if self._rows() != self._count * len(DATABASES):
+            raise RuntimeError("not all branches were committed")
+        return seconds
+
+    def by_hand(self) -> float:
+        """The seconds of a bare loop of COMMIT PREPARED."""
+        this = next(self._rounds)
+        dsns = [self._server.dsn(name) for name in DATABASES]
+
+        def name(number: int, place: int) -> str:
+            return f"by-hand-{this}-{number}-{place}"
+
+        def work(numbers: Sequence[int]) -> None:
+            _prepare(dsns, name, numbers)
+
+        _in_threads(work, range(self._count))
+        started = time.perf_counter()
+        for place, dsn in enumerate(dsns):
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                for number in range(self._count):
+                    connection.execute(f"commit prepared '{name(number, place)}'")
+        return self._ended(time.perf_counter() - started)
+
+    def recovered(self) -> float:
+        """The seconds of one scan."""
+        subprocess.run([sys.executable, __file__, "--leave", str(self._folder), str(self._count)], check=True)
+        manager = RecoveryManager(self._folder / "recovery.properties")
+        started = time.perf_counter()
+        report = manager.scan()
+        seconds = time.perf_counter() - started
+        if report.pending or report.errors or len(report.forgotten) != self._count:
+            raise RuntimeError(f"recovery has left something: {report}")
+        return self._ended(seconds)
+
+
+def _in_doubt(place: Place, branches: int) -> None:
+    settings = {"max_prepared_transactions": str(branches + 100), "max_wal_size": "8GB"}
+    with EmbeddedPostgres(place.folder / "server", databases=DATABASES, settings=settings) as server:
+        world = InDoubt(place, server, branches)
+        compare(
+            f"{branches:,} branches in doubt; {place}",
+            {"COMMIT PREPARED by hand": world.by_hand, "one scan": world.recovered},
+            rounds=ROUNDS,
+            unit="s",
+            bound="1.3 or less",
+        )
+
+
+@contextmanager
+def _log_of(place: Place, forgotten: int) -> Iterator[DecisionLog]:
+    """A log that has recorded and forgotten so many transactions, in use by this process."""
+    url = f"sqlite:///{place.folder}/txlog-{forgotten}"
+    log = open_log(url, node=NODE, create=True)
+    xids = [make_xid(make_gtrid(NODE, log.incarnation, 0), n, name) for n, name in enumerate(DATABASES)]
+    records = [BranchRecord(xid, xid.tag, "7390581437062345678/16384", {"xid": "12345"}) for xid in xids]
+    for number in range(forgotten):
+        gtrid = make_gtrid(NODE, log.incarnation, number)
+        log.record(gtrid, records)
+        log.forget(gtrid)
+    yield log
+    log.close()
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _idle(place: Place) -> None:
+    with EmbeddedPostgres(place.folder / "idle", databases=DATABASES) as server:
+        datasources = [
+            txpool.DataSource(name=name, driver="psycopg", mode="xa", url=server.url(name), password=server.password)
+            for name in DATABASES
+        ]
+        (place.folder / "idle.properties").write_text(f"node.name = {NODE}\n")
+        scans = {}
+        sizes = []
+        with _log_of(place, FORGOTTEN[0]) as few, _log_of(place, FORGOTTEN[1]) as many:
+            for forgotten, log in zip(FORGOTTEN, (few, many), strict=True):
+                manager = RecoveryManager(place.folder / "idle.properties", log=log, datasources=datasources)
+                scans[f"after {forgotten:,} transactions"] = _milliseconds(manager)
+                sizes.append(
+                    [f"{forgotten:,}", f"{len(log.decisions())}", f"{_size(place.folder / f'txlog-{forgotten}'):,}"]
+                )
+            print_table("what the log keeps", ["transactions", "decisions", "bytes"], sizes)
+            compare(f"a scan with nothing to do; {place}", scans, rounds=15, unit="ms", bound="1.0")
+
+
+def _milliseconds(manager: RecoveryManager) -> Callable[[], float]:
+    def measure() -> float:
+        started = time.perf_counter()
+        for _ in range(10):
+            report = manager.scan()
+            if str(report) != "nothing to do":
+                raise RuntimeError(f"there was something to do: {report}")
+        return (time.perf_counter() - started) * 100
+
+    return measure
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--place", choices=["disk", "memory"], help="where server and log stand; both by default")
+    arguments.add_argument("--branches", type=int, default=BRANCHES)
+    arguments.add_argument("--only", choices=["in-doubt", "idle"], help="both by default")
+    options = arguments.parse_args()
+    for place in places(options.place):
+        if options.only != "idle":
+            _in_doubt(place, options.branches)
+        if options.only != "in-doubt":
+            _idle(place)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--leave"]:
+        _leave_in_doubt(Path(sys.argv[2]), int(sys.argv[3]))
+    else:
+        main()

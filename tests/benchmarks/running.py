@@ -1,0 +1,149 @@
+"""What the benchmarks of several databases share: where servers and logs stand, tables, datasources, threads."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+import txpool
+from tests.benchmarks.transactions import ROWS, TABLE, ByHand, Txpool
+from txpool.demo.server import EmbeddedPostgres
+
+#: Which threads of a benchmark there are: each has a row of its own.
+THREADS = (1, 8, 32)
+#: How many transactions a round has, over all threads.
+TRANSACTIONS = 640
+
+_MEMORY = Path("/dev/shm")
+_SETTINGS = {"max_connections": "300", "max_prepared_transactions": "200"}
+#: The databases' names and their servers; a server may have several of them.
+Servers = Mapping[str, EmbeddedPostgres]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder in which servers, the decision log and the file of by hand stand; who waits for a flush waits there."""
+
+    name: str
+    folder: Path
+
+    @contextmanager
+    def servers(self, *databases: Sequence[str]) -> Iterator[dict[str, EmbeddedPostgres]]:
+        """A server for each sequence of databases, each database with its table; by database, the server."""
+        with ExitStack() as stack:
+            found = {}
+            for number, names in enumerate(databases):
+                folder = self.folder / f"server-{number}"
+                server = stack.enter_context(EmbeddedPostgres(folder, databases=names, settings=_SETTINGS))
+                found.update(dict.fromkeys(names, server))
+            for name, server in found.items():
+                with psycopg.connect(server.dsn(name)) as connection:
+                    connection.execute(TABLE)
+            yield found
+
+    def __str__(self) -> str:
+        return f"{self.name}: a flush takes {_flush(self.folder):,.0f} µs"
+
+
+def places(chosen: str | None = None) -> Iterator[Place]:
+    """The disk and memory, or the one of these names that was chosen.
+
+    On the disk a flush takes its time, and while several wait, processor time costs nothing. In memory a flush takes
+    none: what is left is processor time.
+    """
+    for name, parent in (("disk", None), ("memory", _MEMORY)):
+        if chosen in (None, name):
+            with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as folder:
+                Path(folder).chmod(0o755)  # a server that root starts runs as nobody
+                yield Place(name, Path(folder))
+
+
+def chosen_places() -> Iterator[Place]:
+    """The places that the command line chooses, each with a log configured in it."""
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--place", choices=["disk", "memory"], help="where servers and logs stand; both by default")
+    for place in places(arguments.parse_args().place):
+        txpool.configure(node_name="bench", log_url=f"sqlite:///{place.folder}/txlog", log_create=True)
+        yield place
+
+
+def _flush(folder: Path) -> float:
+    """The median microseconds of an append of 100 bytes and its fdatasync."""
+    path = folder / "flushed"
+    with path.open("ab", buffering=0) as file:
+        times = []
+        for _ in range(201):
+            file.write(b"x" * 100)
+            started = time.perf_counter()
+            os.fdatasync(file)
+            times.append(time.perf_counter() - started)
+    path.unlink()
+    return statistics.median(times) * 1e6
+
+
+@contextmanager
+def datasources(servers: Servers, *, marked: str = "") -> Iterator[list[txpool.DataSource]]:
+    """A datasource for each database; all prepare but `marked`."""
+    with ExitStack() as stack:
+        found = [
+            txpool.DataSource(
+                name=name,
+                driver="psycopg",
+                mode="cmr" if name == marked else "xa",
+                url=server.url(name),
+                password=server.password,
+                pool_max_size=max(THREADS),
+            )
+            for name, server in servers.items()
+        ]
+        for datasource in found:
+            stack.callback(datasource.close)
+        yield found
+
+
+@contextmanager
+def by_hand(servers: Servers, place: Place) -> Iterator[list[Callable[[], None]]]:
+    """For each thread the transaction by hand, with connections of its own."""
+    dsns = [server.dsn(name) for name, server in servers.items()]
+    with ExitStack() as stack:
+        workers = [ByHand(dsns, place.folder, row) for row in range(max(THREADS))]
+        for worker in workers:
+            stack.callback(worker.close)
+        yield [worker.transaction for worker in workers]
+
+
+def with_txpool(sources: Sequence[txpool.DataSource]) -> list[Callable[[], None]]:
+    """For each thread the transaction with txpool; they share the pools."""
+    return [Txpool(sources, row).transaction for row in range(max(THREADS))]
+
+
+def throughput(workers: Sequence[Callable[[], None]], threads: int) -> float:
+    """Transactions a second, from so many threads with a worker each."""
+    each = TRANSACTIONS // threads
+    started: list[float] = []
+    start = threading.Barrier(threads, action=lambda: started.append(time.perf_counter()))
+
+    def work(transaction: Callable[[], None]) -> None:
+        start.wait()
+        for _ in range(each):
+            transaction()
+
+    running = [threading.Thread(target=work, args=(worker,)) for worker in workers[:threads]]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    return threads * each / (time.perf_counter() - started[0])
+
+
+assert max(THREADS) <= ROWS

@@ -37,10 +37,17 @@ class PEP249Cursor:
 
     arraysize = CursorAttribute()
 
-    def __init__(self, connection: Connection, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, connection: Connection, args: tuple[Any, ...], kwargs: dict[str, Any], *, opened: bool = True
+    ) -> None:
+        """With `opened` false, the first statement makes the driver's cursor: nobody may use it before."""
         self._connection = connection
         #: Those of the driver's cursor(); None once it is closed.
         self._arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = (args, kwargs)
+        #: What holds the connection of the driver's cursor; None before that is made.
+        self._holder: Any = None
+        if not opened:
+            return
         enlistment = connection.enlistment
         if enlistment is None or enlistment.ended or enlistment.owner() is not ambient():
             enlistment = connection.current_enlistment()
@@ -82,6 +89,9 @@ class PEP249Cursor:
         """The connection has joined a transaction, or left one: make the driver's cursor again, set as it was."""
         if self._arguments is None:
             raise self.closed_error()
+        if self._holder is None:
+            self._open(enlistment)
+            return
         previous = self.raw
         self._open(enlistment)
         for name in self._KEPT:
@@ -107,10 +117,18 @@ class PEP249Cursor:
             finally:
                 self._executed()
             return self
-        if self._holder is not enlistment:
+        if self._holder is not enlistment and self._holder is not None:
             self._reopen(enlistment)
         enlistment.start(connection)
-        raw = self.raw
+        try:
+            if self._holder is None:
+                self.raw = self._make_raw(enlistment.raw, enlistment)
+                self._holder, self._use = enlistment, enlistment.uses
+            raw = self.raw
+        except BaseException as error:
+            enlistment.lock.release()
+            translate(error)
+            raise
         try:
             raw.execute(operation, *args, **kwargs)
         except BaseException as error:

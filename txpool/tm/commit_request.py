@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import cast
 
-from txpool.resources.base import PREPARED, Branch, BranchOutcome, MarkedBranch, OpenBranch, Role
+from txpool.resources.base import Branch, BranchOutcome, MarkedBranch, OpenBranch
 
 
 class Outcome(Enum):
@@ -29,12 +28,12 @@ COMMITTED = Outcome.COMMITTED
 _IN_DOUBT, _UNKNOWN = Outcome.IN_DOUBT, BranchOutcome.UNKNOWN
 
 
-@dataclass(slots=True)
+@dataclass
 class CommitRequest:
     """What one global transaction consists of when its commit begins."""
 
     gtrid: str
-    branches: list[OpenBranch] = field(default_factory=list)
+    branches: Sequence[OpenBranch] = ()
     #: Branches that subordinate transactions have prepared elsewhere: they always get a decision.
     adopted: Sequence[Branch] = ()
     marked: MarkedBranch | None = None
@@ -47,35 +46,23 @@ class CommitRequest:
     #: Kept with the decision, for people and for traces.
     annotations: Mapping[str, str] | None = None
 
-    def add(self, branch: OpenBranch | MarkedBranch) -> None:
-        """Add a branch in its role."""
-        role = branch.role
-        if role is PREPARED:
-            self.branches.append(cast(OpenBranch, branch))
-        elif role is Role.MARKED:
-            self.marked = cast(MarkedBranch, branch)
-        elif role is Role.LAST:
-            self.last = cast(OpenBranch, branch)
-        else:
-            self.branches.append(cast(OpenBranch, branch))
 
-
-@dataclass(slots=True)
 class Result:
     """The outcome, and its details for error messages and operators."""
 
-    outcome: Outcome
-    gtrid: str
-    #: By datasource.
-    branch_outcomes: dict[str, BranchOutcome] = field(default_factory=dict)
     #: The first error.
     cause: BaseException | None = None
     #: A KeyboardInterrupt or its like that arrived on the way, to be raised again once the protocol has ended.
     interrupt: BaseException | None = None
     #: In doubt only: whether recovery, or a later attempt, can ever find out whether it has committed.
-    resolvable: bool = True
+    resolvable = True
     #: The log must still be told to forget the decision, or that something is unaccounted for.
-    unreported: bool = False
+    unreported = False
+
+    def __init__(self, outcome: Outcome, gtrid: str) -> None:
+        self.outcome = outcome
+        self.gtrid = gtrid
+        self.branch_outcomes: dict[str, BranchOutcome] = {}  #: By datasource.
 
     @property
     def complete(self) -> bool:

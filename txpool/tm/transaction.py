@@ -17,7 +17,7 @@ from txpool.characteristics import UNSPECIFIED
 from txpool.errors import ProgrammingError, TransactionRolledBack, TransactionTimeout
 from txpool.log.base import DecisionLog
 from txpool.metrics import instruments
-from txpool.resources.base import Branch, BranchOutcome
+from txpool.resources.base import PREPARED, Branch, BranchOutcome, Role
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.tm import dropped, statistics
 from txpool.tm.annotations import checked_note, decision_annotations
@@ -400,14 +400,24 @@ class Transaction:
         return [each for each in list(self._enlisted.values()) if each.pooled is not None]
 
     def _commit_request(self) -> CommitRequest:
-        request = CommitRequest(
-            self.gtrid, adopted=self._adopted, late_branches=self._late_branches, rollback_cause=self._begin_decision
-        )
-        if self._note or self.trace is not None:
-            request.annotations = decision_annotations(self._note, "" if self.trace is None else self.trace.traceparent)
+        branches, marked, last = [], None, None
         for enlistment in self._enlistments():
-            request.add(enlistment.settled_branch())
-        return request
+            branch: Any = enlistment.settled_branch()
+            role = branch.role
+            if role is PREPARED:
+                branches.append(branch)
+            elif role is Role.MARKED:
+                marked = branch
+            elif role is Role.LAST:
+                last = branch
+            else:
+                branches.append(branch)
+        annotations = None
+        if self._note or self.trace is not None:
+            annotations = decision_annotations(self._note, "" if self.trace is None else self.trace.traceparent)
+        return CommitRequest(
+            self.gtrid, branches, self._adopted, marked, last, self._late_branches, self._begin_decision, annotations
+        )
 
     def _release(self, result: Result) -> None:
         """Give the connections back. Where a branch's outcome is unknown, its connection is not reused."""

@@ -16,6 +16,7 @@ from psycopg.pq import Format, PGconn, TransactionStatus
 from txpool.dbapi.overrides import Attribute
 from txpool.errors import InterfaceError, ProgrammingError, translated
 from txpool.resources.postgresql.cursor import PsycopgCursor, UserCursor
+from txpool.resources.postgresql.libpq import IDLE
 from txpool.resources.postgresql.psycopg_private import OPEN_BLOCKS, two_phase_of
 from txpool.resources.postgresql.two_phase import TwoPhaseConnection
 
@@ -25,7 +26,7 @@ BINARY = Format.BINARY
 
 _FACTORIES = frozenset({"cursor_factory", "server_cursor_factory"})
 _CANCELS = frozenset({"cancel", "cancel_safe"})
-_NO_WORK = (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
+_UNKNOWN = int(TransactionStatus.UNKNOWN)
 
 
 class Block(psycopg.Transaction):
@@ -135,6 +136,8 @@ class PsycopgConnection(TwoPhaseConnection):
 
     def execute(self, query: Any, params: Any = None, *, prepare: bool | None = None, binary: bool = False) -> Any:
         """Execute on a new cursor, and return that."""
+        if self.enlistment is not None and self.handle_state is None and not binary:
+            return PsycopgCursor(self, (), {}, opened=False).execute(query, params, prepare=prepare)
         cursor = self.cursor()
         if binary:
             cursor.format = BINARY
@@ -264,11 +267,12 @@ class PsycopgConnection(TwoPhaseConnection):
             )
 
     def has_work(self, raw: Any) -> bool:
-        status = raw.pgconn.transaction_status
-        if status not in _NO_WORK or two_phase_of(raw) is not None:
+        pgconn = raw.pgconn
+        status = pgconn.transaction_status
+        if (status != IDLE and status != _UNKNOWN) or two_phase_of(raw) is not None:
             return True
         # In a pipeline the status is of what was answered, and more may have been sent.
-        return status == TransactionStatus.IDLE and bool(raw.pgconn.pipeline_status)
+        return status == IDLE and bool(pgconn.pipeline_status)
 
     def __repr__(self) -> str:
         home: Any = self.holder()

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txpool")
 
+NO_MODES: frozenset[str] = frozenset()
+
 
 class Enlistment:
     """One datasource's part in one transaction. Thread-safe: every use of the physical connection holds `lock`.
@@ -38,23 +40,30 @@ class Enlistment:
     #: It is used once; a physical connection of the pool again and again.
     uses = 1
 
-    #: The physical connection; None until `open` has taken it. It stays after the end.
-    pooled: Pooled[Any] | None = None
-    raw: Any = None
-    branch: OpenBranch | MarkedBranch  #: Set by `open`.
+    __slots__ = (
+        "_driver",
+        "_fresh",
+        "_status",
+        "_thread",
+        "_unreusable",
+        "branch",
+        "cursors",
+        "datasource",
+        "ended",
+        "fixed_modes",
+        "gtrid",
+        "in_pipeline",
+        "lock",
+        "overrides",
+        "owner",
+        "pooled",
+        "raw",
+        "savepoints",
+    )
+
+    branch: OpenBranch | MarkedBranch
     #: The raw cursors that may hold something open on the connection.
     cursors: OpenResults
-    savepoints: Savepoints | None = None  #: With managed.commit = join.
-    #: The attributes that a handle has overridden; None where none has.
-    overrides: SessionOverrides | None = None
-    #: The attributes of its connection that the transaction has set, and that no handle may change.
-    fixed_modes: frozenset[str] = frozenset()
-    #: In a pipeline, where the connection's state is not known before the pipeline's end.
-    in_pipeline = False
-    ended = False
-    _status = ACTIVE  #: The transaction's, once it has ended.
-    _unreusable = False
-    _fresh = True  #: No local transaction was open before the statement that executes now, or comes next.
 
     def __init__(self, datasource: DataSource, transaction: Transaction) -> None:
         self.datasource = datasource
@@ -62,6 +71,21 @@ class Enlistment:
         self.owner = ref(transaction)
         self.gtrid = transaction.gtrid
         self.lock = RLock()
+        #: The physical connection; None until `open` has taken it. It stays after the end.
+        self.pooled: Pooled[Any] | None = None
+        self.raw: Any = None
+        #: With managed.commit = join.
+        self.savepoints: Savepoints | None = None
+        #: The attributes that handles have overridden; None where none has.
+        self.overrides: SessionOverrides | None = None
+        #: The attributes of its connection that the transaction has set, and that no handle may change.
+        self.fixed_modes: frozenset[str] = NO_MODES
+        #: In a pipeline, where the connection's state is not known before the pipeline's end.
+        self.in_pipeline = False
+        self.ended = False
+        self._unreusable = False
+        #: No local transaction was open before the statement that executes now, or comes next.
+        self._fresh = True
 
     # -- for the transaction ------------------------------------------------------------------------------------
 

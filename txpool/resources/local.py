@@ -19,15 +19,11 @@ from txpool.resources.driver import Driver
 from txpool.xid import Xid
 
 _COMMITTED = BranchOutcome.COMMITTED
+_NONE: frozenset[str] = frozenset()
 
 
 class LocalTransaction:
     """The local transaction of one physical connection. Used by one thread at a time."""
-
-    #: The reason why `commit_one_phase` did not answer COMMITTED.
-    failure: BaseException | None = None
-    #: `commit` and `rollback`, where the user's own SQL has executed them.
-    _ended_commands: frozenset[str] = frozenset()
 
     def __init__(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines = NO_DEADLINES) -> None:
         self.datasource = datasource
@@ -35,6 +31,10 @@ class LocalTransaction:
         self._raw = raw
         self._deadlines = deadlines
         self._dialect = driver.dialect
+        #: The reason why `commit_one_phase` did not answer COMMITTED.
+        self.failure: BaseException | None = None
+        #: `commit` and `rollback`, where the user's own SQL has executed them.
+        self._ended_commands: frozenset[str] = _NONE
         self._dialect.watch_commands(raw)
 
     @property

@@ -50,19 +50,19 @@ class CommitRequest:
 class Result:
     """The outcome, and its details for error messages and operators."""
 
-    #: The first error.
-    cause: BaseException | None = None
-    #: A KeyboardInterrupt or its like that arrived on the way, to be raised again once the protocol has ended.
-    interrupt: BaseException | None = None
-    #: In doubt only: whether recovery, or a later attempt, can ever find out whether it has committed.
-    resolvable = True
-    #: The log must still be told to forget the decision, or that something is unaccounted for.
-    unreported = False
-
     def __init__(self, outcome: Outcome, gtrid: str) -> None:
         self.outcome = outcome
         self.gtrid = gtrid
-        self.branch_outcomes: dict[str, BranchOutcome] = {}  #: By datasource.
+        #: By datasource.
+        self.branch_outcomes: dict[str, BranchOutcome] = {}
+        #: The first error.
+        self.cause: BaseException | None = None
+        #: A KeyboardInterrupt or its like that arrived on the way, to be raised again once the protocol has ended.
+        self.interrupt: BaseException | None = None
+        #: In doubt only: whether recovery, or a later attempt, can ever find out whether it has committed.
+        self.resolvable = True
+        #: The log must still be told to forget the decision, or that something is unaccounted for.
+        self.unreported = False
 
     @property
     def complete(self) -> bool:

@@ -70,16 +70,6 @@ class Coordinator:
     `phase_listener` is called with each phase as it begins, and with the one in which the run ends.
     """
 
-    #: The branches that have only read; None where there is none.
-    _readers: Readers | None = None
-    _last_outcome: BranchOutcome | None = None
-    #: The decision, as the outcome that every branch should have: COMMITTED or ROLLED_BACK.
-    _decided = _COMMITTED
-    #: Phase two has begun: `_outcomes` has its branches, and the result its outcome.
-    _phase_two_begun = False
-    #: Every branch has ended as decided.
-    _unanimous = True
-
     def __init__(
         self, request: CommitRequest, log: DecisionLog | None, phase_listener: Callable[[Phase], object] | None = None
     ) -> None:
@@ -90,6 +80,15 @@ class Coordinator:
         self._branches: list[OpenBranch] = [b for b in request.branches if not b.idle]
         self._marked = request.marked if request.marked is not None and not request.marked.idle else None
         self._last = request.last if request.last is not None and not request.last.idle else None
+        self._last_outcome: BranchOutcome | None = None
+        #: The branches that have only read; None where there is none.
+        self._readers: Readers | None = None
+        #: The decision, as the outcome that every branch should have: COMMITTED or ROLLED_BACK.
+        self._decided = _COMMITTED
+        #: Phase two has begun: `_outcomes` has its branches, and the result its outcome.
+        self._phase_two_begun = False
+        #: Every branch has ended as decided.
+        self._unanimous = True
         self._prepared: list[Branch] = []  #: The branches that have voted to commit.
         #: How each branch of phase two ended; UNKNOWN until it has answered.
         self._outcomes: dict[Branch | MarkedBranch, BranchOutcome] = {}

@@ -23,8 +23,12 @@ def require_atomic(
     gtrid: str, others: Sequence[DataSource], datasource: DataSource, *, adopted: bool, logged: bool
 ) -> None:
     """ProgrammingError where a datasource cannot join the others, or prepared branches that were `adopted`."""
-    if logged and datasource.role is PREPARED and all(each.role is PREPARED for each in others):
-        return
+    if logged and datasource.role is PREPARED:
+        for each in others:
+            if each.role is not PREPARED:
+                break
+        else:
+            return
     datasources = [*others, datasource]
     local = next((each for each in datasources if each.role is Role.ALONE), None)
     unprepared = [each for each in datasources if each.role in (Role.MARKED, Role.LAST)]

@@ -41,20 +41,10 @@ _UNKNOWN = BranchOutcome.UNKNOWN
 class Transaction:
     """A global transaction. Its attributes may be read from any thread; the thread or task that began it ends it."""
 
-    label = ""  #: The name that its sessions have on the server meanwhile; empty where they keep their own.
     origin: dropped.Origin | None = None  #: Where it was begun.
-    scoped = False  #: A `with transaction()` block, a decorated function or a Spark task will end it.
     abandoned = False  #: Nobody may work in it any more, since its block or its last reference is gone: it rolls back.
-    trace: Trace | None = None  #: Its spans, where it is traced.
-    characteristics = UNSPECIFIED  #: How its branches begin, over what their datasources have.
     unanswered: Sequence[str] = ()  #: Once it has ended: the datasources that recovery will finish.
-    _note = ""
-    _synchronizations: Synchronizations | None = None
     _cancels: tuple[Callable[[], object], ...] = ()
-    _late_branches = False
-    _deferring = 0  #: How many threads are in `defer_commit`.
-    _rollback_cause: BaseException | None = None
-    _deciding = False  #: The decision is being made: a rollback cause that comes now changes nothing.
 
     def __init__(
         self,
@@ -65,6 +55,14 @@ class Transaction:
     ) -> None:
         self.gtrid = gtrid
         self.status = ACTIVE
+        #: A `with transaction()` block, a decorated function or a Spark task will end it.
+        self.scoped = False
+        #: Its spans, where it is traced.
+        self.trace: Trace | None = None
+        #: How its branches begin, over what their datasources have.
+        self.characteristics = UNSPECIFIED
+        #: The name that its sessions have on the server meanwhile; empty where they keep their own.
+        self.label = ""
         #: What other modules keep for as long as the transaction lives, by keys of their own.
         self.values: dict[Any, Any] = {}
         #: Until when it waits for its databases.
@@ -76,6 +74,13 @@ class Transaction:
         self._lock = threading.RLock()
         self._enlisted: dict[str, Enlistment] = {}
         self._adopted: list[Branch] = []
+        self._late_branches = False
+        self._deferring = 0  #: How many threads are in `defer_commit`.
+        self._rollback_cause: BaseException | None = None
+        #: The decision is being made: a rollback cause that comes now changes nothing.
+        self._deciding = False
+        self._note = ""
+        self._synchronizations: Synchronizations | None = None
         statistics.begun()
 
     def __del__(self) -> None:

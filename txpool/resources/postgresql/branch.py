@@ -18,6 +18,7 @@ from txpool.resources.base import (
     BranchRecord,
     PrepareLocation,
     PrepareVote,
+    ReadOnlyCheck,
     Role,
 )
 from txpool.resources.local import LocalTransaction
@@ -63,6 +64,9 @@ class PostgreSQLBranch(LocalTransaction):
     def idle(self) -> bool:
         status = self._raw.pgconn.transaction_status
         return status == IDLE and self._prepare is UNSENT and not self._ended_commands
+
+    def read_only_check(self, *, committing: bool) -> ReadOnlyCheck | None:
+        return None if self._raw.wrote else super().read_only_check(committing=committing)
 
     @property
     def location(self) -> PrepareLocation:

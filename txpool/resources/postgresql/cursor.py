@@ -31,6 +31,12 @@ class PsycopgCursor(Cursor):
     itersize = CursorAttribute()
     format = CursorAttribute()
 
+    def _make_raw(self, raw: Any, holder: Any) -> Any:
+        args, kwargs = self._arguments  # type: ignore[misc]
+        if args or kwargs or raw.cursor_factory is not psycopg.Cursor:
+            return raw.cursor(*args, **kwargs)
+        return psycopg.Cursor(raw)  # as cursor() returns, without its questions
+
     def _executed(self) -> None:
         # The driver notes what has changed the session, so that the pool restores it.
         self._connection.datasource.driver_adapter.ended_by(self._holder.raw, self.raw)

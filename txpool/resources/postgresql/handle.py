@@ -26,7 +26,7 @@ BINARY = Format.BINARY
 
 _FACTORIES = frozenset({"cursor_factory", "server_cursor_factory"})
 _CANCELS = frozenset({"cancel", "cancel_safe"})
-_UNKNOWN = int(TransactionStatus.UNKNOWN)
+_NO_WORK = (IDLE, int(TransactionStatus.UNKNOWN))
 
 
 class Block(psycopg.Transaction):
@@ -269,7 +269,7 @@ class PsycopgConnection(TwoPhaseConnection):
     def has_work(self, raw: Any) -> bool:
         pgconn = raw.pgconn
         status = pgconn.transaction_status
-        if (status != IDLE and status != _UNKNOWN) or two_phase_of(raw) is not None:
+        if status not in _NO_WORK or two_phase_of(raw) is not None:
             return True
         # In a pipeline the status is of what was answered, and more may have been sent.
         return status == IDLE and bool(pgconn.pipeline_status)

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import psycopg
 from psycopg import generators, waiting
+from psycopg._queries import PostgresQuery
 from psycopg.copy import LibpqWriter, Writer
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.rows import TupleRow
@@ -32,9 +33,13 @@ BACKLOG = "_notifies_backlog"
 wait = waiting.wait
 
 
+#: What a cursor has sent last, with its SQL in bytes as `query`; None before that. Nothing public returns it.
+query_of: Callable[[psycopg.Cursor[Any]], PostgresQuery | None] = attrgetter("_query")
+
+
 def sent_by(cursor: psycopg.Cursor[Any]) -> bytes:
-    """The SQL that a cursor has sent last. Nothing public returns it."""
-    query = cursor._query
+    """The SQL that a cursor has sent last."""
+    query = query_of(cursor)
     return bytes(query.query) if query else b""
 
 

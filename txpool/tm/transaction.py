@@ -406,8 +406,11 @@ class Transaction:
 
     def _commit_request(self) -> CommitRequest:
         branches, marked, last = [], None, None
-        for enlistment in self._enlistments():
-            branch: Any = enlistment.settled_branch()
+        for enlistment in list(self._enlisted.values()):  # a copy: other threads may enlist datasources meanwhile
+            if enlistment.pooled is None:
+                continue
+            with enlistment.lock:  # until the statement has ended that another thread executes; no new one can start
+                branch: Any = enlistment.branch
             role = branch.role
             if role is PREPARED:
                 branches.append(branch)

@@ -17,6 +17,14 @@ from txpool.resources.postgresql.psycopg_private import sent_by, write_through
 from txpool.resources.postgresql.session import outlives_transaction
 
 
+class OwnAttribute(CursorAttribute):
+    """An attribute whose setting makes the driver's cursor this one's own."""
+
+    def __set__(self, cursor: Any, value: Any) -> None:
+        cursor.own_raw()
+        super().__set__(cursor, value)
+
+
 class PsycopgCursor(Cursor):
     """A cursor as psycopg has it, server-side ones too."""
 
@@ -26,16 +34,25 @@ class PsycopgCursor(Cursor):
     _CLOSED = psycopg.InterfaceError
     _FETCHING = frozenset({"scroll"})
 
-    row_factory = CursorAttribute()
+    arraysize = OwnAttribute()
+    row_factory = OwnAttribute()
+    itersize = OwnAttribute()
+    format = OwnAttribute()
 
-    itersize = CursorAttribute()
-    format = CursorAttribute()
+    def __getattr__(self, name: str) -> Any:
+        self.own_raw()  # what the attribute leads to may be changed, as its adapters are
+        return super().__getattr__(name)
+
+    def own_raw(self) -> None:
+        """Nobody else may have the driver's cursor after this one: it is about to be changed."""
+        if self._holder is not None and self._holder.raw.spare is self.raw:
+            self._holder.raw.spare = None
 
     def _make_raw(self, raw: Any, holder: Any) -> Any:
         args, kwargs = self._arguments  # type: ignore[misc]
-        if args or kwargs or raw.cursor_factory is not psycopg.Cursor:
+        if args or kwargs or holder is self._connection or raw.cursor_factory is not psycopg.Cursor:
             return raw.cursor(*args, **kwargs)
-        return psycopg.Cursor(raw)  # as cursor() returns, without its questions
+        return raw.lend_cursor(self)
 
     def _executed(self) -> None:
         # The driver notes what has changed the session, so that the pool restores it.
@@ -77,6 +94,7 @@ class PsycopgCursor(Cursor):
         return f"{super().__repr__()[:-1]}: {self.raw!r}>"
 
     def close(self) -> None:
+        self.own_raw()
         super().close()
         if not self.raw.closed:
             # It has outlived its physical connection, which may be another's by now: no I/O, as psycopg.Cursor has it.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
 
 import psycopg
 from psycopg import conninfo, sql
@@ -121,6 +122,21 @@ class PsycopgRawConnection(DeadlineConnection):
     configured = UNSPECIFIED
     #: How its transactions begin may be another way by now.
     begins_otherwise = False
+    #: The cursor that was lent last, as long as another may have it afterwards; and who has it.
+    spare: psycopg.Cursor[Any] | None = None
+    borrower: Callable[[], object]
+
+    def lend_cursor(self, borrower: object) -> psycopg.Cursor[Any]:
+        """A cursor for a cursor of the user's: that of the one before, where it is gone, so that nobody else has it.
+
+        To make a cursor takes a third of the time that a small statement takes. It has no rows, and nobody has changed
+        it or closed it. Called under the lock of the enlistment.
+        """
+        cursor = self.spare
+        if cursor is None or self.borrower() is not None:
+            cursor = self.spare = psycopg.Cursor(self)
+        self.borrower = ref(borrower)
+        return cursor
 
     def set_isolation_level(self, value: psycopg.IsolationLevel | None) -> None:
         self.begins_otherwise = True
@@ -254,6 +270,7 @@ class PsycopgDriver:
             begin_as(raw, self._characteristics)
             raw.deferrable = None
             raw.begins_otherwise = False
+            raw.spare = None
             raw.row_factory = tuple_row
             raw.cursor_factory = psycopg.Cursor
 
@@ -306,13 +323,15 @@ class PsycopgDriver:
             raw.changed = query is not None and outlives_transaction(query.query)
         if len(results) == 1 and status == INTRANS:
             tag = results[0].command_status
-            if tag is not None and tag.startswith(_WRITING):
+            if tag is not None and tag.startswith(_WRITING) and not results[0].ntuples:
                 raw.wrote = True
                 return None
+            raw.spare = None  # it would keep the rows
             tag = _tag(results[0])
             if tag not in _NOTED:
                 raw.wrote = raw.wrote or tag is None or not tag.startswith(_READING)
                 return None
+        raw.spare = None
         tags = [_tag(result) for result in results] or [tag_of(raw_cursor)]
         if not _CHANGING.isdisjoint(tags) or (isinstance(raw_cursor, psycopg.ServerCursor) and raw_cursor.withhold):
             raw.changed = True

@@ -123,7 +123,7 @@ class LogFolder:
             connection.execute("DELETE FROM memos WHERE kind = 'incarnation'")
             connection.execute("DELETE FROM expired")
             connection.execute("DELETE FROM finished")
-            _set(connection, {"node": node, "log": secrets.token_hex(16)} | _identity(self.database.stat()))
+            _set(connection, {"node": node, "log": secrets.token_hex(16)} | _identity(self.database))
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise LogError(f"the decision log {self.database} cannot be adopted: {error}") from error
@@ -199,7 +199,7 @@ class LogFolder:
                 _make_durable(connection)
                 connection.executescript(f"BEGIN; {_SCHEMA}{_ADDED} COMMIT;")
                 meta = {"format": FORMAT, "node": node, "log": secrets.token_hex(16), "full": "0"}
-                _set(connection, meta | _identity(draft.stat()))
+                _set(connection, meta | _identity(draft))
                 # Last, since closing a connection in WAL mode moves the log into the database, and hides errors of it.
                 # The change of mode is committed once its answer is fetched.
                 (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -222,8 +222,7 @@ class LogFolder:
                 f"the decision log {self.database} belongs to node {meta['node']!r}, and node.name is {node!r}: give "
                 f"each node a log of its own"
             )
-        status = self.database.stat()
-        identity = _identity(status)
+        identity = _identity(self.database)
         other = [name for name, value in identity.items() if meta[name] != value]
         if other:
             raise LogError(
@@ -231,7 +230,7 @@ class LogFolder:
                 f"made. Two copies in use would end transactions both ways. Once the other is not in use any more, "
                 f"`txpool-recovery init --adopt` accepts this one, and leaves all earlier branches alone"
             )
-        self._verified = (status.st_dev, status.st_ino)
+        self._verified = (int(identity["device"]), int(identity["inode"]))
 
     def _meta(self, connection: sqlite3.Connection) -> dict[str, str]:
         meta: dict[str, str] = dict(connection.execute("SELECT name, value FROM meta"))
@@ -277,7 +276,8 @@ def _set(connection: sqlite3.Connection, meta: dict[str, str]) -> None:
     connection.executemany("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", list(meta.items()))
 
 
-def _identity(status: os.stat_result) -> dict[str, str]:
+def _identity(database: Path) -> dict[str, str]:
+    status = database.stat()
     return {"device": str(status.st_dev), "inode": str(status.st_ino), "machine": _machine()}
 
 

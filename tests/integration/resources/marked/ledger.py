@@ -58,7 +58,7 @@ class Ledger:
     def branch(self, statement: str | None = "insert into work values (1, null)") -> MarkedTransaction:
         raw = self.driver.connect()
         self.raws.append(raw)
-        branch = MarkedTransaction("ledger", self.driver, raw, self.xids, self.cleanup)
+        branch = MarkedTransaction("ledger", self.driver, raw, xids=self.xids, cleanup=self.cleanup)
         if statement is not None:
             if self.sqlite:
                 raw.execute("pragma foreign_keys = on")

@@ -8,6 +8,7 @@ from tests.crash.explorer.scenarios import MARKED, POINTER, TWO
 from tests.crash.mutating import Edit, Mutation
 
 _GATHER = "recovery.scan.reading:take_snapshot"
+_MANY = "tests/integration/recovery/test_many_branches.py"
 _MARKED_END = "recovery.scan.modules:finish_branches"
 _TOMBSTONE = "recovery.scan.modules:tombstone"
 
@@ -63,6 +64,18 @@ MUTATIONS = (
         "recovery forgets what has not answered",
         (Edit("recovery.scan.recovery_pass:RecoveryPass._carried_out", "return all(answers)", "return True"),),
         scenario=TWO,
+    ),
+    Mutation(
+        "7c",
+        "a branch whose command a lost connection has not sent is taken for committed",
+        test=f"{_MANY}::test_a_server_that_stops_amid_a_pass_is_asked_again_by_the_next",
+        real=(
+            Edit(
+                "txpool.resources.postgresql.adopted:PhaseTwoConnection.finish",
+                "self._outcomes.pop(branch, BranchOutcome.UNKNOWN)",
+                "self._outcomes.pop(branch, BranchOutcome.COMMITTED)",
+            ),
+        ),
     ),
     Mutation(
         "9",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.benchmarks.bench_instructions import grown, per_transaction
+from tests.benchmarks.bench_instructions import grown, kept_for, kept_text, per_transaction
 from tests.benchmarks.callgrind import count, parts
 from tests.support.repository import ROOT
 
@@ -103,3 +104,13 @@ def test_a_ratio_may_grow_by_three_percent() -> None:
 
 def test_a_ratio_that_is_not_kept_fails_the_check() -> None:
     assert grown({"one": 1.0, "two": 1.0}, {"one": 1.0}) == ["that over two database(s) is not kept: see --keep"]
+
+
+def test_ratios_are_kept_for_each_version_of_python() -> None:
+    kept = {"3.11": {"one": 2.9, "two": 1.7}, "3.9": {"one": 2.5, "two": 1.8}}
+    text = kept_text(kept)
+    assert tomllib.loads(text)["ratio"] == kept
+    assert text.index("3.9") < text.index("3.11")
+    assert kept_for("3.9", kept) == kept["3.9"]
+    assert kept_for("3.14", kept) == {"one": 2.9, "two": 1.8}
+    assert kept_for("3.14", {}) == {}

@@ -103,11 +103,7 @@ def new_incarnation() -> str:
 
 def make_gtrid(node: str, incarnation: str, number: int) -> str:
     """The gtrid of an incarnation's number-th transaction."""
-    digits = ""
-    while number:
-        number, digit = divmod(number, 36)
-        digits = _ALPHABET[digit] + digits
-    return f"{PREFIX}:{node}:{incarnation}:{digits or '0'}"
+    return f"{PREFIX}:{node}:{incarnation}:{number:x}"
 
 
 def gtrid_prefix(node: str, incarnation: str) -> str:

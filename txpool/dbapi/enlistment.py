@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+from _thread import RLock, get_ident
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from _thread import RLock
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -71,7 +72,7 @@ class Transaction:
         self._resolve_later = resolve_later
         self._pid = os.getpid()
         # Reentrant, since a finaliser may run anywhere, and that of a handle may mark the transaction rollback-only.
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._enlisted: dict[str, Enlistment] = {}
         self._adopted: list[Branch] = []
         self._late_branches = False

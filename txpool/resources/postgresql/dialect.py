@@ -67,14 +67,15 @@ class PostgreSQLDialect:
 def commit(raw: Any, message: str) -> None:
     """Send a message whose last statement is COMMIT; errors as `Dialect.commit`."""
     session: Session = raw.session
-    if not session.is_alive() or session.status != INTRANS:
+    if not session.is_alive() or raw.pgconn.transaction_status != INTRANS:
         raise Refused(f"COMMIT was not sent: {why_not_open(raw)}")
     session.send(message)
     results = session.receive()
+    if results and results[-1].command_status == b"COMMIT":
+        return
     error = failure(results)
     if error is not None and ends_session(error) and error.sqlstate != _IDLE_TOO_LONG:
         raise error
     if error is not None:
         raise Refused(f"the database refused to commit: {error}") from error
-    if not results or results[-1].command_status != b"COMMIT":
-        raise Refused("the database answered COMMIT by ROLLBACK: a statement before it had failed")
+    raise Refused("the database answered COMMIT by ROLLBACK: a statement before it had failed")

@@ -317,6 +317,7 @@ class Coordinator:
         if failpoints.armed:
             failpoints.hit("coordinator.rolling-back")
         if self._marked is not None:
+            self._outcomes[self._marked] = _UNKNOWN
             await_each([self._marked], methodcaller("rollback"), self._outcomes, self._log_failure)
         started = start_each(branches, START_ROLLBACK, self._log_failure)
         if self._readers is not None:

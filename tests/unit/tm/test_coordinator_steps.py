@@ -218,3 +218,11 @@ def test_the_settler_tells_the_log_what_could_not_be_told() -> None:
     assert told.wait(30)
     settler.close(until=monotonic())
     assert world.disk.finished == {world.gtrid}
+
+
+def test_a_marked_branch_that_has_not_answered_its_rollback_is_unaccounted_for() -> None:
+    world = CoordinatorWorld(2, marked=True, votes={1: None})
+    world.run({})
+    world.run({world.faults.calls.index("ledger.rollback"): ("after", ConnectionLost)})
+    assert world.result.pending == ["ledger"]
+    assert world.gtrid in world.disk.finished

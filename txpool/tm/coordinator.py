@@ -187,18 +187,18 @@ class Coordinator:
     def _set_readers_apart(self, participants: list[Participant]) -> list[Participant]:
         """Leave those that have only read to `Readers`; returns the others."""
         checks = checks_of(participants)
-        if not checks:
-            return participants
-        self._readers = readers = Readers()
-        readers.find(checks)
-        self._branches = [branch for branch in self._branches if branch not in readers]
-        if self._marked is not None and self._marked in readers:
-            self._marked = None
-        if self._last is not None and self._last in readers:
-            self._last = None
+        if checks:
+            self._readers = readers = Readers()
+            readers.find(checks)
+            self._branches = [branch for branch in self._branches if branch not in readers]
+            if self._marked is not None and self._marked in readers:
+                self._marked = None
+            if self._last is not None and self._last in readers:
+                self._last = None
+            participants = self._unprepared
         if failpoints.armed:
             failpoints.hit("readers.apart")
-        return self._unprepared
+        return participants
 
     def _require_not_rollback_only(self) -> None:
         """Raise the rollback cause, if there is one: this is the last moment at which it counts."""

@@ -46,7 +46,7 @@ class PhaseTwoVerb(Enum):
         self.sql = f"{word} prepared "
         self.tag = self.sql.strip().upper().encode()
         self.outcome = BranchOutcome.COMMITTED if word == "commit" else BranchOutcome.ROLLED_BACK
-        self.failpoint = f"branch.{word}-sent"
+        self.failpoint = "branch.commit-sent" if word == "commit" else "branch.rollback-sent"
 
 
 class PhaseTwoCommand:

@@ -50,9 +50,10 @@ class PsycopgCursor(Cursor):
 
     def _make_raw(self, raw: Any, holder: Any) -> Any:
         args, kwargs = self._arguments  # type: ignore[misc]
-        if args or kwargs or holder is self._connection or raw.cursor_factory is not psycopg.Cursor:
+        # A cursor takes over the connection's factories and adapters when it is made, and a pipeline has it to the end.
+        if args or kwargs or holder is self._connection or holder.overrides is not None or holder.in_pipeline:
             return raw.cursor(*args, **kwargs)
-        return raw.lend_cursor(self)
+        return raw.lend_cursor()
 
     def _executed(self) -> None:
         # The driver notes what has changed the session, so that the pool restores it.

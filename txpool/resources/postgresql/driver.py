@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import ref
 
 import psycopg
 from psycopg import conninfo, sql
@@ -21,9 +20,10 @@ from txpool.resources.base import PrepareLocation
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
 from txpool.resources.postgresql.characteristics import begin_as, level_of
-from txpool.resources.postgresql.connection import DeadlineConnection, check_alive, deadline_after, roll_back
+from txpool.resources.postgresql.connection import check_alive, deadline_after, roll_back
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.initial_sql import begin_session, reset_session
+from txpool.resources.postgresql.lending import LendingConnection
 from txpool.resources.postgresql.libpq import (
     ACTIVE,
     COMMAND_OK,
@@ -89,7 +89,7 @@ _LEAST_CONNECT_TIMEOUT = 1.0
 add_driver(psycopg)
 
 
-class PsycopgRawConnection(DeadlineConnection):
+class PsycopgRawConnection(LendingConnection):
     """A physical connection, and the state of its session."""
 
     #: The database's identity: the system identifier of the cluster and the oid of the database, which no rename
@@ -122,21 +122,6 @@ class PsycopgRawConnection(DeadlineConnection):
     configured = UNSPECIFIED
     #: How its transactions begin may be another way by now.
     begins_otherwise = False
-    #: The cursor that was lent last, as long as another may have it afterwards; and who has it.
-    spare: psycopg.Cursor[Any] | None = None
-    borrower: Callable[[], object]
-
-    def lend_cursor(self, borrower: object) -> psycopg.Cursor[Any]:
-        """A cursor for a cursor of the user's: that of the one before, where it is gone, so that nobody else has it.
-
-        To make a cursor takes a third of the time that a small statement takes. It has no rows, and nobody has changed
-        it or closed it. Called under the lock of the enlistment.
-        """
-        cursor = self.spare
-        if cursor is None or self.borrower() is not None:
-            cursor = self.spare = psycopg.Cursor(self)
-        self.borrower = ref(borrower)
-        return cursor
 
     def set_isolation_level(self, value: psycopg.IsolationLevel | None) -> None:
         self.begins_otherwise = True

@@ -43,6 +43,12 @@ def sent_by(cursor: psycopg.Cursor[Any]) -> bytes:
     return bytes(query.query) if query else b""
 
 
+def make_as_new(cursor: psycopg.Cursor[Any]) -> None:
+    """Forget what a cursor has executed. A public `execute` keeps what was found out for the same statement before."""
+    cursor._reset()
+    cursor._last_query = None
+
+
 def write_through(writer: Writer, cursor: psycopg.Cursor[Any]) -> None:
     """Have a COPY's writer, which was made with a cursor of ours, use psycopg's. Only its constructor takes one."""
     if isinstance(writer, LibpqWriter):

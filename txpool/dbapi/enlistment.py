@@ -15,7 +15,7 @@ from txpool.dbapi.overrides import NO_ATTRIBUTES, SessionOverrides
 from txpool.dbapi.savepoints import NotInnermost, Savepoints
 from txpool.errors import Error, InterfaceError, ProgrammingError, translate, translated
 from txpool.pool import Pooled
-from txpool.tm.status import ACTIVE, Status
+from txpool.tm.status import ACTIVE, UNDER_WAY, Status
 
 if TYPE_CHECKING:
     from txpool.characteristics import Characteristics
@@ -96,19 +96,25 @@ class Enlistment:
             if self.pooled is not None:
                 return
             pooled, branch = datasource.begin_branch(transaction, timeout)
+            thread, results = get_ident(), set[Any]()
+            modes, savepoints = NO_MODES, None
+            if transaction.characteristics is not UNSPECIFIED:
+                modes = fixed_modes(transaction.characteristics)
+            if datasource.joins_commits:
+                savepoints = Savepoints(pooled.raw)
             if self.pooled is not None:  # a finaliser in this thread was faster
                 datasource.pool.give_back(pooled)
                 return
-            self._driver = datasource.driver_adapter
-            self._thread = get_ident()
-            self.branch = branch
-            self.raw = pooled.raw
-            self.cursors = pooled.results = set()
-            if transaction.characteristics is not UNSPECIFIED:
-                self.fixed_modes = fixed_modes(transaction.characteristics)
-            if datasource.joins_commits:
-                self.savepoints = Savepoints(pooled.raw)
+            # No function is called up to the last line: a finaliser in it might open this, too.
+            self._driver, self._thread = datasource.driver_adapter, thread
+            self.branch, self.raw = branch, pooled.raw
+            self.fixed_modes, self.savepoints = modes, savepoints
+            self.cursors = pooled.results = results
             self.pooled = pooled
+            if transaction.status is not ACTIVE and transaction.status not in UNDER_WAY:
+                # It has ended since this began, and may have taken this for one that is not opened.
+                self.release(transaction.status, reusable=False)
+                transaction.require_active()
 
     def settled_branch(self) -> OpenBranch | MarkedBranch:
         """Its branch, once the statement that another thread executes on it has ended; no new one can start."""
@@ -127,8 +133,10 @@ class Enlistment:
         """The transaction has ended with this status: give the connection back, or destroy it if not `reusable`."""
         pooled: Pooled[Any] = self.pooled  # type: ignore[assignment]
         with self.lock:
-            self.ended = True
+            if self.ended:
+                return
             self._status = status
+            self.ended = True
             if self.cursors or self.overrides is not None:
                 reusable = self._restore() and reusable
         # Only now: whoever marks it later finds that it has ended.
@@ -299,6 +307,7 @@ class Enlistment:
                 raise
             finally:
                 over = not handle.has_work(self.raw) and self._driver.is_open(self.raw)
+                fresh = fresh and self._fresh  # a statement in a pipeline has begun it, too
                 self._fresh = fresh and over
                 if over and not fresh and not self.in_pipeline:
                     raise self.ended_by_sql("commit")

@@ -25,6 +25,8 @@ class Status(Enum):
 ACTIVE, COMMITTING = Status.ACTIVE, Status.COMMITTING
 #: Those in which it has not ended.
 OPEN = (Status.ACTIVE, Status.MARKED_ROLLBACK)
+#: Those after which its connections are given back.
+UNDER_WAY = (*OPEN, Status.COMMITTING, Status.ROLLING_BACK)
 
 _STATUS = {
     Outcome.COMMITTED: Status.COMMITTED,

@@ -56,8 +56,9 @@ class PostgreSQLBranch(LocalTransaction):
     _xid: Xid
     _quoted = ""
     _evidence: Mapping[str, str] = MappingProxyType({})  #: Set by the answer to PREPARE.
-    #: What phase two has sent over the branch's own connection, and when to stop waiting for its answer.
-    _sent: PhaseTwoVerb | None = None
+    #: What phase two has begun, whether it could be sent, and when to stop waiting for its answer.
+    _begun: PhaseTwoVerb | None = None
+    _sent = False
     _until: float | None = None
 
     @property
@@ -195,28 +196,28 @@ class PostgreSQLBranch(LocalTransaction):
 
     def _start(self, verb: PhaseTwoVerb) -> None:
         """Send the command over the branch's own connection, without waiting."""
-        self._sent = verb
+        self._begun, self._sent = verb, False
         self._until = self._deadlines.after_decision()
         try:
             self._raw.session.send(verb.sql + self._quoted)
-        except psycopg.Error:
-            self._sent = None
+            self._sent = True
+        except psycopg.Error as error:
+            logger.debug("%s", error)  # `_finish` tries again
         if failpoints.armed:
             failpoints.hit(verb.failpoint)
 
     def _finish(self, verb: PhaseTwoVerb) -> BranchOutcome:
         """Wait for the outcome. What the expected answer does not tell, a `PhaseTwoCommand` finds out."""
-        if self._sent is not verb:
+        if self._begun is not verb:
             self._start(verb)
-        if self._sent is None:
-            return self._command(verb).run()
-        try:
-            results = self._raw.session.receive(self._until)
-            if len(results) == 1 and results[0].command_status == verb.tag:
-                return verb.outcome
-        except psycopg.Error as error:
-            logger.debug("%s", error)  # the command meets it again
-        return self._command(verb).sent(self._raw, self._until).finish()
+        if self._sent:
+            try:
+                results = self._raw.session.receive(self._until)
+                if len(results) == 1 and results[0].command_status == verb.tag:
+                    return verb.outcome
+            except psycopg.Error as error:
+                logger.debug("%s", error)  # the command meets it again
+        return self._command(verb).sent(self._raw if self._sent else None, self._until).finish()
 
     def _command(self, verb: PhaseTwoVerb, evidence: Mapping[str, str] | None = None) -> PhaseTwoCommand:
         record = self.record if evidence is None else self.record._replace(evidence=evidence)

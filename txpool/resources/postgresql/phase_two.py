@@ -91,7 +91,7 @@ class PhaseTwoCommand:
             failpoints.hit(self._verb.failpoint)
 
     def sent(self, raw: Any, until: float | None) -> PhaseTwoCommand:
-        """It was sent over this connection; `until` is when to stop waiting for the answer. Returns itself."""
+        """It was sent over this connection, or over None that works; `until` is when to stop waiting. Returns itself."""
         self._raw, self._until = raw, until
         return self
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+from typing import Any
 
 import psycopg
 import pytest
@@ -10,6 +13,7 @@ from psycopg import sql
 
 from tests.integration.resources.postgresql.branches import BranchDatabase, new_xid
 from txpool.resources.base import BranchOutcome, PrepareVote
+from txpool.resources.deadlines import Deadlines
 from txpool.resources.postgresql.branch import PostgreSQLBranch
 from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
 
@@ -21,6 +25,42 @@ def test_session_lost_between_the_phases(world: BranchDatabase) -> None:
     assert branch.await_commit() is BranchOutcome.COMMITTED
     assert world.rows() == [1]
     assert world.databases.prepared() == []
+
+
+class NotedTimeouts:
+    """The driver, which notes how long a connect may take."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+        self.timeouts: list[float | None] = []
+
+    def connect(self, timeout: float | None = None) -> Any:
+        self.timeouts.append(timeout)
+        return self._driver.connect(timeout)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
+
+@pytest.mark.parametrize("verb", ["commit", "rollback"])
+def test_the_time_to_wait_begins_once(world: BranchDatabase, verb: str) -> None:
+    driver: Any = NotedTimeouts(world.driver)
+    raw = driver.connect()
+    world.raws.append(raw)
+    raw.execute("insert into work values (1)")
+    branch = PostgreSQLBranch("one", driver, raw, Deadlines(None, 60.0))
+    branch.name(new_xid())
+    branch.start_prepare()
+    assert branch.await_prepare() is PrepareVote.COMMIT
+    raw.close()
+    before = monotonic()
+    getattr(branch, f"start_{verb}")()
+    started = monotonic()
+    time.sleep(0.2)  # as where other branches are awaited before it
+    getattr(branch, f"await_{verb}")()
+    (_, timeout) = driver.timeouts
+    assert timeout < 60.0 - 0.2 + (started - before)
+    assert world.rows() == ([1] if verb == "commit" else [])
 
 
 @pytest.mark.parametrize(("verb", "rows"), [("commit", [1]), ("rollback", [])])

@@ -95,7 +95,7 @@ class PEP249Cursor:
         previous = self.raw
         self._open(enlistment)
         for name in self._KEPT:
-            setattr(self.raw, name, getattr(previous, name))
+            setattr(self, name, getattr(previous, name))
 
     # -- statements ---------------------------------------------------------------------------------------------
 

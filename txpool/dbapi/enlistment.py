@@ -96,8 +96,7 @@ class Enlistment:
             if self.pooled is not None:
                 return
             pooled, branch = datasource.begin_branch(transaction, timeout)
-            thread, results = get_ident(), set[Any]()
-            modes, savepoints = NO_MODES, None
+            thread, results, modes, savepoints = get_ident(), set[Any](), NO_MODES, None
             if transaction.characteristics is not UNSPECIFIED:
                 modes = fixed_modes(transaction.characteristics)
             if datasource.joins_commits:
@@ -107,8 +106,7 @@ class Enlistment:
                 return
             # No function is called up to the last line: a finaliser in it might open this, too.
             self._driver, self._thread = datasource.driver_adapter, thread
-            self.branch, self.raw = branch, pooled.raw
-            self.fixed_modes, self.savepoints = modes, savepoints
+            self.branch, self.raw, self.fixed_modes, self.savepoints = branch, pooled.raw, modes, savepoints
             self.cursors = pooled.results = results
             self.pooled = pooled
             if transaction.status is not ACTIVE and transaction.status not in UNDER_WAY:

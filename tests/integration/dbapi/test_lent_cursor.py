@@ -57,6 +57,21 @@ def test_row_factory_of_the_transaction_before(postgres_source: DataSource) -> N
         assert connection.cursor().execute("select id from t").fetchone() == (1,)
 
 
+def test_a_cursor_that_has_joined_the_transaction(postgres_source: DataSource) -> None:
+    with postgres_source.connect() as connection:
+        cursor = connection.cursor(row_factory=dict_row)
+        plain = connection.cursor()
+        plain.row_factory = dict_row
+        plain.arraysize = 7
+        with transaction():
+            plain.execute("insert into t values (1, 'v')")
+            del plain
+            with postgres_source.connect() as other:
+                assert other.cursor().arraysize == 1
+                assert other.cursor().execute("select id from t").fetchone() == (1,)
+            assert cursor.execute("select id from t").fetchone() == {"id": 1}
+
+
 def test_adapters_set_after_a_write(postgres_source: DataSource) -> None:
     with transaction(), postgres_source.connect() as connection:
         write(connection, 1)

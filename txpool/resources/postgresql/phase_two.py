@@ -90,8 +90,8 @@ class PhaseTwoCommand:
         if failpoints.armed:
             failpoints.hit(self._verb.failpoint)
 
-    def sent(self, raw: Any, until: float | None) -> PhaseTwoCommand:
-        """It was sent over this connection, or over None that works; `until` is when to stop waiting. Returns itself."""
+    def sent(self, raw: Any | None, until: float | None) -> PhaseTwoCommand:
+        """It was sent over this connection, or to none yet; `until` is when to stop waiting. Returns itself."""
         self._raw, self._until = raw, until
         return self
 

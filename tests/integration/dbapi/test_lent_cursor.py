@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -223,6 +224,20 @@ def test_it_is_lent_again_where_nobody_has_it(postgres_source: DataSource) -> No
         driven = cursor.raw
         del cursor
         assert connection.cursor().raw is not driven
+
+
+def test_an_idle_connection_keeps_no_large_parameters(postgres_source: DataSource) -> None:
+    with transaction(), postgres_source.connect() as connection:
+        pid = connection.info.backend_pid
+    tracemalloc.start()
+    try:
+        with transaction(), postgres_source.connect() as connection:
+            connection.execute("insert into t values (1, %s)", ["v" * 5_000_000])
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    with postgres_source.connect() as connection:
+        assert connection.info.backend_pid == pid
 
 
 def test_format_and_arraysize(postgres_source: DataSource) -> None:

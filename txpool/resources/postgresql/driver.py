@@ -224,6 +224,7 @@ class PsycopgDriver:
             and raw.row_factory is tuple_row
             and (not raw.begins_otherwise or self._begins_as_configured(raw))
             and pgconn.pipeline_status == 0
+            and raw.keeps_little()
         )
 
     def _begins_as_configured(self, raw: PsycopgRawConnection) -> bool:

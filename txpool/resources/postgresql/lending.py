@@ -9,7 +9,10 @@ from typing import Any
 import psycopg
 
 from txpool.resources.postgresql.connection import DeadlineConnection
-from txpool.resources.postgresql.psycopg_private import make_as_new
+from txpool.resources.postgresql.psycopg_private import make_as_new, query_of
+
+#: Bytes of a statement and its parameters that may stay in memory as long as a connection is idle.
+_LITTLE = 65536
 
 
 class LendingConnection(DeadlineConnection):
@@ -32,6 +35,11 @@ class LendingConnection(DeadlineConnection):
         else:
             make_as_new(cursor)
         return cursor
+
+    def keeps_little(self) -> bool:
+        """Whether what the cursor to be lent has sent last is small: psycopg keeps that until the next statement."""
+        query = None if self.spare is None else query_of(self.spare)
+        return query is None or len(query.query) + sum(map(len, filter(None, query.params or ()))) <= _LITTLE
 
 
 def _count(holder: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
 from psycopg.copy import Writer
@@ -13,8 +13,11 @@ from txpool.dbapi.cursor import Cursor
 from txpool.dbapi.overrides import CursorAttribute
 from txpool.errors import translated
 from txpool.resources.postgresql.copy_handle import Copy
-from txpool.resources.postgresql.psycopg_private import sent_by, write_through
+from txpool.resources.postgresql.psycopg_private import forget_result, sent_by, write_through
 from txpool.resources.postgresql.session import outlives_transaction
+
+if TYPE_CHECKING:
+    from txpool.dbapi.enlistment import Enlistment
 
 
 class OwnAttribute(CursorAttribute):
@@ -47,6 +50,11 @@ class PsycopgCursor(Cursor):
         """Nobody else may have the driver's cursor after this one: it is about to be changed."""
         if self._holder is not None and self._holder.raw.spare is self.raw:
             self._holder.raw.spare = None
+
+    def _open(self, enlistment: Enlistment | None) -> None:
+        super()._open(enlistment)
+        if enlistment is not None and enlistment.raw.spare is self.raw:
+            forget_result(self.raw)
 
     def _make_raw(self, raw: Any, holder: Any) -> Any:
         args, kwargs = self._arguments  # type: ignore[misc]

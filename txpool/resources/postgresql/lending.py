@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from txpool.resources.postgresql.connection import DeadlineConnection
-from txpool.resources.postgresql.psycopg_private import make_as_new, query_of
+from txpool.resources.postgresql.psycopg_private import LAST_QUERY, query_of
 
 #: Bytes of a statement and its parameters that may stay in memory as long as a connection is idle.
 _LITTLE = 65536
@@ -22,7 +22,7 @@ class LendingConnection(DeadlineConnection):
     spare: psycopg.Cursor[Any] | None = None
 
     def lend_cursor(self) -> psycopg.Cursor[Any]:
-        """A cursor as a new one: that of the one before, where nothing else refers to it any more.
+        """A cursor as a new one, but for its last result: that of before, where nothing else refers to it any more.
 
         The references are counted, since no weak reference tells the same: the garbage collector clears it before it
         calls finalisers, which may use the cursor once more. So it is safe in any thread, and in a finaliser: whoever
@@ -30,10 +30,11 @@ class LendingConnection(DeadlineConnection):
         adapters, and is in no pipeline.
         """
         cursor = self.spare
-        if cursor is None or getrefcount(self.spare) != _FREE:
+        # A finaliser may take, and replace, the spare one between any two of these.
+        if cursor is None or getrefcount(self.spare) != _FREE or cursor is not self.spare:
             cursor = self.spare = psycopg.Cursor(self)
         else:
-            make_as_new(cursor)
+            setattr(cursor, LAST_QUERY, None)  # the session may have another encoding by now
         return cursor
 
     def keeps_little(self) -> bool:

@@ -8,6 +8,7 @@ from contextlib import closing
 from recovery.scan import expiry, saved
 from recovery.scan.datasources import RecoveryDatasources
 from recovery.scan.modules import ResolvedMark, delete_finished, finish_branches, tombstone
+from recovery.scan.phase_two import wait_for
 from recovery.scan.reading import take_snapshot
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import ScanRecorder
@@ -85,9 +86,7 @@ def _roll_back(this_pass: RecoveryPass, gtrid: str) -> None:
     _require_undisputed(this_pass.snapshot, gtrid)
     marked = this_pass.snapshot.marked_by(gtrid)
     if marked is None:
-        started = [this_pass.start_rollback(branch, "by hand") for branch in this_pass.snapshot.listed_branches(gtrid)]
-        for finish in started:
-            finish()
+        wait_for([this_pass.start_rollback(each, "by hand") for each in this_pass.snapshot.listed_branches(gtrid)])
         return
     row = _resolve_mark(this_pass, marked, gtrid)
     if row.committed:

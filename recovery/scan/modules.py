@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 from recovery.scan.datasources import ListedBranch
 from recovery.scan.orphans import OrphanFilter, Vote, poll
+from recovery.scan.phase_two import wait_for
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import describe_error
 from recovery.scan.snapshot import CoordinatorState, Snapshot, same_identity
@@ -91,7 +92,7 @@ def finish_branches(this_pass: RecoveryPass, datasource: str, row: MarkedRow) ->
     ]
 
     def wait() -> ResolvedMark:
-        _wait_for(rolled_back)
+        wait_for(rolled_back)
         return ResolvedMark(datasource, row, True)
 
     return wait
@@ -201,20 +202,24 @@ class OrphanModule:
         _run_steps(this_pass, self.name, listed, partial(self._start, before))
         self._sweep(this_pass)
 
-    def _start(self, before: set[Xid], this_pass: RecoveryPass, gtrid: str) -> Callable[[], None]:
+    def _start(self, before: set[Xid], this_pass: RecoveryPass, gtrid: str) -> Callable[[], list[None]]:
         rolled_back = []
-        for branch in this_pass.snapshot.listed_branches(gtrid):
-            ballot = poll(self._filters, this_pass.snapshot, branch.xid)
-            if ballot.vote is Vote.ROLLBACK and branch.xid in before:
-                rolled_back.append(this_pass.start_rollback(branch, ballot.reason))
-            elif ballot.vote is Vote.ROLLBACK:
-                self._candidates.add(branch.xid)
-                this_pass.leave_alone(branch, "the next pass rolls it back", alarm=False)
-            elif not this_pass.snapshot.is_left_to_recovery(gtrid) or not _is_decided_elsewhere(
-                this_pass.snapshot, gtrid
-            ):
-                this_pass.leave_alone(branch, ballot.reason, alarm=ballot.alarm)
-        return partial(_wait_for, rolled_back)
+        try:
+            for branch in this_pass.snapshot.listed_branches(gtrid):
+                ballot = poll(self._filters, this_pass.snapshot, branch.xid)
+                if ballot.vote is Vote.ROLLBACK and branch.xid in before:
+                    rolled_back.append(this_pass.start_rollback(branch, ballot.reason))
+                elif ballot.vote is Vote.ROLLBACK:
+                    self._candidates.add(branch.xid)
+                    this_pass.leave_alone(branch, "the next pass rolls it back", alarm=False)
+                elif not this_pass.snapshot.is_left_to_recovery(gtrid) or not _is_decided_elsewhere(
+                    this_pass.snapshot, gtrid
+                ):
+                    this_pass.leave_alone(branch, ballot.reason, alarm=ballot.alarm)
+        except Exception:  # a filter's: what was started before it has an outcome all the same
+            wait_for(rolled_back)
+            raise
+        return partial(wait_for, rolled_back)
 
     def _sweep(self, this_pass: RecoveryPass) -> None:
         """Delete finished marks and abort records of fenced incarnations: the fence refuses their decisions as well."""
@@ -242,11 +247,6 @@ def _report_kept(this_pass: RecoveryPass, gtrid: str, what: str) -> None:
     decided = gtrid in snapshot.decisions or snapshot.row(gtrid) is not None
     if state in (CoordinatorState.DEAD, CoordinatorState.UNKNOWN) and decided and not snapshot.is_listed(gtrid):
         this_pass.leave_all_alone(gtrid, f"{what}: {state.value}")
-
-
-def _wait_for(rolled_back: Iterable[Callable[[], None]]) -> None:
-    for finish in rolled_back:
-        finish()
 
 
 def _run_steps(

@@ -5,10 +5,25 @@ So the databases work at the same time, and a database goes on while recovery no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol, TypeVar, runtime_checkable
 
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord, BranchRecovery, SharedPhaseTwo
+
+T = TypeVar("T")
+
+
+def wait_for(started: Iterable[Callable[[], T]]) -> list[T]:
+    """The results of what was started. All are waited for, also after an error; then the first one is raised."""
+    results, errors = [], []
+    for finish in started:
+        try:
+            results.append(finish())
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return results
 
 
 @runtime_checkable

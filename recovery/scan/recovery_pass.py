@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from recovery.scan import saved
 from recovery.scan.datasources import ListedBranch, RecoveryDatasources
-from recovery.scan.phase_two import BranchEnds
+from recovery.scan.phase_two import BranchEnds, wait_for
 from recovery.scan.report import Ended, LeftAlone, ScanRecorder
 from recovery.scan.snapshot import OTHER_DATABASE, Snapshot
 from txpool import failpoints, tracing
@@ -122,17 +122,14 @@ class RecoveryPass:
             for branch in self.snapshot.listed_branches(gtrid)
             if branch.xid not in names
         ]
-        return partial(self._carried_out, gtrid, commits, rollbacks)
+        ends: list[Callable[[], bool | None]] = [partial(self._carried_out, gtrid, commits), *rollbacks]
+        return lambda: wait_for(ends)[0] is True
 
-    def _carried_out(
-        self, gtrid: str, commits: Iterable[Callable[[], bool]], rollbacks: Iterable[Callable[[], None]]
-    ) -> bool:
-        answers = [finish() for finish in commits]
+    def _carried_out(self, gtrid: str, commits: Iterable[Callable[[], bool]]) -> bool:
+        answers = wait_for(commits)
         ends = self._outcomes.pop(gtrid, {})
         if gtrid in self._with_heuristics:
             saved.save_ends(self.log, gtrid, ends)
-        for finish in rollbacks:
-            finish()
         return all(answers)
 
     def leave_alone(self, branch: ListedBranch, reason: str, *, alarm: bool = True) -> None:

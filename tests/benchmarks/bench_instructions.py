@@ -86,6 +86,15 @@ def grown(ratios: Ratios, kept: Ratios) -> list[str]:
     ]
 
 
+def unguarded(ratios: Ratios, kept: Ratios) -> list[str]:
+    """The ratios that have shrunk by more than may grow again unseen: keep them."""
+    return [
+        f"that over {name} database(s) is {ratio:.3f}, and {kept[name]:.3f} is kept"
+        for name, ratio in ratios.items()
+        if name in kept and ratio * GROWTH < kept[name]
+    ]
+
+
 def _count(server: EmbeddedPostgres) -> dict[str, list[list[float]]]:
     """By variant, what `per_transaction` returns."""
     # By the environment: a command line can be read by everybody. The hashes of texts decide how dictionaries collide.
@@ -176,6 +185,8 @@ def main() -> None:
     ratios = {name: figures[2] for name, figures in zip(DATABASES, counted, strict=True)}
     if options.keep:
         KEPT.write_text(kept_text(all_kept | {version: ratios}))
+    elif remarks := unguarded(ratios, kept):
+        print(f"a growth may go unseen until --keep is run: {'; '.join(remarks)}")
     objections = grown(ratios, kept) if options.check else []
     if objections:
         sys.exit(f"the ratio to by hand has grown by more than {GROWTH - 1:.0%}: {'; '.join(objections)}")

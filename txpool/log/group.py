@@ -130,7 +130,11 @@ class GroupCommit:
                 self._require_open()
                 if self._reader is None:
                     self._reader = self._connect().cursor()
-                return work(self._reader)
+                try:
+                    return work(self._reader)
+                except BaseException:
+                    self._close_reader()  # an interrupted query keeps its snapshot, and the log could not be emptied
+                    raise
         except sqlite3.Error as error:
             raise LogError(f"{self._name}: {error}") from error
 
@@ -166,6 +170,7 @@ class GroupCommit:
             return False
         if not self._read_lock.acquire(timeout=forks.WAIT):
             self._write_lock.release()
+            self._wake_next()
             return False
         self._close_writer()
         self._close_reader()

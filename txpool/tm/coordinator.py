@@ -112,11 +112,14 @@ class Coordinator:
 
     def _run(self, phase: Phase) -> Result:
         self.phase = phase
-        while self.phase is not ENDED and self.phase is not IN_DOUBT:
-            try:
-                if self._phase_listener is not None:
-                    self._notify_listener(self._phase_listener)
-                _STEPS[self.phase](self)
+        ended = False
+        while not ended:
+            try:  # around the inner loop, since an interrupt may also come between two phases
+                while self.phase is not ENDED and self.phase is not IN_DOUBT:
+                    if self._phase_listener is not None:
+                        self._notify_listener(self._phase_listener)
+                    _STEPS[self.phase](self)
+                ended = True
             except BaseException as error:
                 self._keep_error(error)
                 if self.phase in (COMMIT, ROLLBACK) and not self._phase_two_begun:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.benchmarks.bench_instructions import grown, kept_for, kept_text, per_transaction
+from tests.benchmarks.bench_instructions import grown, kept_for, kept_text, per_transaction, unguarded
 from tests.benchmarks.callgrind import count, parts
 from tests.support.repository import ROOT
 
@@ -99,6 +99,13 @@ def test_a_ratio_may_grow_by_three_percent() -> None:
     assert grown({"one": 1.546, "two": 1.029, "three": 0.93}, kept) == [
         "that over one database(s) is 1.546, and was 1.500",
         "that over three database(s) is 0.930, and was 0.900",
+    ]
+
+
+def test_a_ratio_that_has_shrunk_is_to_be_kept() -> None:
+    kept = {"one": 3.0, "two": 1.0}
+    assert unguarded({"one": 2.0, "two": 0.98, "three": 0.5}, kept) == [
+        "that over one database(s) is 2.000, and 3.000 is kept"
     ]
 
 

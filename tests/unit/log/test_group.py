@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from txpool.errors import LogError, LogUnknown
-from txpool.log import group
+from txpool.log import forks, group
 from txpool.log.group import GroupCommit
 
 #: After these instructions CPython looks for signals and for exceptions that other threads have set.
@@ -158,3 +158,54 @@ def test_wherever_an_interrupt_comes_to_the_writer_every_other_thread_is_told_th
         nth += interrupting.begun  # else one of the others was about to sleep, and has written all by itself
     assert nth > 20, "there are so many places, and more"
     assert set(world.told.values()) == {"yes"}
+
+
+def test_a_read_that_was_interrupted_keeps_no_snapshot(worlds: Iterator[World], database: Path) -> None:
+    """Or the write-ahead log could not be emptied, and would grow until the next read."""
+    world = next(worlds)
+    for key in ("one", "two", "three"):
+        world.keep(key)
+
+    def interrupted(db: sqlite3.Cursor) -> None:
+        db.execute("SELECT key FROM kept")
+        raise Interrupt
+
+    with pytest.raises(Interrupt):
+        world.group.read(interrupted)
+    world.keep("four")
+    other = sqlite3.connect(database)
+    try:
+        (busy, _, _) = other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    finally:
+        other.close()
+    assert not busy
+    assert world.kept() == {"one", "two", "three", "four"}
+
+
+def test_a_fork_that_waits_in_vain_for_a_reader_leaves_no_writer_asleep(
+    worlds: Iterator[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forks, "WAIT", 0.5)
+    world = next(worlds)
+    reading, done = threading.Event(), threading.Event()
+
+    def read(_: sqlite3.Cursor) -> None:
+        reading.set()
+        done.wait(10)
+
+    reader = threading.Thread(target=world.group.read, args=(read,), daemon=True)
+    reader.start()
+    assert reading.wait(10)
+    forking = threading.Thread(target=world.group.pause, daemon=True)
+    forking.start()
+    while not world.group._write_lock.locked():
+        time.sleep(0.001)
+    writer = threading.Thread(target=world.keep, args=("kept",), daemon=True)
+    writer.start()
+    await_asleep(world, 1)
+    forking.join(10)
+    writer.join(5)
+    done.set()
+    reader.join(10)
+    assert not writer.is_alive(), "its thread waits for ever"
+    assert world.told == {"kept": "yes"}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dis
+import itertools
 import sys
 import threading
 from time import monotonic
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,7 @@ from tests.models.coordinator import ConnectionLost, CoordinatorWorld
 from txpool.resources.base import PrepareVote
 from txpool.tm import coordinator, readers
 from txpool.tm.commit_request import Outcome
+from txpool.tm.coordinator import Coordinator
 from txpool.tm.phase import Phase
 from txpool.tm.resolver import Resolver
 
@@ -157,6 +161,44 @@ def test_an_interrupt_before_the_first_line_of_a_phase(step: str) -> None:
     assert isinstance(world.result.interrupt, KeyboardInterrupt)
     states = {branch.state for branch in world.new}
     assert states == {"committed" if world.result.outcome is Outcome.COMMITTED else "rolled back"}
+
+
+@pytest.mark.parametrize("votes", [{}, {1: None}], ids=["commit", "rollback"])
+def test_an_interrupt_between_two_phases(votes: dict[int, PrepareVote | None]) -> None:
+    """CPython looks for signals also where a loop begins anew."""
+    for nth in itertools.count():
+        world, left, traced = CoordinatorWorld(2, votes=votes), [nth], sys.gettrace()
+        before: dict[FrameType, int] = {}
+
+        def interrupt(
+            frame: FrameType,
+            event: str,
+            _: object,
+            left: list[int] = left,
+            before: dict[FrameType, int] = before,
+        ) -> Any:
+            if frame.f_code is not Coordinator._run.__code__:
+                return None
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            if event == "opcode":
+                last, before[frame] = before.get(frame), frame.f_lasti
+                if last is not None and "JUMP_BACKWARD" in dis.opname[frame.f_code.co_code[last]]:
+                    left[0] -= 1
+                    if left[0] == -1:
+                        raise KeyboardInterrupt
+            return interrupt
+
+        sys.settrace(interrupt)
+        try:
+            world.run({})
+        finally:
+            sys.settrace(traced)
+            before.clear()
+        assert {branch.state for branch in world.new} in ({"committed"}, {"rolled back"}), nth
+        if left[0] >= 0:
+            break
+        assert isinstance(world.result.interrupt, KeyboardInterrupt)
+    assert nth > 1
 
 
 def calls_of_ours(struck_at: int, world: CoordinatorWorld) -> list[str]:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from recovery import RecoveryManager
+from recovery.scan.orphans import Ballot
+from recovery.scan.snapshot import Snapshot
 from tests.models.recovery import RecoveryWorld, logged, world_after
 from tests.models.recovery_databases import Calls, ModelDatabase
+from txpool.errors import LogError
+from txpool.log.base import Heuristic
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord
+from txpool.xid import Xid
 
 
 class SharingDatabase(ModelDatabase):
@@ -102,3 +109,43 @@ def test_a_database_that_gives_no_answer_keeps_the_decision() -> None:
     world.scan()
     assert world.outcomes() == {"committed"}
     assert world.is_clean()
+
+
+class Failing:
+    """An orphan filter of a user's own that fails over the branches of one datasource."""
+
+    def vote(self, _: Snapshot, xid: Xid) -> Ballot | None:
+        if xid.tag == "b":
+            raise LookupError("no such tag")
+        return None
+
+
+def test_what_was_started_before_a_filter_failed_is_reported() -> None:
+    world, a, b = sharing_world("b prepared")
+    world.recovery = RecoveryManager(log=world.log, datasources=[a, b, world.ledger], backoff=0, filters=[Failing()])
+    report = world.scan()
+    assert list(a.ended.values()) == [BranchOutcome.ROLLED_BACK]
+    assert list(b.prepared) == [world.xid(b, 1)]
+    assert [ended.datasource for ended in report.rolled_back] == ["a"]
+    assert any("no such tag" in reason for reason in report.errors.values())
+
+
+def test_what_was_started_is_reported_also_where_the_log_refuses_a_note_of_another_branch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, a, _ = sharing_world("decided")
+    record = BranchRecord(world.xid(a), "a", evidence={"xid": "7"})
+    decided = world.disk.outcomes[world.gtrid]
+    assert decided is not None
+    world.disk.outcomes[world.gtrid] = replace(decided, branches=(record, *decided.branches[1:]))
+    del a.prepared[record.xid]  # gone, and nobody can say how
+
+    def refuse(_: Heuristic) -> None:
+        raise LogError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.log, "record_heuristic", refuse)
+        report = world.scan()
+    assert [ended.datasource for ended in report.committed] == ["b"]
+    assert world.gtrid in world.disk.outcomes
+    assert [found.datasource for found in world.scan().heuristics] == ["a"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import psycopg
 from psycopg.copy import Writer
@@ -13,19 +13,8 @@ from txpool.dbapi.cursor import Cursor
 from txpool.dbapi.overrides import CursorAttribute
 from txpool.errors import translated
 from txpool.resources.postgresql.copy_handle import Copy
-from txpool.resources.postgresql.psycopg_private import forget_result, sent_by, write_through
+from txpool.resources.postgresql.psycopg_private import sent_by, write_through
 from txpool.resources.postgresql.session import outlives_transaction
-
-if TYPE_CHECKING:
-    from txpool.dbapi.enlistment import Enlistment
-
-
-class OwnAttribute(CursorAttribute):
-    """An attribute whose setting makes the driver's cursor this one's own."""
-
-    def __set__(self, cursor: Any, value: Any) -> None:
-        cursor.own_raw()
-        super().__set__(cursor, value)
 
 
 class PsycopgCursor(Cursor):
@@ -37,31 +26,10 @@ class PsycopgCursor(Cursor):
     _CLOSED = psycopg.InterfaceError
     _FETCHING = frozenset({"scroll"})
 
-    arraysize = OwnAttribute()
-    row_factory = OwnAttribute()
-    itersize = OwnAttribute()
-    format = OwnAttribute()
+    row_factory = CursorAttribute()
 
-    def __getattr__(self, name: str) -> Any:
-        self.own_raw()  # what the attribute leads to may be changed, as its adapters are
-        return super().__getattr__(name)
-
-    def own_raw(self) -> None:
-        """Nobody else may have the driver's cursor after this one: it is about to be changed."""
-        if self._holder is not None and self._holder.raw.spare is self.raw:
-            self._holder.raw.spare = None
-
-    def _open(self, enlistment: Enlistment | None) -> None:
-        super()._open(enlistment)
-        if enlistment is not None and enlistment.raw.spare is self.raw:
-            forget_result(self.raw)
-
-    def _make_raw(self, raw: Any, holder: Any) -> Any:
-        args, kwargs = self._arguments  # type: ignore[misc]
-        # A cursor takes over the connection's factories and adapters when it is made, and a pipeline has it to the end.
-        if args or kwargs or holder is self._connection or holder.overrides is not None or holder.in_pipeline:
-            return raw.cursor(*args, **kwargs)
-        return raw.lend_cursor()
+    itersize = CursorAttribute()
+    format = CursorAttribute()
 
     def _executed(self) -> None:
         # The driver notes what has changed the session, so that the pool restores it.
@@ -103,7 +71,6 @@ class PsycopgCursor(Cursor):
         return f"{super().__repr__()[:-1]}: {self.raw!r}>"
 
     def close(self) -> None:
-        self.own_raw()
         super().close()
         if not self.raw.closed:
             # It has outlived its physical connection, which may be another's by now: no I/O, as psycopg.Cursor has it.

@@ -20,10 +20,9 @@ from txpool.resources.base import PrepareLocation
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
 from txpool.resources.postgresql.characteristics import begin_as, level_of
-from txpool.resources.postgresql.connection import check_alive, deadline_after, roll_back
+from txpool.resources.postgresql.connection import DeadlineConnection, check_alive, deadline_after, roll_back
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.initial_sql import begin_session, reset_session
-from txpool.resources.postgresql.lending import LendingConnection
 from txpool.resources.postgresql.libpq import (
     ACTIVE,
     COMMAND_OK,
@@ -89,7 +88,7 @@ _LEAST_CONNECT_TIMEOUT = 1.0
 add_driver(psycopg)
 
 
-class PsycopgRawConnection(LendingConnection):
+class PsycopgRawConnection(DeadlineConnection):
     """A physical connection, and the state of its session."""
 
     #: The database's identity: the system identifier of the cluster and the oid of the database, which no rename
@@ -224,7 +223,6 @@ class PsycopgDriver:
             and raw.row_factory is tuple_row
             and (not raw.begins_otherwise or self._begins_as_configured(raw))
             and pgconn.pipeline_status == 0
-            and raw.keeps_little()
         )
 
     def _begins_as_configured(self, raw: PsycopgRawConnection) -> bool:
@@ -256,7 +254,6 @@ class PsycopgDriver:
             begin_as(raw, self._characteristics)
             raw.deferrable = None
             raw.begins_otherwise = False
-            raw.spare = None
             raw.row_factory = tuple_row
             raw.cursor_factory = psycopg.Cursor
 
@@ -309,15 +306,13 @@ class PsycopgDriver:
             raw.changed = query is not None and outlives_transaction(query.query)
         if len(results) == 1 and status == INTRANS:
             tag = results[0].command_status
-            if tag is not None and tag.startswith(_WRITING) and not results[0].ntuples:
+            if tag is not None and tag.startswith(_WRITING):
                 raw.wrote = True
                 return None
-            raw.spare = None  # it would keep the rows
             tag = _tag(results[0])
             if tag not in _NOTED:
                 raw.wrote = raw.wrote or tag is None or not tag.startswith(_READING)
                 return None
-        raw.spare = None
         tags = [_tag(result) for result in results] or [tag_of(raw_cursor)]
         if not _CHANGING.isdisjoint(tags) or (isinstance(raw_cursor, psycopg.ServerCursor) and raw_cursor.withhold):
             raw.changed = True

@@ -6,7 +6,7 @@ pyproject.toml bounds psycopg's version for this file: no other file names a pri
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from typing import Any, Self
 
 import psycopg
@@ -33,10 +33,6 @@ BACKLOG = "_notifies_backlog"
 wait = waiting.wait
 
 
-#: The attribute with a cursor's last statement: for that it uses again what it has found out about the session.
-LAST_QUERY = "_last_query"
-#: Makes a cursor forget its last result, as each `execute` begins.
-forget_result: Callable[[psycopg.Cursor[Any]], None] = methodcaller("_reset")
 #: What a cursor has sent last, with its SQL in bytes as `query`; None before that. Nothing public returns it.
 query_of: Callable[[psycopg.Cursor[Any]], PostgresQuery | None] = attrgetter("_query")
 

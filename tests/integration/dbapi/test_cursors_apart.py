@@ -1,10 +1,8 @@
-"""psycopg's cursor of a cursor that is gone may serve the next: nobody sees by that what another has left there."""
+"""The cursors of one physical connection see nothing of each other, nor of those of the transaction before."""
 
 from __future__ import annotations
 
 import gc
-import itertools
-import sys
 import time
 import tracemalloc
 from typing import TYPE_CHECKING, Any
@@ -15,7 +13,6 @@ from psycopg.adapt import Loader
 from psycopg.rows import dict_row, namedtuple_row
 
 from txpool.datasource import DataSource
-from txpool.resources.postgresql.lending import LendingConnection
 from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
@@ -216,19 +213,6 @@ def test_a_generator_in_a_cycle(postgres_source: DataSource) -> None:
         assert seen == [1]
 
 
-def test_it_is_lent_again_where_nobody_has_it(postgres_source: DataSource) -> None:
-    with transaction(), postgres_source.connect() as connection:
-        write(connection, 1)
-        lent = id(connection.enlistment.raw.spare)
-        write(connection, 2)
-        assert id(connection.enlistment.raw.spare) == lent
-        cursor = connection.cursor()
-        assert id(cursor.raw) == lent
-        driven = cursor.raw
-        del cursor
-        assert connection.cursor().raw is not driven
-
-
 def test_an_idle_connection_keeps_no_large_parameters(postgres_source: DataSource) -> None:
     with transaction(), postgres_source.connect() as connection:
         pid = connection.info.backend_pid
@@ -260,36 +244,3 @@ def test_format_and_arraysize(postgres_source: DataSource) -> None:
         cursor.close()
         del cursor
         assert connection.execute("select id from t where id = 3").fetchone() == (3,)
-
-
-@pytest.mark.parametrize("kept", [False, True])
-@pytest.mark.parametrize("held", [False, True])
-def test_a_finaliser_between_any_two_steps_of_lending(postgres_source: DataSource, *, held: bool, kept: bool) -> None:
-    """Another cursor of the thread is taken before each of its instructions, as by a finaliser, and one held before."""
-    for step in itertools.count():
-        took: list[Any] = []
-        steps = itertools.count()
-
-        def trace(frame: Any, event: str, _: Any, step: int = step, took: Any = took, steps: Any = steps) -> Any:
-            if frame.f_code is not LendingConnection.lend_cursor.__code__:
-                return None
-            frame.f_trace_opcodes = True
-            if event == "opcode" and next(steps) == step:
-                sys.settrace(None)
-                another = connection.cursor()
-                took.append(another if kept else None)
-            return trace
-
-        with transaction(), postgres_source.connect() as connection:
-            before = connection.cursor()
-            if not held:
-                before = None
-            sys.settrace(trace)
-            try:
-                cursor = connection.cursor()
-            finally:
-                sys.settrace(None)
-            raws = [each.raw for each in (before, cursor, *took) if each is not None]
-            assert len({id(raw) for raw in raws}) == len(raws)
-        if not took:
-            return

@@ -103,7 +103,7 @@ def new_incarnation() -> str:
 
 def make_gtrid(node: str, incarnation: str, number: int) -> str:
     """The gtrid of an incarnation's number-th transaction."""
-    return f"{PREFIX}:{node}:{incarnation}:{number:x}"
+    return f"{gtrid_prefix(node, incarnation)}{number:x}"
 
 
 def gtrid_prefix(node: str, incarnation: str) -> str:

@@ -48,10 +48,7 @@ class PEP249Cursor:
         self._holder: Any = None
         if not opened:
             return
-        enlistment = connection.enlistment
-        if enlistment is None or enlistment.ended or enlistment.owner() is not ambient():
-            enlistment = connection.current_enlistment()
-        self._open(enlistment)
+        self._open(connection.current_enlistment())
 
     def _open(self, enlistment: Enlistment | None) -> None:
         """Make the driver's cursor, on the physical connection that the handle has now."""

@@ -237,14 +237,7 @@ class Enlistment:
         """Lock the connection for a statement; the caller must `finish` or `failed` it, unless this raises."""
         self.lock.acquire()
         try:
-            transaction = self.owner()
-            if (
-                transaction is None
-                or transaction.status is not ACTIVE
-                or handle.handle_state is not None
-                or self.overrides is not None
-            ):
-                transaction = self._begin_use(handle)
+            transaction = self._begin_use(handle)
             if self._fresh:
                 self._driver.begin(self.raw, transaction.label)
                 self._fresh = not handle.has_work(self.raw)

@@ -25,8 +25,8 @@ class Role(Enum):
     ALONE = "local"  #: the branch must be the only one of its transaction
 
 
-#: As a name of its own: it is asked for each branch, and Python 3.11 calls a function for each `Role.PREPARED`.
-PREPARED = Role.PREPARED
+# Names of their own: they are asked for each branch, and Python 3.11 calls a function for each `Role.PREPARED`.
+PREPARED, MARKED, LAST = Role.PREPARED, Role.MARKED, Role.LAST
 
 
 class PrepareVote(Enum):

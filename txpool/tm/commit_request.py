@@ -23,9 +23,9 @@ class Outcome(Enum):
     __hash__ = object.__hash__  # an Enum's own is a call of Python
 
 
-#: The outcome of most transactions.
-COMMITTED = Outcome.COMMITTED
-_IN_DOUBT, _UNKNOWN = Outcome.IN_DOUBT, BranchOutcome.UNKNOWN
+# Names of their own: Python 3.11 calls a function for each `Outcome.COMMITTED`.
+COMMITTED, IN_DOUBT = Outcome.COMMITTED, Outcome.IN_DOUBT
+_UNKNOWN = BranchOutcome.UNKNOWN
 
 
 @dataclass
@@ -67,12 +67,9 @@ class Result:
     @property
     def complete(self) -> bool:
         """Whether no later attempt is needed."""
-        return self.outcome is not _IN_DOUBT and not self.unreported
+        return self.outcome is not IN_DOUBT and not self.unreported
 
     @property
     def pending(self) -> list[str]:
         """The datasources whose branch outcome is unknown: recovery finishes them."""
-        outcomes = self.branch_outcomes
-        if _UNKNOWN not in outcomes.values():
-            return []
-        return [name for name, outcome in outcomes.items() if outcome is _UNKNOWN]
+        return [name for name, outcome in self.branch_outcomes.items() if outcome is _UNKNOWN]

@@ -18,11 +18,11 @@ from txpool.characteristics import UNSPECIFIED
 from txpool.errors import ProgrammingError, TransactionRolledBack, TransactionTimeout
 from txpool.log.base import DecisionLog
 from txpool.metrics import instruments
-from txpool.resources.base import PREPARED, Branch, BranchOutcome, Role
+from txpool.resources.base import LAST, MARKED, Branch, BranchOutcome
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.tm import dropped, statistics
 from txpool.tm.annotations import checked_note, decision_annotations
-from txpool.tm.commit_request import COMMITTED, CommitRequest, Outcome, Result
+from txpool.tm.commit_request import COMMITTED, IN_DOUBT, CommitRequest, Outcome, Result
 from txpool.tm.coordinator import Coordinator
 from txpool.tm.enlistment_rules import require_adoptable, require_atomic, require_begins_as, require_same
 from txpool.tm.outcome import raise_outcome, rolled_back
@@ -355,8 +355,6 @@ class Transaction:
         return os.getpid() != self._pid
 
     def _require_open(self) -> None:
-        if self.status in OPEN and os.getpid() == self._pid:
-            return
         if self.of_parent_process:
             raise ProgrammingError(f"{self.gtrid} is the parent process's: only that can end it")
         if self.ended:
@@ -407,17 +405,11 @@ class Transaction:
 
     def _commit_request(self) -> CommitRequest:
         branches, marked, last = [], None, None
-        for enlistment in list(self._enlisted.values()):  # a copy: other threads may enlist datasources meanwhile
-            if enlistment.pooled is None:
-                continue
-            with enlistment.lock:  # until the statement has ended that another thread executes; no new one can start
-                branch: Any = enlistment.branch
-            role = branch.role
-            if role is PREPARED:
-                branches.append(branch)
-            elif role is Role.MARKED:
+        for enlistment in self._enlistments():
+            branch: Any = enlistment.settled_branch()
+            if branch.role is MARKED:
                 marked = branch
-            elif role is Role.LAST:
+            elif branch.role is LAST:
                 last = branch
             else:
                 branches.append(branch)
@@ -434,7 +426,7 @@ class Transaction:
             enlisted, self._enlisted = self._enlisted, {}
         if enlisted or self._adopted:
             dropped.release(self)
-        in_doubt = result.outcome is not COMMITTED and result.outcome is Outcome.IN_DOUBT
+        in_doubt = result.outcome is IN_DOUBT
         for name, enlistment in enlisted.items():
             if enlistment.pooled is not None:
                 unknown = in_doubt or result.branch_outcomes.get(name) is _UNKNOWN

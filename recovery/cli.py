@@ -16,7 +16,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from recovery import setup
 from recovery.manager import RecoveryManager
 from recovery.operator import display
 from recovery.operator.audit import AuditEntry
@@ -26,15 +25,17 @@ from recovery.operator.suspension import Suspension
 from recovery.scan.expiry import Expired
 from recovery.scan.report import AlarmKind, ScanReport
 from recovery.service import daemon
+from txpool.config.secrets import show_warnings_plainly
 from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError, Error, LogError, ProgrammingError
+from txpool.setup.stores import Step, initialise
 
 
 class ExitCode(IntEnum):
     """How the command ended. If several apply, it is the highest; FOREIGN only if no other applies."""
 
     OK = 0
-    IN_DOUBT = 1  #: something is in doubt and will not end without a person's help
+    IN_DOUBT = 1  #: something is in doubt, and no living process ends it: `list` says what it waits for
     USAGE = 2  #: the command line is wrong
     CONFIGURATION = 3  #: the configuration is wrong; nothing was done
     LOG = 4  #: the decision log is missing, damaged or another node's; nothing was done
@@ -200,7 +201,7 @@ def resume(conf: Conf = _CONF, reason: Reason = "", as_json: AsJson = False) -> 
     _print({"resumed": resumed} if as_json else text)
 
 
-@app.command(epilog=_json(list[setup.Step]))
+@app.command(epilog=_json(list[Step]))
 def init(
     conf: Conf = _CONF,
     adopt: Annotated[
@@ -211,7 +212,7 @@ def init(
 ) -> None:
     """Create the decision log, and the tables of marks that are missing."""
     with _errors_as_exit_codes():
-        steps = setup.initialise(RecoverySettings.load(conf), adopt=adopt)
+        steps = initialise(RecoverySettings.load(conf), adopt=adopt)
     if as_json:
         _print([asdict(step) for step in steps])
     else:
@@ -222,6 +223,7 @@ def init(
 
 def main() -> None:
     """The entry point of the command."""
+    show_warnings_plainly()
     app()
 
 

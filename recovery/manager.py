@@ -15,6 +15,7 @@ from recovery.operator.audit import AuditEntry, audit_entries, audited
 from recovery.operator.last_scan import LastScan
 from recovery.plugins import instances
 from recovery.scan import saved
+from recovery.scan.branch_rows import BranchRowsModule
 from recovery.scan.datasources import RecoverableDatasource, RecoveryDatasources
 from recovery.scan.discovered import DiscoveredDatasources
 from recovery.scan.expiry import SCANNERS, Expired, Expiry, ExpiryScanner, expired
@@ -22,10 +23,11 @@ from recovery.scan.modules import DecidedModule, MarkedModule, Module, OrphanMod
 from recovery.scan.orphans import FILTERS, OrphanFilter, all_filters
 from recovery.scan.reading import take_snapshot
 from recovery.scan.recovery_pass import RecoveryPass
-from recovery.scan.report import RepeatFilter, ScanRecorder, ScanReport, describe_error
+from recovery.scan.report import RepeatFilter, ScanRecorder, ScanReport
 from recovery.scan.snapshot import Snapshot
 from recovery.scan.staging import StagingModule
 from txpool import metrics
+from txpool.config.secrets import describe_error
 from txpool.config.settings import DataSourceSettings, RecoverySettings
 from txpool.datasource import DataSource
 from txpool.errors import ConfigurationError
@@ -123,7 +125,14 @@ class RecoveryManager:
         with self._scan_lock, self._opened() as log:
             recorder = ScanRecorder(self._repeats)
             orphans = OrphanModule(self._filters)
-            modules: tuple[Module, ...] = (MarkedModule(), DecidedModule(), orphans, StagingModule(), self._expiry)
+            modules: tuple[Module, ...] = (
+                MarkedModule(),
+                DecidedModule(),
+                orphans,
+                StagingModule(),
+                BranchRowsModule(),
+                self._expiry,
+            )
             began, passes = time.monotonic(), list[RecoveryPass]()
             if _may_begin_pass(log, recorder):
                 passes.append(self._run_pass(log, recorder, modules))

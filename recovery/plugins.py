@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
-from recovery.scan.report import describe_error
 from txpool.config.ownership import require_owned
 from txpool.config.properties import Properties, nearest
-from txpool.config.secrets import ValueSource
+from txpool.config.secrets import ValueSource, describe_error
 from txpool.errors import ConfigurationError
 
 

@@ -26,13 +26,22 @@ if TYPE_CHECKING:
 
 _DOCKER = os.environ.get("TXPOOL_TEST_DOCKER") == "1"
 _ALL = os.environ.get("TXPOOL_REQUIRE_ALL") == "1"
+#: Each server over each driver; else each server over one of the two, and each driver on one of the servers. Spark's
+#: writes then go into MariaDB, and into MySQL only where values are compared.
+EVERY_PAIR = os.environ.get("TXPOOL_TESTEVERY_PAIR") == "1"
+_FURTHER_PAIRS = ({"mariadb", "mysqlclient"}, {"mysql8", "pymysql"})
 
 pytest_plugins = [
     "tests.compliance.suites.table",
     "tests.crash.evidence",
+    "tests.support.jdbc",
+    "tests.support.jdbc_places",
     "tests.support.marking",
+    "tests.support.mysql",
+    "tests.support.sampling",
     "tests.support.spark",
     "tests.support.strangers",
+    "tests.support.ordering",  # of those that look at all tests the last
 ]
 
 # A suite that is started in the background of a shell ignores SIGINT, and so would every process it starts.
@@ -54,18 +63,27 @@ _EMPTY: LiteralString = """
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two processes for whole folders, since many a test waits for a server; tests that are named stay in this one."""
-    return 2 if all(Path(each).is_dir() for each in config.args) else 0
+    """Three processes for whole folders, since many tests wait for a server; tests that are named stay in this one."""
+    return 3 if all(Path(each).is_dir() for each in config.args) else 0
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests against containers, and beside the former version, are not part of the suite unless asked for."""
+    """Some tests are not part of the suite unless asked for: see the markers, and `EVERY_PAIR`."""
     unasked = {"docker": not _DOCKER, "former": not os.environ.get("TXPOOL_OLD_CHECKOUT")}
     markers = [name for name, left in unasked.items() if left]
-    left_out = [item for item in items if any(map(item.get_closest_marker, markers))]
+    left_out = [item for item in items if any(map(item.get_closest_marker, markers)) or _is_further_pair(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+def _is_further_pair(item: pytest.Item) -> bool:
+    if EVERY_PAIR or not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return False
+    chosen = {value for value in item.callspec.params.values() if isinstance(value, str)}
+    if "mysql8" in chosen and item.get_closest_marker("spark") and item.path.parent.name != "types":
+        return True
+    return any(pair <= chosen for pair in _FURTHER_PAIRS)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -75,6 +93,17 @@ def no_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     empty.touch()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TXPOOL_CONF", str(empty))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No connection reads the certificates of this machine's authorities: PyMySQL's would, for 25 ms of CPU each."""
+    none = tmp_path_factory.mktemp("authorities")
+    (none / "none.pem").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(none / "none.pem"))
+        patch.setenv("SSL_CERT_DIR", str(none))
         yield
 
 

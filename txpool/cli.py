@@ -10,9 +10,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from txpool.config.secrets import show_warnings_plainly
 from txpool.errors import ConfigurationError
 from txpool.exit_codes import ExitCode
 from txpool.pool_commands import pools
+from txpool.setup.command import init
 
 __all__ = ["ExitCode", "app", "main"]
 
@@ -23,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Exit codes: " + ", ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in ExitCode),
 )
+app.command()(init)
 app.add_typer(pools, name="pool")
 
 
@@ -52,12 +55,30 @@ def demo(
 @app.command()
 def check(
     path: Annotated[Path, typer.Argument(help="The .properties file of a datasource, a coordinator or recovery.")],
+    *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     old: Annotated[float, typer.Option(min=0, help="Report what has been prepared for longer, in seconds.")] = 600,
+    conformance: Annotated[
+        bool, typer.Option("--conformance", help="Prove the resource manager on its database, in tables of its own.")
+    ] = False,
+    kill_command: Annotated[
+        str | None, typer.Option(metavar="COMMAND", help="With --conformance: kills the server, at once.")
+    ] = None,
+    start_command: Annotated[
+        str | None, typer.Option(metavar="COMMAND", help="With --conformance: starts the server again.")
+    ] = None,
+    patience: Annotated[float, typer.Option(min=1, help="With --conformance: seconds until a branch must end.")] = 30,
 ) -> None:
-    """Say what is wrong with a file, its datasources for their modes, and its decision log, and what to do."""
-    from txpool.check import Severity
+    """Say what is wrong with a file, its datasources for their modes, and its decision log, and what to do.
+
+    With --conformance, run the cases of the conformance kit against each datasource instead.
+    """
+    if conformance:
+        raise typer.Exit(_run_conformance(path, as_json, kill_command, start_command, patience))
+    if kill_command is not None or start_command is not None:
+        raise typer.BadParameter("--kill-command and --start-command are for --conformance")
     from txpool.check import check as examined
+    from txpool.check.printing import exit_code_of, print_report
 
     # Not to the console: the findings say what is logged meanwhile.
     logging.getLogger("txpool").addHandler(logging.NullHandler())
@@ -65,23 +86,30 @@ def check(
     if as_json:
         typer.echo(json.dumps(report.as_dict(), indent=2))
     else:
-        styles = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.WRONG: "bold red"}
-        console = Console(highlight=False, markup=False, emoji=False)
-        for section in report.sections:
-            console.print(section.subject, style="bold", soft_wrap=True)
-            for finding in section.findings:
-                for number, line in enumerate(finding.lines()):
-                    console.print(line, style=None if number else styles[finding.severity], soft_wrap=True)
-    for code, severity, topics in (
-        (ExitCode.UNREACHABLE, Severity.WRONG, ["connection"]),
-        (ExitCode.CONFIGURATION, Severity.WRONG, ["file"]),
-        (ExitCode.WRONG, Severity.WRONG, []),
-        (ExitCode.WARNING, Severity.WARNING, []),
-    ):
-        if report.has(severity, *topics):
-            raise typer.Exit(code)
+        print_report(report, Console(highlight=False, markup=False, emoji=False))
+    raise typer.Exit(exit_code_of(report))
+
+
+def _run_conformance(path: Path, as_json: bool, kill: str | None, start: str | None, patience: float) -> ExitCode:
+    from txpool.conformance.command import exit_code, run_file
+    from txpool.conformance.report import as_dict, print_table
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    try:
+        runs = run_file(
+            path, kill_command=kill, start_command=start, patience=patience, console=None if as_json else console
+        )
+    except ConfigurationError as error:
+        typer.echo(str(error), err=True)
+        return ExitCode.CONFIGURATION
+    if as_json:
+        typer.echo(json.dumps(as_dict(runs), indent=2))
+    else:
+        print_table(console, runs)
+    return exit_code(runs)
 
 
 def main() -> None:
     """The entry point of the command."""
+    show_warnings_plainly()
     app()

@@ -39,6 +39,7 @@ from txpool.resources.base import (
     StagingArea,
     XidsTable,
 )
+from txpool.resources.branch_rows import BranchRows
 from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.drivers import make_driver
@@ -98,6 +99,8 @@ class DataSource(PoolAdministration):
         self.joins_commits = settings.managed_commit == "join"
         self.driver = settings.driver
         self.resource_manager = find_resource_manager(settings.driver)
+        #: Whether its branches have names before their first statement.
+        self.names_early = self.role is PREPARED and self.resource_manager.names_early
         #: The url, without a password.
         self.url = settings.url
         self.driver_adapter = make_driver(settings)
@@ -142,7 +145,8 @@ class DataSource(PoolAdministration):
     def _branches(self) -> Callable[[Any, Deadlines], OpenBranch | MarkedBranch]:
         """What makes the branch of a transaction on a raw connection."""
         if self.role is PREPARED:
-            return partial(self.resource_manager.branch, self.name, self.driver_adapter, file=self.settings.file)
+            make, name, driver, file = self.resource_manager.branch, self.name, self.driver_adapter, self.settings.file
+            return lambda raw, deadlines: make(name, driver, raw, deadlines, file=file)
         if self._cleanup is not None:
             return partial(MarkedTransaction, self.name, self.driver_adapter, xids=self._xids, cleanup=self._cleanup)
         return partial(LocalBranch, self.name, self.driver_adapter, role=self.role)
@@ -178,7 +182,7 @@ class DataSource(PoolAdministration):
             pooled = self._take(timeout)
             pooled.plain = True
             return self._handle(self, pooled, None)
-        return self._handle(self, None, transaction.enlist(self, timeout))
+        return self._handle(self, None, transaction.enlist_datasource(self, timeout))
 
     def _connect_as(
         self, user: str | None, password: str | Secret | None, ambient: Transaction | None, timeout: float | None
@@ -210,8 +214,10 @@ class DataSource(PoolAdministration):
         _unregister(self)
         _opened.pop(id(self), None)
         try:
-            if self._cleanup:
-                finish([self._cleanup.pending_work()], monotonic() + LIMIT)
+            queues = filter(None, (self._cleanup, getattr(self.driver_adapter, "rows_queue", None)))
+            work = [queue.pending_work() for queue in queues]
+            if work:
+                finish(work, monotonic() + LIMIT)
         finally:
             self.pool.close()
 
@@ -286,6 +292,13 @@ class DataSource(PoolAdministration):
             raise ConfigurationError(f"datasource {self.name} (mode={self.mode}) has no marks: only mode=cmr has")
         driver = make_driver(self.settings, recovery=True)
         return Xids(self.name, driver, self.settings.cmr_table, nodes=nodes, lock_timeout=lock_timeout)
+
+    def branch_rows(self, *, nodes: Collection[str], lock_timeout: float = 5.0) -> BranchRows | None:
+        """Recovery's access to the rows of its branches; None unless xa.evidence = row."""
+        if self.settings.xa_evidence != "row":
+            return None
+        driver = make_driver(self.settings, recovery=True)
+        return BranchRows(self.name, driver, self.settings.xa_evidence_table, nodes=nodes, lock_timeout=lock_timeout)
 
     def prepare_location(self, timeout: float | None = None) -> PrepareLocation:
         """The database in which it prepares, and its login role. Errors: as `connect`."""

@@ -24,7 +24,7 @@
         └── TransactionError               has .gtrid and .datasource
             ├── TransactionRolledBack      nothing that was done within it stays
             │   └── TransactionTimeout     rolled back because its time was up
-            ├── TransactionInDoubt         neither success nor failure; recovery will resolve it
+            ├── TransactionInDoubt         neither success nor failure; the message says how to find out
             └── HeuristicError             a resource manager ended a branch on its own
                 ├── HeuristicRollback
                 ├── HeuristicCommit

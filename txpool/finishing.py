@@ -58,7 +58,7 @@ def ready() -> None:
     if _standby:
         return
     with _starting:
-        while len(_standby) < _STANDBY_THREADS:
+        for _ in range(_STANDBY_THREADS - len(_standby)):
             thread = _thread(_stand_by)
             if thread is None:
                 return

@@ -136,10 +136,10 @@ class IdempotentWork:
 
     def _in_progress(self) -> OperationalError:
         return OperationalError(
-            f"{self.gtrid}: another run of transaction_id={self.transaction_id!r} is at work now, or is in doubt with "
-            "a process that lives, or that this node does not recover, or somebody has locked "
-            f"{self._records.table} of {self.source.name}: `txpool-recovery list` tells what is in doubt. Nothing was "
-            "done, do it again later"
+            f"{self.gtrid}: another run of transaction_id={self.transaction_id!r} is at work now, or is in doubt. Its "
+            "process may be alive, or on a node that this one does not recover. Or somebody has locked "
+            f"{self._records.table} of {self.source.name}. Nothing was done: see `txpool-recovery list`, and run it "
+            "again later"
         )
 
     def _ask_recovery(self) -> None:
@@ -148,7 +148,7 @@ class IdempotentWork:
             if get_manager().log is None or not self._records.may_be_prepared(self.source):
                 return
             logger.warning("%s: an earlier run of %r has not ended: recovery is asked", self.gtrid, self.transaction_id)
-            Context().run(_recover, self.source)
+            Context().run(recover, self.source)
         except Exception as error:
             logger.warning(
                 "%s: recovery could not be run here, and is left to the node's recovery: %s", self.gtrid, error
@@ -247,7 +247,7 @@ def _describe(mode: str, plan: str) -> str:
     return f"a {mode}{of}{over}"
 
 
-def _recover(source: DataSource) -> None:
+def recover(source: DataSource) -> None:
     """One scan over the datasources of this process. It resolves a run in doubt if that run's process is dead."""
     datasources = {each.name: each for each in (*known().values(), source) if each.role in (Role.PREPARED, Role.MARKED)}
     resolve_name(_SCAN)(get_manager().log, datasources.values())

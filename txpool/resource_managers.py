@@ -1,12 +1,14 @@
 """The resource managers of this installation: one for each kind of database, found by entry point.
 
 An entry point of the group `txpool.resource_managers` has the name that a datasource's file gives as `driver`, and
-leads to an instance of `txpool.resources.manager.ResourceManager`.
+leads to an instance of `txpool.resources.manager.ResourceManager`. A file may also name the class of a resource or of a
+resource manager itself: `driver = package.module:Class`.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from functools import cache
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("txpool")
 
 GROUP = "txpool.resource_managers"
+_CODE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+#: Makes a resource manager of what a file names. It is above this module, and imported when it is needed.
+_MANAGER_OF = "txpool.resources.own.manager:manager_of"
 #: What was imported, or why it cannot be.
 _loaded: dict[str, ResourceManager | str] = {}
 #: Those whose driver somebody has given, and not a url alone.
@@ -30,6 +35,9 @@ _used: dict[str, ResourceManager] = {}
 BUILT_IN = {
     "psycopg": "txpool.resources.postgresql.manager:MANAGER",
     "sqlite3": "txpool.resources.sqlite.manager:MANAGER",
+    "pymysql": "txpool.resources.mysql.manager:PYMYSQL",
+    "mysqlclient": "txpool.resources.mysql.manager:MYSQLCLIENT",
+    "jdbc": "txpool.resources.jdbc.manager:MANAGER",
 }
 
 
@@ -37,7 +45,9 @@ class Drivers(Collection[str]):
     """The values that `driver` may have, txpool's own first. The metadata of packages is read only when needed."""
 
     def __contains__(self, driver: object) -> bool:
-        return isinstance(driver, str) and (driver in BUILT_IN or bool(_entries_of(driver)))
+        if not isinstance(driver, str):
+            return False
+        return driver in BUILT_IN or names_code(driver) or bool(_entries_of(driver))
 
     def __iter__(self) -> Iterator[str]:
         return iter(_entries())
@@ -47,6 +57,11 @@ class Drivers(Collection[str]):
 
 
 DRIVERS = Drivers()
+
+
+def names_code(driver: str) -> bool:
+    """Whether a driver is `package.module:Class`: its module runs when a datasource's settings are read."""
+    return _CODE.fullmatch(driver) is not None
 
 
 def find_resource_manager(driver: str) -> ResourceManager:
@@ -67,7 +82,7 @@ def of_url(url: str) -> ResourceManager | None:
 
     A package whose resource manager cannot be imported is skipped: whoever gives its driver is told.
     """
-    if "://" not in url or not url[:1].isalpha():
+    if "://" not in url or not url[:1].isalpha() or url.startswith("jdbc:"):
         return None
     for driver in chain(BUILT_IN, DRIVERS):  # which reads no metadata where one of ours has it
         with suppress(ConfigurationError):
@@ -89,6 +104,8 @@ def _load(driver: str) -> ResourceManager:
 
 def _import(driver: str) -> ResourceManager | str:
     """The resource manager, or why there is none. ConfigurationError where a package may yet bring it."""
+    if names_code(driver):
+        return _import_code(driver)
     ours = BUILT_IN.get(driver)
     found = [EntryPoint(driver, ours, GROUP)] if ours else _entries_of(driver)
     if len(found) != 1:
@@ -101,6 +118,18 @@ def _import(driver: str) -> ResourceManager | str:
     schemes = getattr(manager, "schemes", None)
     if not (isinstance(schemes, tuple) and schemes and all(isinstance(each, str) and each for each in schemes)):
         return f"driver {driver!r}: {found[0].value} is no resource manager: it has no url schemes"
+    return manager
+
+
+def _import_code(driver: str) -> ResourceManager:
+    """The resource manager of `package.module:Class`. ConfigurationError: it may be corrected, and tried again."""
+    try:
+        named = EntryPoint(driver, driver, GROUP).load()
+        manager: ResourceManager | str = EntryPoint(driver, _MANAGER_OF, GROUP).load()(driver, named)
+    except Exception as error:  # whatever the user's own module raises
+        raise ConfigurationError(f"driver {driver!r} cannot be imported: {type(error).__name__}: {error}") from error
+    if isinstance(manager, str):
+        raise ConfigurationError(manager)
     return manager
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -106,6 +107,7 @@ def make_gtrid(node: str, incarnation: str, number: int) -> str:
     return f"{gtrid_prefix(node, incarnation)}{number:x}"
 
 
+@lru_cache(maxsize=64)
 def gtrid_prefix(node: str, incarnation: str) -> str:
     """What every gtrid of an incarnation begins with, and no other's does."""
     return f"{PREFIX}:{node}:{incarnation}:"
@@ -133,6 +135,12 @@ def tag_of(datasource: str) -> str:
         return datasource
     digest = hashlib.sha256(datasource.encode()).hexdigest()[:6]
     return f"{datasource[:9]}.{digest}"
+
+
+def all_name(decider: str, identity: str, xids: Iterable[Xid]) -> bool:
+    """Whether all of these names say that this marked datasource decides, by its table of marks with this identity."""
+    end = f":M.{make_pointer(tag_of(decider), identity)}"
+    return all(bqual.endswith(end) for _, bqual in xids)
 
 
 def make_pointer(datasource: str, identity: str) -> str:

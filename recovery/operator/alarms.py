@@ -92,7 +92,7 @@ def _heuristic(in_doubt: Iterable[InDoubt]) -> list[Alarm]:
     alarms = []
     for each in in_doubt:
         if each.heuristics:
-            ends = ", ".join(f"its branch in {found.datasource} has ended {found.ended}" for found in each.heuristics)
+            ends = ", ".join(f"its branch in {found.datasource} {found.end}" for found in each.heuristics)
             text = (
                 f"{each.gtrid} was decided to {each.heuristics[0].decided}, but {ends}. Repair the data as "
                 "`txpool-recovery show` tells, then `txpool-recovery forget`"

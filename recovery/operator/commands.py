@@ -44,9 +44,12 @@ def _commit(this_pass: RecoveryPass, gtrid: str) -> None:
     row = snapshot.row(gtrid)
     marked = snapshot.marked_by(gtrid)
     if not (row is not None and row.committed) and (marked is not None or gtrid not in snapshot.decisions):
-        raise ProgrammingError(f"{gtrid} is not decided to commit, so it cannot be committed by hand: nothing was done")
+        raise _not_decided(snapshot, gtrid, marked)
     if snapshot.coordinator_state(gtrid) is CoordinatorState.ALIVE:
-        raise ProgrammingError(f"{gtrid} is decided, and its living process commits it: nothing was done")
+        raise ProgrammingError(
+            f"{gtrid} is decided, and its living process commits it: nothing was done. Once that process has ended, "
+            "recovery commits it"
+        )
     if marked is not None:
         row = _resolve_mark(this_pass, marked, gtrid)
         resolved = (
@@ -223,8 +226,23 @@ def _require_undisputed(snapshot: Snapshot, gtrid: str) -> None:
         )
 
 
+def _not_decided(snapshot: Snapshot, gtrid: str, marked: str | None) -> ProgrammingError | OperationalError:
+    if marked is not None and marked not in snapshot.rows:
+        return OperationalError(
+            f"{marked}, which decides {gtrid}, was not read, so nobody can tell whether it is decided to commit: "
+            "nothing was done. Recovery ends it once that database answers"
+        )
+    refused = f"{gtrid} is not decided to commit, so it cannot be committed by hand: nothing was done."
+    if snapshot.coordinator_state(gtrid) is CoordinatorState.ALIVE:
+        return ProgrammingError(f"{refused} Its process is alive, and ends it. Once that has died, recovery does")
+    return ProgrammingError(f"{refused} Recovery rolls it back, and so does `txpool-recovery rollback {gtrid}`")
+
+
 def _already_decided(gtrid: str) -> ProgrammingError:
-    return ProgrammingError(f"{gtrid} is decided to commit, so it cannot be rolled back: nothing was done")
+    return ProgrammingError(
+        f"{gtrid} is decided to commit, so it cannot be rolled back: nothing was done. Recovery commits it, and so "
+        f"does `txpool-recovery commit {gtrid}`"
+    )
 
 
 def _decision_gone(where: str, gtrid: str) -> ProgrammingError:

@@ -11,10 +11,11 @@ from recovery.operator.alarms import Alarms
 from recovery.operator.listing import InDoubt, in_doubt
 from recovery.operator.next_step import OVER
 from recovery.scan.datasources import RecoverableDatasource, RecoveryDatasources
-from recovery.scan.report import AlarmKind, ScanReport, describe_error
+from recovery.scan.report import AlarmKind, ScanReport
 from recovery.scan.saved import SavedDetails
 from recovery.scan.slots import slots
 from recovery.scan.snapshot import Snapshot
+from txpool.config.secrets import describe_error
 from txpool.config.settings import RecoverySettings
 from txpool.metrics import HISTOGRAMS, Sample, catalogue
 from txpool.resources.base import PreparedSlots, Role

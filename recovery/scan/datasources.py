@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
-from recovery.scan.report import describe_error
+from txpool.config.secrets import describe_error
 from txpool.errors import ConfigurationError
 from txpool.log.locations import LocationNote
 from txpool.resources.base import (
@@ -47,6 +47,24 @@ class StagingDatasource(Protocol):
 
     def staging(self, *, lock_timeout: float) -> StagingArea | None:
         """Its staging tables; None if its kind of database has none. A drop waits at most `lock_timeout` seconds."""
+
+
+class BranchRowsTable(Protocol):
+    """A table of the rows that branches have written: `txpool.resources.branch_rows`."""
+
+    def xids(self) -> list[Xid]:
+        """The branches that have rows."""
+
+    def delete(self, gtrids: Iterable[str]) -> None:
+        """Delete the rows of these branches, by their whole names."""
+
+
+@runtime_checkable
+class RowsDatasource(Protocol):
+    """A datasource whose branches may write rows."""
+
+    def branch_rows(self, *, nodes: Collection[str], lock_timeout: float) -> BranchRowsTable | None:
+        """The table of their rows; None if they write none."""
 
 
 class OtherDatasources(Protocol):
@@ -120,6 +138,7 @@ class RecoveryDatasources:
         self.managers: dict[str, BranchRecovery] = {}
         self.tables: dict[str, XidsTable] = {}
         self.stagings: dict[str, StagingArea] = {}
+        self.row_tables: dict[str, BranchRowsTable] = {}
         self._lock_timeout = lock_timeout
         self._others = others
         self._failed: dict[str, str] = {}
@@ -137,6 +156,10 @@ class RecoveryDatasources:
     def _add(self, datasource: RecoverableDatasource, name: str) -> None:
         if datasource.role is Role.PREPARED:
             self.managers[name] = datasource.branch_recovery()
+            if isinstance(datasource, RowsDatasource):
+                table = datasource.branch_rows(nodes=self.nodes, lock_timeout=self._lock_timeout)
+                if table is not None:
+                    self.row_tables[name] = table
         elif datasource.role is Role.MARKED:
             self.tables[name] = datasource.xids_table(nodes=self.nodes, lock_timeout=self._lock_timeout)
         staging = (
@@ -226,6 +249,17 @@ class RecoveryDatasources:
             with suppress(Exception):
                 found[name] = staging.tables()
         return found
+
+    def branch_rows(self) -> tuple[dict[str, Sequence[Xid]], dict[str, str]]:
+        """The branches that have rows, by datasource, and the errors of tables that could not be read."""
+        found: dict[str, Sequence[Xid]] = {}
+        failed: dict[str, str] = {}
+        for name, table in self.row_tables.items():
+            try:
+                found[name] = table.xids()
+            except Exception as error:
+                failed[name] = describe_error(error)
+        return found, failed
 
     def rows(self) -> tuple[dict[str, dict[str, MarkedRow]], dict[str, str]]:
         """The rows and tombstones of every marked datasource that answers, and the errors of those that do not."""

@@ -14,9 +14,9 @@ from recovery.scan.datasources import ListedBranch
 from recovery.scan.orphans import OrphanFilter, Vote, poll
 from recovery.scan.phase_two import wait_for
 from recovery.scan.recovery_pass import RecoveryPass
-from recovery.scan.report import describe_error
 from recovery.scan.snapshot import CoordinatorState, Snapshot, same_identity
 from txpool import failpoints
+from txpool.config.secrets import describe_error
 from txpool.errors import ConfigurationError, OperationalError
 from txpool.resources.base import MarkedRow
 from txpool.xid import Xid

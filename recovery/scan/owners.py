@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from recovery.scan.datasources import ListedBranch
-from recovery.scan.report import describe_error
+from txpool.config.secrets import describe_error
 from txpool.log.locations import LocationNote
 
 

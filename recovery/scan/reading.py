@@ -1,6 +1,6 @@
 """Reads the snapshot of one pass, in the only order that is safe.
 
-1. The prepared branches of every datasource, and the staging tables.
+1. The prepared branches of every datasource, the staging tables, and the rows of branches that have committed.
 2. The incarnations; the dead ones are fenced.
 3. The finished marks.
 4. Pointers, decisions, abort records and marked rows.
@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Set
 
 from recovery.scan.datasources import ListedBranch, Listing, RecoveryDatasources
 from recovery.scan.owners import BranchOwners
-from recovery.scan.report import describe_error
 from recovery.scan.snapshot import Snapshot
 from txpool import failpoints
+from txpool.config.secrets import describe_error
 from txpool.errors import LogError
 from txpool.log.base import DecisionLog, IncarnationState
 from txpool.log.locations import LocationNote
@@ -31,6 +31,7 @@ def take_snapshot(log: DecisionLog, datasources: RecoveryDatasources, *, fence: 
     """
     listings, unanswered = datasources.listings(log.locations())
     staging_tables = datasources.staging_tables()
+    branch_rows, unread_rows = datasources.branch_rows()
     if failpoints.armed:
         failpoints.hit("recovery.listed")
     # The notes are read after the listing: a node writes its note before it prepares there.
@@ -43,6 +44,7 @@ def take_snapshot(log: DecisionLog, datasources: RecoveryDatasources, *, fence: 
         # Nobody can tell whose the branches of this datasource are, so it counts as unanswered.
         del listings[name]
     unanswered |= owners.failed
+    listed |= {split_gtrid(xid.gtrid).incarnation for xids in branch_rows.values() for xid in xids}
     listed |= {split_gtrid(table.gtrid).incarnation for tables in staging_tables.values() for table in tables}
     incarnations |= _expired(log, listed - incarnations.keys())
     fences = _Fences(log) if fence else None
@@ -95,6 +97,8 @@ def take_snapshot(log: DecisionLog, datasources: RecoveryDatasources, *, fence: 
         heuristics=tuple(heuristics),
         notes=program_notes,
         staging_tables=staging_tables,
+        branch_rows=branch_rows,
+        unread_rows=unread_rows,
         unfenced={} if fences is None else fences.failed,
         is_ours=is_ours,
         unconfigured=dict(datasources.unconfigured),

@@ -14,8 +14,9 @@ from recovery.scan.report import Ended, LeftAlone, ScanRecorder
 from recovery.scan.snapshot import OTHER_DATABASE, Snapshot
 from txpool import failpoints, tracing
 from txpool.log.base import DecisionLog, Heuristic, SideRecord
-from txpool.resources.base import Branch, BranchOutcome, BranchRecord, BranchRecovery
+from txpool.resources.base import Branch, BranchOutcome, BranchRecord, BranchRecovery, forget_ends, remembers_end
 from txpool.tm.annotations import NOTE, TRACEPARENT
+from txpool.tm.heuristics import recorded_outcome
 
 _ASKED_AGAIN = "or refused it; recovery asks again"
 
@@ -68,7 +69,7 @@ class RecoveryPass:
 
     def _finish_commit(self, name: str, branch: Branch, why: str) -> bool:
         record = branch.record
-        outcome = self._in_trace("commit", record, branch.await_commit)
+        outcome = self._in_trace("commit", record, lambda: self._judged(name, record, branch.await_commit()))
         if outcome is BranchOutcome.UNKNOWN:
             self._leave_named_alone(
                 record,
@@ -79,12 +80,38 @@ class RecoveryPass:
         ends = self._outcomes.setdefault(record.xid.gtrid, {})
         if ends.get(record.datasource, BranchOutcome.COMMITTED.value) == BranchOutcome.COMMITTED.value:
             ends[record.datasource] = outcome.value  # a Spark write has many branches there: keep the one that differs
-        if outcome is BranchOutcome.ROLLED_BACK or (outcome is BranchOutcome.LOST and record.evidence):
+        if outcome is not BranchOutcome.COMMITTED:
             self._record_heuristic(record, "commit", outcome)
+            forget_ends([branch])
         elif self.snapshot.was_listed(record):
             self.recorder.record_commit(Ended(record.xid.joined, record.datasource, why))
-        # LOST without evidence is an answer: the branch had prepared before the decision, so it was committed earlier.
         return True
+
+    def _judged(self, name: str, record: BranchRecord, outcome: BranchOutcome) -> BranchOutcome:
+        """The outcome of a commit. ABSENT counts as committed: a COMMIT may have been sent before, its answer lost.
+
+        Whether one was, recovery never knows. A person's rollback by hand shows only where the database has evidence.
+        """
+        if outcome is BranchOutcome.NO_ROW:
+            # Another recovery manager may have committed it, forgotten the decision, and deleted the row.
+            if self._is_decided(record.xid.gtrid):
+                return BranchOutcome.ROLLED_BACK
+            return recorded_outcome(record.xid, self.log.heuristics()) or BranchOutcome.COMMITTED
+        if outcome is not BranchOutcome.ABSENT:
+            return outcome
+        if not record.identity:
+            return BranchOutcome.LOST
+        if self.snapshot.listings[name].identity != record.identity:
+            return BranchOutcome.UNKNOWN
+        return recorded_outcome(record.xid, self.snapshot.heuristics) or BranchOutcome.COMMITTED
+
+    def _is_decided(self, gtrid: str) -> bool:
+        """Whether the decision is still there."""
+        name = self.snapshot.marked_by(gtrid)
+        table = None if name is None else self.datasources.table(name)
+        if table is None:
+            return gtrid in self.log.decisions()
+        return any(row.gtrid == gtrid and row.committed for row in table.read())
 
     def start_rollback(self, branch: ListedBranch, why: str) -> Callable[[], None]:
         """Start to roll back a listed branch. The caller has made sure that no decision commits it.
@@ -104,11 +131,12 @@ class RecoveryPass:
             self._leave_named_alone(
                 branch.record, f"{listed.datasource} gave no answer to its rollback, {_ASKED_AGAIN}", words
             )
-        elif outcome is BranchOutcome.COMMITTED:
-            self._record_heuristic(branch.record, "rollback", outcome)
         elif outcome is BranchOutcome.ROLLED_BACK:
             self.recorder.record_rollback(Ended(listed.xid.joined, listed.datasource, why))
-        # LOST: another recovery manager or a person has ended the branch; the next listing will not show it.
+        elif outcome is BranchOutcome.COMMITTED or remembers_end(branch):
+            self._record_heuristic(branch.record, "rollback", outcome)
+            forget_ends([branch])
+        # ABSENT or LOST: another recovery manager or a person has ended it; the next listing will not show it.
 
     def carry_out(self, gtrid: str, named: tuple[BranchRecord, ...], why: str) -> Callable[[], bool]:
         """Start to carry out a decision: commit the branches that it names, and roll back the transaction's others.

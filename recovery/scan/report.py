@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-from txpool.config.secrets import redact_url
 from txpool.log.base import Heuristic
 from txpool.xid import parse
 
@@ -179,8 +178,8 @@ class ScanRecorder:
         self.heuristics.append(found)
         self._repeats.warn(
             f"heuristic outcome: {found.gtrid} was decided to {found.decided}, but its branch {found.bqual} in "
-            f"{found.datasource} has ended {found.ended}. The record is kept: see `txpool-recovery show`, repair the "
-            "data, then `txpool-recovery forget`"
+            f"{found.datasource} {found.end}. The record is kept: see `txpool-recovery show`, repair the data, then "
+            "`txpool-recovery forget`"
         )
 
     def record_forgotten(self, gtrids: list[str]) -> None:
@@ -212,8 +211,3 @@ class ScanRecorder:
             tuple(self.expired),
             self.suspended,
         )
-
-
-def describe_error(error: BaseException) -> str:
-    """An error in one line, without a password that the driver may have put into it."""
-    return " ".join(redact_url(f"{type(error).__name__}: {error}").split())

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
 from recovery.scan.datasources import RecoveryDatasources
-from recovery.scan.report import describe_error
+from txpool.config.secrets import describe_error
 from txpool.resources.base import PreparedSlots
 
 logger = logging.getLogger("txpool.recovery")

@@ -63,6 +63,10 @@ class Snapshot:
     notes: Mapping[str, str] = field(default_factory=dict)
     #: By datasource.
     staging_tables: Mapping[str, Sequence[StagingTable]] = field(default_factory=dict)
+    #: By datasource: the branches whose rows say that they have committed.
+    branch_rows: Mapping[str, Sequence[Xid]] = field(default_factory=dict)
+    #: The errors of their tables that could not be read, by datasource.
+    unread_rows: Mapping[str, str] = field(default_factory=dict)
     #: The incarnations that could not be fenced, with the errors.
     unfenced: Mapping[str, str] = field(default_factory=dict)
     #: Whether a branch is ours by its owner.

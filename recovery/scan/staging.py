@@ -11,8 +11,8 @@ import logging
 
 from recovery.scan.modules import tombstone
 from recovery.scan.recovery_pass import RecoveryPass
-from recovery.scan.report import describe_error
 from recovery.scan.snapshot import CoordinatorState, Snapshot
+from txpool.config.secrets import describe_error
 from txpool.resources.base import StagingTable
 
 logger = logging.getLogger("txpool.recovery")

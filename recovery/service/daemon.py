@@ -89,4 +89,7 @@ def _log_pending(manager: RecoveryManager) -> None:
     if report.suspended:
         logger.info("recovery has ended; %s, and prepared branches keep their locks", report.suspended)
         return
-    logger.info("recovery has ended; %d still pending, and prepared branches keep their locks", len(report.left_alone))
+    if report.left_alone or report.unreachable:
+        logger.info("recovery has ended; what is still pending keeps its locks until recovery runs again")
+    else:
+        logger.info("recovery has ended; its last pass left nothing pending")

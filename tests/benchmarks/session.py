@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.spark.jdbc import JAR
+from tests.support.mysql import MySQLServer
 from txpool.datasource import DataSource
 from txpool.demo import java
 from txpool.demo.server import EmbeddedPostgres
@@ -27,12 +28,14 @@ _CONF = {
 
 
 @contextmanager
-def local_session(server: EmbeddedPostgres) -> Iterator[tuple[SparkSession, DataSource]]:
-    """A session with two threads, the "txpool" format and PostgreSQL's JDBC driver; the server's database one."""
+def local_session(
+    server: EmbeddedPostgres | MySQLServer, *, driver: str = "psycopg", jar: str = JAR
+) -> Iterator[tuple[SparkSession, DataSource]]:
+    """A session with two threads, the "txpool" format and a JDBC driver; the server's database one."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= java.spark_environment(Path(folder))
         conf = " ".join(f"--conf {name}={value}" for name, value in _CONF.items())
-        os.environ["PYSPARK_SUBMIT_ARGS"] = f"--master local[2] --driver-memory 2g --jars {JAR} {conf} pyspark-shell"
+        os.environ["PYSPARK_SUBMIT_ARGS"] = f"--master local[2] --driver-memory 2g --jars {jar} {conf} pyspark-shell"
         os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
         from pyspark.sql import SparkSession
 
@@ -44,7 +47,7 @@ def local_session(server: EmbeddedPostgres) -> Iterator[tuple[SparkSession, Data
         (Path(folder) / "secret").write_text(server.password)
         (Path(folder) / "secret").chmod(0o600)
         file = Path(folder) / "one.properties"
-        file.write_text(f"driver = psycopg\nurl = {server.url('one')}\npassword = ${{file:secret}}\n")
+        file.write_text(f"driver = {driver}\nurl = {server.url('one')}\npassword = ${{file:secret}}\n")
         configure(node_name="bench", log_url=f"sqlite:///{folder}/txlog", log_create=True)
         with DataSource.from_properties(file) as source:
             yield spark, source

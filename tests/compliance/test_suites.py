@@ -1,6 +1,7 @@
 """Others' suites pass through txpool's handles as they pass on the bare driver, test by test.
 
-By default a choice of their files; TXPOOL_SUITES_FULL=1 runs all that are about connections, statements and types.
+By default a choice of their files, and over sqlite3 one suite that the seed chooses; TXPOOL_SUITES_FULL=1 runs all that
+are about connections, statements and types.
 `differences.toml` names the tests that may differ, each with its reason. psycopg's tests are not in its package on
 PyPI: they are in Debian's source package, or in the checkout that TXPOOL_SUITES_PSYCOPG names.
 """
@@ -37,7 +38,13 @@ def servers(require: Require) -> Iterator[dict[str, EmbeddedPostgres]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.id)
+@pytest.mark.parametrize(
+    "suite",
+    [
+        pytest.param(each, id=each.id, marks=[pytest.mark.part(2)] * (each.driver == "sqlite3" and not FULL))
+        for each in SUITES
+    ],
+)
 def test_a_suite_passes_as_on_the_bare_driver(
     suite: Suite,
     servers: dict[str, EmbeddedPostgres],

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import random
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,34 +11,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.crash.evidence import SEED, evidence_of
 from tests.crash.fork_server import ForkServer
-from tests.crash.site import LOG, SERVED, CrashSite
+from tests.crash.site import LOG, MYSQL_STORES, SERVED, SERVER_STORES, CrashSite
+from tests.support.sampling import in_full, leave_out
 from txpool import failpoints
 from txpool.demo.server import EmbeddedPostgres
 
 if TYPE_CHECKING:
     from tests.conftest import Require
-
-FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
+    from tests.support.mysql import MySQLServer
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a module with a SAMPLE, run so many of the cells over a sql log, unless TXPOOL_CRASH_FULL=1."""
-    cells: dict[str, list[pytest.Item]] = defaultdict(list)
+    """Of a module with a SAMPLE, so many cells run over each kind of sql log; see tests.support.sampling."""
+    cells: dict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if not isinstance(item, pytest.Function) or not hasattr(item.module, "SAMPLE"):
+        if not isinstance(item, pytest.Function) or not hasattr(item.module, "SAMPLE") or in_full(config):
             continue
-        if hasattr(item, "callspec") and item.callspec.params.get("store") == "sql":
-            cells[item.module.__name__].append(item)
-    for name, found in cells.items():
-        count = sys.modules[name].SAMPLE
-        if FULL or len(found) <= count:
-            continue
-        left = {*found} - {*random.Random(SEED).sample(found, count)}
-        config.hook.pytest_deselected(items=[*left])
-        items[:] = [item for item in items if item not in left]
-        evidence_of(config).sampled = True
+        if hasattr(item, "callspec") and item.callspec.params.get("store") in SERVER_STORES:
+            cells[item.module.__name__, item.callspec.params["store"]].append(item)
+    leave_out(config, items, ((found, sys.modules[name].SAMPLE) for (name, _), found in cells.items()))
 
 
 @pytest.fixture(scope="session")
@@ -60,9 +50,10 @@ def log_only_server(require: Require) -> Iterator[EmbeddedPostgres]:
 
 
 @pytest.fixture
-def log_server(victim: EmbeddedPostgres) -> EmbeddedPostgres:
+def log_server(request: pytest.FixtureRequest, store: str) -> EmbeddedPostgres | MySQLServer:
     """Where a sql log is; a test whose log is out of harm's way has the `log_only_server` here."""
-    return victim
+    found: EmbeddedPostgres | MySQLServer = request.getfixturevalue(MYSQL_STORES.get(store, "victim"))
+    return found
 
 
 @pytest.fixture
@@ -72,7 +63,9 @@ def store() -> str:
 
 
 @pytest.fixture
-def world(victim: EmbeddedPostgres, log_server: EmbeddedPostgres, tmp_path: Path, store: str) -> Iterator[CrashSite]:
+def world(
+    victim: EmbeddedPostgres, log_server: EmbeddedPostgres | MySQLServer, tmp_path: Path, store: str
+) -> Iterator[CrashSite]:
     """Three databases that prepare, two that are marked, and a decision log; all empty."""
     victim.start()
     log_server.start()

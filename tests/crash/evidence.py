@@ -109,4 +109,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if evidence:
         terminalreporter.line(f"crash evidence: {evidence}")
     if evidence.sampled:
-        terminalreporter.line(f"crash tests over a sql log: sampled by TXPOOL_CRASH_SEED={SEED}")
+        terminalreporter.line(f"a part of the tests, chosen by TXPOOL_CRASH_SEED={SEED}")

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from tests.crash.explorer.scenarios import Scenario
@@ -20,7 +20,7 @@ from tests.crash.explorer.scenarios import Scenario
 
 @dataclass(frozen=True)
 class Edit:
-    """A piece of text that occurs once in a function (as dedented) or in a constant, and what stands there instead."""
+    """A piece of text that occurs once in a function (as dedented), a constant or a script, and what replaces it."""
 
     where: str  #: "module:function", "module:Class.method", or "module:CONSTANT"
     old: str
@@ -81,11 +81,16 @@ def _edited(edit: Edit, sources: dict[str, str]) -> Iterator[None]:
         finally:
             subject.__code__ = before
     else:
-        setattr(owner, name, _exchanged(edit, subject))
+        _put(owner, name, _exchanged(edit, subject))
         try:
             yield
         finally:
-            setattr(owner, name, subject)
+            _put(owner, name, subject)
+
+
+def _put(owner: Any, name: str, value: Any) -> None:
+    """Also into a frozen dataclass."""
+    (setattr if isinstance(owner, ModuleType | type) else object.__setattr__)(owner, name, value)
 
 
 def _compiled(where: str, source: str, name: str, names: dict[str, Any]) -> CodeType:
@@ -97,7 +102,10 @@ def _compiled(where: str, source: str, name: str, names: dict[str, Any]) -> Code
     return code
 
 
-def _exchanged(edit: Edit, text: str) -> str:
-    if text.count(edit.old) != 1:
-        raise Stale(f"{edit.where} has this {text.count(edit.old)} times, and not once: {edit.old!r}")
-    return text.replace(edit.old, edit.new)
+def _exchanged(edit: Edit, text: Any) -> Any:
+    texts = text if isinstance(text, tuple) else (text,)
+    count = sum(each.count(edit.old) for each in texts)
+    if count != 1:
+        raise Stale(f"{edit.where} has this {count} times, and not once: {edit.old!r}")
+    new = tuple(each.replace(edit.old, edit.new) for each in texts)
+    return new if isinstance(text, tuple) else new[0]

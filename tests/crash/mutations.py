@@ -8,19 +8,27 @@ runs it).
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import ExitStack
 
 import pytest
 
 from tests.crash import (
+    mutations_absent,
     mutations_claims,
     mutations_coordinator,
+    mutations_log,
+    mutations_mysql,
     mutations_recovery,
     mutations_spark,
     mutations_staging,
     mutations_trust,
 )
-from tests.crash.mutating import applied
+from tests.crash.mutating import Mutation, applied
+
+#: The environment variable that names the rule: tests/support/spark_site reads it in the processes of a Spark.
+LEFT_OUT = "TXPOOL_TEST_LEAVES_OUT"
 
 MUTATIONS = (
     *mutations_coordinator.MUTATIONS,
@@ -28,15 +36,25 @@ MUTATIONS = (
     *mutations_staging.MUTATIONS,
     *mutations_claims.MUTATIONS,
     *mutations_trust.MUTATIONS,
+    *mutations_absent.MUTATIONS,
     *mutations_spark.MUTATIONS,
+    *mutations_log.MUTATIONS,
+    *mutations_mysql.MUTATIONS,
 )
+_for_good = ExitStack()
+
+
+def leave_out(rule: str) -> Mutation:
+    """From here on this process runs the real code without the rule."""
+    mutation = next(mutation for mutation in MUTATIONS if mutation.rule == rule)
+    _for_good.enter_context(applied((*mutation.edits, *mutation.real)))
+    return mutation
 
 
 def main(rule: str) -> int:
     """Run a mutation's test over the real code without the rule; pytest's exit code (1 is red)."""
-    mutation = next(mutation for mutation in MUTATIONS if mutation.rule == rule)
-    with applied((*mutation.edits, *mutation.real)):
-        return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", mutation.test]))
+    os.environ[LEFT_OUT] = rule
+    return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", leave_out(rule).test]))
 
 
 if __name__ == "__main__":

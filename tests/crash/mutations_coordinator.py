@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.crash.explorer.scenarios import MARKED, MARKED_TWO, ONE, POINTER, READER, TASKS, TWO
+from tests.crash.explorer.scenarios import EARLY, MARKED, MARKED_TWO, ONE, POINTER, READER, TASKS, TWO
 from tests.crash.mutating import Edit, Mutation
 
 _C = "txpool.tm.coordinator:Coordinator."
@@ -64,12 +64,26 @@ MUTATIONS = (
         scenario=POINTER,
     ),
     Mutation(
+        "35",
+        "no pointer for a branch that was named early",
+        (Edit(_C + "_mark", "if not all_name(", "if self._request.adopted and not all_name("),),
+        scenario=EARLY,
+        test="tests/unit/tm/test_coordinator_steps.py::"
+        "test_35_a_branch_that_was_named_for_the_log_gets_a_pointer_that_goes_after_the_row",
+    ),
+    Mutation(
+        "35b",
+        "the fence is not read again where a pointer is written",
+        (Edit(_C + "_mark", "if self._pointed and self._fenced()", "if False"),),
+        scenario=replace(EARLY, name="one named early+marked, two fates", fates=2),
+    ),
+    Mutation(
         "10",
         "a decision looks for the fence in a snapshot",
         flaw="snapshot",
         scenario=TWO,
-        test="tests/integration/log/test_locks.py::test_10_a_decision_waits_for_the_fence_in_flight_and_is_refused",
-        real=(Edit("txpool.log.sql:_RECORD", " FOR SHARE", ""),),
+        test="tests/integration/log/test_locks.py::test_10_a_decision_waits_for_the_fence_in_flight_and_is_refused[postgresql]",
+        real=(Edit("txpool.resources.postgresql.log.server:RECORD", " FOR SHARE", ""),),
     ),
     Mutation(
         "11",
@@ -141,7 +155,7 @@ MUTATIONS = (
     Mutation(
         "19b",
         "no look for a fence between row and COMMIT, where branches were prepared before",
-        (Edit(_C + "_mark", "if self._request.adopted and self._fenced():", "if False:"),),
+        (Edit(_C + "_mark", "if self._pointed and self._fenced():", "if False:"),),
         scenario=POINTER,
     ),
     Mutation("20", "INSERT and COMMIT of the row are one message", flaw="one message", scenario=MARKED),
@@ -203,8 +217,8 @@ MUTATIONS = (
         real=(
             Edit(
                 "txpool.tm.subordinate:Subordinate.prepare",
-                "        return [branch.record for branch in voted]\n",
-                "        return [branch.record for branch in voted]\n    except BaseException:\n"
+                "            votes[branch] = branch.await_prepare()\n",
+                "            votes[branch] = branch.await_prepare()\n    except BaseException:\n"
                 "        for branch in working:\n            branch.start_rollback()\n"
                 "            branch.await_rollback()\n        raise\n",
             ),
@@ -228,7 +242,7 @@ MUTATIONS = (
     Mutation(
         "30",
         "a lost reply to a one-phase COMMIT is a rollback",
-        (Edit(_C + "_one_phase", "if outcome in (BranchOutcome.UNKNOWN, BranchOutcome.LOST):", "if False:"),),
+        (Edit("txpool.tm.one_phase:commit_participant", "if answer is _ROLLED_BACK:", "if True:"),),
         scenario=ONE,
         found="FALSE: rollback",
     ),
@@ -245,7 +259,7 @@ MUTATIONS = (
         "a KeyboardInterrupt in or after the decision rolls back",
         (
             Edit(
-                _C + "_run",
+                _C + "_choose_next",
                 "self.phase = ROLLBACK if unsent else",
                 "self.phase = ROLLBACK if unsent or self.phase in (DECIDE, COMMIT) else",
             ),

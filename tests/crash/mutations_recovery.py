@@ -71,7 +71,7 @@ MUTATIONS = (
         test=f"{_MANY}::test_a_server_that_stops_amid_a_pass_is_asked_again_by_the_next",
         real=(
             Edit(
-                "txpool.resources.postgresql.adopted:PhaseTwoConnection.finish",
+                "txpool.resources.adopted:PhaseTwoConnection.finish",
                 "self._outcomes.pop(branch, BranchOutcome.UNKNOWN)",
                 "self._outcomes.pop(branch, BranchOutcome.COMMITTED)",
             ),
@@ -192,7 +192,7 @@ MUTATIONS = (
     Mutation(
         "27b",
         "an incarnation that has expired is forgotten",
-        (Edit("txpool.log.memory:MemoryLog.expire", "self._disk.expired.add(name)", "pass"),),
+        (Edit("txpool.log.memory:MemoryLog._expire", "self._disk.expired.add(name)", "pass"),),
         scenario=replace(POINTER, name="task+marked, expiring", expires=True, recoverers=2, fates=0),
         found="MIX",
     ),

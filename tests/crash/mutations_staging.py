@@ -20,6 +20,27 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "29 mysql",
+        "rows staged in MariaDB are moved without being counted",
+        test="tests/spark/table/test_mysql.py::test_rows_that_are_lost_are_missed[mariadb-append]",
+        real=(Edit("txpool.spark.table.mysql.merge:MySQLMerge._move", "if found != sum(rows.values()):", "if False:"),),
+    ),
+    Mutation(
+        "DDL",
+        "a table that a dead transaction was to create counts as one that exists",
+        test=(
+            "tests/spark/table/test_mysql_lost.py::"
+            "test_a_rerun_after_the_driver_was_killed_finds_no_table_that_was_only_begun[mariadb]"
+        ),
+        real=(Edit("txpool.spark.table.mysql.target:_read", "creator_of(cursor, name), name", "None, name"),),
+    ),
+    Mutation(
+        "warnings",
+        "what MariaDB cuts off with a warning is stored",
+        test="tests/spark/types/test_mysql_values.py::test_a_value_that_would_be_changed_fails_its_task[mariadb-cut]",
+        real=(Edit("txpool.spark.table.mysql.copying:_require_no_warning", "if cursor.fetchone()[0]:", "if False:"),),
+    ),
+    Mutation(
         "29 fence",
         "recovery drops staging tables before their process is fenced",
         test=_TESTS + "test_recovery_leaves_the_staging_table_of_a_living_driver",

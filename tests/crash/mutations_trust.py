@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.crash.mutating import Edit, Mutation
 
 _FAULTS = "txpool.resources.postgresql.trust:relation_faults"
+_LEASES = "txpool.resources.postgresql.log.statements:STATEMENTS.incarnations"
 _LOG = "tests/integration/log/test_trust.py"
 _MARKED = "tests/integration/resources/marked/test_trust.py"
 
@@ -13,7 +14,7 @@ MUTATIONS = (
         "32",
         "anybody's lock keeps an incarnation alive",
         test=f"{_LOG}::test_32_a_lock_that_a_stranger_holds_keeps_nobody_alive",
-        real=(Edit("txpool.log.sql:_INCARNATIONS", "pg_has_role(s.usesysid, r.oid, 'MEMBER')", "true"),),
+        real=(Edit(_LEASES, "pg_has_role(s.usesysid, r.oid, 'MEMBER')", "true"),),
     ),
     Mutation(
         "32b",

@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pymysql
 
 from recovery import RecoveryManager, ScanReport
-from recovery.setup import initialise
+from tests.support.log_places import PyMySQLConnection
+from tests.support.mysql import MySQLServer
 from txpool.config.settings import RecoverySettings
 from txpool.datasource import connect, find
 from txpool.demo.server import EmbeddedPostgres
 from txpool.errors import AlreadyDone, Error, HeuristicError, TransactionInDoubt
+from txpool.setup.stores import initialise
 from txpool.tm.manager import TransactionManager, configure
 from txpool.tm.scope import transaction
 from txpool.xid import PREFIX
@@ -27,6 +30,9 @@ PREPARING = ("one", "two", "three")
 SERVED = (*PREPARING, "book")
 EVERYONE = (*SERVED, "ledger")
 LOG = "log"  # the database of a decision log on a server
+#: Stores in MariaDB and MySQL, each with the fixture of its server.
+MYSQL_STORES = {"mariadb": "mariadb", "mysql": "mysql8"}
+SERVER_STORES = ("sql", *MYSQL_STORES)
 #: Names of variables; the second is for the decision log's server, which may be another.
 PASSWORD = "TXPOOL_TEST_CRASH_PASSWORD"
 LOG_PASSWORD = f"{PASSWORD}_LOG"
@@ -37,6 +43,7 @@ APPLICATION = "txpool-under-attack"
 
 # A log's own sessions, and the lease that tells who is alive, count too.
 _IN_USE = f"select count(*) from pg_stat_activity where application_name similar to '{APPLICATION}|txpool (log|lease)%'"
+_MYSQL_IN_USE = f"select count(*) from information_schema.processlist where db = '{LOG}' and id <> connection_id()"
 _QUIET = f"""
     do $$ begin
         while ({_IN_USE}) > 0 loop perform pg_sleep(0.005); perform pg_stat_clear_snapshot(); end loop;
@@ -52,8 +59,8 @@ _TIMEOUT = 60.0
 class CrashSite:
     """Its files in a folder, its databases on a server; read on connections of its own, past txpool.
 
-    The decision log is in the folder (`store` sqlite), or (sql) in a database of `log_server`, which is the same server
-    where none is given.
+    The decision log is in the folder (`store` sqlite), or in a database of `log_server`: the same server where none is
+    given (sql), or one of MariaDB or MySQL.
     """
 
     def __init__(
@@ -62,14 +69,14 @@ class CrashSite:
         server: EmbeddedPostgres,
         *,
         store: str = "sqlite",
-        log_server: EmbeddedPostgres | None = None,
+        log_server: EmbeddedPostgres | MySQLServer | None = None,
         immediate_cleanup: bool = True,
     ) -> None:
         self.folder = folder
         self.server = server
         self.log_server = log_server or server
         self._store = store
-        self._sessions: dict[str, psycopg.Connection[Any]] = {}
+        self._sessions: dict[str, Any] = {}
         os.environ[PASSWORD] = server.password
         os.environ[LOG_PASSWORD] = self.log_server.password
         self.empty()
@@ -180,19 +187,27 @@ class CrashSite:
 
     def wait_for_sessions(self) -> None:
         """Wait until no transaction's session is left: what was on its way in them has been executed."""
-        for name in ("one", LOG):
-            self.session(name).execute(_QUIET)
+        self.session("one").execute(_QUIET)
+        if self._store not in MYSQL_STORES:
+            self.session(LOG).execute(_QUIET)
+            return
+        while self.session(LOG).execute(_MYSQL_IN_USE).fetchone() != (0,):
+            time.sleep(0.005)
 
     # -- what the databases say ---------------------------------------------------------------------------------
 
-    def session(self, name: str) -> psycopg.Connection[Any]:
+    def session(self, name: str) -> Any:
         """A connection that only the tests use."""
         known = self._sessions.get(name)
         if known is not None:
-            with suppress(psycopg.Error):
-                known.execute("")
+            with suppress(psycopg.Error, pymysql.Error):
+                known.execute("select 1")
                 return known
-            known.close()
+            with suppress(pymysql.Error):
+                known.close()
+        if name == LOG and isinstance(self.log_server, MySQLServer):
+            self._sessions[name] = PyMySQLConnection(self.log_server.connect(LOG))
+            return self._sessions[name]
         server = self.log_server if name == LOG else self.server
         self._sessions[name] = psycopg.connect(server.dsn(name), autocommit=True)
         return self._sessions[name]
@@ -248,7 +263,10 @@ class CrashSite:
 
     def empty(self) -> None:
         """Tables as they are in the beginning, on a server where nothing is prepared."""
-        self.session(LOG).execute("drop schema public cascade; create schema public")
+        if isinstance(self.log_server, MySQLServer):
+            self.log_server.execute(f"drop database if exists {LOG}", f"create database {LOG}")
+        else:
+            self.session(LOG).execute("drop schema public cascade; create schema public")
         for name in SERVED:
             session = self.session(name)
             for (gid,) in session.execute(

@@ -21,11 +21,12 @@ import pytest
 from tests.crash.bank import Bank
 from tests.crash.evidence import SEED, Count, Evidence
 from tests.crash.site import CrashSite
+from tests.support.mysql import MySQLServer
 from tests.support.repository import ROOT
 from txpool.demo.server import EmbeddedPostgres
 from txpool.xid import PREFIX
 
-SECONDS = float(os.environ.get("TXPOOL_CRASH_SECONDS", "20"))
+SECONDS = float(os.environ.get("TXPOOL_CRASH_SECONDS", "12"))
 PROCESSES, THREADS = 2, 4
 #: Who is killed, and how often beside the others.
 VICTIMS = {"process": 6, "daemon": 2, "server": 2}
@@ -76,15 +77,18 @@ class Staff:
         return text[text.find("Traceback") :] if "Traceback" in text else ""
 
 
-@pytest.fixture(params=["sqlite", "sql"])
+@pytest.fixture(params=["sqlite", "sql", "mariadb"])
 def store(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
-def world(victim: EmbeddedPostgres, tmp_path: Path, store: str) -> Iterator[CrashSite]:
+def world(
+    victim: EmbeddedPostgres, log_server: EmbeddedPostgres | MySQLServer, tmp_path: Path, store: str
+) -> Iterator[CrashSite]:
     victim.start()
-    world = CrashSite(tmp_path, victim, store=store, immediate_cleanup=False)
+    log_server.start()
+    world = CrashSite(tmp_path, victim, store=store, log_server=log_server, immediate_cleanup=False)
     yield world
     world.close()
 

@@ -23,11 +23,11 @@ from tests.crash.disk.vfs import file_system
 from tests.crash.disk.work import LogRun
 from tests.crash.evidence import SEED, Count, Evidence
 from tests.crash.mutating import Edit, applied
+from tests.support.sampling import FULL
 
 if TYPE_CHECKING:
     from tests.conftest import Require
 
-FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
 SOME = tuple(Loss("some is lost, some torn", seed=str(n)) for n in range(8 if FULL else 2))
 
 

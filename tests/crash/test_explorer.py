@@ -1,7 +1,8 @@
 """The real coordinator and the real recovery, in every interleaving with every fate of every command, over a model.
 
-`TXPOOL_EXPLORE_DEPTH=1` (2, 3 …) allows more faults in one execution. A violation prints its trace, step by step, and
-how to see it again.
+`TXPOOL_EXPLORE_DEPTH=1` (2, 3 …) allows more faults in one execution. Of the largest scenarios a third is explored,
+another one with each seed (TXPOOL_CRASH_SEED); with TXPOOL_CRASH_FULL=1 all are. A violation prints its trace, step by
+step, and how to see it again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 from tests.crash.evidence import Count, Evidence
 from tests.crash.explorer.explore import Explorer, State
 from tests.crash.explorer.model import RIGHT
-from tests.crash.explorer.scenarios import FORGED_TWO, SCENARIOS, TWO, UNNOTED, Scenario, deeper
+from tests.crash.explorer.scenarios import FAILOVER, FORGED_TWO, LARGEST, SCENARIOS, TWO, UNNOTED, Scenario, deeper
 from tests.crash.explorer.trace import replay_string, tell, trace
 
 DEPTH = int(os.environ.get("TXPOOL_EXPLORE_DEPTH", "0"))
@@ -31,7 +32,13 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(each, id=each.name, marks=[pytest.mark.part(3)] if each.name in LARGEST else [])
+        for each in SCENARIOS
+    ],
+)
 def test_no_interleaving_and_no_fault_breaks_an_invariant(scenario: Scenario, evidence: Evidence) -> None:
     explorer = Explorer(deeper(scenario, DEPTH))
     finding = explorer.search(_LIMIT)
@@ -77,6 +84,10 @@ def test_a_stranger_prepares_under_every_name_and_at_the_end_too() -> None:
     assert "prepared" not in {world.branches[0][0] for world in taken}
 
 
+def test_the_largest_are_scenarios() -> None:
+    assert {scenario.name for scenario in SCENARIOS} > LARGEST
+
+
 def test_a_note_meets_every_fate() -> None:
     explorer = Explorer(UNNOTED)
     fates = {choice for choice, _ in explorer.steps(explorer.first)}
@@ -95,3 +106,9 @@ def test_a_replay_tells_the_same_story() -> None:
     assert lines[0].endswith("PREPARE orders: answers commit")
     assert any("coordinator's lease is lost" in line for line in lines)
     assert lines[-1].endswith(problem)
+
+
+def test_a_server_fails_over_to_one_that_has_the_branch_and_to_one_that_lacks_it() -> None:
+    seen, states = wandered(Explorer(FAILOVER))
+    assert {f"{event}.{name}" for event in ("promoted", "failover") for name in ("orders", "audit")} <= seen
+    assert "heuristic hazard" in {state.reported.value if state.reported else "" for state in states}

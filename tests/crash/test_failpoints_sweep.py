@@ -1,23 +1,24 @@
 """Every failpoint, killed and raised at, over every shape of transaction; and every point of recovery itself.
 
-All of it over a log in a folder; over one on a server the kills in one shape of each kind, and all with
-TXPOOL_CRASH_FULL=1.
+Every point is killed and raised at in some shapes, over a log in a folder, and killed at in one over a log on a server;
+in others with each seed (TXPOOL_CRASH_SEED), and in all with TXPOOL_CRASH_FULL=1.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pytest
 
-from tests.crash.evidence import Count, Evidence
+from tests.crash.evidence import SEED, Count, Evidence
 from tests.crash.fork_server import ForkServer
 from tests.crash.site import PREPARING, CrashSite
+from tests.support.sampling import FULL
 from txpool import failpoints
 
-FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
 #: How many transactions crash before recovery comes.
 BATCH = 10
 
@@ -90,6 +91,10 @@ class InterruptedTransaction:
     reads: tuple[str, ...] = ()
 
     @property
+    def marked(self) -> bool:
+        return self.names[-1] not in PREPARING
+
+    @property
     def points(self) -> str:
         return ", ".join(filter(None, (self.before, f"{self.point}={self.action}@{self.nth}")))
 
@@ -117,7 +122,22 @@ def scenarios() -> Iterator[InterruptedTransaction]:
         yield InterruptedTransaction(PREPARING[:1], PLAIN, point, "kill", 1, committed, PREPARING[1:2])
 
 
-@pytest.fixture(params=["sqlite", "sql"])
+def chosen(
+    scenarios: Iterable[InterruptedTransaction], kind: Callable[[InterruptedTransaction], object], count: dict[str, int]
+) -> list[InterruptedTransaction]:
+    """By the seed, so many of each action at each point, among transactions of each kind."""
+    groups: dict[object, list[InterruptedTransaction]] = defaultdict(list)
+    for each in scenarios:
+        groups[each.before, each.point, each.action, kind(each)].append(each)
+    chance = random.Random(SEED)
+    return [
+        each
+        for group in groups.values()
+        for each in chance.sample(group, min(count.get(group[0].action, 0), len(group)))
+    ]
+
+
+@pytest.fixture(params=["sqlite", "sql", "mariadb"])
 def store(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -182,8 +202,12 @@ def crashes(world: CrashSite, fork_server: ForkServer, evidence: Evidence) -> Cr
 @pytest.mark.slow
 def test_every_point_of_a_transaction(crashes: Crashes, store: str) -> None:
     everything = list(scenarios())
-    if store == "sql" and not FULL:
-        everything = [each for each in everything if each.action == "kill" and each.names in ON_A_SERVER]
+    if store == "sqlite" and not FULL:
+        everything = chosen(everything, lambda each: each.marked, {"kill": 2, "raise": 1})
+    elif not FULL:
+        on_a_server = (each for each in everything if each.names in ON_A_SERVER)
+        everything = chosen(on_a_server, lambda each: "any", {"kill": 1})
+    print(f"seed {SEED}")
     committed = 0
     for first in range(0, len(everything), BATCH):
         for scenario in everything[first : first + BATCH]:
@@ -217,18 +241,20 @@ IN_RECOVERY = {
 def faults_in_recovery() -> Iterator[tuple[str, str, int]]:
     for point, times in IN_RECOVERY.items():
         for nth in range(1, times + 1):
-            if FULL or nth in (1, times):
-                yield point, "kill", nth
-            if FULL or nth == (times + 1) // 2:
-                yield point, "raise", nth
+            yield point, "kill", nth
+            yield point, "raise", nth
 
 
 @pytest.mark.slow
 def test_every_point_of_recovery(crashes: Crashes, store: str) -> None:
     """Recovery is killed, or fails, at its own points; the next one goes on where that has stopped."""
     faults = list(faults_in_recovery())
-    if store == "sql" and not FULL:
-        faults = [(point, action, nth) for point, action, nth in faults if action == "kill" and nth == 1]
+    if not FULL:
+        chance = random.Random(SEED)
+        points = [*IN_RECOVERY] if store == "sqlite" else chance.sample([*IN_RECOVERY], len(IN_RECOVERY) // 2)
+        actions = ("kill", "raise") if store == "sqlite" else ("kill",)
+        faults = [(at, action, chance.randint(1, IN_RECOVERY[at])) for at in points for action in actions]
+    print(f"seed {SEED}")
     for point, action, nth in faults:
         for scenario in LEFT_BEHIND:
             crashes.play(scenario)

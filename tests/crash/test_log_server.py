@@ -7,6 +7,7 @@ TXPOOL_CRASH_FULL=1.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -15,7 +16,8 @@ import pytest
 
 from tests.crash.evidence import Count, Evidence
 from tests.crash.lost_messages import DECIDING, IMPATIENT, Statement, attempt_with_fault
-from tests.crash.site import DONE, LOG, UNDONE, UNKNOWN, CrashSite
+from tests.crash.site import DONE, LOG, MYSQL_STORES, SERVER_STORES, UNDONE, UNKNOWN, CrashSite
+from tests.support.mysql import MySQLServer
 from tests.support.proxy import NetworkFault, Proxy
 from txpool import failpoints
 from txpool.demo.server import EmbeddedPostgres
@@ -28,7 +30,7 @@ LEDGER = ("one", "two", "ledger")
 DECISION = Statement(PREFIX.encode(), PLAIN)
 
 
-@pytest.fixture(params=["sql"])
+@pytest.fixture(params=SERVER_STORES)
 def store(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -40,15 +42,19 @@ def where() -> str:
 
 
 @pytest.fixture
-def log_server(victim: EmbeddedPostgres, log_only_server: EmbeddedPostgres, where: str) -> EmbeddedPostgres:
-    return log_only_server if where == "apart" else victim
+def log_server(request: pytest.FixtureRequest, store: str, where: str) -> EmbeddedPostgres | MySQLServer:
+    """One of MariaDB or MySQL is always apart."""
+    postgresql = "log_only_server" if where == "apart" else "victim"
+    found: EmbeddedPostgres | MySQLServer = request.getfixturevalue(MYSQL_STORES.get(store, postgresql))
+    return found
 
 
 @pytest.fixture
-def proxy(world: CrashSite) -> Iterator[Proxy]:
+def proxy(world: CrashSite, store: str) -> Iterator[Proxy]:
     """Between the transactions and their log."""
-    proxy = Proxy(world.log_server.port)
-    options = "&".join(f"{key}={value}" for key, value in IMPATIENT.items())
+    mysql = store in MYSQL_STORES
+    proxy = Proxy(world.log_server.port, mysql=mysql)
+    options = "&".join(f"{key}={value}" for key, value in IMPATIENT.items()) + "&ssl_disabled=true" * mysql
     world.describe_log(port=proxy.port, options=f"?connect_timeout=2&{options}")
     yield proxy
     proxy.close()
@@ -156,6 +162,7 @@ TOGETHER = {
 }
 
 
+@pytest.mark.parametrize("store", ["sql"], indirect=True)
 @pytest.mark.parametrize("back", [False, True], ids=["away", "back"])
 @pytest.mark.parametrize("point", TOGETHER)
 def test_it_crashes_with_the_databases(world: CrashSite, point: str, back: bool, evidence: Evidence) -> None:
@@ -202,6 +209,15 @@ def test_it_crashes_under_the_decision(world: CrashSite, where: str, evidence: E
 
 def _crash_under_a_decision(world: CrashSite, held: threading.Event) -> None:
     """Hold the decisions, and crash their server as soon as one waits for that."""
+    if isinstance(world.log_server, MySQLServer):
+        with world.log_server.connect(LOG, autocommit=False) as holding, holding.cursor() as cursor:
+            cursor.execute("select name from txpool_incarnations for update")
+            held.set()
+            waiting = "select 1 from information_schema.innodb_trx where trx_state = 'LOCK WAIT'"
+            while not world.log_server.execute(waiting):
+                time.sleep(0.11)  # InnoDB shows its transactions no more often
+            world.log_server.stop("immediate")
+        return
     with closing(psycopg.connect(world.log_server.dsn(LOG))) as other:
         other.execute("lock table txpool_decisions in share mode")
         held.set()

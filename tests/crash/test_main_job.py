@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.crash.evidence import Count, Evidence
+from tests.support import preloaded
 from txpool.demo.folder import Counts, DemoFolder
 
 if TYPE_CHECKING:
@@ -40,9 +39,7 @@ def stage(require: Require) -> Iterator[DemoFolder]:
 
 def _child(stage: DemoFolder, failpoints: str, *command: str) -> int:
     environment = os.environ | {"TXPOOL_FAILPOINTS": failpoints}
-    return subprocess.run(
-        [sys.executable, "-m", *command], check=False, env=environment, capture_output=True
-    ).returncode
+    return preloaded.run("-m", *command, cwd=Path.cwd(), env=environment).returncode
 
 
 def _job(stage: DemoFolder, run: int, failpoints: str) -> int:

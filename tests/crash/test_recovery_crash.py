@@ -1,13 +1,12 @@
 """A transaction killed at every point, then recovery; and recovery killed at each of its own, then recovery again.
 
-All of it over a log in a folder; over one on a server a sample (TXPOOL_CRASH_SEED replays one), and all with
+Half of it over a log in a folder; over one on a server a smaller sample (TXPOOL_CRASH_SEED replays one), and all with
 TXPOOL_CRASH_FULL=1.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,9 +15,10 @@ from typing import Any
 import pytest
 
 from tests.crash.evidence import SEED, Count, Evidence
+from tests.support.log_places import KINDS, place_of
 from tests.support.recovery_site import WRITER, Site
+from tests.support.sampling import FULL
 
-FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
 BOTH = ("one", "two")
 MARKED = ("one", "two", "ledger")
 #: Where a transaction is killed, and whether it is decided there.
@@ -62,8 +62,9 @@ POINTS_OF_RECOVERY = [
 
 
 @pytest.fixture
-def site(tmp_path: Path, databases: Any, store: str) -> Site:
-    return Site(tmp_path, databases, store=store)
+def site(request: pytest.FixtureRequest, tmp_path: Path, databases: Any, store: str) -> Site:
+    log = place_of(store, request.getfixturevalue) if store in KINDS else None
+    return Site(tmp_path, databases, store=store, log=log)
 
 
 def assert_ended(site: Site, names: tuple[str, ...], committed: bool) -> None:
@@ -74,13 +75,13 @@ def assert_ended(site: Site, names: tuple[str, ...], committed: bool) -> None:
     assert site.kept() == {}
 
 
-def over_both_stores(cases: Iterable[tuple[Any, ...]], sample: int) -> list[Any]:
+def over_all_stores(cases: Iterable[tuple[Any, ...]], sample: int) -> list[Any]:
     """Each case with its store before it, and an id by which it is found again."""
     every = list(cases)
     chosen = every if FULL else random.Random(SEED).sample(every, sample)
     return [
         pytest.param(store, *case, id="-".join([store, *map(_word, case)]))
-        for store, played in (("sqlite", every), ("sql", chosen))
+        for store, played in (("sqlite", every), ("sql", chosen), ("mariadb", chosen), ("mysql", chosen))
         for case in played
     ]
 
@@ -91,7 +92,8 @@ def _word(value: Any) -> str:
     return "+".join(value) if isinstance(value, tuple) else str(value)
 
 
-@pytest.mark.parametrize(("store", "names", "point", "committed"), over_both_stores(POINTS, 4))
+@pytest.mark.part(2)
+@pytest.mark.parametrize(("store", "names", "point", "committed"), over_all_stores(POINTS, 4))
 def test_a_killed_transaction_has_one_outcome(
     site: Site, names: tuple[str, ...], point: str, committed: bool, evidence: Evidence
 ) -> None:
@@ -113,7 +115,8 @@ def struck_recoveries() -> Iterator[tuple[Any, ...]]:
         yield from ((*each, point) for each in (left if FULL else chance.sample(left, 1)))
 
 
-@pytest.mark.parametrize(("store", "names", "crash", "committed", "point"), over_both_stores(struck_recoveries(), 6))
+@pytest.mark.part(2)
+@pytest.mark.parametrize(("store", "names", "crash", "committed", "point"), over_all_stores(struck_recoveries(), 6))
 def test_recovery_that_is_killed_goes_on_where_it_was(
     site: Site, names: tuple[str, ...], crash: str, committed: bool, point: str, evidence: Evidence
 ) -> None:

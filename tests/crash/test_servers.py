@@ -1,7 +1,7 @@
 """Servers crash at every step, run out of slots, time out, change their passwords, and are meddled with by hand.
 
-All of it over a log in a folder; over one on a server of its own a sample, and all with TXPOOL_CRASH_FULL=1. What
-happens to that server itself is test_log_server's.
+Half of each test's cases over a log in a folder, a few over one on a server of its own, others with each seed
+(TXPOOL_CRASH_SEED); all with TXPOOL_CRASH_FULL=1. What happens to that server itself is test_log_server's.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tests.support.proxy import Proxy
 from txpool import failpoints
 from txpool.demo.server import EmbeddedPostgres
 
+pytestmark = pytest.mark.part(2)
 SAMPLE = 6
 PLAIN = ("one", "two")
 LEDGER = ("one", "two", "ledger")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from txpool.log.base import IncarnationState
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, PrepareVote, Refused, Resolution
+from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, PrepareVote, Purge, Refused, Resolution
 from txpool.tm.commit_request import CommitRequest, Outcome, Result
 from txpool.tm.coordinator import Coordinator
 from txpool.tm.phase import Phase
@@ -85,17 +85,20 @@ class ModelBranch:
         self.faults = faults
         self.datasource = datasource
         self.vote = vote
-        self.asked = self.reads = False
+        self.asked = self.reads = self.early = False
         self.may_end: Callable[[], bool] = lambda: True
         self.state = "open"
         self.reachable = True
-        self.record = BranchRecord(Xid("", ""), datasource)
+        self.ended_by_others = False
+        self.identity = f"server-of-{datasource}"
+        self.record = BranchRecord(Xid("", ""), datasource, self.identity)
 
     def _call(self, name: str, effect: Callable[[], Any]) -> Any:
         return self.faults.around(f"{self.datasource}.{name}", effect)
 
     def name(self, xid: Xid) -> None:
-        self.record = BranchRecord(xid, self.datasource)
+        if not self.early:
+            self.record = BranchRecord(xid, self.datasource, self.identity)
 
     @property
     def location(self) -> PrepareLocation:
@@ -129,13 +132,13 @@ class ModelBranch:
         self._call("start_commit", lambda: None)
 
     def await_commit(self) -> BranchOutcome:
-        return self._call("await_commit", lambda: self._end("committed", BranchOutcome.COMMITTED))  # type: ignore[no-any-return]
+        return self._call("await_commit", lambda: self._end_prepared("committed", BranchOutcome.COMMITTED))  # type: ignore[no-any-return]
 
     def start_rollback(self) -> None:
         self._call("start_rollback", lambda: None)
 
     def await_rollback(self) -> BranchOutcome:
-        return self._call("await_rollback", lambda: self._end("rolled back", BranchOutcome.ROLLED_BACK))  # type: ignore[no-any-return]
+        return self._call("await_rollback", lambda: self._end_prepared("rolled back", BranchOutcome.ROLLED_BACK))  # type: ignore[no-any-return]
 
     def commit_one_phase(self) -> BranchOutcome:
         return self._call("commit_one_phase", lambda: self._end("committed", BranchOutcome.COMMITTED))  # type: ignore[no-any-return]
@@ -143,6 +146,10 @@ class ModelBranch:
     def _end(self, state: str, answer: BranchOutcome) -> BranchOutcome:
         self.state = state
         return answer
+
+    def _end_prepared(self, state: str, answer: BranchOutcome) -> BranchOutcome:
+        """Where somebody else has ended it, nothing shows how."""
+        return BranchOutcome.ABSENT if self.ended_by_others else self._end(state, answer)
 
 
 class ModelMarked:
@@ -197,6 +204,18 @@ class ModelMarked:
     def forget(self, gtrid: str) -> None:
         self.row = None
 
+    def forget_pointed(self, gtrid: str, purge: Purge) -> None:
+        self._call("forget_pointed", lambda: None)
+        self.row = None
+        purge([gtrid])
+
+    @property
+    def purge(self) -> Purge:
+        return lambda _: None
+
+    def is_decided(self, gtrid: str) -> bool:
+        return self.row == "committed"
+
     def rollback(self) -> BranchOutcome:
         def effect() -> BranchOutcome:
             self.state = "rolled back"
@@ -221,7 +240,7 @@ class FaultyLog:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._log, name)
-        if name not in {"record", "abort", "point", "finish", "is_fenced", "note_location"}:
+        if name not in {"record", "abort", "point", "purge", "finish", "is_fenced", "note_location"}:
             return found
         return lambda *arguments: self._faults.around(f"log.{name}", lambda: found(*arguments))
 
@@ -233,26 +252,37 @@ class CoordinatorWorld:
     branches: int
     marked: bool = False
     adopted: int = 0
+    #: The first so many branches are named before their first statement, for the log as the decider.
+    early: int = 0
     late_branches: bool = False
     votes: dict[int, PrepareVote | None] = field(default_factory=dict)
     #: Which are asked whether they have only read, and which have; -1 is the marked one.
     asked: tuple[int, ...] = ()
     reads: tuple[int, ...] = ()
+    #: Those in which nothing was executed.
+    idle: tuple[int, ...] = ()
+    #: The places of enlistment that something else has.
+    others: tuple[int, ...] = ()
 
     def run(
         self,
         plan: dict[int, tuple[str, type[BaseException]]],
         *,
         fenced_at: str = "",
+        beside: Mapping[str, Callable[[], None]] | None = None,
         watch: Callable[[Phase], object] | None = None,
     ) -> None:
-        self.faults = FailingCalls(plan, before={fenced_at: self.fence})
+        """`beside` is what others do just before a call."""
+        self.faults = FailingCalls(plan, before={fenced_at: self.fence, **(beside or {})})
         self.disk = MemoryDisk("node")
         log = MemoryLog(self.disk, node="node")
         self.gtrid = make_gtrid("node", log.incarnation, 1)
         votes = [self.votes.get(number, PrepareVote.COMMIT) for number in range(self.branches)]
         self.new = [ModelBranch(self.faults, f"db{number}", vote) for number, vote in enumerate(votes)]
         self.old = [ModelBranch(self.faults, f"task{number}") for number in range(self.adopted)]
+        for number, branch in enumerate(self.new[: self.early]):
+            branch.name(make_xid(self.gtrid, number, branch.datasource))
+            branch.early = True
         for number, branch in enumerate(self.old):
             branch.name(make_xid(self.gtrid, 0, branch.datasource, task=TaskName(0, number, number, 1)))
             branch.state = "prepared"
@@ -264,9 +294,17 @@ class CoordinatorWorld:
             part.reads = number in self.reads
             part.asked = part.reads or number in self.asked
             part.may_end = self._nothing_can_change
+            part.idle = number in self.idle
+        branches: list[Any] = [*self.new]
+        for place in self.others:
+            branches.insert(place, None)
         unit = CommitRequest(
-            self.gtrid, branches=self.new, adopted=self.old, marked=self.ledger, late_branches=self.late_branches
-        )  # type: ignore[arg-type]
+            self.gtrid,
+            branches=branches,
+            adopted=self.old,
+            marked=self.ledger,
+            late_branches=self.late_branches,
+        )
         self.coordinator = Coordinator(unit, FaultyLog(log, self.faults), watch)
         self.result: Result = self.coordinator.commit()
 
@@ -274,6 +312,11 @@ class CoordinatorWorld:
         """What recovery does to an incarnation that it takes for dead."""
         for incarnation in self.disk.states:
             self.disk.states[incarnation] = IncarnationState.FENCED
+
+    def end(self, number: int, state: str) -> None:
+        """Somebody else ends the branch of this number."""
+        branch = self.new[number]
+        branch.state, branch.ended_by_others = state, True
 
     @property
     def readers(self) -> list[ModelBranch | ModelMarked]:
@@ -315,6 +358,9 @@ class CoordinatorWorld:
             if self.result.resolvable:
                 assert not {"committed", "rolled back"} & {branch.state for branch in everyone}
                 assert self.gtrid not in self.disk.finished, "in doubt, and marked finished"
+        if self.gtrid in self.disk.pointers and outcome is not Outcome.IN_DOUBT:
+            failed = any(map(self._failed, ("log.point", "log.purge", "log.finish", "ledger.forget_pointed")))
+            assert failed or self.gtrid in self.disk.finished, "a pointer stays behind, and nobody will ask for it"
         interrupted = KeyboardInterrupt in self.faults.raised
         assert (self.result.interrupt is not None) == interrupted, "an interrupt was swallowed, or made up"
 

@@ -153,7 +153,7 @@ def unaccounted(world: RecoveryWorld) -> Iterator[str]:
 def marked(world: RecoveryWorld) -> Iterator[str]:
     """A coordinator whose decision is a marked row."""
     a, b = world.xid(world.a, 0, marked=True), world.xid(world.b, 1, marked=True)
-    records = [BranchRecord(a, "a", world.a.server), BranchRecord(b, "b", world.b.server)]
+    records = [world.a.record(a), world.b.record(b)]
     answer = BranchOutcome.COMMITTED
     try:
         world.ledger.mark(world.gtrid, records)

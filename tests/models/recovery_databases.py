@@ -82,6 +82,10 @@ class ModelDatabase:
         self.name = name
         self.calls = calls
         self.server = f"server-of-{name}"
+        #: Another one where it has failed over, or was restored.
+        self.generation = "1"
+        #: Whether it can tell how a branch has ended that is gone.
+        self.tells = True
         self.reachable = True
         self.silent = False  #: lists, and does not answer to commit or rollback
         self.prepared: dict[Xid, float] = {}
@@ -97,7 +101,16 @@ class ModelDatabase:
 
     def prepare(self, xid: Xid) -> BranchRecord:
         self.prepared[xid] = 1.0
-        return BranchRecord(xid, self.name, self.server, {"xid": "7"})
+        return self.record(xid)
+
+    def record(self, xid: Xid) -> BranchRecord:
+        return BranchRecord(xid, self.name, self.server, {"xid": "7", "generation": self.generation})
+
+    def fail_over(self, *, losing: bool) -> None:
+        """A standby takes its place, which may lack what was prepared last."""
+        self.generation = str(int(self.generation) + 1)
+        if losing:
+            self.prepared.clear()
 
     def end(self, xid: Xid, answer: BranchOutcome) -> None:
         """By the coordinator, or by a person: what is not prepared any more stays as it ended."""
@@ -134,7 +147,12 @@ class ModelDatabase:
         if record.xid in self.prepared:
             self.end(record.xid, wanted)
             return wanted
-        return self.ended.get(record.xid, BranchOutcome.LOST) if record.evidence else BranchOutcome.LOST
+        if record.identity and record.identity != self.server:
+            return BranchOutcome.UNKNOWN
+        if not record.identity or record.evidence.get("generation") != self.generation:
+            return BranchOutcome.LOST
+        told = self.ended.get(record.xid) if self.tells else None
+        return BranchOutcome.ABSENT if told is None else told
 
 
 class ModelLedger:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-Child = subprocess.Popen[str]
+from tests.support import preloaded
+
+Child = preloaded.Process
 
 # What every such source begins with.
 _SPEECH = """
-import sys
+import sys, warnings
+warnings.simplefilter("error")
 def say(*words):
     print(*words, flush=True)
 def heard():
@@ -27,24 +30,21 @@ def children(prologue: str, epilogue: str) -> Iterator[Callable[..., Child]]:
 
     def spawn(source: str, *arguments: str) -> Child:
         text = _SPEECH + prologue + textwrap.dedent(source) + epilogue
-        command = [sys.executable, "-W", "error", "-c", text, *arguments]
-        started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        started.append(preloaded.start("-c", text, *arguments, cwd=Path.cwd(), env=os.environ))
         return started[-1]
 
     yield spawn
     for process in started:
         process.kill()
-        process.communicate()
+        print(process.communicate()[1], end="")
 
 
 def said(process: Child) -> list[str]:
     """The words of its next line; none where it has ended."""
-    assert process.stdout is not None
     return process.stdout.readline().split()
 
 
 def tell(process: Child, *words: str) -> None:
-    assert process.stdin is not None
     process.stdin.write(" ".join(words) + "\n")
     process.stdin.flush()
 

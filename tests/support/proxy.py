@@ -1,4 +1,4 @@
-"""A TCP proxy before PostgreSQL that parses its messages just enough to lose or delay one of them."""
+"""A TCP proxy before PostgreSQL, MariaDB or MySQL that parses messages just enough to lose or delay one of them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class NetworkFault(Enum):
 class Proxy:
     """Listens on `port` of the loopback. `fail_at` arms it for the next message that contains some bytes."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, mysql: bool = False) -> None:
         self._server = port
+        self._link: type[_Link] = _MySQLLink if mysql else _Link
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._armed: tuple[bytes, NetworkFault] | None = None
@@ -89,7 +90,7 @@ class Proxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                link = _Link(self, client, self._server)
+                link = self._link(self, client, self._server)
                 self._links.append(link)
                 link.thread.start()
 
@@ -131,7 +132,7 @@ class _Link:
                 self._go_dark()
             self._startup()
             while True:
-                self._pass_on(self._read(1))
+                self._pass_on(self._message())
         self.close()
         back.join()
 
@@ -145,13 +146,20 @@ class _Link:
                 return
             self._client.sendall(b"N")
 
-    def _pass_on(self, kind: bytes) -> None:
-        head = self._read(4)
-        message = kind + head + self._read(struct.unpack("!i", head)[0] - 4)
-        while kind in _EXTENDED:
-            # The extended protocol's are answered as one, at their Sync.
+    def _message(self) -> bytes:
+        message = b""
+        while True:
             kind, head = self._read(1), self._read(4)
             message += kind + head + self._read(struct.unpack("!i", head)[0] - 4)
+            if kind not in _EXTENDED:  # those of the extended protocol are answered as one, at their Sync
+                return message
+
+    def _answer(self) -> tuple[bytes, bool]:
+        """Some of an answer, and whether it is the end (ReadyForQuery)."""
+        head = _exactly(self._server, 5)
+        return head + _exactly(self._server, struct.unpack("!i", head[1:])[0] - 4), head[:1] == b"Z"
+
+    def _pass_on(self, message: bytes) -> None:
         self._asked = True
         if self._over:
             raise EOFError
@@ -187,14 +195,13 @@ class _Link:
         self._client.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
     def _back(self) -> None:
-        """From the server to the client; sees where an answer ends (ReadyForQuery)."""
+        """From the server to the client; sees where an answer ends."""
         with suppress(OSError, EOFError):
             while True:
-                head = _exactly(self._server, 5)
-                body = _exactly(self._server, struct.unpack("!i", head[1:])[0] - 4)
+                answer, ended = self._answer()
                 if self._listening is not None and not self.dark:
-                    self._listening(head + body)
-                if head[:1] == b"Z":
+                    self._listening(answer)
+                if ended:
                     self._asked = False
                     self._ready.set()
         self._ready.set()
@@ -210,6 +217,25 @@ class _Link:
             with suppress(OSError):
                 side.shutdown(socket.SHUT_RDWR)
             side.close()
+
+
+class _MySQLLink(_Link):
+    """Of MariaDB and MySQL, without encryption: each packet has its length in three bytes, and a number."""
+
+    def _startup(self) -> None:
+        """Nothing: the server speaks first, and what the client says has the form of all else."""
+
+    def _message(self) -> bytes:
+        return _packet(self._client)
+
+    def _answer(self) -> tuple[bytes, bool]:
+        """A packet; one is the whole answer to a command that returns no rows, and to no other is a fault aimed."""
+        return _packet(self._server), True
+
+
+def _packet(source: socket.socket) -> bytes:
+    head = _exactly(source, 4)
+    return head + _exactly(source, int.from_bytes(head[:3], "little"))
 
 
 def _exactly(source: socket.socket, count: int) -> bytes:

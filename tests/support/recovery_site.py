@@ -21,11 +21,14 @@ import psycopg
 from psycopg import sql
 
 from recovery import RecoveryManager
-from recovery.setup import initialise
+from tests.support import preloaded
+from tests.support.log_places import LogPlace
 from tests.support.repository import ROOT
 from txpool.config.settings import RecoverySettings
+from txpool.setup.stores import initialise
 
 PASSWORD = "TXPOOL_TEST_RECOVERY_PASSWORD"  # the name of a variable
+LOG_PASSWORD = f"{PASSWORD}_LOG"
 _TIMEOUT = 240.0
 #: The databases that prepare.
 BOTH = ("one", "two")
@@ -49,14 +52,18 @@ HOLDER = WRITER.replace("transaction():", "transaction() as tx:\n        print(t
 
 
 class Site:
-    """The configuration in a folder, and the databases behind it; the decision log is there too, or in database one."""
+    """The configuration in a folder, and the databases behind it; the log is there, in database one, or in `log`."""
 
-    def __init__(self, folder: Path, databases: Any, *, store: str = "sqlite") -> None:
+    def __init__(self, folder: Path, databases: Any, *, store: str = "sqlite", log: LogPlace | None = None) -> None:
         self.folder = folder
         self.databases = databases
         self.store = store
         os.environ[PASSWORD] = databases.server.password
-        served = f"log.url = {databases.url('one')}\nlog.password = ${{env:{PASSWORD}}}"
+        #: Where a log on a server is, if that is another one.
+        self.log = log
+        os.environ[LOG_PASSWORD] = databases.server.password if log is None else log.password
+        url = databases.url("one") if log is None else log.url()
+        served = f"log.url = {url}\nlog.password = ${{env:{LOG_PASSWORD}}}"
         self._log = "log.url = sqlite:///txlog" if store == "sqlite" else served
         for name in ("one", "two"):
             databases.execute(name, "create table t (id int)")
@@ -106,7 +113,8 @@ class Site:
                 found = {table: log.execute(f"select count(*) from {table}").fetchone()[0] for table in tables}
         else:
             counts = [f"(select count(*) from txpool_{table})" for table in tables]
-            found = dict(zip(tables, self.databases.rows("one", f"select {', '.join(counts)}")[0], strict=True))
+            rows = (self.log or self.databases).rows("one", f"select {', '.join(counts)}")
+            found = dict(zip(tables, rows[0], strict=True))
         return {table: count for table, count in found.items() if count}
 
     def process(self, source: str, *arguments: str, failpoints: str = "", env: Mapping[str, str] | None = None) -> Any:
@@ -115,20 +123,30 @@ class Site:
             "-c", textwrap.dedent(source), *arguments, env={"TXPOOL_FAILPOINTS": failpoints} | dict(env or {})
         )
 
-    def daemon(self) -> Any:
-        """`txpool-recovery run` with this configuration, in the same way."""
-        return self._child("-m", "recovery", "run", "--conf", "recovery.properties", env={})
-
-    def _child(self, *arguments: str, env: Mapping[str, str]) -> Any:
+    def interpreter(self, source: str) -> subprocess.Popen[str]:
+        """The same from an interpreter's own beginning, for a test that is about that, or about its end."""
         return subprocess.Popen(
-            [sys.executable, *arguments],
+            [sys.executable, "-c", textwrap.dedent(source)],
             cwd=self.folder,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "TXPOOL_FAILPOINTS": ""} | dict(env),
+            env=self._environment({}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def daemon(self) -> Any:
+        """`txpool-recovery run` with this configuration, in the same way."""
+        return self._child("-m", "recovery", "run", "--conf", "recovery.properties", env={})
+
+    def _child(self, *arguments: str, env: Mapping[str, str]) -> Any:
+        process = preloaded.start(*arguments, cwd=self.folder, env=self._environment(env))
+        process.stdin.close()
+        return process
+
+    @staticmethod
+    def _environment(env: Mapping[str, str]) -> dict[str, str]:
+        return os.environ | {"PYTHONPATH": str(ROOT), "TXPOOL_FAILPOINTS": ""} | dict(env)
 
     def killed(self, source: str, *arguments: str, failpoints: str) -> None:
         """Run a child that one of its failpoints kills."""
@@ -142,26 +160,16 @@ class Site:
                 "select pg_terminate_backend(pid, 10000) from pg_stat_activity "
                 "where datname = current_database() and pid <> pg_backend_pid()",
             )
+        if self.log is not None:
+            self.log.cut_sessions(leases=True)
 
     def command(
         self, *arguments: str, failpoints: str = "", conf: str = "recovery", columns: int = 250, answer: str = ""
     ) -> subprocess.CompletedProcess[str]:
         """`txpool-recovery` with this configuration, or another one of the folder."""
-        environment = os.environ | {
-            "PYTHONPATH": str(ROOT),
-            "TXPOOL_FAILPOINTS": failpoints,
-            "COLUMNS": str(columns),
-        }
-        return subprocess.run(
-            [sys.executable, "-m", "recovery", *arguments, "--conf", f"{conf}.properties"],
-            cwd=self.folder,
-            env=environment,
-            input=answer,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        environment = self._environment({"TXPOOL_FAILPOINTS": failpoints, "COLUMNS": str(columns)})
+        command = ("-m", "recovery", *arguments, "--conf", f"{conf}.properties")
+        return preloaded.run(*command, cwd=self.folder, env=environment, stdin=answer)
 
 
 def prepare(site: Site, database: str, gid: str) -> None:
@@ -187,9 +195,8 @@ def extend(site: Site, *lines: str) -> None:
     site.write("recovery", "\n".join([site.conf.read_text().strip(), *lines]))
 
 
-def get(url: str) -> str:
-    # Under attack a connect may be dropped, and TCP tries again 1, 3, 7, 15, 31 and 63 seconds after the first time.
-    with urllib.request.urlopen(url, timeout=100) as answer:
+def get(url: str, timeout: float = 100) -> str:
+    with urllib.request.urlopen(url, timeout=timeout) as answer:
         return str(answer.read().decode())
 
 

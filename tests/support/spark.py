@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import signal
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.repository import ROOT
 from txpool.demo import java
 from txpool.errors import ConfigurationError
 
@@ -29,6 +31,21 @@ if TYPE_CHECKING:
 _TIMEOUT = 240.0
 # A Java of these tests lives for seconds: the second compiler and parallel collection cost more than they give back.
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: Loads most classes that a job of the tests needs, and waits until its Java has written them down.
+_LOADS_CLASSES = """
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.getOrCreate()
+    rows = spark.range(100).selectExpr("id", "cast(id as string) as text", "id * 1.5d as number")
+    rows.repartition(2).foreachPartition(lambda found: None)
+    rows.mapInArrow(lambda batches: batches, rows.schema).groupBy("text").count().collect()
+    rows.rdd.mapPartitions(lambda found: found).count()
+    gateway = spark.sparkContext._gateway
+    spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+"""
 
 
 @pytest.fixture(scope="session")
@@ -46,10 +63,39 @@ def spark_environ(tmp_path_factory: pytest.TempPathFactory, require: Require) ->
         if entry.name != "work":
             (home / entry.name).symlink_to(entry)
     try:
-        return java.spark_environment(folder) | {"SPARK_HOME": str(home), "JDK_JAVA_OPTIONS": _SHORT_LIVED}
+        environment = java.spark_environment(folder) | {"SPARK_HOME": str(home), "JDK_JAVA_OPTIONS": _SHORT_LIVED}
     except ConfigurationError as error:
         require(False, str(error))
         raise
+    # A sitecustomize.py is there: of the mutations, and for what the workers of Python import.
+    path = (str(ROOT), str(ROOT / "tests/support/spark_site"), os.environ.get("PYTHONPATH", ""))
+    environment["PYTHONPATH"] = os.pathsep.join(path)
+    if "PYTEST_XDIST_WORKER" in os.environ:  # for a few tests it does not pay
+        archive = _class_archive(environment, tmp_path_factory.getbasetemp().parent)
+        # Java would say on stdout, where some tests read, that an archive does not fit.
+        environment["JDK_JAVA_OPTIONS"] += f" -XX:SharedArchiveFile={archive} -Xlog:disable"
+    return environment
+
+
+def _class_archive(environment: Mapping[str, str], folder: Path) -> Path:
+    """Spark's classes as Java has them in memory, made once a run: with them it starts in two thirds of the time.
+
+    Java ignores an archive that does not fit.
+    """
+    archive = folder / "classes.jsa"
+    with (folder / "classes.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists():
+            archived = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={archive}"}
+            subprocess.run(
+                [sys.executable, "-c", textwrap.dedent(_LOADS_CLASSES)],
+                cwd=folder,
+                env=os.environ | dict(environment) | {"PYSPARK_SUBMIT_ARGS": _submit_arguments("local[2]", archived)},
+                capture_output=True,
+                timeout=_TIMEOUT,
+                check=True,
+            )
+    return archive
 
 
 @pytest.fixture(scope="session")
@@ -70,12 +116,19 @@ def spark(spark_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactor
 
 
 def _submit_arguments(master: str, conf: Mapping[str, str]) -> str:
-    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", **conf}
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        # To compile the code of a plan takes longer than to interpret it for a few rows.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        **conf,
+    }
     return " ".join([f"--master {master}", *(f"--conf {key}={settings[key]}" for key in settings), "pyspark-shell"])
 
 
 @pytest.fixture
-def spark_process(spark_environ: dict[str, str], tmp_path: Path, pytestconfig: pytest.Config) -> Iterator[SparkProcess]:
+def spark_process(spark_environ: dict[str, str], tmp_path: Path) -> Iterator[SparkProcess]:
     """`spark_process(source, *arguments, master=, conf=, env=)`: a Python process that may be killed.
 
     Whatever session `source` asks for is the one given by `master` and `conf`; its stdout is a pipe, its stderr a
@@ -95,7 +148,6 @@ def spark_process(spark_environ: dict[str, str], tmp_path: Path, pytestconfig: p
         script.write_text(textwrap.dedent(source))
         environment = os.environ | spark_environ | dict(env or {})
         environment["PYSPARK_SUBMIT_ARGS"] = _submit_arguments(master, conf or {})
-        environment["PYTHONPATH"] = os.pathsep.join([str(pytestconfig.rootpath), environment.get("PYTHONPATH", "")])
         with script.with_suffix(".err").open("w") as errors:
             process = subprocess.Popen(
                 [sys.executable, str(script), *arguments],

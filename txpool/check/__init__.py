@@ -29,9 +29,11 @@ from txpool.findings.finding import (
     warning,
 )
 from txpool.resource_managers import find_resource_manager
+from txpool.resources.drivers import not_installed
 
 __all__ = ["CheckReport", "Finding", "Section", "Severity", "check"]
 
+_A_READER = "a reader of it can do what that user can"
 _COORDINATION = frozenset(key.name for key in COORDINATOR_KEYS + RECOVERY_KEYS)
 
 
@@ -40,13 +42,15 @@ def check(path: Path, *, old: float = 600.0) -> CheckReport:
 
     A branch that has been prepared for longer than `old` (seconds) is a finding.
     """
-    try:
-        file = _CheckedFile.read(path)
-        if _COORDINATION.isdisjoint(file.properties):
-            return CheckReport((_datasource(file, old),))
-        return CheckReport(tuple(_coordination(file, old)))
-    except ConfigurationError as error:
-        return CheckReport((section(str(path), [failure("file", str(error))]),))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SecurityWarning)  # each is a finding
+        try:
+            file = _CheckedFile.read(path)
+            if _COORDINATION.isdisjoint(file.properties):
+                return CheckReport((_datasource(file, old),))
+            return CheckReport(tuple(_coordination(file, old)))
+        except ConfigurationError as error:
+            return CheckReport((section(str(path), [failure("file", str(error))]),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class _CheckedFile:
                 f"{path} holds no key: a datasource's file has driver and url, a coordinator's node.name and log.url"
             )
         findings = [
-            warning("file", str(note.message), "a reader of it can do what that user can", f"chmod 600 {path}")
+            warning("file", str(note.message), _A_READER, f"chmod 600 {path}")
             for note in caught
             if issubclass(note.category, SecurityWarning)
         ]
@@ -112,9 +116,21 @@ def _datasource(
                 "give each a name of its own: name = …",
             )
         )
-    of_database = find_resource_manager(settings.driver).findings(settings, stale_after=old, timeout=timeout)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SecurityWarning)
+        of_database = list(_with_ending_error(_of_database(settings, old, timeout)))
+    for message in dict.fromkeys(str(note.message) for note in caught if issubclass(note.category, SecurityWarning)):
+        found, _, advice = message.rpartition(": ")
+        findings.append(warning("file", found, _A_READER, advice))
     title = f"datasource {settings.name} (mode={settings.mode}): {settings.url}"
-    return section(title, [*findings, *_with_ending_error(of_database)], settings.secrets)
+    return section(title, [*findings, *of_database], settings.secrets)
+
+
+def _of_database(settings: DataSourceSettings, old: float, timeout: float | None) -> Iterator[Finding]:
+    try:
+        yield from find_resource_manager(settings.driver).findings(settings, stale_after=old, timeout=timeout)
+    except ModuleNotFoundError as error:
+        raise not_installed(settings, error) from error
 
 
 def _with_ending_error(findings: Iterator[Finding]) -> Iterator[Finding]:

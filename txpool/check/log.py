@@ -6,29 +6,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
-
 from txpool.config.settings import CoordinatorSettings
 from txpool.errors import LogError
 from txpool.findings import storage
-from txpool.findings.finding import Finding, failure, ok, warning
+from txpool.findings.finding import Finding, NotConnected, failure, ok, warning
 from txpool.log import IncarnationState, folder_of, open_log
-from txpool.log.server import TABLES, LogServer
-from txpool.resources.postgresql.check import marks, trust
-from txpool.resources.postgresql.check import settings as server_settings
-from txpool.resources.postgresql.check.connecting import diagnosed
-from txpool.resources.postgresql.check.server import ServerFacts, server_facts
+from txpool.log.server import is_log_url, log_server
 
-# The tables of a log on a server, with the columns of the key and all columns.
-_TABLES = {
-    "txpool_incarnations": (["name"], ["name", "node", "lease", "fenced"]),
-    "txpool_decisions": (["gtrid"], ["gtrid", "branches", "made"]),
-    "txpool_finished": (["gtrid"], ["gtrid"]),
-    "txpool_pointers": (["gtrid"], ["gtrid", "datasource"]),
-    "txpool_heuristics": (["gtrid", "bqual"], ["gtrid", "bqual", "datasource", "decided", "ended", "noted"]),
-    "txpool_expired": (["name"], ["name", "node", "lease", "since"]),
-    "txpool_memos": (["kind", "name"], ["kind", "name", "text", "made"]),
-}
 _INIT = "run `txpool-recovery init` once"
 _EMPTY_LOG = "with an empty log, branches roll back that others of their transaction have committed"
 
@@ -54,7 +38,7 @@ def findings(settings: CoordinatorSettings) -> Iterator[Finding]:
             "write log.url = sqlite:///folder, or a database",
         )
         return
-    yield from _on_server(settings, url) if url.startswith("postgresql://") else _in_folder(settings, folder_of(url))
+    yield from _on_server(settings, url) if is_log_url(url) else _in_folder(settings, folder_of(url))
 
 
 def _in_folder(settings: CoordinatorSettings, folder: Path) -> Iterator[Finding]:
@@ -122,30 +106,10 @@ def _opened(settings: CoordinatorSettings) -> Iterator[Finding]:
 
 def _on_server(settings: CoordinatorSettings, url: str) -> Iterator[Finding]:
     try:
-        with LogServer(url, user=settings.log_user, password=settings.log_password).connect("txpool check") as raw:
-            server = server_facts(raw)
-            yield from _server(server)
-            for name, (key, columns) in _TABLES.items():
-                yield from marks.table(raw, name, key, columns, missing=_INIT)
-            yield from trust.grants(raw, TABLES, (), "a role that writes the log can change decisions and leases")
-            yield from trust.connect(raw, server, (), "only roles that write the log need to connect")
+        yield from log_server(url, user=settings.log_user, password=settings.log_password).findings()
+    except NotConnected as error:
+        yield error.finding
     except LogError as error:
         yield failure("log", str(error))
-        return
-    except psycopg.Error as error:
-        yield diagnosed(url, error)
-        return
-    yield from _opened(settings)
-
-
-def _server(server: ServerFacts) -> Iterator[Finding]:
-    yield from server_settings.durability(server)
-    if server.pooled:
-        yield failure(
-            "pooler",
-            "a pooler such as PgBouncer is between here and the log's server",
-            "a process holds its lease in a session of its own; a pooler that shares sessions (transaction mode) keeps "
-            "the session after the process has died, and recovery would wait for ever",
-            "let log.url lead to the server itself",
-        )
-    yield server_settings.clock(server.clock_ahead)
+    else:
+        yield from _opened(settings)

@@ -52,120 +52,206 @@ _CLASSES = {
     "right": "their names, or dotted paths of classes",
 }
 _FUNCTION = {"pattern": FUNCTION, "right": "a module and its function, package.module:function"}
+_JAVA_CLASS = {"pattern": r"[A-Za-z_$][\w$]*(\.[A-Za-z_$][\w$]*)*", "right": "the full name of a Java class"}
 _NONE = {"none": True}
 _POSITIVE = {"positive": True}
 
 DATASOURCE_KEYS = (
-    Key("name", "string", None, "The datasource's name; without it, the file's own without .properties.", _NAME),
-    Key("driver", "choice", None, "The DB-API driver.", {"choices": DRIVERS}),
+    Key("name", "string", None, "The datasource's name. Without it, the file's name without .properties.", _NAME),
+    Key(
+        "driver",
+        "choice",
+        None,
+        "The DB-API driver, or package.module:Class for a resource of your own. A file with xaDataSourceClassName is "
+        "jdbc's.",
+        {"choices": DRIVERS},
+    ),
+    Key(
+        "xaDataSourceClassName",
+        "string",
+        None,
+        "JDBC: the Java class javax.sql.XADataSource, such as org.h2.jdbcx.JdbcDataSource. Each further key of a plain "
+        "name is a setter of that class: databaseName = orders calls setDatabaseName.",
+        _JAVA_CLASS,
+    ),
+    Key(
+        "jdbc.driver-class",
+        "string",
+        None,
+        "JDBC without an XADataSource: the Java class java.sql.Driver. mode = cmr, last-resource or local.",
+        _JAVA_CLASS,
+    ),
+    Key(
+        "jdbc.classpath",
+        "globs",
+        None,
+        "JDBC: the driver's jars and folders, with commas between them, relative to the file. A * stands for any jars.",
+    ),
+    Key("jvm.options", "string", None, "JDBC: options of the Java virtual machine, which the first datasource starts."),
+    Key(
+        "h2.accept",
+        "choice",
+        None,
+        "H2 commits in silence where a program executes COMMIT or DDL in a transaction. txpool refuses such "
+        "statements, and a vote after one. silent-commits accepts them: what H2 commits so is not part of the "
+        "transaction.",
+        {"choices": ("silent-commits",)},
+    ),
     Key("mode", "choice", "xa", "How it takes part in a transaction.", {"choices": MODES}),
-    Key("url", "url", None, "postgresql://user@host:port/database, or sqlite:///file.", alias="URL"),
-    Key("user", "string", None, "The user, where the url does not name one.", alias="User"),
-    Key("password", "secret", None, "The password, best as ${env:NAME} or ${file:PATH}.", alias="Password"),
+    Key(
+        "url",
+        "url",
+        None,
+        "postgresql://user@host:port/database, mysql://… likewise, sqlite:///file, or jdbc:….",
+        alias="URL",
+    ),
+    Key("user", "string", None, "The user. Leave it out where the url names one.", alias="User"),
+    Key(
+        "password", "secret", None, "The password, best as a reference: ${env:NAME} or ${file:PATH}.", alias="Password"
+    ),
     Key(
         "credentials",
         "string",
         None,
-        "package.module:function, called before each connection is opened: it returns a password, or (user, password).",
+        "package.module:function. It is called before each connection is opened, and returns a password, or "
+        "(user, password).",
         _FUNCTION,
     ),
     Key(
         "pool.enabled",
         "boolean",
         "true",
-        "false, behind PgBouncer: each connect() opens a connection, and close() closes it.",
+        "false is for PgBouncer: each connect() opens a connection, and close() closes it.",
     ),
-    Key("pool.min-size", "integer", "0", "Connections that are kept open.", {"min": 0}),
-    Key("pool.max-size", "integer", "10", "Connections at most.", {"min": 1}),
-    Key("pool.max-wait", "duration", "30", "The longest wait for a connection: a free one, its check, a new one."),
-    Key("pool.idle-timeout", "duration", "10m", "An idle connection above min-size is closed after it.", _NONE),
-    Key("pool.max-lifetime", "duration", "30m", "A connection is replaced after it, less up to 2.5 %.", _NONE),
+    Key("pool.min-size", "integer", "0", "How many connections are kept open.", {"min": 0}),
+    Key("pool.max-size", "integer", "10", "How many connections are open at most.", {"min": 1}),
+    Key(
+        "pool.max-wait",
+        "duration",
+        "30",
+        "The longest wait of a connect(): for a free connection, for its check, for a new one.",
+    ),
+    Key("pool.idle-timeout", "duration", "10m", "An idle connection above min-size is closed after this time.", _NONE),
+    Key("pool.max-lifetime", "duration", "30m", "A connection is replaced after this time, less up to 2.5 %.", _NONE),
     Key(
         "pool.keepalive",
         "duration",
         "none",
-        "A connection that has been idle for so long, less up to 2.5 %, is asked whether it is alive; again and again.",
+        "A connection that has been idle for this time, less up to 2.5 %, is asked whether it is alive, "
+        "again and again.",
         _NONE | _POSITIVE,
     ),
-    Key("pool.check-bypass", "duration", "500ms", "A connection used within it is not checked when taken."),
+    Key(
+        "pool.check-bypass",
+        "duration",
+        "500ms",
+        "A connection that was used within this time is not checked when it is taken.",
+    ),
     Key(
         "pool.check-timeout",
         "duration",
         "5s",
-        "A connection that does not answer its check when taken, or its reset when given back, within it is dropped.",
+        "A connection has this time to answer its check when it is taken, and its reset when it is given "
+        "back. One that does not answer is dropped.",
         _POSITIVE,
     ),
-    Key("pool.leak-threshold", "duration", "none", "A connection held for longer is reported, with its stack.", _NONE),
+    Key(
+        "pool.leak-threshold",
+        "duration",
+        "none",
+        "A connection that is held for longer is reported, with the stack of its taking.",
+        _NONE,
+    ),
     Key(
         "pool.reset",
         "choice",
         "auto",
-        "What is cleaned of a session at give-back: auto, what each statement's text and command tag show to leave "
-        "behind (nothing that is within a function of the database's own); always, all of it, for a round trip each "
-        "time.",
+        "How a session is cleaned when it is given back. auto cleans what its statements leave behind, by their text "
+        "and command tag; it does not see what a function of the database does inside. always cleans all of it, for a "
+        "round trip each time.",
         {"choices": ("auto", "always")},
     ),
     Key(
         "pool.initial-sql",
         "string",
         None,
-        "SQL that each new connection runs once, and again once its session was reset; recovery's own do not.",
+        "SQL that each new connection of the pool runs first, and again once its session was reset. "
+        "Recovery's connections do not run it.",
     ),
     Key(
         "managed.commit",
         "choice",
         "refuse",
-        "What commit() and rollback() do inside a transaction; join is for SQLAlchemy and pandas.",
+        "What commit() and rollback() of a connection do inside a transaction. join is for SQLAlchemy and pandas.",
         {"choices": ("refuse", "join")},
     ),
     Key(
         "transaction.required",
         "choice",
         "off",
-        "What becomes of a statement outside any transaction: allowed, warned of with the caller's line, or refused.",
+        "What becomes of a statement outside any transaction. off allows it, warn names its line, strict refuses it.",
         {"choices": ("off", "warn", "strict")},
     ),
     Key(
         "transaction.isolation",
         "choice",
         None,
-        "How each local transaction begins, where a transaction asks for nothing else; without it as the database has "
-        "it. SQLite has serializable only.",
+        "The isolation level of each local transaction, where the transaction asks for none. Without this "
+        "key, the database's own. SQLite has serializable only.",
         {"choices": LEVELS},
     ),
     Key(
         "transaction.read-only",
         "boolean",
         "false",
-        "Each local transaction begins read-only, where a transaction asks for nothing else: the database refuses "
-        "to write.",
+        "Each local transaction is read-only, where the transaction asks for nothing else. The database "
+        "refuses to write.",
     ),
     Key("cmr.table", "identifier", "xids", "The table of marks."),
-    Key("cmr.immediate-cleanup", "boolean", "false", "Delete a mark at once rather than in batches."),
-    Key("cmr.batch-size", "integer", "100", "Marks that one batch deletes.", {"min": 1}),
+    Key("cmr.immediate-cleanup", "boolean", "false", "Each mark is deleted at once, and not in batches."),
+    Key("cmr.batch-size", "integer", "100", "How many marks one batch deletes.", {"min": 1}),
+    Key(
+        "xa.evidence",
+        "choice",
+        "server",
+        "How it shows what has become of a branch that is gone: by what the server knows, or by a row of the branch.",
+        {"choices": ("server", "row")},
+    ),
+    Key("xa.evidence.table", "identifier", "txpool_branches", "The table of the branches' rows."),
     Key(
         "prepared.owners",
         "names",
         None,
-        "Further roles whose prepared branches are ours: others than the login and what it is a member of.",
+        "Further roles whose prepared branches are ours. The login role is one of ours anyway, and so is "
+        "each role that it is a member of.",
         {"pattern": r"[^,\s][^,]*", "right": "names of roles"},
     ),
     Key(
         "recovery.user",
         "string",
         None,
-        "The user of recovery, where it is another: a superuser, or a member of the user.",
+        "The user that recovery logs in as, where it is another one: a superuser, or a member of the user.",
     ),
     Key("recovery.password", "secret", None, "The password of recovery's user."),
 )
 
 COORDINATOR_KEYS = (
-    Key("node.name", "string", None, "The stable name of this coordinator; no two may share it.", _NODE),
-    Key("log.url", "url", None, "The decision log: sqlite:///folder, postgresql://host/database, or memory: in tests."),
-    Key("log.user", "string", None, "The user of a log on a server, where the url does not name one."),
-    Key("log.password", "secret", None, "The password of the log's user, best as ${env:NAME} or ${file:PATH}."),
-    Key("log.create", "boolean", "false", "Create a log that is missing; leave false once it exists."),
-    Key("transaction.timeout", "duration", "none", "Time for a transaction that names none.", _NONE | _POSITIVE),
+    Key("node.name", "string", None, "The stable name of this coordinator. No two coordinators share a name.", _NODE),
+    Key(
+        "log.url",
+        "url",
+        None,
+        "The decision log: sqlite:///folder, postgresql://host/database, mysql://host/database, or memory: in tests.",
+    ),
+    Key("log.user", "string", None, "The user of a log on a server. Leave it out where the url names one."),
+    Key(
+        "log.password",
+        "secret",
+        None,
+        "The password of the log's user, best as a reference: ${env:NAME} or ${file:PATH}.",
+    ),
+    Key("log.create", "boolean", "false", "A log that is missing is created. Leave it false once the log exists."),
+    Key("transaction.timeout", "duration", "none", "The timeout of a transaction that names none.", _NONE | _POSITIVE),
     Key(
         "transaction.leak-threshold",
         "duration",
@@ -177,49 +263,68 @@ COORDINATOR_KEYS = (
         "transaction.phase-two-wait",
         "duration",
         "60",
-        "Once it is decided: how long to wait for a database that hangs; what has not answered is left to recovery.",
+        "How long a call waits, after the decision, for a database that hangs. Recovery ends what has not answered.",
         _NONE | _POSITIVE,
     ),
     Key(
         "control.folder",
         "directory",
         None,
-        "A folder in which each process has a socket for the command `txpool pool`; without it there is none.",
+        "A folder in which each process has a socket for the command `txpool pool`. Without this key, there "
+        "are no sockets.",
     ),
     Key("datasources", "paths", None, "The datasources' files, with commas between them."),
 )
 
 RECOVERY_KEYS = (
-    Key("recovery.nodes", "names", None, "The nodes to recover: the own, or these, or * for all of the log's.", _NODES),
-    Key("recovery.period", "duration", "120", "From the end of one pass to the next.", _POSITIVE),
-    Key("recovery.backoff", "duration", "10", "Between the two scans of a pass."),
-    Key("recovery.lock-timeout", "duration", "5s", "Longest wait for a lock on a mark.", _POSITIVE),
+    Key(
+        "recovery.nodes",
+        "names",
+        None,
+        "The nodes to recover, or * for all nodes of the log. Without this key, the own node.",
+        _NODES,
+    ),
+    Key("recovery.period", "duration", "120", "The time from the end of one scan to the next scan.", _POSITIVE),
+    Key("recovery.backoff", "duration", "10", "The time between the two passes of a scan."),
+    Key("recovery.lock-timeout", "duration", "5s", "The longest wait for a lock on a mark.", _POSITIVE),
     Key(
         "recovery.orphan-filters",
         "names",
         "node, subordinate",
-        "Who votes on orphans beside transaction-log and incarnation, which always do; or package.module.Class.",
+        "Filters that vote on orphans: their names, or package.module.Class. The filters transaction-log and "
+        "incarnation always vote beside them.",
         _CLASSES,
     ),
     Key(
         "recovery.expiry.interval",
         "duration",
         "12h",
-        "What has been of no use for so long is moved out of sight; none or 0 is never.",
+        "A record that has been of no use for this time moves to `list --expired`. none and 0 mean never.",
         _NONE,
     ),
-    Key("recovery.expiry.skip-first", "boolean", "false", "Expire nothing until one interval after the start."),
+    Key("recovery.expiry.skip-first", "boolean", "false", "Nothing expires until one interval after the start."),
     Key(
         "recovery.expiry.scanners",
         "names",
         "incarnation, heuristic, assumed-complete",
-        "Who chooses what expires, which a decision never does; or package.module.Class.",
+        "Scanners that choose what expires: their names, or package.module.Class. A decision never expires.",
         _CLASSES,
     ),
-    Key("status.address", "address", None, "Where the daemon serves its status page, such as 127.0.0.1:9464."),
-    Key("status.token", "secret", None, "What asking for a scan takes; beyond loopback, what every request takes."),
-    Key("alarm.in-doubt", "duration", "1h", "What is in doubt for longer raises an alarm.", _NONE | _POSITIVE),
-    Key("alarm.slots", "share", "0.8", "A share of prepared-transaction slots; what takes it raises an alarm.", _NONE),
+    Key("status.address", "address", None, "The address of the daemon's status page, such as 127.0.0.1:9464."),
+    Key(
+        "status.token",
+        "secret",
+        None,
+        "The token that a request for a scan needs. Beyond loopback, every request needs it.",
+    ),
+    Key("alarm.in-doubt", "duration", "1h", "An alarm is raised for what is in doubt for longer.", _NONE | _POSITIVE),
+    Key(
+        "alarm.slots",
+        "share",
+        "0.8",
+        "An alarm is raised where this share of a server's slots for prepared transactions is taken.",
+        _NONE,
+    ),
 )
 
 #: Every key, and whose file it belongs in.

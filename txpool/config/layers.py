@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from txpool.config import jdbc
 from txpool.config.keys import WHOSE, Key
 from txpool.config.other_products import other_word
 from txpool.config.properties import Properties, advice, nearest, word_of
@@ -26,11 +27,9 @@ def file_of(source: str | Path | Properties | None) -> Properties:
 
 def checked(file: Properties, keys: tuple[Key, ...], passed: str | None = None) -> Properties:
     """The file with Narayana's spellings replaced. ConfigurationError for an unknown key, or one given twice."""
-    if "xaDataSourceClassName" in file:
-        raise file.error(
-            "xaDataSourceClassName", "names a JDBC driver, and JDBC is no part of this version: write driver = psycopg"
-        )
     aliases = {key.alias: key.name for key in keys if key.alias}
+    if passed:
+        file = jdbc.with_setters(file, {*aliases, *(key.name for key in keys)})
     file.check([key.name for key in keys], passed, aliases=aliases, elsewhere=WHOSE)
     entries: dict[str, ConfiguredValue] = {}
     for key in file:

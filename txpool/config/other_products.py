@@ -59,7 +59,10 @@ def other_word(name: str) -> OtherWord | None:
 
 
 _CHECKED = "a connection is checked when it is taken, unless it was used within pool.check-bypass"
-_DRIVER = "the driver is named by driver = psycopg or driver = sqlite3"
+_DRIVER = (
+    "the driver is named by driver = psycopg, sqlite3, pymysql, mysqlclient or jdbc; with jdbc, "
+    "xaDataSourceClassName or jdbc.driver-class names its Java class"
+)
 _STATEMENTS = "psycopg prepares statements by itself, see driver.prepare_threshold and driver.prepared_max"
 _TURN = "a pool hands out the connection that was used last, and serves waiting threads in turn"
 
@@ -175,7 +178,7 @@ _NOTES: Final = {
     "initialSize": "so many are opened, and kept open",
     "initialPoolSize": "so many are opened, and kept open",
     "objectStoreDir": "as sqlite:///folder",
-    "jdbcUrl": "without jdbc: before it",
+    "jdbcUrl": "without jdbc: before it, unless driver = jdbc",
 }
 
 _WITHOUT: Final = {
@@ -215,7 +218,6 @@ _WITHOUT: Final = {
     "dataSourceClassName": ("HikariCP", _DRIVER),
     "providerClassName": ("Agroal", _DRIVER),
     "driverClass": ("c3p0", _DRIVER),
-    "dynamicClass": ("Narayana", _DRIVER),
     "createDb": ("Narayana", "no database is created here"),
     "registerMbeans": ("HikariCP", "numbers come by DataSource.statistics() and the metrics"),
     "metricsEnabled": ("Agroal", "numbers come by DataSource.statistics() and the metrics"),

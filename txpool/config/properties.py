@@ -19,6 +19,7 @@ from typing import Any
 
 import javaproperties
 
+from txpool.config import jdbc
 from txpool.config.address import Address
 from txpool.config.other_products import other_word, unseparated
 from txpool.config.secrets import (
@@ -82,7 +83,11 @@ class Properties(Mapping[str, str]):
                 mode = os.fstat(file.fileno()).st_mode
         except (OSError, ValueError) as error:
             # Nothing is chained: a decoding error carries the bytes it could not decode.
-            problem = "It is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "It is no path"
+            advice, problem = "name a .properties file", "It is no path"
+            if isinstance(error, UnicodeDecodeError):
+                advice, problem = "save it as UTF-8", "It is not UTF-8 text"
+            elif isinstance(error, PermissionError):
+                advice = f"let uid {os.geteuid()} read it"
             reason = (error.strerror or "") if isinstance(error, OSError) else problem
         else:
             properties = cls.parse(text, path=path, folder=absolute.parent)
@@ -91,7 +96,8 @@ class Properties(Mapping[str, str]):
                 message = f"{path}: others can read this file, and {keys} in it holds a password: "
                 warnings.warn(message + f"chmod 600 {path}, or write ${{env:NAME}}", SecurityWarning, stacklevel=3)
             return properties
-        message = f"{path}: {reason} (the absolute path is {absolute}): name a .properties file"
+        there = "" if Path(path).is_absolute() else f" (the absolute path is {absolute})"
+        message = f"{path}: {reason}{there}: {advice}"
         raise ConfigurationError(redact_url(message))  # a url may have been given in the place of a path
 
     @classmethod
@@ -183,6 +189,14 @@ class Properties(Mapping[str, str]):
         for key, entry in self._entries.items():
             if key not in accepted and not (passed and key.startswith(passed) and key != passed):
                 hint = f"that is a key of {elsewhere[key]}" if key in elsewhere else advice(key, entry.raw, known)
+                other = other_word(key)
+                if (
+                    hint.startswith(_ALL)
+                    and other is not None
+                    and other.key in elsewhere
+                    and other.product != "psycopg_pool"  # whose words, as timeout, are too general
+                ):
+                    hint = f"{other.advice(entry.raw)}, in {elsewhere[other.key]}"
                 # A key that is like no known one may be a part of a password: only its line number is shown.
                 like = key if nearest(key, known) == hint or key in elsewhere else key.rpartition(".")[2]
                 shown = "" if hint.startswith(_ALL) else f" {like}"
@@ -266,6 +280,12 @@ class Properties(Mapping[str, str]):
             raise self.error(key, "has an empty path: write paths with commas between them, such as a, b")
         return tuple(Path(os.path.abspath(self._entries[key].folder / name)) for name in names)
 
+    def globs(self, key: str) -> tuple[str, ...]:
+        """Paths, which may have a * in them, between commas or colons, each from the folder of the file."""
+        value = self._value(key)
+        names = [] if value is None else [name.strip() for name in re.split(f"[,{os.pathsep}]", value)]
+        return tuple(os.path.abspath(self._entries[key].folder / name) for name in names if name)
+
     def directory(self, key: str) -> Path | None:
         """One path, from the folder of the file that names it."""
         value = self._value(key)
@@ -300,6 +320,10 @@ class Properties(Mapping[str, str]):
         value = self._value(key)
         if value is None:
             return None
+        if jdbc.is_url(value):
+            if jdbc.has_secret(value):
+                raise self.error(key, "has a password in it: give it a key of its own, as password = ${env:NAME}")
+            return value
         if is_server(value):
             return self._entries[key].url().without
         scheme = path_scheme(value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -53,6 +54,15 @@ variable_advice: Callable[[str], str] = "export {0}=…".format
 
 class SecurityWarning(UserWarning):
     """A file with a password in it can be read by others."""
+
+
+def show_warnings_plainly() -> None:
+    """For a command: a warning is one line on stderr, without the code that it comes from."""
+
+    def show(message: object, *_: object, **__: object) -> None:
+        sys.stderr.write(f"warning: {message}\n")
+
+    warnings.showwarning = show
 
 
 class ValueSource(IntEnum):
@@ -138,11 +148,11 @@ class ConfiguredValue:
                     found = os.fstat(file.fileno())
             except (OSError, UnicodeDecodeError) as error:
                 # Not chained, since a decoding error has the bytes that it could not decode.
-                reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+                reason, advice = _unreadable(error)
             else:
                 self._warn(path, found)
                 return text
-            raise self.error(f"needs the file {path}, which cannot be read ({reason}): write the value into it")
+            raise self.error(f"needs the file {path}, which cannot be read ({reason}): {advice}")
         raise self.error("has a ${ that is no reference: write ${env:NAME}, ${file:PATH}, or $${ for a plain ${")
 
     def _warn(self, path: Path, found: os.stat_result) -> None:
@@ -207,6 +217,15 @@ class Secret:
         return Secret, (entry, self.in_url)
 
 
+def _unreadable(error: OSError | UnicodeDecodeError) -> tuple[str, str]:
+    """Why a secret's file cannot be read, and what to do."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8 text", "save it as UTF-8"
+    if isinstance(error, PermissionError):
+        return "Permission denied", f"let uid {os.geteuid()} read it"
+    return str(error.strerror), "write the value into it"
+
+
 def quoted_beside_references(text: str) -> str:
     """A text, percent-encoded as a part of a url, but for the references in it."""
     parts = re.split(f"({_REFERENCE_ALONE.pattern})", text)
@@ -223,6 +242,11 @@ def passwords_in(text: str) -> list[str]:
     found = [match["password"] for find in (_PARAMETER, _NO_PORT) for match in find.finditer(text)]
     start, end = _userinfo(text)
     return [*found, text[start:end]] if start < end else found
+
+
+def describe_error(error: BaseException) -> str:
+    """An error in one line, without a password that the driver may have put into it."""
+    return " ".join(redact_url(f"{type(error).__name__}: {error}").split())
 
 
 def redact_url(text: str) -> str:

@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txpool.characteristics import Characteristics
+from txpool.config import jdbc
 from txpool.config.address import Address
 from txpool.config.credentials import Credentials, CredentialsFunction
 from txpool.config.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS, Key
@@ -18,7 +19,10 @@ from txpool.config.ownership import require_owned
 from txpool.config.properties import Properties
 from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, escaped, redact_url
 from txpool.errors import ConfigurationError
-from txpool.resource_managers import DRIVERS, find_resource_manager
+from txpool.resource_managers import DRIVERS, find_resource_manager, names_code
+
+if TYPE_CHECKING:
+    from txpool.resources.manager import ResourceManager
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,11 @@ class DataSourceSettings:
     password: Secret | None
     #: Not shown: whoever writes user:password there gives the form of module:function.
     credentials: str | None = field(repr=False)
+    xaDataSourceClassName: str | None  # noqa: N815 - the key's name, which is Narayana's
+    jdbc_driver_class: str | None
+    jdbc_classpath: tuple[str, ...]
+    jvm_options: str | None
+    h2_accept: str | None
     pool_enabled: bool
     pool_min_size: int
     pool_max_size: int
@@ -53,6 +62,8 @@ class DataSourceSettings:
     cmr_table: str
     cmr_immediate_cleanup: bool
     cmr_batch_size: int
+    xa_evidence: str
+    xa_evidence_table: str
     prepared_owners: tuple[str, ...]
     recovery_user: str | None
     recovery_password: Secret | None
@@ -103,10 +114,19 @@ class DataSourceSettings:
         values = file.overlaid(stem, defaults(DATASOURCE_KEYS, file), *layers)
         fields = {key.word: key.read(values) for key in DATASOURCE_KEYS}
         fields["password"] = password_of(values)
+        if fields["driver"] is None and fields["xaDataSourceClassName"]:
+            fields["driver"] = jdbc.DRIVER
+        if fields["driver"] == jdbc.DRIVER and fields["url"] is None:
+            fields["url"] = f"jdbc:{fields['xaDataSourceClassName'] or ''}"  # its setters say where the database is
         passed = {key.removeprefix("driver."): values.plain(key) for key in values if key.startswith("driver.")}
         source = function or fields["credentials"]
         issuer = None if source is None else Credentials(name, source)
         settings = cls(**fields, driver_options=passed, properties=values, issuer=issuer)
+        if settings.driver is not None and names_code(settings.driver) and not sent:
+            settings._require_own_file("driver")  # before its module is imported
+        for key in jdbc.CODE_KEYS if not sent else ():
+            if key in values:
+                settings._require_own_file(key)
         settings._check(prefix)
         if issuer is not None:
             settings._check_credentials(sent=sent)
@@ -123,6 +143,8 @@ class DataSourceSettings:
         if not self.url.startswith(manager.schemes):
             raise values.error("url", f"is no url for {self.driver}: write {form}; passwords have keys of their own")
         manager.check(self)
+        if self.driver != jdbc.DRIVER:
+            self._check_no_jdbc()
         if self.mode not in manager.modes:
             modes = " or ".join(manager.modes)
             raise values.error("mode", f"is none of {manager.database}'s modes. Write mode = {modes}")
@@ -139,9 +161,20 @@ class DataSourceSettings:
             raise values.error(
                 "pool.min-size", "has no use: pool.enabled = false keeps no connection open. Leave it out"
             )
+        if self.xa_evidence == "row" and (self.mode != "xa" or not manager.writes_rows):
+            raise values.error("xa.evidence", f"is no use: {self._no_rows(manager)}. Leave it out")
         if self.mode == "cmr" and "." not in self.cmr_table and "search_path" in (self.pool_initial_sql or "").lower():
             problem = "sets search_path, by which recovery would not find the table of marks: write "
             raise values.error("pool.initial-sql", f"{problem}cmr.table = schema.{self.cmr_table}, too")
+
+    def _check_no_jdbc(self) -> None:
+        for key in jdbc.KEYS:
+            if key in self.properties:
+                problem = f"has no use: driver = {self.driver} is no JDBC. Leave it out"
+                raise self.properties.error(key, problem)
+
+    def _no_rows(self, manager: ResourceManager) -> str:
+        return f"{manager.database} has no such rows" if self.mode == "xa" else f"mode = {self.mode} prepares nothing"
 
     def _check_credentials(self, *, sent: bool) -> None:
         values = self.properties
@@ -149,9 +182,13 @@ class DataSourceSettings:
             raise values.error("credentials", f"has no use: {self.driver} knows no users. Leave it out")
         if self.password is not None:
             raise self.password.entry.error("is given beside credentials, which supplies it: leave one out")
-        if values.path is None or sent or self.credentials is None:
-            return
-        if values.entry("credentials").source is ValueSource.FILE:
+        if self.credentials is not None and not sent:
+            self._require_own_file("credentials")
+
+    def _require_own_file(self, key: str) -> None:
+        """ConfigurationError where others could have written the file that gives this key, which names code to run."""
+        values = self.properties
+        if values.path is not None and values.entry(key).source is ValueSource.FILE:
             require_owned(values.folder / values.path.name, "it names code to run")
 
     @property
@@ -329,19 +366,26 @@ def _check_status(values: Properties, address: Address | None) -> None:
 
 
 def _check_log(values: Properties, url: str) -> None:
-    form = "write sqlite:///folder, postgresql://user@host:5432/database, or memory: in tests"
-    if not re.fullmatch("memory:|sqlite:///.+|postgresql://.+", url, re.DOTALL):
+    form = (
+        "write sqlite:///folder, postgresql://user@host:5432/database, mysql://user@host:3306/database, or memory: in "
+        "tests"
+    )
+    if not re.fullmatch("memory:|sqlite:///.+|(postgresql|mysql|mariadb)://.+", url, re.DOTALL):
         raise values.error("log.url", f"cannot name a log: {form}; passwords have keys of their own")
     for key in ("log.user", "log.password"):
-        if key in values and not url.startswith("postgresql:"):
+        if key in values and not _is_server(url):
             raise values.error(key, "has no use: only a log on a server has users. Leave it out")
+
+
+def _is_server(log: str) -> bool:
+    return not log.startswith(("memory:", "sqlite:"))
 
 
 def _check_nodes(values: Properties, nodes: tuple[str, ...], own: str | None, log: str) -> None:
     if "*" in nodes and len(nodes) > 1:
         raise values.error("recovery.nodes", "names nodes beside *, which means all of them: write one or the other")
     others = ", ".join(node for node in nodes if node not in ("*", own))
-    if others and not log.startswith("postgresql:"):
+    if others and not _is_server(log):
         raise values.error(
             "recovery.nodes",
             f"cannot have {others}: a log in a folder is its own node's alone, which is {own}. Leave it out, and run "

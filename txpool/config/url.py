@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
+from txpool.config import jdbc
 from txpool.resource_managers import of_url
 
 #: Words by which keys and parameters of secrets are recognised.
@@ -24,6 +25,8 @@ _URL = re.compile(
 _HOST = r"(?:\[[\w:.%\0-]*\]|[\w.%~\0-]*)(?::(?:[0-9]{0,5}|\0+))?"
 _HOSTS = re.compile(rf"{_HOST}(?:,{_HOST})*")
 _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")
+#: A url that no resource manager knows, such as that of a resource of a user's own, with no user and no parameter.
+_PLAIN = re.compile(r"[a-z][a-z0-9+.-]*:/*[^:@?;=\s\0{}]*")
 _OTHER_SECRET = re.compile(SECRET_WORD, re.IGNORECASE)
 _ENCODE = "write each of @ : / ? # & = % and space in it as % and two digits (@ is %40, a space %20)"
 _OWN_KEY = "or give the password a key of its own, as ${env:NAME}"
@@ -90,7 +93,9 @@ def may_hold_password(text: str) -> bool:
     A reference may stand for anything: the user and the beginning of the password, or its end and the host. The
     resolved url is taken to be one that `parse` accepts: then nothing after a / is a part of the password.
     """
-    if path_scheme(text) or text == "memory:":
+    if jdbc.is_url(text):
+        return jdbc.password_in(text)
+    if path_scheme(text) or text == "memory:" or (_PLAIN.fullmatch(text) and not _OTHER_SECRET.search(text)):
         return False
     try:
         parts = _split(re.sub(r"\A\0+", "postgresql://\0", text))

@@ -94,16 +94,16 @@ class Connection(Handle):
 
     def close(self) -> None:
         """Give the physical connection back: now, or, enlisted, at the transaction's end. Open work is rolled back."""
-        pooled = self.pooled
+        pooled, enlistment = self.pooled, self.enlistment
         datasource, self._datasource = self._datasource, None
         if pooled is not None:
             self.pooled = None
             if pooled.pool_state is not None:
                 self._before_give_back(pooled, datasource)  # type: ignore[arg-type]
             datasource.pool.give_back(pooled)  # type: ignore[union-attr]
-        elif self.enlistment is not None:
-            if self.enlistment.savepoints is not None:
-                self.enlistment.close(self)
+        elif enlistment is not None:
+            if enlistment.savepoints is not None:
+                enlistment.close(self)
             self.enlistment = None
 
     @property

@@ -82,6 +82,10 @@ class PEP249Cursor:
         args, kwargs = self._arguments  # type: ignore[misc]
         return raw.cursor(*args, **kwargs)
 
+    def _make_first_raw(self, raw: Any, holder: Any) -> Any:
+        """The driver's cursor of one that was made with `opened` false, and executes a statement now."""
+        return self._make_raw(raw, holder)
+
     def _reopen(self, enlistment: Enlistment | None) -> None:
         """The connection has joined a transaction, or left one: make the driver's cursor again, set as it was."""
         if self._arguments is None:
@@ -119,7 +123,7 @@ class PEP249Cursor:
         enlistment.start(connection)
         try:
             if self._holder is None:
-                self.raw = self._make_raw(enlistment.raw, enlistment)
+                self.raw = self._make_first_raw(enlistment.raw, enlistment)
                 self._holder, self._use = enlistment, enlistment.uses
             raw = self.raw
         except BaseException as error:
@@ -127,7 +131,10 @@ class PEP249Cursor:
             translate(error)
             raise
         try:
-            raw.execute(operation, *args, **kwargs)
+            if kwargs or len(args) != 1:
+                raw.execute(operation, *args, **kwargs)
+            else:
+                raw.execute(operation, args[0])
         except BaseException as error:
             enlistment.failed(raw, error)
             raise

@@ -6,7 +6,8 @@ import logging
 from _thread import RLock, get_ident
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
 from txpool.characteristics import UNSPECIFIED
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("txpool")
 
 NO_MODES: frozenset[str] = frozenset()
+_CANCEL_AGAIN = 1.0
 
 
 class Enlistment:
@@ -96,11 +98,14 @@ class Enlistment:
             if self.pooled is not None:
                 return
             pooled, branch = datasource.begin_branch(transaction, timeout)
-            thread, results, modes, savepoints = get_ident(), set[Any](), NO_MODES, None
+            thread, modes, savepoints = get_ident(), NO_MODES, None
+            results: OpenResults = set()
             if transaction.characteristics is not UNSPECIFIED:
                 modes = fixed_modes(transaction.characteristics)
             if datasource.joins_commits:
-                savepoints = Savepoints(pooled.raw)
+                savepoints = Savepoints(partial(datasource.driver_adapter.execute, pooled.raw))
+            if datasource.names_early:
+                cast("OpenBranch", branch).name(transaction.early_name(datasource.name))
             if self.pooled is not None:  # a finaliser in this thread was faster
                 datasource.pool.give_back(pooled)
                 return
@@ -124,8 +129,16 @@ class Enlistment:
         self._unreusable = True
 
     def cancel(self) -> None:
-        """Cancel what executes on it. From any thread; never raises; may take seconds."""
+        """Cancel what executes on it. From any thread; never raises; returns once nothing executes any more.
+
+        A cancel that is there before its statement does nothing: so it is sent until the statement has ended.
+        """
         self._driver.cancel(self.raw)
+        while not self.lock.acquire(timeout=_CANCEL_AGAIN):
+            if self.ended:
+                return
+            self._driver.cancel(self.raw)
+        self.lock.release()
 
     def release(self, status: Status, *, reusable: bool) -> None:
         """The transaction has ended with this status: give the connection back, or destroy it if not `reusable`."""

@@ -124,7 +124,7 @@ class Handle:
             # Before it enlists, since the transaction may need this very connection of the pool.
             self._detach(pooled)
         self._own_state().joined = True
-        enlistment: Enlistment = transaction.enlist(datasource)
+        enlistment: Enlistment = transaction.enlist_datasource(datasource)
         with enlistment.entered(self):
             self._carry_modes(enlistment.raw, enlistment.without_fixed(self._own_state().modes))
         self.enlistment = enlistment

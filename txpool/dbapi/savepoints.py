@@ -8,6 +8,7 @@ handle's work is refused, and the transaction as a whole rolls back instead.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -33,10 +34,10 @@ class Savepoint:
 
 
 class Savepoints:
-    """The savepoints on one raw connection. Called under the enlistment's lock."""
+    """The savepoints on one raw connection, by its driver's `execute`. Called under the enlistment's lock."""
 
-    def __init__(self, raw: Any) -> None:
-        self._raw = raw
+    def __init__(self, execute: Callable[[str], Any]) -> None:
+        self._execute = execute
         self._stack: list[Savepoint] = []
         self._numbers = count(1)
 
@@ -52,7 +53,7 @@ class Savepoints:
         if self._find(owner) is None:
             name = f"txpool_{next(self._numbers)}"
             try:
-                self._raw.execute(f"savepoint {name}")
+                self._execute(f"savepoint {name}")
             except BaseException:
                 for savepoint in below:
                     savepoint.not_innermost = False
@@ -74,7 +75,7 @@ class Savepoints:
             self._release()
         except Exception as error:
             # Without this, PostgreSQL would answer ROLLBACK to the later COMMIT, without an error.
-            self._raw.execute(f"rollback to {self._stack[-1].name}")
+            self._execute(f"rollback to savepoint {self._stack[-1].name}")
             self._release()
             failure = error.__context__ or error
         if failure is not None:
@@ -89,7 +90,7 @@ class Savepoints:
         if savepoint.not_innermost:
             savepoint.kept = True
             raise NotInnermost
-        self._raw.execute(f"rollback to {savepoint.name}")
+        self._execute(f"rollback to savepoint {savepoint.name}")
         savepoint.kept = True
         self._release()
 
@@ -128,5 +129,5 @@ class Savepoints:
     def _release(self) -> None:
         while self._stack and self._stack[-1].kept:
             if not self._stack[-1].gone:
-                self._raw.execute(f"release {self._stack[-1].name}")
+                self._execute(f"release savepoint {self._stack[-1].name}")
             self._stack.pop()

@@ -32,10 +32,17 @@ class TypeObject:
     def __eq__(self, other: object) -> bool:
         if self is other or other is None:
             return self is other
-        return any(getattr(module, self.name, None) == other for module in list(_drivers))
+        return any(_same(getattr(module, self.name, None), other) for module in list(_drivers))
 
     def __repr__(self) -> str:
         return f"txpool.{self.name}"
+
+
+def _same(own: object, other: object) -> bool:
+    try:
+        return bool(own == other)
+    except TypeError:  # mysqlclient's are sets, and another driver's type object is no member of one
+        return False
 
 
 STRING = TypeObject("STRING")

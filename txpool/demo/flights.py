@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.metadata
 import io
+import os
 import zipfile
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -85,17 +86,25 @@ def read_rows(limit: int | None = None) -> Iterator[Row]:
 
 
 def read_dataframe(spark: SparkSession, folder: Path, limit: int | None = None) -> DataFrame:
-    """The first `limit` flights, or all, as a DataFrame over a CSV file that is unpacked into `folder`.
+    """The first `limit` flights, or all, as a DataFrame over a CSV file that is unpacked into `folder`, once.
 
     Each job reads the file again, so `folder` must stay until the last job has ended.
     """
     unpacked = folder.absolute() / f"flights-{'all' if limit is None else limit}.csv"
-    with _open() as lines, unpacked.open("w", encoding="utf-8", newline="") as out:
-        out.writelines(islice(lines, _end(limit)))
+    if not unpacked.exists():
+        _unpack(unpacked, limit)
     schema = ", ".join(f"{name} {_SPARK_TYPES[kind]}" for name, kind in COLUMNS.items())
     return spark.read.csv(
         unpacked.as_uri(), schema=schema, header=True, nullValue="NA", mode="FAILFAST", enforceSchema=False
     )
+
+
+def _unpack(unpacked: Path, limit: int | None) -> None:
+    """Under another name first: two processes may do it at once, and a third may read."""
+    partial = unpacked.with_suffix(f".{os.getpid()}")
+    with _open() as lines, partial.open("w", encoding="utf-8", newline="") as out:
+        out.writelines(islice(lines, _end(limit)))
+    partial.replace(unpacked)
 
 
 def _end(limit: int | None) -> int | None:

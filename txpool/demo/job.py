@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,14 @@ from txpool.errors import ConfigurationError
 
 #: The number of partitions without Spark.
 _PARTITIONS = 4
+
+# A process runs one small job: what compilers and planners prepare for a long run would cost more than it saves.
+_SHORT_RUN = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
 
 Write = Callable[[Iterable[Any]], None]
 
@@ -81,13 +90,39 @@ def open_flights(folder: Path, rows: int | None, *, spark: bool) -> Iterator[Fli
     builder = SparkSession.builder.master("local[2]").appName("txpool demo").config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.log.level", "OFF")
     builder = builder.config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-    builder = builder.config("spark.sql.shuffle.partitions", "2")
+    for name, value in _SHORT_RUN.items():
+        builder = builder.config(name, value)
     with _errors_into(scratch / "spark.log"):
         session = builder.getOrCreate()
     try:
         yield SparkFlights(session, scratch, rows)
     finally:
         session.stop()
+
+
+def java_of_this_process() -> dict[str, str]:
+    """The environment variables by which another process uses the Java of this one; none where it has started no Java.
+
+    A Java has one Spark session at a time, so this process must have stopped its own.
+    """
+    gateway = _gateway()
+    if gateway is None:
+        return {}
+    parameters = gateway.gateway_parameters
+    return {"PYSPARK_GATEWAY_PORT": str(parameters.port), "PYSPARK_GATEWAY_SECRET": parameters.auth_token}
+
+
+def stop_session_of_killed() -> None:
+    """Stop the Spark session that a killed process has left in the Java of this one."""
+    gateway = _gateway()
+    if gateway is not None:
+        gateway.jvm.org.apache.spark.SparkContext.getOrCreate().stop()
+
+
+def _gateway() -> Any:
+    """What connects this process with its Java; None where it has none."""
+    pyspark = sys.modules.get("pyspark")
+    return None if pyspark is None else pyspark.SparkContext._gateway
 
 
 @contextmanager
@@ -107,8 +142,8 @@ class HalfWayFailure(Exception):
     """Stands for a bug in the user's writer."""
 
 
-def write_flights(flights: Flights, conf: Path, run: int, *, fails: bool = False) -> None:
-    """Write to all three databases in one transaction. With `fails` a partition raises HalfWayFailure."""
+def write_flights(flights: Flights, conf: Path, run: int, *, fails_after: int | None = None) -> None:
+    """Write to all three databases in one transaction. A partition raises HalfWayFailure after `fails_after` rows."""
 
     def write(rows: Iterable[Any]) -> None:
         # An ordinary DB-API writer, without any code for the larger transaction that it is a part of.
@@ -119,9 +154,9 @@ def write_flights(flights: Flights, conf: Path, run: int, *, fails: bool = False
             cursor.copy(f"copy flights ({columns}) from stdin") as copy,
         ):
             for number, row in enumerate(rows):
+                if number == fails_after:
+                    raise HalfWayFailure(f"a partition fails after {number:,} rows")
                 copy.write_row((*row, run))
-                if fails and number == 1000:
-                    raise HalfWayFailure("a partition fails after 1,000 rows")
 
     with txpool.transaction():
         flights.write_partitions(write, conf / "flights.properties")

@@ -15,6 +15,11 @@ IS_MARK = f"xid like '{PREFIX}:_%:_%:_%'"
 CREATE = "name the datasource in recovery.properties and run `txpool-recovery init`, which creates it"
 
 
+#: What a table of marks holds, and what one of branches' rows does: see `txpool.resources.branch_rows`.
+DECISIONS = "it holds the decision of each transaction"
+EVIDENCE = "xa.evidence = row: it shows how a branch has ended that is gone"
+
+
 def missing_columns(table: str, lacking: Iterable[str], missing: str) -> Finding:
     """A failure for a table without these columns; `missing` is the advice where there is no table."""
     return failure(
@@ -22,6 +27,15 @@ def missing_columns(table: str, lacking: Iterable[str], missing: str) -> Finding
         f"{table} has no column {', '.join(lacking)}",
         "another program has created it, or it was created by hand",
         f"if nothing of another product is in it, DROP TABLE {table}; then {missing}",
+    )
+
+
+def row_count(name: str, count: int) -> Finding:
+    """A finding of how many rows of branches the table has."""
+    return ok(
+        "rows",
+        f"table {name} is right, and holds {count} rows of branches: their processes delete them in batches, and "
+        "recovery deletes those of dead processes",
     )
 
 

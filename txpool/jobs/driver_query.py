@@ -78,7 +78,10 @@ def _ask_once(sock: socket.socket, key: str, request: list[str], wait: float) ->
     until = monotonic() + wait
     with suppress(OSError):  # a timeout, or no process has the port
         sock.send(_signed(key, request))
-        while (remaining := until - monotonic()) > 0:
+        while True:
+            remaining = until - monotonic()
+            if remaining <= 0:
+                break
             sock.settimeout(remaining)
             reply = _verified(key, sock.recv(_MAX_DATAGRAM))
             if reply and reply[0] == request[0]:

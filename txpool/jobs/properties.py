@@ -102,7 +102,8 @@ def find_transaction(gtrid: str) -> Transaction | None:
 def open_transactions() -> list[Transaction]:
     """The transactions that were published to jobs, and have not ended."""
     with _lock:
-        return [each for each in _transactions.values() if not each.ended]
+        published = list(_transactions.values())
+    return [each for each in published if not each.ended]
 
 
 def begun_within(stage: int, gtrids: list[str]) -> list[str] | None:
@@ -111,7 +112,7 @@ def begun_within(stage: int, gtrids: list[str]) -> list[str] | None:
     A job that was begun within a transaction belongs to it also after its end: its last tasks may ask after a rollback.
     """
     with _lock:
-        open_ones = [gtrid for gtrid in gtrids if gtrid in _open]
+        open_ones = list(filter(_open.__contains__, gtrids))
         first = next(iter(_ended.values()), _BEYOND_ALL_JOBS)
         ends = {gtrid: _ended.get(gtrid, first) for gtrid in gtrids}
     properties = _properties

@@ -1,20 +1,22 @@
 """The decision log: the durable record of which transactions commit, and the registry of incarnations.
 
 `base` has the protocol, `sqlite`, `sql` and `memory` its stores. `folder`, `group`, `wal`, `owner` and `registry` are
-of the sqlite store; `server`, `sessions`, `lease` and `holders` of the sql store.
+of the sqlite store; `server`, `statements`, `sessions` and `lease` of the sql store. What a sql store says to its
+database is in that database's folder, `txpool/resources/*/log`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from txpool.config.secrets import Secret
-from txpool.errors import ConfigurationError
+from txpool.errors import ConfigurationError, Error, LogError
 from txpool.log.base import Decision, DecisionLog, Heuristic, IncarnationState, SideRecord
 from txpool.log.folder import LogFolder
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.log.server import LogServer
+from txpool.log.server import LogServer, is_log_url, log_server
 from txpool.log.sql import SqlLog
 from txpool.log.sqlite import SqliteLog
 from txpool.resources.base import Refused, Resolution
@@ -37,9 +39,6 @@ __all__ = [
 ]
 
 
-_SQL = "postgresql://"
-
-
 def open_log(
     url: str,
     *,
@@ -49,7 +48,8 @@ def open_log(
     password: Secret | None = None,
     nodes: Collection[str] | None = None,
 ) -> DecisionLog:
-    """Open the log that `log.url` names: ``sqlite:///folder``, ``postgresql://host/database`` or ``memory:``.
+    """Open the log that `log.url` names: ``sqlite:///folder``, ``postgresql://host/database``,
+    ``mysql://host/database`` or ``memory:``.
 
     `user` and `password` are for a server. `nodes` are those whose incarnations a shared log reports: this node's own,
     unless others are listed, or all by "*". LogError where the log is missing (unless `create`), damaged, a copy, or
@@ -57,7 +57,7 @@ def open_log(
     """
     if url == "memory:":
         return MemoryLog(MemoryDisk(node), node=node)
-    if url.startswith(_SQL):
+    if is_log_url(url):
         return SqlLog(url, node=node, create=create, nodes=nodes, user=user, password=password)
     return SqliteLog(folder_of(url), node=node, create=create)
 
@@ -66,17 +66,33 @@ def create_log(url: str, *, node: str, user: str | None = None, password: Secret
     """Create the log that `log.url` names, and return True; False where it exists. LogError."""
     if url == "memory:":
         return True
-    if url.startswith(_SQL):
-        return LogServer(url, user=user, password=password).create()
+    if is_log_url(url):
+        server = log_server(url, user=user, password=password)
+        with _as_log_error(server, "made"):
+            return server.create()
     return LogFolder(folder_of(url)).create(node)
 
 
 def adopt_log(url: str, *, node: str, user: str | None = None, password: Secret | None = None) -> None:
-    """Accept a copied or moved log as this node's own, and leave all earlier branches of its nodes alone."""
-    if url.startswith(_SQL):
-        LogServer(url, user=user, password=password).adopt()
+    """Accept a copied or moved log as this node's own, and leave all earlier branches of its nodes alone. LogError."""
+    if is_log_url(url):
+        server = log_server(url, user=user, password=password)
+        with _as_log_error(server, "adopted"):
+            server.adopt()
     else:
         LogFolder(folder_of(url)).adopt(node)
+
+
+@contextmanager
+def _as_log_error(server: LogServer, what: str) -> Iterator[None]:
+    """Raise a driver's error, as of a wrong password, as a LogError."""
+    try:
+        yield
+    except Error:
+        raise
+    except Exception as error:
+        reason = server.describe(error)
+        raise LogError(f"{server.name} could not be {what}: {reason}. Mend that, and do it again") from error
 
 
 def folder_of(url: str) -> Path:
@@ -85,6 +101,7 @@ def folder_of(url: str) -> Path:
     if scheme != "sqlite" or not separator or not path:
         # The url is not shown, since one of an unknown form may have a password anywhere.
         raise ConfigurationError(
-            "log.url cannot name a log: expected sqlite:///folder, postgresql://host/database, or memory: in tests"
+            "log.url cannot name a log: expected sqlite:///folder, postgresql://host/database, "
+            "mysql://host/database, or memory: in tests"
         )
     return Path(path)

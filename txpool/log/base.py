@@ -47,6 +47,11 @@ class Heuristic:
     ended: str  #: a BranchOutcome's value
     noted: float = 0.0
 
+    @property
+    def end(self) -> str:
+        """How the branch has ended, in words that follow its name."""
+        return "is lost: nothing shows how it ended" if self.ended == "lost" else f"has ended {self.ended}"
+
 
 @dataclass(frozen=True, slots=True)
 class SideRecord:

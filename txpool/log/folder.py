@@ -111,7 +111,10 @@ class LogFolder:
         names = [file.stem for file in self.incarnations.glob("*.lock")]
         held = [name for name in names if registry.alive(self.incarnations, name)]
         if held:
-            raise LogError(f"the decision log {self.database} is in use by incarnation {', '.join(held)}: nothing done")
+            raise LogError(
+                f"the decision log {self.database} is in use by incarnation {', '.join(held)}: nothing done. "
+                "End that process first"
+            )
         connection = self._open()
         try:
             _make_durable(connection)
@@ -226,9 +229,10 @@ class LogFolder:
         other = [name for name, value in identity.items() if meta[name] != value]
         if other:
             raise LogError(
-                f"the decision log {self.database} is a copy or was moved: {', '.join(other)} differ from where it was "
-                f"made. Two copies in use would end transactions both ways. Once the other is not in use any more, "
-                f"`txpool-recovery init --adopt` accepts this one, and leaves all earlier branches alone"
+                f"the decision log {self.database} is a copy or was moved: its {' and '.join(other)} "
+                f"{'differ' if len(other) > 1 else 'differs'} from where it was made. Two copies in use would end "
+                f"transactions both ways. Once the other is not in use any more, `txpool-recovery init --adopt` "
+                f"accepts this one, and leaves all earlier branches alone"
             )
         self._verified = (int(identity["device"]), int(identity["inode"]))
 

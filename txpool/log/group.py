@@ -97,7 +97,9 @@ class GroupCommit:
         entry = _Entry(work, arguments)
         try:
             self._queue.append(entry)
-            while not entry.done:
+            while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
+                if entry.done:
+                    break
                 if self._write_lock.locked():  # its holder will write this entry, too, or wake the first of the queue
                     entry.sleep(self._write_lock)
                     continue
@@ -213,10 +215,14 @@ class GroupCommit:
             writer = self._writer or self._opened()
             writer.execute("BEGIN IMMEDIATE")
             if self._deferred:
-                _move_all(self._deferred, deferred)
+                deferred = [*self._deferred]
+                for _ in deferred:  # only here, under the write lock, are keys taken from it
+                    self._deferred.popleft()
                 writer.executemany(self._deferred_statement, deferred)
             written = 0
-            while self._queue:  # other threads run during each statement, and may queue more
+            while True:  # other threads run during each statement, and may queue more
+                if not self._queue:
+                    break
                 _move_all(self._queue, batch)
                 for entry in batch[written:]:
                     entry.value = entry.work(writer, *entry.arguments)
@@ -230,6 +236,7 @@ class GroupCommit:
             if not committing:
                 _move_all(self._queue, batch)
             failure = self._certain_failure(error, committing)
+            # Where an interrupt came before a key was taken, that is there twice: the statement may be done twice.
             self._deferred.extendleft(reversed(deferred))
             for entry in batch:
                 entry.failure, entry.cause = failure, error

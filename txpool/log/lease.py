@@ -1,4 +1,4 @@
-"""Leases: over many hosts, an incarnation is alive while it holds an advisory lock of PostgreSQL.
+"""Leases: over many hosts, an incarnation is alive while a session of its process holds a lock of the log's server.
 
 The lock belongs to the session of a connection of its own, which the server ends with its client: at once where the
 process dies, by keep-alives where its host does. Through a pooler that shares sessions (PgBouncer's transaction mode)
@@ -8,18 +8,16 @@ connection, leads to a fence.
 
 from __future__ import annotations
 
-import os
 import threading
 from contextlib import suppress
-
-import psycopg
+from typing import Any
 
 from txpool.errors import LogError
-from txpool.log.server import LogConnection, LogServer
+from txpool.log.server import LogServer
 from txpool.xid import gtrid_prefix
 
 #: The parent's connections in a forked child, which must never close them: that would end the parent's session.
-_inherited: list[LogConnection] = []
+_inherited: list[Any] = []
 
 
 class Lease:
@@ -29,24 +27,27 @@ class Lease:
         self.name = name
         #: What the gtrids that the incarnation gives begin with.
         self.prefix = gtrid_prefix(node, name)
+        self._server = server
         self._lock = threading.Lock()
-        self._raw: LogConnection | None = None
+        self._raw: Any = None
         raw = self._raw = server.connect(f"txpool lease {node}")
-        (taken,) = raw.execute("SELECT pg_try_advisory_lock(%s)", [key_of(name)]).fetchone() or (False,)
-        if not taken:
+        row = server.take_lease(raw, name)
+        if row is None:
             raise LogError(f"{server.name}: another session holds the lease of {name}, a name that was just made")
+        #: What the registry says of it.
+        self.row: dict[str, object] = row
 
     def held(self) -> bool:
         """Whether the connection is not known to be lost. Does not wait, so a silent cut is not noticed."""
         with self._lock:
-            return self._raw is not None and self._raw.session.is_alive()
+            return self._raw is not None and bool(self._raw.session.is_alive())
 
     def release(self) -> None:
         """Release the lock, and return once it is free."""
-        with suppress(psycopg.Error):  # a lost connection holds no lock
+        with suppress(*self._server.errors):  # a lost connection holds no lock
             if self._raw is not None:
                 # Without this, the server frees the lock only when it notices that the connection was closed.
-                self._raw.execute("SELECT pg_advisory_unlock_all()")
+                self._server.release_lease(self._raw)
         self.close()
 
     def close(self) -> None:
@@ -54,26 +55,16 @@ class Lease:
         with self._lock:
             raw, self._raw = self._raw, None
         if raw is not None:
-            raw.close()
+            self._server.close(raw)
 
     def disown(self) -> None:
-        """In a forked child: close this copy of the socket, or the server would not notice the parent's death.
-
-        Its descriptor is replaced by one of /dev/null, so that libpq never uses a file that gets the same number.
-        """
+        """In a forked child: close this copy of the socket, or the server would not notice the parent's death."""
         self._lock = threading.Lock()
         raw, self._raw = self._raw, None
         if raw is not None:
             _inherited.append(raw)
-            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-            os.dup2(null, raw.pgconn.socket, inheritable=False)
-            os.close(null)
+            self._server.disown(raw)
 
     def __del__(self) -> None:
         if self._raw is not None:
-            self._raw.close()
-
-
-def key_of(incarnation: str) -> int:
-    """The key of an incarnation's advisory lock: its twelve characters are digits of base 36, and fit into a bigint."""
-    return int(incarnation, 36)
+            self._server.close(self._raw)

@@ -118,11 +118,13 @@ class MemoryLog(LocationNotes):
 
     def decisions(self) -> dict[str, Decision]:
         with self._disk.lock:
-            return {gtrid: kept for gtrid, kept in self._disk.outcomes.items() if kept is not None}
+            outcomes = self._disk.outcomes.copy()
+        return {gtrid: kept for gtrid, kept in outcomes.items() if kept is not None}
 
     def aborted(self) -> set[str]:
         with self._disk.lock:
-            return {gtrid for gtrid, kept in self._disk.outcomes.items() if kept is None}
+            outcomes = self._disk.outcomes.copy()
+        return {gtrid for gtrid, kept in outcomes.items() if kept is None}
 
     def pointers(self) -> dict[str, str]:
         with self._disk.lock:
@@ -142,8 +144,8 @@ class MemoryLog(LocationNotes):
 
     def dismiss_heuristics(self, gtrid: str, bqual: str | None = None) -> None:
         with self._disk.lock:
-            for key in [key for key in self._disk.heuristics if key == (gtrid, bqual or key[1])]:
-                del self._disk.heuristics[key]
+            for kept in {bqual} if bqual else {bqual for _, bqual in self._disk.heuristics}:
+                self._disk.heuristics.pop((gtrid, kept), None)
 
     def purge(self, gtrids: Iterable[str]) -> None:
         with self._disk.lock:
@@ -155,10 +157,13 @@ class MemoryLog(LocationNotes):
     def expire(self, incarnations: Iterable[str]) -> None:
         with self._disk.lock:
             for name in incarnations:
-                if self._disk.states.get(name) is IncarnationState.FENCED:
-                    del self._disk.states[name]
-                    self._disk.expired.add(name)
-                    self._disk.side_records.pop((INCARNATION, name), None)
+                self._expire(name)
+
+    def _expire(self, name: str) -> None:
+        if self._disk.states.get(name) is IncarnationState.FENCED:
+            del self._disk.states[name]
+            self._disk.expired.add(name)
+            self._disk.side_records.pop((INCARNATION, name), None)
 
     def expired(self, incarnations: Iterable[str] | None = None) -> set[str]:
         with self._disk.lock:
@@ -170,7 +175,8 @@ class MemoryLog(LocationNotes):
 
     def side_records(self, kind: str) -> list[SideRecord]:
         with self._disk.lock:
-            found = [record for record in self._disk.side_records.values() if record.kind == kind]
+            records = list(self._disk.side_records.values())
+        found = [record for record in records if record.kind == kind]
         return sorted(found, key=lambda record: (record.recorded_at, record.name))
 
     def delete_records(self, kind: str, names: Iterable[str]) -> None:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, LiteralString, TypeVar, TypeVarTuple
-
-import psycopg
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 from txpool.errors import LogError, LogUnknown, PoolClosed, PoolTimeout
-from txpool.log.server import LogConnection, LogServer
+from txpool.log.server import LogServer, Parameters
+from txpool.log.statements import Script
 from txpool.pool import Pool
-from txpool.resources.postgresql.libpq import ends_session
 
-Parameters = Sequence[object] | Mapping[str, object]
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _CONNECTIONS = 10  # how many write at the same time; the server lets them share a flush
-#: What may come while a connection is taken.
-_UNUSABLE: Final = (psycopg.Error, PoolTimeout, PoolClosed)
+_NONE: Final[Parameters] = {}
 
 
 class Sessions:
@@ -30,31 +26,37 @@ class Sessions:
 
     def __init__(self, server: LogServer) -> None:
         self._server = server
-        self._pool: Pool[LogConnection] = Pool(server, name=server.name, max_size=_CONNECTIONS)
+        #: What may come while a connection is taken.
+        self._unusable: tuple[type[Exception], ...] = (*server.errors, PoolTimeout, PoolClosed)
+        self._pool: Pool[Any] = Pool(server, name=server.name, max_size=_CONNECTIONS)
 
-    def run(self, statement: LiteralString, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
-        """Execute one statement, durable when this returns; returns its rows."""
-        return self.use(_execute, statement, parameters)
+    def run(self, script: Script, parameters: Parameters = _NONE) -> list[tuple[Any, ...]]:
+        """Execute a script, durable when this returns; returns its rows."""
+        return self.use(self._server.run, script, parameters)
 
-    def read(self, query: LiteralString, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
+    def read(self, query: Script, parameters: Parameters = _NONE) -> list[tuple[Any, ...]]:
         """The rows of a query of what is committed now; LogError where it cannot be read."""
         try:
             return self.run(query, parameters)
         except LogUnknown as error:
-            raise LogError(f"{self._server.name} cannot be read: the connection was lost") from error
+            reason = self._server.describe(error.__cause__ or error)
+            raise LogError(f"{self._server.name} cannot be read: {reason}") from error
 
-    def use(self, work: Callable[[LogConnection, *Ts], T], *arguments: *Ts) -> T:
+    def use(self, work: Callable[[Any, *Ts], T], *arguments: *Ts) -> T:
         """Do the work on a connection; never on one that is already known to be lost."""
         try:
-            while not (pooled := self._pool.take()).raw.session.is_alive():
+            while True:
+                pooled = self._pool.take()
+                if pooled.raw.session.is_alive():
+                    break
                 self._pool.discard(pooled)
-        except _UNUSABLE as error:
+        except self._unusable as error:
             raise self._nothing_written(error) from error
         try:
-            done = work(pooled.raw, *arguments)
+            done = self._server.do(work, pooled.raw, *arguments)
         except BaseException as error:
             self._pool.discard(pooled)
-            if not isinstance(error, psycopg.Error):
+            if not isinstance(error, self._server.errors):
                 raise
             raise self._certain_error(error) from error
         self._pool.give_back(pooled)
@@ -65,7 +67,7 @@ class Sessions:
         """Around a block that writes nothing: its errors become a LogError that says so."""
         try:
             yield
-        except _UNUSABLE as error:
+        except self._unusable as error:
             raise self._nothing_written(error) from error
 
     def close(self) -> None:
@@ -76,15 +78,10 @@ class Sessions:
         reason = self._server.describe(error)
         return LogError(f"{self._server.name} cannot be used, and nothing was written: {reason}")
 
-    def _certain_error(self, error: psycopg.Error) -> LogError:
-        """LogError where the server has answered with an error; LogUnknown where the session was lost."""
+    def _certain_error(self, error: Exception) -> LogError:
+        """LogError where the server has answered that nothing was written; LogUnknown where that is not known."""
         name, reason = self._server.name, self._server.describe(error)
-        if not ends_session(error):
+        if self._server.is_definite(error):
             return LogError(f"{name}: nothing was written: {reason}")
         self._pool.drain()  # the other connections may be cut as well
         return LogUnknown(f"{name}: what was on its way may or may not be written, now or later: {reason}")
-
-
-def _execute(raw: LogConnection, statement: LiteralString, parameters: Parameters) -> list[tuple[Any, ...]]:
-    cursor = raw.execute(statement, parameters)
-    return cursor.fetchall() if cursor.description else []

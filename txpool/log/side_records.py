@@ -5,25 +5,17 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterable
-from dataclasses import astuple
-from typing import Any
+from dataclasses import asdict, astuple
+from typing import Any, Final
 
 from txpool.log.base import SideRecord
 from txpool.log.group import GroupCommit
 from txpool.log.sessions import Sessions
+from txpool.log.statements import Script, Statements
 
-# It also deletes the side records of incarnations that the first version expired, which leaves them.
-_EXPIRE = """WITH gone AS (DELETE FROM txpool_incarnations
-        WHERE name = ANY(%(names)s) AND fenced > 0 AND (%(every)s OR node = ANY(%(nodes)s))
-        RETURNING name, node, lease),
-    noting AS (DELETE FROM txpool_memos WHERE kind = 'incarnation'
-        AND name IN (SELECT name FROM gone UNION ALL SELECT name FROM txpool_expired))
-    INSERT INTO txpool_expired (name, node, lease, since) SELECT name, node, lease, %(now)s FROM gone"""
-_EXPIRED = """SELECT name FROM txpool_expired
-    WHERE (%(all)s OR name = ANY(%(names)s)) AND (%(every)s OR node = ANY(%(nodes)s))"""
-_PUT_RECORD = """INSERT INTO txpool_memos (kind, name, text, made) VALUES (%s, %s, %s, %s)
-    ON CONFLICT (kind, name) DO UPDATE SET text = excluded.text, made = excluded.made"""
-_SELECT_RECORDS = "SELECT kind, name, text, made FROM txpool_memos WHERE kind = %s ORDER BY made, name"
+_SELECT_RECORDS: Final[Script] = (
+    "SELECT kind, name, text, made FROM txpool_memos WHERE kind = %(kind)s ORDER BY made, name",
+)
 
 
 class SqliteSideRecords:
@@ -67,21 +59,23 @@ class SqlSideRecords:
     """Side records and expired incarnations in a sql log."""
 
     _sessions: Sessions
+    _statements: Statements
     _node_filter: dict[str, Any]
 
     def expire(self, incarnations: Iterable[str]) -> None:
-        self._sessions.run(_EXPIRE, self._node_filter | {"names": [*incarnations], "now": time.time()})
+        parameters = self._node_filter | {"names": [*incarnations], "now": time.time()}
+        self._sessions.run(self._statements.expire, parameters)
 
     def expired(self, incarnations: Iterable[str] | None = None) -> set[str]:
         names = {"all": incarnations is None, "names": [*(incarnations or ())]}
-        rows = self._sessions.read(_EXPIRED, self._node_filter | names)
+        rows = self._sessions.read(self._statements.expired, self._node_filter | names)
         return {name for (name,) in rows}
 
     def put_record(self, record: SideRecord) -> None:
-        self._sessions.run(_PUT_RECORD, astuple(record))
+        self._sessions.run(self._statements.put_record, asdict(record))
 
     def side_records(self, kind: str) -> list[SideRecord]:
-        return [SideRecord(*row) for row in self._sessions.read(_SELECT_RECORDS, (kind,))]
+        return [SideRecord(*row) for row in self._sessions.read(_SELECT_RECORDS, {"kind": kind})]
 
     def delete_records(self, kind: str, names: Iterable[str]) -> None:
-        self._sessions.run("DELETE FROM txpool_memos WHERE kind = %s AND name = ANY(%s)", (kind, [*names]))
+        self._sessions.run(self._statements.delete_records, {"kind": kind, "names": [*names]})

@@ -1,9 +1,9 @@
-"""The decision log in a PostgreSQL database, shared by coordinators on many hosts, each node under a name of its own.
+"""The decision log in a database, shared by coordinators on many hosts, each node under a name of its own.
 
 A fence and a decision of one incarnation are ordered by the lock on its row. The decision takes it FOR SHARE in the
 statement that inserts, and the fence updates the row: the second one waits until the first is durable, and then reads
 the row as it is now, not as in its snapshot. An abort record has the decision's key: the unique index makes either wait
-for the other. PostgreSQL shows no commit before it is on disk, and also writes an update that changes nothing.
+for the other. The SQL of each database is in its own folder, as a `LogServer` with its `Statements`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import astuple
-from typing import Final
+from dataclasses import asdict
+from typing import Any, Final
 
 from txpool import failpoints
 from txpool.config.secrets import Secret
@@ -24,12 +24,12 @@ from txpool.finishing import plural
 from txpool.log import forks
 from txpool.log.base import Decision, Heuristic, IncarnationState
 from txpool.log.formats import FORMAT
-from txpool.log.holders import HELD_LEASES
-from txpool.log.lease import Lease, key_of
+from txpool.log.lease import Lease
 from txpool.log.locations import INCARNATION, LocationNotes
-from txpool.log.server import LogConnection, LogServer
+from txpool.log.server import log_server
 from txpool.log.sessions import Sessions
 from txpool.log.side_records import SqlSideRecords
+from txpool.log.statements import Script
 from txpool.resources.base import BranchRecord, Refused, Resolution, decode, encode
 from txpool.xid import new_incarnation, split_gtrid
 
@@ -40,43 +40,27 @@ EVERY_NODE: Final = "*"
 
 _FORGET_BATCH = 100  # how many decisions are forgotten in one round trip
 
-_RECORD = """INSERT INTO txpool_decisions (gtrid, branches, made) SELECT $1, nullif($2, ''), $3::float8
-    FROM txpool_incarnations WHERE name = $4 AND fenced = 0 FOR SHARE ON CONFLICT DO NOTHING"""
-_ABORT = """INSERT INTO txpool_decisions AS met (gtrid, branches, made) VALUES (%s, NULL, %s)
-    ON CONFLICT (gtrid) DO UPDATE SET made = met.made RETURNING branches IS NULL"""
-_RESOLUTION = "SELECT branches IS NULL FROM txpool_decisions WHERE gtrid = %s"
-# The gtrids as one text: psycopg would quote each of a list.
-_FORGET = "DELETE FROM txpool_decisions WHERE gtrid = ANY(string_to_array(%s, ' ')) AND branches IS NOT NULL"
-_PURGE = """WITH pointers AS (DELETE FROM txpool_pointers WHERE gtrid = ANY(%(gtrids)s)),
-    marks AS (DELETE FROM txpool_finished WHERE gtrid = ANY(%(gtrids)s))
-    DELETE FROM txpool_decisions WHERE gtrid = ANY(%(gtrids)s)"""
-_POINT = """INSERT INTO txpool_pointers AS met (gtrid, datasource) VALUES (%s, %s)
-    ON CONFLICT (gtrid) DO UPDATE SET datasource = met.datasource RETURNING datasource"""
-_DELETE_DECISION = "DELETE FROM txpool_decisions WHERE gtrid = %s"
-_FINISH = """INSERT INTO txpool_finished (gtrid) VALUES (%s)
-    ON CONFLICT (gtrid) DO UPDATE SET gtrid = excluded.gtrid"""
-_PUBLISH = """WITH old AS (UPDATE txpool_incarnations SET fenced = fenced + 1 WHERE name = %(old)s),
-    noting AS (INSERT INTO txpool_memos (kind, name, text, made) VALUES (%(kind)s, %(name)s, %(format)s, %(now)s))
-    INSERT INTO txpool_incarnations (name, node, lease) VALUES (%(name)s, %(node)s, %(lease)s)"""
-_FENCE = """UPDATE txpool_incarnations SET fenced = fenced + 1
-    WHERE name = %(name)s AND (%(every)s OR node = ANY(%(nodes)s)) RETURNING fenced"""
-_REVIVE = """WITH back AS (DELETE FROM txpool_expired
-        WHERE name = %(name)s AND (%(every)s OR node = ANY(%(nodes)s)) RETURNING name, node, lease)
-    INSERT INTO txpool_incarnations (name, node, lease, fenced) SELECT name, node, lease, 1 FROM back
-    RETURNING fenced"""
-_IS_FENCED = """SELECT 1 FROM txpool_incarnations WHERE name = %(name)s AND fenced > 0
-    UNION ALL SELECT 1 FROM txpool_expired WHERE name = %(name)s"""
-_INCARNATIONS: Final = f"""WITH {HELD_LEASES} SELECT name, fenced, fenced = 0 AND lease IN (TABLE held)
-    FROM txpool_incarnations WHERE %(every)s OR node = ANY(%(nodes)s)"""  # noqa: S608 - a constant
-_NODES = "SELECT node FROM txpool_incarnations UNION SELECT node FROM txpool_expired"
-_RECORD_HEURISTIC = """INSERT INTO txpool_heuristics (gtrid, bqual, datasource, decided, ended, noted)
-    VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"""
-_DISMISS = "DELETE FROM txpool_heuristics WHERE gtrid = %s AND bqual = coalesce(%s, bqual)"
-_HEURISTICS = "SELECT gtrid, bqual, datasource, decided, ended, noted FROM txpool_heuristics ORDER BY gtrid, bqual"
+_RESOLUTION: Final[Script] = ("SELECT branches IS NULL FROM txpool_decisions WHERE gtrid = %(gtrid)s",)
+_DELETE_DECISION: Final[Script] = ("DELETE FROM txpool_decisions WHERE gtrid = %(gtrid)s",)
+_DECISIONS: Final[Script] = ("SELECT gtrid, branches, made FROM txpool_decisions WHERE branches IS NOT NULL",)
+_ABORTED: Final[Script] = ("SELECT gtrid FROM txpool_decisions WHERE branches IS NULL",)
+_FINISHED: Final[Script] = ("SELECT gtrid FROM txpool_finished",)
+_POINTERS: Final[Script] = ("SELECT gtrid, datasource FROM txpool_pointers",)
+_IS_FENCED: Final[Script] = (
+    """SELECT 1 FROM txpool_incarnations WHERE name = %(name)s AND fenced > 0
+    UNION ALL SELECT 1 FROM txpool_expired WHERE name = %(name)s""",
+)
+_NODES: Final[Script] = ("SELECT node FROM txpool_incarnations UNION SELECT node FROM txpool_expired",)
+_DISMISS: Final[Script] = (
+    "DELETE FROM txpool_heuristics WHERE gtrid = %(gtrid)s AND bqual = coalesce(%(bqual)s, bqual)",
+)
+_HEURISTICS: Final[Script] = (
+    "SELECT gtrid, bqual, datasource, decided, ended, noted FROM txpool_heuristics ORDER BY gtrid, bqual",
+)
 
 
 class SqlLog(SqlSideRecords, LocationNotes):
-    """A DecisionLog in a PostgreSQL database. Thread-safe; a forked child goes on with an incarnation of its own.
+    """A DecisionLog in a database on a server. Thread-safe; a forked child goes on with an incarnation of its own.
 
     `incarnations` and `fence` know only those of `nodes`: this node's own, unless others are listed, or all by "*".
     Waiting for another's write for longer than `lock_timeout` (seconds) is a LogError.
@@ -98,7 +82,8 @@ class SqlLog(SqlSideRecords, LocationNotes):
         ours = (node,) if nodes is None else tuple(nodes)
         self._listed_nodes = frozenset(ours) - {EVERY_NODE} or frozenset({node})
         self._node_filter = {"every": EVERY_NODE in ours, "nodes": list(ours)}
-        self._server = LogServer(url, user=user, password=password, lock_timeout=lock_timeout)
+        self._server = log_server(url, user=user, password=password, lock_timeout=lock_timeout)
+        self._statements = self._server.statements
         self._name = self._server.name
         self._sessions = Sessions(self._server)
         self._forgotten: deque[str] = deque()
@@ -153,7 +138,7 @@ class SqlLog(SqlSideRecords, LocationNotes):
     def abort(self, gtrid: str) -> Resolution:
         if failpoints.armed:
             failpoints.hit("log.abort")
-        ((aborted,),) = self._sessions.run(_ABORT, (gtrid, time.time()))
+        ((aborted,),) = self._sessions.run(self._statements.abort, {"gtrid": gtrid, "now": time.time()})
         return Resolution.ABORTED if aborted else Resolution.COMMITTED
 
     def forget(self, gtrid: str) -> None:
@@ -170,7 +155,7 @@ class SqlLog(SqlSideRecords, LocationNotes):
             gtrids.extend(iter(self._forgotten.popleft, None))
         if gtrids:
             try:
-                self._sessions.run(_FORGET, (" ".join(gtrids),))
+                self._sessions.run(self._statements.forget, {"gtrids": gtrids, "joined": " ".join(gtrids)})
             except BaseException:
                 self._forgotten.extend(gtrids)
                 raise
@@ -182,8 +167,9 @@ class SqlLog(SqlSideRecords, LocationNotes):
 
     def fence(self, incarnation: str) -> None:
         parameters = self._node_filter | {"name": incarnation}
-        # An expired incarnation is moved back; where another process has just done so, the second _FENCE finds it.
-        if not any(self._sessions.run(statement, parameters) for statement in (_FENCE, _REVIVE, _FENCE)):
+        # An expired incarnation is moved back; where another process has just done so, the second fence finds it.
+        fence, revive = self._statements.fence, self._statements.revive
+        if not any(self._sessions.run(script, parameters) for script in (fence, revive, fence)):
             raise LogError(
                 f"incarnation {incarnation} was never registered in {self._name}, or is of a node that is not ours to "
                 f"recover: its branches are left alone"
@@ -195,40 +181,40 @@ class SqlLog(SqlSideRecords, LocationNotes):
     def finish(self, gtrid: str) -> None:
         if failpoints.armed:
             failpoints.hit("log.finish")
-        self._sessions.run(_FINISH, (gtrid,))
+        self._sessions.run(self._statements.finish, {"gtrid": gtrid})
 
     def finished(self) -> set[str]:
-        return {gtrid for (gtrid,) in self._sessions.read("SELECT gtrid FROM txpool_finished")}
+        return {gtrid for (gtrid,) in self._sessions.read(_FINISHED)}
 
     def decisions(self) -> dict[str, Decision]:
-        rows = self._sessions.read("SELECT gtrid, branches, made FROM txpool_decisions WHERE branches IS NOT NULL")
+        rows = self._sessions.read(_DECISIONS)
         try:
             return {gtrid: Decision(gtrid, decode(gtrid, text), made) for gtrid, text, made in rows}
         except ValueError as error:
             raise LogError(f"{self._name}: {error}. Nothing was done") from error
 
     def aborted(self) -> set[str]:
-        return {gtrid for (gtrid,) in self._sessions.read("SELECT gtrid FROM txpool_decisions WHERE branches IS NULL")}
+        return {gtrid for (gtrid,) in self._sessions.read(_ABORTED)}
 
     def pointers(self) -> dict[str, str]:
-        return dict(self._sessions.read("SELECT gtrid, datasource FROM txpool_pointers"))
+        return dict(self._sessions.read(_POINTERS))
 
     def incarnations(self) -> dict[str, IncarnationState]:
         """Every incarnation that our nodes have registered, with its state tested now."""
-        rows = self._sessions.read(_INCARNATIONS, self._node_filter)
-        return {name: _state(fenced, held) for name, fenced, held in rows}
+        rows = self._sessions.read(self._statements.incarnations, self._node_filter)
+        return {name: _state(fenced, bool(held)) for name, fenced, held in rows}
 
     def record_heuristic(self, heuristic: Heuristic) -> None:
-        self._sessions.run(_RECORD_HEURISTIC, astuple(heuristic))
+        self._sessions.run(self._statements.record_heuristic, asdict(heuristic))
 
     def heuristics(self) -> list[Heuristic]:
         return [Heuristic(*row) for row in self._sessions.read(_HEURISTICS)]
 
     def dismiss_heuristics(self, gtrid: str, bqual: str | None = None) -> None:
-        self._sessions.run(_DISMISS, (gtrid, bqual))
+        self._sessions.run(_DISMISS, {"gtrid": gtrid, "bqual": bqual})
 
     def purge(self, gtrids: Iterable[str]) -> None:
-        self._sessions.run(_PURGE, {"gtrids": list(gtrids)})
+        self._sessions.run(self._statements.purge, {"gtrids": list(gtrids)})
 
     def close(self) -> None:
         with self._registering:
@@ -269,8 +255,9 @@ class SqlLog(SqlSideRecords, LocationNotes):
         with self._sessions.connecting():
             new = Lease(self._server, self._node, new_incarnation())
         try:
-            row = {"name": new.name, "node": self._node, "lease": key_of(new.name), "old": old.name if old else None}
-            self._sessions.run(_PUBLISH, row | {"kind": INCARNATION, "format": FORMAT, "now": time.time()})
+            row = new.row | {"name": new.name, "node": self._node, "old": old.name if old else None}
+            row |= {"kind": INCARNATION, "format": FORMAT, "now": time.time()}
+            self._sessions.run(self._statements.publish, row)
         except BaseException:
             new.close()  # if the name was published after all, it is dead, and may be fenced
             raise
@@ -280,50 +267,44 @@ class SqlLog(SqlSideRecords, LocationNotes):
             old.close()
         return new
 
-    def _decide(self, raw: LogConnection, gtrid: str, incarnation: str, branches: str) -> Exception | None:
-        if _insert(raw, gtrid, incarnation, branches):
+    def _decide(self, raw: Any, gtrid: str, incarnation: str, branches: str) -> Exception | None:
+        if self._server.insert(raw, gtrid, incarnation, branches):
             return None
-        resolution = _resolution(raw, gtrid)
+        resolution = self._resolution(raw, gtrid)
         if resolution is Resolution.COMMITTED:
             return LogError(f"{gtrid} is decided already, and commits")
-        return Refused(f"{gtrid} was not decided, and rolls back: {self._refusal(resolution, incarnation)}")
+        return Refused(f"{gtrid} was not decided, and rolls back: {self._refusal(raw, resolution, incarnation)}")
 
-    def _point(self, raw: LogConnection, gtrid: str, incarnation: str, datasource: str) -> Exception | None:
+    def _point(self, raw: Any, gtrid: str, incarnation: str, datasource: str) -> Exception | None:
         refused = f"{gtrid} cannot be decided by {datasource}, and rolls back: "
+        server, key = self._server, {"gtrid": gtrid}
         # Meanwhile a row holds the decision's key, under the decision's conditions: so an abort record waits for this,
         # or is found by it.
-        with raw.transaction():
-            if not _insert(raw, gtrid, incarnation):
-                return Refused(refused + self._refusal(_resolution(raw, gtrid), incarnation))
-            (decider,) = raw.execute(_POINT, (gtrid, datasource)).fetchone() or ("",)
-            raw.execute(_DELETE_DECISION, (gtrid,))
+        with server.transaction(raw):
+            if not server.insert(raw, gtrid, incarnation, ""):
+                return Refused(refused + self._refusal(raw, self._resolution(raw, gtrid), incarnation))
+            ((decider,),) = server.execute(raw, self._statements.point, key | {"datasource": datasource})
+            server.execute(raw, _DELETE_DECISION, key)
         return None if decider == datasource else Refused(f"{refused}{decider} decides it")
 
-    def _refusal(self, resolution: Resolution | None, incarnation: str) -> str:
+    def _resolution(self, raw: Any, gtrid: str) -> Resolution | None:
+        """How the gtrid stands in the log; None where it has neither a decision nor an abort record."""
+        rows = self._server.execute(raw, _RESOLUTION, {"gtrid": gtrid})
+        if not rows:
+            return None
+        return Resolution.ABORTED if rows[0][0] else Resolution.COMMITTED
+
+    def _refusal(self, raw: Any, resolution: Resolution | None, incarnation: str) -> str:
         """Why the store has refused. Remembers where our own incarnation is fenced."""
         if resolution is not None:
             return f"the log has it as {resolution.value}"
+        why_not = self._server.why_not_durable(raw)
+        if why_not:
+            return why_not
         current = self._current
         if current is not None and current.name == incarnation:
             self._fenced_name = incarnation
         return f"incarnation {incarnation} was fenced by recovery, or is not registered in {self._name}"
-
-
-def _insert(raw: LogConnection, gtrid: str, incarnation: str, branches: str = "") -> bool:
-    """Whether the decision was written, without branches the key alone. Not where it is fenced, or the key is taken."""
-    if not raw.recording:
-        raw.session.run(f"PREPARE txpool_record AS {_RECORD}")
-        raw.recording = True
-    result = raw.session.run_prepared("txpool_record", gtrid, branches, str(time.time()), incarnation)
-    return result.command_tuples == 1
-
-
-def _resolution(raw: LogConnection, gtrid: str) -> Resolution | None:
-    """How the gtrid stands in the log; None where it has neither a decision nor an abort record."""
-    row = raw.execute(_RESOLUTION, (gtrid,)).fetchone()
-    if row is None:
-        return None
-    return Resolution.ABORTED if row[0] else Resolution.COMMITTED
 
 
 def _state(fenced: int, held: bool) -> IncarnationState:

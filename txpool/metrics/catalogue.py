@@ -295,7 +295,7 @@ ALARMS = Family(
     "txpool.recovery.alarms",
     MetricKind.GAUGE,
     "{alarm}",
-    "Alarms that stand: overdue, unreachable, slots.",
+    "Alarms that stand, of each kind.",
     ("alarm",),
 )
 

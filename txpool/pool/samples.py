@@ -25,6 +25,8 @@ _NUMBERS = (
     (catalogue.LEAKS, (), "leaks"),
     (catalogue.LOST, (), "lost"),
 )
+#: A closed pool opens no connection, and keeps none.
+_LIMITS = frozenset({"max_size", "min_size"})
 
 
 def _samples() -> Iterator[Sample]:
@@ -32,7 +34,8 @@ def _samples() -> Iterator[Sample]:
     for family, labels, field in _NUMBERS:
         totals: dict[str, int] = {}
         for numbers in found:
-            totals[numbers.name] = totals.get(numbers.name, 0) + getattr(numbers, field)
+            number = 0 if numbers.closed and field in _LIMITS else getattr(numbers, field)
+            totals[numbers.name] = totals.get(numbers.name, 0) + number
         for name, total in totals.items():
             yield Sample(family, (name, *labels), total)
 

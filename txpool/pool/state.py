@@ -199,9 +199,13 @@ class PoolState(Generic[C]):
         with self.lock:
             surplus = self._take_surplus()
             if not self.suspended:
-                while self.waiters and (pooled := self._take_idle_or_reserve()) is not None:
+                while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
+                    if not self.waiters or (pooled := self._take_idle_or_reserve()) is None:
+                        break
                     self.waiters.popleft().wake(pooled)
-            while self.closed and self.waiters:
+            while True:
+                if not self.closed or not self.waiters:
+                    break
                 self.waiters.popleft().wake(None)
         self.run_deferred()
         for pooled in surplus:
@@ -296,9 +300,10 @@ class PoolState(Generic[C]):
             self._remove_member(slot)
             others = self.all()
             away = not (self.suspended or self.closed or any(each.is_open for each in others))
-            if away and not others:
-                while self.waiters:
-                    self.waiters.popleft().fail(error)
+            while True:
+                if not away or others or not self.waiters:
+                    break
+                self.waiters.popleft().fail(error)
         self.run_deferred()
         if len(self.members) < self.min_size:
             self.maintenance_queue.put(None)
@@ -312,8 +317,8 @@ class PoolState(Generic[C]):
             spare = len(self.members) - self.min_size
             for pooled in self.idle.copy():
                 too_long = pooled.returned_at + idle_timeout <= now and spare > len(withdrawn)
-                if (too_long or pooled.expires <= now) and self.take_idle(pooled):
-                    withdrawn.append(pooled)
+                due = too_long or pooled.expires <= now
+                withdrawn += [pooled] if due and self.take_idle(pooled) else []
         self.run_deferred()
         return withdrawn
 

@@ -7,11 +7,11 @@ work at the same time without a thread pool. A branch whose driver can only bloc
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from json.encoder import encode_basestring_ascii as _quoted  # a text as json writes it
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from txpool.xid import Xid
 
@@ -37,12 +37,30 @@ class PrepareVote(Enum):
 
 
 class BranchOutcome(Enum):
-    """How a branch ended, as the database says."""
+    """How a branch ended, as the database says.
+
+    A branch that is not prepared any more is COMMITTED or ROLLED_BACK where the database shows how it ended. Where
+    nothing shows it, the resource manager answers ABSENT or LOST. It may conclude one thing of a branch whose PREPARE
+    was answered: where the answer to its own command was lost, and the next try finds the branch ABSENT, the first try
+    has ended it: COMMITTED after COMMIT, ROLLED_BACK after ROLLBACK.
+    """
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
-    UNKNOWN = "unknown"  #: the database gave no final answer: recovery asks again
-    LOST = "lost"  #: the branch is gone, and the database cannot say how it ended
+    #: The database gave no final answer, or the datasource leads to another database: recovery asks again.
+    UNKNOWN = "unknown"
+    #: Three things are certain. The branch is not prepared any more: a listing taken after the command's answer lacks
+    #: it, or the answer itself says so. Nothing shows how it ended. The server is the one that prepared it: the
+    #: record's identity, and the server's generation in its evidence, are not empty, and were read again and are the
+    #: same. To the coordinator that is a hazard, unless recovery has fenced its process. To recovery the branch has
+    #: ended as decided.
+    ABSENT = "absent"
+    #: To a COMMIT only: the branch is not prepared any more, and the row that it has written before its PREPARE is not
+    #: there (`txpool.resources.branch_rows`). So it has rolled back, unless its decision was forgotten since.
+    NO_ROW = "no row"
+    #: The branch is not prepared any more, nothing shows how it ended, and the server is not provably the one that
+    #: prepared it: it has failed over, or was restored, or did not tell who it is. To everybody that is a hazard.
+    LOST = "lost"
 
 
 _NO_EVIDENCE: Mapping[str, str] = {}
@@ -53,9 +71,11 @@ class BranchRecord(NamedTuple):
 
     xid: Xid
     datasource: str
-    #: The database's identity: where the url leads to another database now, "absent" means nothing.
+    #: The database's identity: where the url leads to another database now, "absent" means nothing. Where it is empty,
+    #: nothing is ever proven of a branch that is gone.
     identity: str = ""
-    #: Whatever the resource manager needs to tell how a branch ended that is gone (PostgreSQL: its transaction id).
+    #: Whatever the resource manager needs to tell how a branch ended that is gone (PostgreSQL: its transaction id), and
+    #: the server's generation: what changes where it fails over or is restored (PostgreSQL: its timeline).
     evidence: Mapping[str, str] = _NO_EVIDENCE
 
 
@@ -176,12 +196,39 @@ class Branch(Protocol):
 
     def start_commit(self) -> None: ...
 
-    def await_commit(self) -> BranchOutcome: ...
+    def await_commit(self) -> BranchOutcome:
+        """Wait for the end. ABSENT only if the first COMMIT that this branch has sent was answered so."""
 
     def start_rollback(self) -> None: ...
 
     def await_rollback(self) -> BranchOutcome:
         """UNKNOWN where the branch may still appear prepared later, or could not be reached."""
+
+
+@runtime_checkable
+class RemembersEnd(Protocol):
+    """A branch whose database may end it by itself, and remembers that until it is told to forget it (X/Open:
+    xa_forget). Every command to the branch is told of it until then.
+    """
+
+    @property
+    def remembers_end(self) -> bool:
+        """Whether the last answer was that the database had ended the branch otherwise than it was to end."""
+
+    def forget_end(self) -> None:
+        """Let the database forget that. Called once the log has the outcome; raises no error."""
+
+
+def remembers_end(branch: object) -> bool:
+    """Whether the branch's database remembers that it had ended it by itself."""
+    return isinstance(branch, RemembersEnd) and branch.remembers_end
+
+
+def forget_ends(branches: Iterable[object]) -> None:
+    """Let databases forget what they remember of these branches: the log has their outcomes."""
+    for branch in branches:
+        if isinstance(branch, RemembersEnd) and branch.remembers_end:
+            branch.forget_end()
 
 
 class OpenBranch(Participant, Branch, Protocol):
@@ -226,6 +273,10 @@ class DecisionStore(Protocol):
         """Delete the decision, now or later: every branch has answered."""
 
 
+#: Deletes what a log keeps of these gtrids, durably.
+Purge = Callable[[Iterable[str]], object]
+
+
 class MarkedBranch(Participant, DecisionStore, Protocol):
     """A local transaction whose row in `xids` is the decision."""
 
@@ -234,6 +285,16 @@ class MarkedBranch(Participant, DecisionStore, Protocol):
 
     def mark(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         """Write the row with the records of all other branches; returns once the INSERT is answered."""
+
+    def forget_pointed(self, gtrid: str, purge: Purge) -> None:
+        """As `forget`, where the log has a pointer to it: that is deleted after the row, by `purge`."""
+
+    @property
+    def purge(self) -> Purge:
+        """Deletes the rows of finished transactions, durably. The same object for all transactions of a datasource."""
+
+    def is_decided(self, gtrid: str) -> bool:
+        """Whether the row is there. An error where that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +313,8 @@ class PreparedBranch:
     #: The identity and the name of the branch's database, where it is another one of the same server; else empty.
     elsewhere: str = ""
     database: str = ""
+    #: The evidence that its PREPARE would have given to a `BranchRecord`, for who adopts it from the listing.
+    evidence: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def prepared_by(self, logins: Collection[str]) -> bool:
         """Whether a session with one of these login roles may have prepared it. The xid alone proves nothing."""
@@ -287,10 +350,10 @@ class BranchRecovery(Protocol):
         """The roles that the datasource's own sessions log in as, by the server's numbers."""
 
     def commit(self, record: BranchRecord) -> BranchOutcome:
-        """Commit a prepared branch. Of one that is gone: how it ended by its evidence, or LOST without any."""
+        """Commit a prepared branch. Of one that is gone: how it ended by its evidence, else ABSENT or LOST."""
 
     def rollback(self, record: BranchRecord) -> BranchOutcome:
-        """Roll a prepared branch back. Of one that is gone: how it ended by its evidence, or LOST without any."""
+        """Roll a prepared branch back. Of one that is gone: how it ended by its evidence, else ABSENT or LOST."""
 
 
 class SharedPhaseTwo(Protocol):

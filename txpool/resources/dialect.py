@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from txpool.resources.base import ReadOnlyCheck
+from txpool.resources.base import BranchOutcome, ReadOnlyCheck
 from txpool.resources.deadlines import Deadlines
 
 if TYPE_CHECKING:
@@ -35,8 +35,9 @@ class Dialect(Protocol):
     def commit(self, raw: Any) -> None:
         """Commit durably. `Refused` is definite, any other error leaves the outcome unknown."""
 
-    def rollback(self, driver: Driver, raw: Any, until: float | None) -> None:
+    def rollback(self, driver: Driver, raw: Any, until: float | None) -> BranchOutcome:
         """Roll back, or close the connection, which ends its transaction as well. Never raises an Exception.
 
+        ROLLED_BACK; COMMITTED where the database has kept a part of what was done, and LOST where it may have.
         `until` is when to stop waiting for the answer, by the monotonic clock.
         """

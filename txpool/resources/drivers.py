@@ -11,7 +11,7 @@ from txpool.resources.driver import Driver
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
 
-__all__ = ["Driver", "make_driver"]
+__all__ = ["Driver", "make_driver", "not_installed"]
 
 
 def make_driver(settings: DataSourceSettings, *, recovery: bool = False) -> Driver:
@@ -20,7 +20,13 @@ def make_driver(settings: DataSourceSettings, *, recovery: bool = False) -> Driv
     try:
         return manager.make_driver(settings, recovery=recovery)
     except ModuleNotFoundError as error:
-        advice = f"pip install '{manager.requirement}'" if manager.requirement else "install it"
-        raise ConfigurationError(
-            f"datasource {settings.name}: driver {settings.driver} needs {error.name}, which is not installed: {advice}"
-        ) from error
+        raise not_installed(settings, error) from error
+
+
+def not_installed(settings: DataSourceSettings, error: ModuleNotFoundError) -> ConfigurationError:
+    """The error that names what to install."""
+    requirement = find_resource_manager(settings.driver).requirement
+    advice = f"pip install '{requirement}'" if requirement else "install it"
+    return ConfigurationError(
+        f"datasource {settings.name}: driver {settings.driver} needs {error.name}, which is not installed: {advice}"
+    )

@@ -18,7 +18,7 @@ from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
 from txpool.xid import Xid
 
-_COMMITTED = BranchOutcome.COMMITTED
+_COMMITTED, _ROLLED_BACK = BranchOutcome.COMMITTED, BranchOutcome.ROLLED_BACK
 _NONE: frozenset[str] = frozenset()
 
 
@@ -70,13 +70,13 @@ class LocalTransaction:
         return _COMMITTED
 
     def rollback(self) -> BranchOutcome:
-        """Roll back what is open; COMMITTED where the user's own SQL has committed some of it before."""
-        self._dialect.rollback(self._driver, self._raw, self._deadlines.after_decision())
-        return BranchOutcome.COMMITTED if "commit" in self._ended_commands else BranchOutcome.ROLLED_BACK
+        """Roll back what is open; COMMITTED where some of it was committed before, and LOST where it may have been."""
+        outcome = self._dialect.rollback(self._driver, self._raw, self._deadlines.after_decision())
+        return BranchOutcome.COMMITTED if "commit" in self._ended_commands else outcome
 
     def _rolled_back_outcome(self) -> BranchOutcome:
         # UNKNOWN where a part is committed and a part is not: no outcome says that, and people must look.
-        return BranchOutcome.UNKNOWN if self.rollback() is BranchOutcome.COMMITTED else BranchOutcome.ROLLED_BACK
+        return _ROLLED_BACK if self.rollback() is _ROLLED_BACK else BranchOutcome.UNKNOWN
 
     def _refusal(self, refusal: Refused) -> BaseException:
         cause = refusal.__cause__

@@ -61,17 +61,31 @@ class ResourceManager(ABC):
     #: True where the url names a file: its path is made absolute. False where it names a server: then it may contain a
     #: password, which is taken out of `settings.url` and is in `settings.password`.
     url_is_path: ClassVar[bool] = False
+    #: Whether its branches are named before their first statement, as XA does it, and not at PREPARE. Then `name` is
+    #: called when the branch is made, and again with the name that PREPARE would give it: the first one stays.
+    names_early: ClassVar[bool] = False
+    #: Whether its branches can write rows as evidence: `txpool.resources.branch_rows`.
+    writes_rows: ClassVar[bool] = False
     #: The argument of `pip install` that installs the driver: `txpool[mariadb]`, or a package.
     requirement: ClassVar[str] = ""
     #: The beginning of SQLAlchemy's url, for create_engine(); empty where SQLAlchemy cannot use its connections.
     sqlalchemy_url: ClassVar[str] = ""
     #: `module:Class` of the TableWrite that write_table() runs; empty where write_table() cannot write into it.
     spark_write: ClassVar[str] = ""
-    #: Whether Spark's tasks write and read it themselves: the format "txpool", streams, atomicity="partition". True
-    #: only for PostgreSQL's COPY and catalogue, which that code uses.
-    spark_tasks: ClassVar[bool] = False
+    #: `module:object` of the TableDialect by which Spark's tasks write its tables: write_table(), the format "txpool",
+    #: streams; empty where tasks do not.
+    spark_tasks: ClassVar[str] = ""
+    #: Whether Spark's tasks read it: only PostgreSQL, by its COPY.
+    spark_reads: ClassVar[bool] = False
     #: Where they do not, the reason, to follow the datasource's name.
     why_no_tasks: ClassVar[str] = "is in a database that Spark's tasks neither write nor read"
+    #: Whether its server holds a limited number of prepared transactions, as `txpool.spark.commit.slots` counts them.
+    counts_slots: ClassVar[bool] = False
+
+    #: `module:Class` of the LogServer of a decision log in such a database; empty where it cannot hold one.
+    log_server: ClassVar[str] = ""
+    #: The beginnings of such a log's urls.
+    log_schemes: ClassVar[tuple[str, ...]] = ()
 
     # -- settings and connections -------------------------------------------------------------------------------
 
@@ -143,7 +157,8 @@ class ResourceManager(ABC):
 
         Called when the transaction first uses the datasource; no I/O. `datasource` is the datasource's name, and `file`
         the path of its file, for the branch's `location`. Its PREPARE must be durable, and its yes must be the
-        database's own: an answer that is lost is a vote to roll back.
+        database's own: an answer that is lost is a vote to roll back. Its record says by identity and evidence which
+        server prepared it; what it answers of a branch that is gone is in `BranchOutcome`.
         """
         raise self._cannot_prepare(datasource)
 

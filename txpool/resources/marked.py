@@ -7,7 +7,7 @@ from typing import Any
 
 from txpool import failpoints
 from txpool.errors import translate
-from txpool.resources.base import BranchOutcome, BranchRecord, Refused, Resolution, Role
+from txpool.resources.base import BranchOutcome, BranchRecord, Purge, Refused, Resolution, Role
 from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
@@ -76,7 +76,9 @@ class MarkedTransaction(LocalTransaction):
             translate(error)
             error.add_note(f"datasource {self.datasource}: whether {gtrid} is committed is not known yet")
             raise
-        self._deleted_with = []
+        if self._deleted_with:
+            self._cleanup.note_deleted(self._deleted_with)
+            self._deleted_with = []
         if failpoints.armed:
             failpoints.hit("marked.committed")
 
@@ -90,6 +92,19 @@ class MarkedTransaction(LocalTransaction):
     def forget(self, gtrid: str) -> None:
         """Delete the row, with the next batch or at once: all other branches have answered."""
         self._cleanup.add(gtrid)
+
+    def forget_pointed(self, gtrid: str, purge: Purge) -> None:
+        """As `forget`; the log's pointer to the row is deleted after it."""
+        self._cleanup.add_pointed(gtrid, purge)
+
+    @property
+    def purge(self) -> Purge:
+        """Deletes rows, durably."""
+        return self._xids.delete
+
+    def is_decided(self, gtrid: str) -> bool:
+        """Whether the row is there."""
+        return any(row.gtrid == gtrid and row.committed for row in self._xids.read())
 
     def rollback(self) -> BranchOutcome:
         """Roll back the local transaction, and with it the row."""

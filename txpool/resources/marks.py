@@ -6,11 +6,14 @@ The SQL that databases share is here; a database with another syntax overrides i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from txpool.resources.base import Refused
 from txpool.xid import PREFIX
+
+if TYPE_CHECKING:
+    from txpool.resources.driver import Driver
 
 #: The key of the row that holds the table's own identity: it can be no gtrid.
 IDENTITY = f"{PREFIX}:identity"
@@ -75,12 +78,17 @@ class Marks(ABC):
     def begin(self, raw: Any, lock_timeout: float, *, writes: bool) -> None:
         """Begin a transaction with durable commit on a fresh connection; `lock_timeout` is in seconds."""
 
+    def delete(self, driver: Driver, raw: Any, table: str, keys: Sequence[str]) -> None:
+        """Delete the rows of these keys in the open transaction."""
+        these = ", ".join([self.parameter] * len(keys))
+        driver.execute(raw, f"delete from {table} where xid in ({these})", keys)  # noqa: S608
+
     # -- SQL, with its values -----------------------------------------------------------------------------------
 
-    def create(self, table: str) -> str:
+    def create(self, table: str, key_length: int = 64) -> str:
         """The statement that creates the table, if it does not exist."""
         return (
-            f"create table if not exists {table} (xid varchar(64) primary key, "
+            f"create table if not exists {table} (xid varchar({key_length}) primary key, "
             "transaction_manager_id varchar(64) not null, action_uid varchar(64) not null, "
             "kind varchar(6) not null check (kind in ('commit', 'abort')), branches text not null, "
             f"confirmed integer not null default 0, made_at {self.made_at_type})"
@@ -95,6 +103,27 @@ class Marks(ABC):
         change = "action_uid = excluded.action_uid, branches = excluded.branches"
         statement = self._insert(table, row, f"{change} where met.action_uid = {self.parameter}")
         return statement, [*row.values(), former]
+
+    # -- their execution ----------------------------------------------------------------------------------------
+
+    def write_tombstone(self, execute: Callable[..., Any], table: str, row: dict[str, str]) -> None:
+        """Execute `put_tombstone`, or statements that do the same together."""
+        execute(*self.put_tombstone(table, row))
+
+    def write_identity(self, execute: Callable[..., Any], table: str, row: dict[str, str], former: str) -> None:
+        """Execute `put_identity`, or statements that do the same together."""
+        execute(*self.put_identity(table, row, former))
+
+    def read_rows(self, execute: Callable[..., Any], table: str) -> list[Any]:
+        """Every row that is committed: xid, transaction_manager_id, kind, branches."""
+        found: list[Any] = execute(
+            f"select xid, transaction_manager_id, kind, branches from {table}"  # noqa: S608
+        ).fetchall()
+        return found
+
+    def _plain_insert(self, table: str, row: dict[str, str]) -> str:
+        values = ", ".join([self.parameter] * len(row))
+        return f"insert into {table} ({', '.join(row)}) values ({values})"  # noqa: S608 - names of ours
 
     def _insert(self, table: str, row: dict[str, str], change: str) -> str:
         return (

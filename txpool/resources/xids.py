@@ -21,6 +21,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from txpool.errors import ConfigurationError, NotSupportedError, OperationalError, translate, translated
@@ -48,6 +49,9 @@ class Xids:
     `delete` deletes only rows of `nodes`; None is for a caller that deletes only its own. `lock_timeout` is in seconds.
     """
 
+    #: What the table holds, for errors.
+    holds = "its marks"
+
     def __init__(
         self,
         datasource: str,
@@ -56,12 +60,14 @@ class Xids:
         *,
         nodes: Collection[str] | None = None,
         lock_timeout: float = 5.0,
+        key_length: int | None = None,
     ) -> None:
         self.datasource = datasource
         self._driver = driver
         self._table = table
         self._nodes = nodes
         self._lock_timeout = lock_timeout
+        self._key_length = () if key_length is None else (key_length,)
         if driver.marks is None:
             raise NotSupportedError(f"datasource {datasource}: its database has no table of marks. Nothing was done")
         self._marks = driver.marks
@@ -75,7 +81,7 @@ class Xids:
             # PostgreSQL wants the right to create a table even for one that exists.
             created = self._marks.qualified_name(raw, self._table) is None
             if created:
-                self._driver.execute(raw, self._marks.create(self._table))
+                self._driver.execute(raw, self._marks.create(self._table, *self._key_length))
                 self._require_ours(raw, writes=True)  # another process may have created it first
             self._assign_identity(raw)
         return created
@@ -88,7 +94,7 @@ class Xids:
                 self._full_name = self._marks.qualified_name(raw, self._table)
         if self._full_name is None:
             raise ConfigurationError(
-                f"datasource {self.datasource}: there is no table {self._table}, which holds its marks: "
+                f"datasource {self.datasource}: there is no table {self._table}, which holds {self.holds}: "
                 "`txpool-recovery init` creates it. Nothing is committed"
             )
         return self._full_name
@@ -149,10 +155,7 @@ class Xids:
     def read(self) -> list[MarkedRow]:
         """Every mark and tombstone of txpool, read without resolving anything."""
         with self._session(writes=False) as raw:
-            rows = self._driver.execute(
-                raw,
-                f"select xid, transaction_manager_id, kind, branches from {self._qualified(raw)}",  # noqa: S608
-            ).fetchall()
+            rows = self._marks.read_rows(partial(self._driver.execute, raw), self._qualified(raw))
         for xid, number, *_ in rows:
             if xid == IDENTITY:
                 self._require_format(number)
@@ -170,7 +173,7 @@ class Xids:
         with self._session() as raw:
             table = self._qualified(raw)
             self._require_identity(raw, identity)
-            self._driver.execute(raw, *self._marks.put_tombstone(table, row))
+            self._marks.write_tombstone(partial(self._driver.execute, raw), table, row)
             found = self._driver.execute(
                 raw,
                 f"select xid, transaction_manager_id, kind, branches from {table} where xid = {one}",  # noqa: S608
@@ -180,17 +183,30 @@ class Xids:
 
     def delete(self, gtrids: Iterable[str]) -> None:
         """Delete rows and tombstones, of our own nodes only."""
-        keys = [g for g in gtrids if self._nodes is None or split_gtrid(g).node in self._nodes]
+        keys = [key for key in gtrids if self._is_of_our_nodes(key)]
         if not keys:
             return
         with self._session() as raw:
             table = self._qualified(raw)
-            if self._identity is not None:
-                self._require_identity(raw, self._identity[0])
+            known = self._identity
+            if known is not None:
+                self._require_identity(raw, known[0])
             for start in range(0, len(keys), _DELETED_AT_ONCE):
                 chunk = keys[start : start + _DELETED_AT_ONCE]
-                these = ", ".join([self._marks.parameter] * len(chunk))
-                self._driver.execute(raw, f"delete from {table} where xid in ({these})", chunk)  # noqa: S608
+                self._marks.delete(self._driver, raw, table, chunk)
+
+    def _is_of_our_nodes(self, key: str) -> bool:
+        return self._nodes is None or split_gtrid(key).node in self._nodes
+
+    def known_identity(self) -> tuple[str, str]:
+        """The table's identity, and that of its database, read once. ConfigurationError where there is no table."""
+        known = self._identity
+        if known is None:
+            with self._session() as own:
+                self._qualified(own)
+                self._assign_identity(own)
+                known = self._identity = self._valid_identity(own)
+        return known or ("", "")
 
     def _stored_identity(self, raw: Any) -> tuple[str, str] | None:
         """The table's identity, and the identity of the database in which it was assigned; None where it has none."""
@@ -226,7 +242,7 @@ class Xids:
             row |= {"kind": "abort", "branches": self._marks.database_identity(raw)}
             before = self._stored_identity(raw)
             former = before[0] if before else ""
-            self._driver.execute(raw, *self._marks.put_identity(self._qualified(raw), row, former))
+            self._marks.write_identity(partial(self._driver.execute, raw), self._qualified(raw), row, former)
 
     def _require_identity(self, raw: Any, identity: str) -> None:
         """Raise OperationalError where the table has another identity, or is a copy in another database."""
@@ -272,10 +288,10 @@ class Xids:
                 yield raw
                 self._driver.dialect.commit(raw)
         except self._driver.module.Error as error:
-            error.add_note(f"datasource {self.datasource}: its table of marks could not be used")
+            error.add_note(f"datasource {self.datasource}: the table of {self.holds} could not be used")
             raise
         except Refused as refusal:
-            raise OperationalError(f"datasource {self.datasource}: its table of marks: {refusal}") from refusal
+            raise OperationalError(f"datasource {self.datasource}: the table of {self.holds}: {refusal}") from refusal
         finally:
             self._driver.close(raw)
 

@@ -50,15 +50,6 @@ def restore_ambient(token: Token[Transaction | None]) -> None:
         publish(ambient_variable.get(), left)
 
 
-def renew_ambient(transaction: Transaction, token: Token[Transaction | None]) -> Token[Transaction | None]:
-    """Make the transaction ambient again, as when it got the token; returns a new token in place of the used one.
-
-    ValueError in another context than the token's.
-    """
-    ambient_variable.reset(token)
-    return ambient_variable.set(transaction)
-
-
 def leave_ambient() -> None:
     """The ambient transaction has ended: leave none."""
     left = ambient_variable.get()

@@ -26,6 +26,8 @@ logger = logging.getLogger("txpool")
 
 #: Seconds of closing that transactions in doubt may take, so that there is time for the rest.
 _RESOLVE_TIME = 2.0
+#: Until how many seconds after the start rows are deleted whose pointers are in a log.
+_POINTERS_TIME = 3.5
 
 #: The managers of this process whose log is open; also one that was replaced while its transactions were still open.
 open_managers: set[TransactionManager] = set()
@@ -58,7 +60,8 @@ def close(
 
     The resolvers come first, since what they resolve adds rows to delete and decisions to forget. `left_open` is an
     ambient transaction that nobody has ended: it is rolled back, since rows cannot be deleted under its locks. Rows and
-    logs are closed at the same time: a transaction that a row has decided has no decision in the log.
+    logs are closed at the same time: a transaction that a row has decided has no decision in the log. Where the log has
+    a pointer to the row, the row comes first.
     """
     started = monotonic() if started is None else started
     for manager in managers:
@@ -69,7 +72,9 @@ def close(
         finish([rollback], started + _RESOLVE_TIME)
     for manager in managers:
         manager.close_resolver(started + _RESOLVE_TIME)
-    pieces = [queue.pending_work() for queue in cleanup.pending()]
+    # A row's pointer is deleted after it, from a log that is still open.
+    pointed, pieces = _rows()
+    finish(pointed, started + _POINTERS_TIME)
     for manager in managers:
         open_managers.discard(manager)
         work = manager.detach_log()
@@ -77,6 +82,13 @@ def close(
             pieces.append(work)
     if pieces:
         finish(pieces, started + LIMIT)
+
+
+def _rows() -> tuple[list[PendingWork], list[PendingWork]]:
+    """The deletion of rows: of those that have pointers in a log, and of the others."""
+    queues = cleanup.pending()
+    pointed = [queue.pending_work() for queue in queues if queue.points]
+    return pointed, [queue.pending_work() for queue in queues if not queue.points]
 
 
 def _close_at_exit() -> None:

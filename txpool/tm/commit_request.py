@@ -33,7 +33,8 @@ class CommitRequest:
     """What one global transaction consists of when its commit begins."""
 
     gtrid: str
-    branches: Sequence[OpenBranch] = ()
+    #: By place of enlistment, which is a branch's number; None where something else has that place.
+    branches: Sequence[OpenBranch | None] = ()
     #: Branches that subordinate transactions have prepared elsewhere: they always get a decision.
     adopted: Sequence[Branch] = ()
     marked: MarkedBranch | None = None
@@ -70,6 +71,8 @@ class Result:
         return self.outcome is not IN_DOUBT and not self.unreported
 
     @property
-    def pending(self) -> list[str]:
+    def pending(self) -> Sequence[str]:
         """The datasources whose branch outcome is unknown: recovery finishes them."""
+        if _UNKNOWN not in self.branch_outcomes.values():
+            return ()
         return [name for name, outcome in self.branch_outcomes.items() if outcome is _UNKNOWN]

@@ -27,6 +27,7 @@ from operator import methodcaller
 
 from txpool import failpoints
 from txpool.log.base import DecisionLog
+from txpool.resources import branch_rows
 from txpool.resources.base import (
     Branch,
     BranchOutcome,
@@ -37,10 +38,12 @@ from txpool.resources.base import (
     PrepareVote,
     Refused,
     Resolution,
+    forget_ends,
 )
 from txpool.tm.annotations import with_annotations
 from txpool.tm.commit_request import COMMITTED, CommitRequest, Outcome, Result
-from txpool.tm.heuristics import outcome_of, record_heuristics
+from txpool.tm.heuristics import judged_absent, judged_without_row, outcome_of, record_heuristics
+from txpool.tm.one_phase import commit_participant
 from txpool.tm.phase import (
     COMMIT,
     COMPLETE,
@@ -55,13 +58,14 @@ from txpool.tm.phase import (
     Phase,
 )
 from txpool.tm.readers import Readers, checks_of
-from txpool.tm.split_phase import AWAIT_COMMIT, AWAIT_ROLLBACK, START_COMMIT, START_ROLLBACK, await_each, start_each
-from txpool.xid import make_pointer, make_xid, split_gtrid
+from txpool.tm.split_phase import await_commit, await_each, await_rollback, start_commit, start_each, start_rollback
+from txpool.xid import all_name, make_pointer, make_xid, split_gtrid
 
 logger = logging.getLogger("txpool")
 
 # As names of their own: see `txpool.tm.phase`.
 _COMMITTED, _UNKNOWN, _YES = BranchOutcome.COMMITTED, BranchOutcome.UNKNOWN, PrepareVote.COMMIT
+_ABSENT, _LOST, _NO_ROW = BranchOutcome.ABSENT, BranchOutcome.LOST, BranchOutcome.NO_ROW
 
 
 class Coordinator:
@@ -77,12 +81,14 @@ class Coordinator:
         self._phase_listener = phase_listener
         self._request = request
         self._log = log
-        self._branches: list[OpenBranch] = [b for b in request.branches if not b.idle]
+        self._branches: list[OpenBranch] = [b for b in request.branches if b is not None and not b.idle]
         self._marked = request.marked if request.marked is not None and not request.marked.idle else None
         self._last = request.last if request.last is not None and not request.last.idle else None
         self._last_outcome: BranchOutcome | None = None
         #: The branches that have only read; None where there is none.
         self._readers: Readers | None = None
+        #: The log may have a pointer to the marked datasource.
+        self._pointed = False
         #: The decision, as the outcome that every branch should have: COMMITTED or ROLLED_BACK.
         self._decided = _COMMITTED
         #: Phase two has begun: `_outcomes` has its branches, and the result its outcome.
@@ -112,28 +118,43 @@ class Coordinator:
 
     def _run(self, phase: Phase) -> Result:
         self.phase = phase
-        ended = False
-        while not ended:
-            try:  # around the inner loop, since an interrupt may also come between two phases
-                while self.phase is not ENDED and self.phase is not IN_DOUBT:
-                    if self._phase_listener is not None:
-                        self._notify_listener(self._phase_listener)
-                    _STEPS[self.phase](self)
-                ended = True
-            except BaseException as error:
-                self._keep_error(error)
-                if self.phase in (COMMIT, ROLLBACK) and not self._phase_two_begun:
-                    continue  # an interrupt came before phase two sent anything: begin the phase again
-                unsent = self.phase is ONE_PHASE and self._result.resolvable
-                self.phase = ROLLBACK if unsent else _AFTER_FAILURE[self.phase]
+        try:
+            self._advance()
+        except BaseException as error:  # an interrupt, while the failure of a phase was handled
+            self._choose_next(error)
+            self._advance()
         if self.phase is IN_DOUBT:
             self._result.outcome = Outcome.IN_DOUBT
         if self._readers is not None:
             self._readers.roll_back()  # those that have not committed
             self._result.interrupt = self._readers.interrupt or self._result.interrupt
         if self._phase_listener is not None:
-            self._notify_listener(self._phase_listener)
+            try:
+                self._notify_listener(self._phase_listener)
+            except BaseException as error:  # an interrupt as it begins
+                self._result.interrupt = error
         return self._result
+
+    def _advance(self) -> None:
+        """Take the transaction from phase to phase until it has ended, or nobody can tell."""
+        while True:
+            try:  # around the inner loop, since an interrupt may also come between two phases
+                while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
+                    if self.phase is ENDED or self.phase is IN_DOUBT:
+                        return
+                    if self._phase_listener is not None:
+                        self._notify_listener(self._phase_listener)
+                    _STEPS[self.phase](self)
+            except BaseException as error:
+                self._choose_next(error)
+
+    def _choose_next(self, error: BaseException) -> None:
+        """Choose the phase that follows a failure of this one."""
+        self._keep_error(error)
+        if self.phase in (COMMIT, ROLLBACK) and not self._phase_two_begun:
+            return  # an interrupt came before phase two sent anything: begin the phase again
+        unsent = self.phase is ONE_PHASE and self._result.resolvable
+        self.phase = ROLLBACK if unsent else _AFTER_FAILURE[self.phase]
 
     def _notify_listener(self, listener: Callable[[Phase], object]) -> None:
         """Call the phase listener. An exception from it changes nothing of the protocol."""
@@ -161,9 +182,7 @@ class Coordinator:
             self.phase = ONE_PHASE
             return
         log = self._required_log
-        decider, identity = (self._marked.datasource, self._marked.identity()) if self._marked else (None, "")
-        for number, branch in enumerate(self._branches):
-            branch.name(make_xid(self._request.gtrid, number, branch.datasource, decider=decider, identity=identity))
+        self._name_branches()
         for branch in self._branches:
             log.note_location(branch.location)
         if self._marked is not None:
@@ -182,9 +201,18 @@ class Coordinator:
         self._require_not_rollback_only()
         self.phase = DECIDE
 
+    def _name_branches(self) -> None:
+        decider, identity = (self._marked.datasource, self._marked.identity()) if self._marked else (None, "")
+        request = self._request
+        for place, branch in enumerate(request.branches):
+            if branch in self._branches:
+                branch.name(make_xid(request.gtrid, place, branch.datasource, decider=decider, identity=identity))
+
     @property
     def _unprepared(self) -> list[Participant]:
         """The participants that have executed something and are not prepared."""
+        if self._marked is None and self._last is None:
+            return [*self._branches]
         return [*self._branches, *filter(None, (self._marked, self._last))]
 
     def _set_readers_apart(self, participants: list[Participant]) -> list[Participant]:
@@ -211,11 +239,13 @@ class Coordinator:
 
     def _mark(self, marked: MarkedBranch) -> None:
         """Write the marked row. It names every branch, and its INSERT is answered before any PREPARE is sent."""
-        if self._request.adopted:
-            # The names of the adopted branches say that the log decides: only a pointer tells recovery otherwise.
+        records = [b.record for b in (*self._branches, *self._request.adopted)]
+        if not all_name(marked.datasource, marked.identity(), [record.xid for record in records]):
+            # Some were named earlier, and say that the log decides: only a pointer tells recovery otherwise.
+            self._pointed = True
             self._required_log.point(self._request.gtrid, make_pointer(marked.datasource, marked.identity()))
-        marked.mark(self._request.gtrid, [b.record for b in (*self._branches, *self._request.adopted)])
-        if self._request.adopted and self._fenced():
+        marked.mark(self._request.gtrid, records)
+        if self._pointed and self._fenced():
             raise Refused("recovery has fenced this process while it wrote the marked row")
         if failpoints.armed:
             failpoints.hit("coordinator.marked")
@@ -223,16 +253,10 @@ class Coordinator:
     def _one_phase(self) -> None:
         participant = next(iter(self._unprepared), None)
         if participant is not None:
-            # After an exception the outcome is unknown, as after a lost reply: the COMMIT may have been executed.
-            self._result.resolvable = False
-            outcome = participant.commit_one_phase()
-            self._result.branch_outcomes[participant.datasource] = outcome
-            self._result.cause = getattr(participant, "failure", None)
-            if outcome is not _COMMITTED:
-                self._result.outcome = Outcome.ROLLED_BACK
-                if outcome in (BranchOutcome.UNKNOWN, BranchOutcome.LOST):
-                    self.phase = IN_DOUBT
-                    return
+            commit_participant(participant, self._result)
+            if self._result.outcome is Outcome.IN_DOUBT:
+                self.phase = IN_DOUBT
+                return
         # First of all what follows, since an interrupt before it leaves an outcome that the log cannot resolve.
         self._finish_undecided()
         self._result.resolvable = True
@@ -267,9 +291,9 @@ class Coordinator:
 
     def _commit_last(self, last: OpenBranch) -> bool:
         """Whether the last resource has committed. If that is unknown, the others roll back: a heuristic hazard."""
-        self._last_outcome = BranchOutcome.LOST
+        self._last_outcome = _LOST
         outcome = last.commit_one_phase()
-        self._last_outcome = BranchOutcome.LOST if outcome is BranchOutcome.UNKNOWN else outcome
+        self._last_outcome = _LOST if outcome is _UNKNOWN else outcome
         self._result.cause = getattr(last, "failure", None)
         return outcome is _COMMITTED
 
@@ -294,10 +318,10 @@ class Coordinator:
         self._phase_two_begun = True
         if failpoints.armed:
             failpoints.hit("coordinator.decided")
-        started = start_each(branches, START_COMMIT, self._log_failure)
+        started = start_each(branches, start_commit, self._log_failure)
         if failpoints.armed:
             failpoints.hit("coordinator.committing")
-        await_each(started, AWAIT_COMMIT, self._outcomes, self._log_failure)
+        await_each(started, await_commit, self._outcomes, self._log_failure)
         if self._marked is not None:
             self._outcomes[self._marked] = _COMMITTED
         if self._last is not None:
@@ -322,10 +346,10 @@ class Coordinator:
         if self._marked is not None:
             self._outcomes[self._marked] = _UNKNOWN
             await_each([self._marked], methodcaller("rollback"), self._outcomes, self._log_failure)
-        started = start_each(branches, START_ROLLBACK, self._log_failure)
+        started = start_each(branches, start_rollback, self._log_failure)
         if self._readers is not None:
             self._readers.roll_back()
-        await_each(started, AWAIT_ROLLBACK, self._outcomes, self._log_failure)
+        await_each(started, await_rollback, self._outcomes, self._log_failure)
         self.phase = COMPLETE
 
     def _complete(self) -> None:
@@ -333,7 +357,14 @@ class Coordinator:
         self._decided = decided = _COMMITTED if committed else BranchOutcome.ROLLED_BACK
         found = self._result.branch_outcomes
         self._unanimous = True
-        for branch, outcome in self._outcomes.items():
+        for branch, answer in self._outcomes.items():
+            outcome = answer
+            if answer is _ABSENT:
+                outcome = self._outcomes[branch] = judged_absent(branch, decided, self._fenced, self._log_failure)
+            elif answer is _NO_ROW:
+                outcome = self._outcomes[branch] = judged_without_row(
+                    branch, self._completed_by_recovery, self._required_log.heuristics, self._log_failure
+                )
             if outcome is not decided:
                 self._unanimous = False
             if found.setdefault(branch.datasource, outcome) is decided:  # perhaps of another branch there
@@ -351,16 +382,31 @@ class Coordinator:
         """
         log, decided = self._required_log, self._decided
         if not self._unanimous:
-            settled = (decided, BranchOutcome.UNKNOWN)
+            settled = (decided, _UNKNOWN)
             heuristics = {branch: outcome for branch, outcome in self._outcomes.items() if outcome not in settled}
             if heuristics:
                 record_heuristics(log, self._request, self._result, decided, heuristics, prepared=self._prepared)
         if self._request.late_branches or not self._unanimous:
             log.finish(self._request.gtrid)
-        elif decided is _COMMITTED:
-            self._decision_store.forget(self._request.gtrid)
+        else:
+            if self._pointed:
+                self._forget_pointed(log)
+            elif decided is _COMMITTED:
+                self._decision_store.forget(self._request.gtrid)
+            if branch_rows.in_use and decided is _COMMITTED:
+                purge = log.purge if self._marked is None else self._marked.purge
+                branch_rows.forget_rows((*self._request.adopted, *self._prepared), purge)
         self._result.unreported = False
         self.phase = ENDED
+        if not self._unanimous:  # last: what is not reached here, recovery is told of again
+            forget_ends(branch for branch, outcome in self._outcomes.items() if outcome is not _UNKNOWN)
+
+    def _forget_pointed(self, log: DecisionLog) -> None:
+        """Forget the decision of the marked branch, and the pointer to it in the log."""
+        if self._decided is _COMMITTED and self._marked is not None:
+            self._marked.forget_pointed(self._request.gtrid, log.purge)
+        else:
+            log.purge([self._request.gtrid])  # every branch has rolled back: nobody asks for a decision any more
 
     # -- steps of the phases ------------------------------------------------------------------------------------
 
@@ -372,6 +418,14 @@ class Coordinator:
 
     def _fenced(self) -> bool:
         return self._required_log.is_fenced(split_gtrid(self._request.gtrid).incarnation)
+
+    def _completed_by_recovery(self) -> bool:
+        """Whether recovery has ended every branch, so that it has forgotten the decision, and deleted rows."""
+        if not self._fenced():
+            return False
+        if self._marked is not None:
+            return not self._marked.is_decided(self.gtrid)
+        return self.gtrid not in self._required_log.decisions()
 
     @property
     def _decision_store(self) -> DecisionStore:
@@ -406,4 +460,5 @@ _AFTER_FAILURE = {
     COMPLETE: ENDED,
     FORGET: ENDED,
     ENDED: ENDED,
+    IN_DOUBT: IN_DOUBT,
 }

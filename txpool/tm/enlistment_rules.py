@@ -34,7 +34,7 @@ def require_atomic(
     unprepared = [each for each in datasources if each.role in (Role.MARKED, Role.LAST)]
     reason = None
     if local is not None and (others or adopted):
-        reason = f"{local.name} (mode=local) can neither prepare nor be marked, so it must be alone. Give it mode=cmr"
+        reason = f"{local.name} has mode=local, so it must be alone. Give it mode=cmr, in a file of its own"
     elif len(unprepared) > 1:
         first, second = unprepared[-2:]
         reason = (
@@ -66,8 +66,8 @@ def require_adoptable(gtrid: str, others: Sequence[DataSource], *, logged: bool)
     local = next((each for each in others if each.role is Role.ALONE), None)
     if local is not None:
         raise ProgrammingError(
-            f"{gtrid} cannot take over prepared branches: {local.name} (mode=local) takes part in it, which can "
-            "neither prepare nor be marked, so it must be alone. Give it mode=cmr"
+            f"{gtrid} cannot take over prepared branches: {local.name} takes part in it, and has mode=local, so "
+            "it must be alone. Give it mode=cmr, in a file of its own"
         )
 
 

@@ -67,7 +67,7 @@ def _describe(result: Result) -> str:
     ends = ", ".join(f"{name} {outcome.value}" for name, outcome in sorted(result.branch_outcomes.items()))
     if result.outcome is Outcome.HEURISTIC_HAZARD:
         lost = ", ".join(name for name, outcome in result.branch_outcomes.items() if outcome is BranchOutcome.LOST)
-        what = f"a branch is gone from {lost}, which cannot say how it ended"
+        what = f"a branch is gone from {lost}, and nothing shows how it ended"
         return f"{result.outcome.value}{because}: {what} ({ends}). {_WHERE_TO_LOOK}"
     return f"{result.outcome.value}{because}: somebody else ended a branch first ({ends}). {_WHERE_TO_LOOK}"
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 from txpool.characteristics import UNSPECIFIED, Characteristics, IsolationLevel
 from txpool.errors import ProgrammingError, TransactionTimeout
 from txpool.tm import dropped
-from txpool.tm.ambient import ambient_variable, current, make_ambient, renew_ambient, restore_ambient
+from txpool.tm.ambient import ambient_variable, current, make_ambient, restore_ambient
 from txpool.tm.annotations import checked_note
 from txpool.tm.functions import is_coroutine_function, require_function
 from txpool.tm.manager import get_manager
@@ -172,7 +172,8 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             return False
         abandoned = isinstance(error, GeneratorExit)  # perhaps in a finaliser, which must do no I/O and take no lock
         try:
-            self._token = renew_ambient(self.entered_transaction, self._token)
+            ambient_variable.reset(self._token)
+            self._token = ambient_variable.set(self.entered_transaction)
         except ValueError as wrong_context:
             if abandoned:
                 dropped.roll_back_abandoned(self.entered_transaction)

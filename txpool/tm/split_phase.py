@@ -6,7 +6,6 @@ A branch whose step fails is left to recovery, and stops no other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from operator import methodcaller
 from typing import TypeVar
 
 from txpool import failpoints
@@ -14,9 +13,22 @@ from txpool.resources.base import Branch, BranchOutcome, MarkedBranch
 
 B = TypeVar("B", Branch, MarkedBranch)
 
-#: The steps, as functions of a branch.
-START_COMMIT, AWAIT_COMMIT = methodcaller("start_commit"), methodcaller("await_commit")
-START_ROLLBACK, AWAIT_ROLLBACK = methodcaller("start_rollback"), methodcaller("await_rollback")
+
+# The steps: Python 3.11 calls these faster than a `methodcaller`.
+def start_commit(branch: Branch) -> None:
+    branch.start_commit()
+
+
+def await_commit(branch: Branch) -> BranchOutcome:
+    return branch.await_commit()
+
+
+def start_rollback(branch: Branch) -> None:
+    branch.start_rollback()
+
+
+def await_rollback(branch: Branch) -> BranchOutcome:
+    return branch.await_rollback()
 
 
 def start_each(

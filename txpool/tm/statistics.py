@@ -22,13 +22,10 @@ _resolved = {outcome: Counter() for outcome in Outcome}
 
 #: Count a transaction that begins.
 begun = _begun.one
+#: By its outcome: count a transaction that ends for its caller.
+ended = {outcome: counter.one for outcome, counter in _ended.items()}
 #: Count a Spark task's part of one that has ended prepared.
 prepared = _prepared.one
-
-
-def ended(outcome: Outcome) -> None:
-    """Count a transaction that ends for its caller."""
-    _ended[outcome].one()
 
 
 def resolved(outcome: Outcome, trace: Trace | None = None) -> None:

@@ -22,21 +22,19 @@ class Status(Enum):
 
 
 # Names of their own: Python 3.11 calls a function for each `Status.ACTIVE`.
-ACTIVE, COMMITTING = Status.ACTIVE, Status.COMMITTING
+ACTIVE, MARKED_ROLLBACK, COMMITTING = Status.ACTIVE, Status.MARKED_ROLLBACK, Status.COMMITTING
 #: Those in which it has not ended.
 OPEN = (Status.ACTIVE, Status.MARKED_ROLLBACK)
 #: Those after which its connections are given back.
 UNDER_WAY = (*OPEN, Status.COMMITTING, Status.ROLLING_BACK)
 
-_STATUS = {
+#: The status of a transaction that has ended, by its outcome.
+STATUS_OF = {
     Outcome.COMMITTED: Status.COMMITTED,
     Outcome.ROLLED_BACK: Status.ROLLED_BACK,
     Outcome.IN_DOUBT: Status.IN_DOUBT,
     Outcome.HEURISTIC_ROLLBACK: Status.ROLLED_BACK,
     Outcome.HEURISTIC_COMMIT: Status.COMMITTED,
+    Outcome.HEURISTIC_MIXED: Status.HEURISTIC,
+    Outcome.HEURISTIC_HAZARD: Status.HEURISTIC,
 }
-
-
-def status_of(outcome: Outcome) -> Status:
-    """The status of a transaction that has ended so."""
-    return _STATUS.get(outcome) or Status.HEURISTIC

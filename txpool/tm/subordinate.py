@@ -7,6 +7,8 @@ it never rolls back: from then on only the coordinator and recovery may.
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import filterfalse
+from operator import attrgetter
 from typing import TYPE_CHECKING, cast
 
 from txpool.characteristics import UNSPECIFIED, Characteristics
@@ -19,7 +21,7 @@ from txpool.tm.readers import Readers, checks_of
 from txpool.tm.status import Status
 from txpool.tm.synchronizations import call_logging_errors
 from txpool.tm.transaction import Transaction
-from txpool.xid import TaskName, make_xid
+from txpool.xid import TaskName, Xid, make_xid
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
@@ -80,30 +82,30 @@ class Subordinate(Transaction):
         self.status = Status.COMMITTING
         try:
             enlisted = [cast(OpenBranch, each.settled_branch()) for each in self._enlistments()]
-            working = [branch for branch in enlisted if not branch.idle]
+            working = list(filterfalse(attrgetter("idle"), enlisted))
         except BaseException:  # it was interrupted while it waited for another thread's statement
             self._reopen()
             raise
-        voted: list[OpenBranch] = []
+        votes: dict[OpenBranch, PrepareVote] = {}
         readers = Readers()
         if self.trace is not None:
             self.trace.phase(Phase.PREPARE)
         try:
             readers.find(checks_of(working, committing=False))
-            working = [branch for branch in working if branch not in readers]
-            for number, branch in enumerate(working):
-                task = TaskName(self._write, self._partition, self._attempt, len(working))
-                branch.name(make_xid(self.gtrid, number, branch.datasource, task=task))
+            working = list(filterfalse(readers.__contains__, working))
+            numbers = list(self._enlisted)
+            for branch in working:
+                name = branch.datasource
+                branch.name(make_xid(self.gtrid, numbers.index(name), name, task=self._task(len(working))))
             for branch in working:
                 self._require_noted(branch.location)
             for branch in working:
                 branch.start_prepare()
             for branch in working:
-                if branch.await_prepare() is PrepareVote.COMMIT:
-                    voted.append(branch)
-            return [branch.record for branch in voted]
+                votes[branch] = branch.await_prepare()
         finally:
             self.status = Status.PREPARED
+            voted = [branch for branch, vote in votes.items() if vote is PrepareVote.COMMIT]
             readers.roll_back()
             statistics.prepared()
             for enlistment in self._enlistments():
@@ -115,6 +117,14 @@ class Subordinate(Transaction):
                 self._synchronizations.call_after(self.status)
             if readers.interrupt is not None:
                 raise readers.interrupt
+        return [branch.record for branch in voted]
+
+    def early_name(self, datasource: str) -> Xid:
+        """As a transaction's. How many branches there will be is not known yet: the name says 0, which is never all."""
+        return make_xid(self.gtrid, list(self._enlisted).index(datasource), datasource, task=self._task(0))
+
+    def _task(self, branches: int) -> TaskName:
+        return TaskName(self._write, self._partition, self._attempt, branches)
 
     def _require_noted(self, location: PrepareLocation) -> None:
         """ProgrammingError where the log has no note of the location: recovery would not look there after a crash."""

@@ -57,7 +57,9 @@ class Timers:
     def _next(self) -> Timer:
         with self._changed:
             while True:
-                while self._due and self._due[0][2].callback is None:
+                while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
+                    if not self._due or self._due[0][2].callback is not None:
+                        break
                     heapq.heappop(self._due)
                 wait = self._due[0][0] - time.monotonic() if self._due else None
                 if wait is not None and wait <= 0:

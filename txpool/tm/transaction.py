@@ -18,20 +18,23 @@ from txpool.characteristics import UNSPECIFIED
 from txpool.errors import ProgrammingError, TransactionRolledBack, TransactionTimeout
 from txpool.log.base import DecisionLog
 from txpool.metrics import instruments
-from txpool.resources.base import LAST, MARKED, Branch, BranchOutcome
+from txpool.resources.base import LAST, MARKED, Branch, BranchOutcome, Participant
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
-from txpool.tm import dropped, statistics
+from txpool.tm import dropped, own, statistics
 from txpool.tm.annotations import checked_note, decision_annotations
 from txpool.tm.commit_request import COMMITTED, IN_DOUBT, CommitRequest, Outcome, Result
 from txpool.tm.coordinator import Coordinator
 from txpool.tm.enlistment_rules import require_adoptable, require_atomic, require_begins_as, require_same
+from txpool.tm.one_phase import commit_alone
 from txpool.tm.outcome import raise_outcome, rolled_back
-from txpool.tm.status import ACTIVE, COMMITTING, OPEN, Status, status_of
+from txpool.tm.status import ACTIVE, COMMITTING, MARKED_ROLLBACK, OPEN, STATUS_OF, UNDER_WAY, Status
 from txpool.tm.synchronizations import Synchronizations, call_logging_errors
+from txpool.xid import Xid, make_xid
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
     from txpool.dbapi.enlistment import Enlistment
+    from txpool.resources.resource import Resource
     from txpool.tracing import Trace
 
 logger = logging.getLogger("txpool")
@@ -123,7 +126,15 @@ class Transaction:
 
     # -- while it is active -------------------------------------------------------------------------------------
 
-    def enlist(self, datasource: DataSource, timeout: float | None = None) -> Enlistment:
+    def enlist(self, resource: Resource) -> Any:
+        """Let a resource of your own take part; returns its work here, what `Resource.begin` has returned.
+
+        It is the same each time. Databases need no such call: their connections join by themselves. Errors: as
+        `require_active`, the resource's own, and ProgrammingError where the transaction would not stay atomic with it.
+        """
+        return own.enlist(self, resource)
+
+    def enlist_datasource(self, datasource: DataSource, timeout: float | None = None) -> Enlistment:
         """The datasource's enlistment in this transaction, which has one for each datasource.
 
         `timeout` is how many seconds to wait for a connection. Errors: as `require_active`, and ProgrammingError where
@@ -167,6 +178,13 @@ class Transaction:
             require_atomic(
                 self.gtrid, self.datasources, datasource, adopted=bool(self._adopted), logged=self._log is not None
             )
+
+    def early_name(self, datasource: str) -> Xid:
+        """The name of a branch that must have one before its first statement.
+
+        Its number is its place of enlistment. Who will decide is not known yet: the name says the log.
+        """
+        return make_xid(self.gtrid, list(self._enlisted).index(datasource), datasource)
 
     @property
     def datasources(self) -> list[DataSource]:
@@ -347,7 +365,7 @@ class Transaction:
     def resolved(self, result: Result) -> None:
         """Take the outcome that was found after it had been in doubt."""
         statistics.resolved(result.outcome, self.trace)
-        self.status = status_of(result.outcome)
+        self.status = STATUS_OF[result.outcome]
 
     @property
     def of_parent_process(self) -> bool:
@@ -364,30 +382,51 @@ class Transaction:
         if self._synchronizations is not None:
             self._synchronizations.call_before(lambda: self._rollback_cause is not None)
 
-    def _end(self, *, committing: bool) -> Result:
+    def _end(self, *, committing: bool) -> Result:  # noqa: PLR0912 - each call costs every commit
         if os.getpid() != self._pid:
             self._require_open()
         with self._lock:
             if self.status not in OPEN:
                 self.require_active()
             self.status = COMMITTING if committing else Status.ROLLING_BACK
+        trace, alone, coordinator = self.trace, None, None
         try:
-            request = self._commit_request()
-        except BaseException:  # it was interrupted while it waited for another thread's statement
-            self._reopen()
-            if committing:
-                self._end(committing=False)
-            raise
-        trace = self.trace
-        listener = None if trace is None and not instruments.armed else statistics.phase_listener(trace)
-        coordinator = Coordinator(request, self._log, listener)
-        result = coordinator.commit() if committing else coordinator.rollback()
-        statistics.ended(result.outcome)
-        self.status = status_of(result.outcome)
+            listener = None if trace is None and not instruments.armed else statistics.phase_listener(trace)
+            if committing and listener is None and len(self._enlisted) == 1:
+                result = Result(COMMITTED, self.gtrid)
+                alone = self._only_participant()
+            if alone is None:
+                coordinator = Coordinator(self._commit_request(), self._log, listener)
+            else:
+                commit_alone(alone, result, self._begin_decision)
+        except BaseException as error:
+            if alone is None or (result.resolvable and not result.branch_outcomes):  # nothing was sent
+                if not committing:
+                    self._reopen()
+                    raise
+                cause = error
+                try:
+                    self.status = MARKED_ROLLBACK  # at once: an interrupt would leave it as it is
+                    result = self._end(committing=False)
+                except BaseException as interrupt:
+                    if self.status not in UNDER_WAY:
+                        raise
+                    cause = interrupt
+                    self.status = MARKED_ROLLBACK
+                    result = self._end(committing=False)
+                result.cause = cause
+                if not isinstance(cause, Exception):
+                    result.interrupt = cause
+                return result
+            result.interrupt = error  # it came behind the COMMIT, whose answer stays
+        if coordinator is not None:
+            result = coordinator.commit() if committing else coordinator.rollback()
+        statistics.ended[result.outcome]()
+        self.status = STATUS_OF[result.outcome]
         self.unanswered = result.pending
         if trace is not None:
             trace.ended(result, self._note, committing=committing, rollback_cause=self._rollback_cause)
-        if not result.complete and result.resolvable:
+        if coordinator is not None and not result.complete and result.resolvable:
             self._resolve_later(self, coordinator)
         self._release(result)
         if self._synchronizations is not None:
@@ -403,16 +442,25 @@ class Transaction:
         """Those that are opened: a copy, since other threads may enlist datasources, and end it, meanwhile."""
         return [each for each in list(self._enlisted.values()) if each.pooled is not None]
 
+    def _only_participant(self) -> Participant | None:
+        """The branch that is all of the transaction; None where there may be others."""
+        (enlistment,) = self._enlisted.values()
+        if self._adopted or self._late_branches or enlistment.pooled is None:
+            return None
+        return enlistment.settled_branch()
+
     def _commit_request(self) -> CommitRequest:
         branches, marked, last = [], None, None
-        for enlistment in self._enlistments():
-            branch: Any = enlistment.settled_branch()
-            if branch.role is MARKED:
-                marked = branch
-            elif branch.role is LAST:
-                last = branch
-            else:
-                branches.append(branch)
+        for enlistment in list(self._enlisted.values()):
+            branch: Any = None
+            if enlistment.pooled is not None:
+                branch = enlistment.settled_branch()
+                role = branch.role
+                if role is MARKED:
+                    marked, branch = branch, None
+                elif role is LAST:
+                    last, branch = branch, None
+            branches.append(branch)
         annotations = None
         if self._note or self.trace is not None:
             annotations = decision_annotations(self._note, "" if self.trace is None else self.trace.traceparent)

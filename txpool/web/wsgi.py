@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+    from txpool.tm.transaction import Transaction
+
 logger = logging.getLogger("txpool")
 
 #: The key of a request's environ that has its Transaction.
@@ -117,8 +119,7 @@ class TransactionMiddleware:
                 environ[TRANSACTION] = begun
                 with closing(response.collected(self._app, environ)) as steps:
                     for _ in steps:
-                        if isinstance(begun.rollback_cause, TransactionTimeout) and not is_error(response.code):
-                            raise begun.rollback_cause  # an endless body ends so
+                        _require_in_time(begun, response)  # an endless body ends so
                 if body is not None:
                     body.require_uncut()  # also where the application has ignored that
                 commits = not (response.failed or self._rollback_on_status(response.code))
@@ -229,6 +230,12 @@ def _send_failure(
     except TransactionError:
         start_response(status, headers, sys.exc_info())
     return [] if environ.get("REQUEST_METHOD") == "HEAD" else [body]
+
+
+def _require_in_time(begun: Transaction, response: _Response) -> None:
+    """Raise the timeout, where the response is no error."""
+    if isinstance(begun.rollback_cause, TransactionTimeout) and not is_error(response.code):
+        raise begun.rollback_cause
 
 
 def _request_name(environ: WSGIEnvironment) -> str:

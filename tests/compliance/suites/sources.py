@@ -15,6 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 _SECONDS = 240
+#: As it was before the tests began: none of them knows a certificate's authority.
+_ENVIRONMENT = dict(os.environ)
 _APT = Path("/etc/apt")
 _DEBIAN = re.compile(r"^URIs:\s*(\S+/debian/?)\s*$", re.MULTILINE)
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -75,7 +77,14 @@ def debian_source(package: str, cache: Path) -> Path:
 def _run(command: list[str], folder: Path, missing: str) -> None:
     try:
         done = subprocess.run(
-            command, cwd=folder, check=False, capture_output=True, text=True, timeout=_SECONDS, stdin=subprocess.DEVNULL
+            command,
+            cwd=folder,
+            env=_ENVIRONMENT,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
         raise Missing(f"{missing}: the registry has not answered within {_SECONDS} s") from None

@@ -141,9 +141,17 @@ def own_names(scenario: Scenario) -> dict[str, Xid]:
     decider, identity = (LEDGER, RIGHT) if scenario.decides else (None, "")
     named = {
         name: make_xid(GTRID, number, name, decider=decider, identity=identity)
-        for number, name in enumerate(scenario.writing)
+        for number, name in enumerate(scenario.opened)
+        if name in scenario.writing
     }
-    return named | {name: task_xid(scenario, name) for name in scenario.names[scenario.branches :]}
+    return (
+        named | early_names(scenario) | {name: task_xid(scenario, name) for name in scenario.names[scenario.branches :]}
+    )
+
+
+def early_names(scenario: Scenario) -> dict[str, Xid]:
+    """The names of those that are named before anybody knows who decides."""
+    return {name: make_xid(GTRID, number, name) for number, name in enumerate(scenario.opened[: scenario.early])}
 
 
 def coordinator_program(scenario: Scenario) -> Callable[[Any], None]:
@@ -152,12 +160,20 @@ def coordinator_program(scenario: Scenario) -> Callable[[Any], None]:
     def program(port: Any) -> None:
         def known(name: str) -> ExploredBranch:
             xid = _adopted(scenario, port, name) if scenario.retries else task_xid(scenario, name)
-            return ExploredBranch(port, name, evidence=scenario.evidence, xid=xid)
+            return ExploredBranch(port, name, evidence=scenario.evidence, xid=xid, asks_again=scenario.asks_again)
 
         unit = CommitRequest(
             GTRID,
             branches=[
-                ExploredBranch(port, name, evidence=scenario.evidence, asked=scenario.asked) for name in scenario.opened
+                ExploredBranch(
+                    port,
+                    name,
+                    evidence=scenario.evidence,
+                    asked=scenario.asked,
+                    asks_again=scenario.asks_again,
+                    early=early_names(scenario).get(name),
+                )
+                for name in scenario.opened
             ],
             adopted=[known(name) for name in scenario.adopted],
             marked=ExploredMarked(port, asked=scenario.asked) if scenario.marked else None,

@@ -32,7 +32,7 @@ from txpool.tm.commit_request import Outcome
 _UNKNOWN = ("reply-lost", "lost", "late")
 _COORDINATORS = {
     **dict.fromkeys(("prepare", "commit", "rollback", "alone", "mark", "decide", "both", "abort"), _UNKNOWN),
-    **dict.fromkeys(("record", "insert", "finish", "point", "note_location"), _UNKNOWN),
+    **dict.fromkeys(("record", "insert", "finish", "point", "purge", "note_location"), _UNKNOWN),
     **dict.fromkeys(("is_fenced", "decisions", "ask"), ("lost",)),
     "delete": ("late",),
 }
@@ -55,6 +55,7 @@ class FaultBudget(NamedTuple):
     cuts: int
     wrong_urls: int
     forges: int
+    failovers: int = 0
 
 
 class State(NamedTuple):
@@ -213,7 +214,7 @@ class Explorer:
         """A command that never arrives, since its session is cut."""
         if who == 0 and command[0] in ("ask", "prepare", "alone", "mark", "decide", "both"):
             return self.transitions.apply(world, ("leave", command[1]))[0]
-        return world
+        return world._replace(blind=True) if command[0] == "is_fenced" else world
 
     def _disk_steps(self, state: State, who: int, command: Command, after: ExternalState) -> Iterator[Step]:
         """A process is killed between a write and its sync, or the sync fails."""
@@ -271,6 +272,16 @@ class Explorer:
             gone = state._replace(faults=faults._replace(wrong_urls=faults.wrong_urls - 1))
             yield "wrong-url", gone._replace(world=world._replace(wrong_url=True))
         decided = any(recs is not None for _, recs in (*world.log.outcomes, *world.rows))
+        if faults.failovers:
+            over = state._replace(faults=faults._replace(failovers=faults.failovers - 1))
+            for name in self.transitions.names:
+                here = self.transitions.state(world, name)
+                if here in ("prepared", "committed", "aborted"):
+                    kept = self.transitions.fail_over(world, name, losing=False)
+                    yield f"promoted.{name}", over._replace(world=kept)
+                if here == "prepared" and decided:
+                    lost = self.transitions.fail_over(world, name, losing=True)
+                    yield f"failover.{name}", over._replace(world=lost)
         if self.scenario.meddles and decided and not world.meddled:
             for name in self.transitions.names:
                 if self.transitions.state(world, name) == "prepared":

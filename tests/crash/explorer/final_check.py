@@ -31,6 +31,10 @@ class End(NamedTuple):
 
     ends: frozenset[str]
     meddled: bool
+    #: A failover has lost a branch.
+    failed: bool
+    #: A hazard may be told of what has ended as decided: a server has failed over, or the log was out of reach.
+    hazard: bool
     notes: frozenset[tuple[str, str, str]]
     problem: str
 
@@ -144,9 +148,10 @@ class FinalCheck:
         ends = frozenset(judged) & {"committed", "aborted"}
         read = {state for name, state in named_states if name in self._transitions.reading}
         problem = ""
-        if len(ends) == 2 and not world.meddled:
+        otherwise = world.meddled or world.failed
+        if len(ends) == 2 and not otherwise:
             problem = "MIX: one database has committed, another has rolled back"
-        elif "committed" in read and "aborted" in ends and not world.meddled:
+        elif "committed" in read and "aborted" in ends and not otherwise:
             problem = "EARLY: a reader has committed, and the others have rolled back"
         elif (
             len(ends)
@@ -164,19 +169,26 @@ class FinalCheck:
             problem = "a decision stays behind"
         elif not alive and (world.log.outcomes or world.rows or world.log.finished or world.log.pointers):
             problem = "a mark, an abort record, a pointer or a tombstone stays behind"
-        return End(ends, world.meddled, world.log.notes, problem)
+        return End(ends, world.meddled, world.failed, bool(world.changed) or world.blind, world.log.notes, problem)
 
     def _problem_of(self, end: End, reported: Outcome | None) -> str:
         if end.problem:
             return end.problem
         heuristic = reported is not None and reported.value.startswith("heuristic")
+        told = heuristic or bool(end.notes)
+        if end.failed:
+            return "" if told else "UNREPORTED: a failover has lost a branch, and nobody is told"
         if end.meddled:
-            return "" if heuristic or end.notes else "UNREPORTED: a person ended a branch otherwise, and nobody is told"
+            # Without evidence only the coordinator sees it, whose first COMMIT does not find the branch.
+            seen = self._scenario.evidence or reported is not None
+            return "" if told or not seen else "UNREPORTED: a person ended a branch otherwise, and nobody is told"
         if reported is Outcome.COMMITTED and end.ends - {"committed"}:
             return "FALSE: success was reported, and a database has rolled back"
         if reported is Outcome.ROLLED_BACK and "committed" in end.ends:
             return "FALSE: rollback was reported, and a database has committed"
-        if (heuristic or end.notes) and self._scenario.evidence:
+        hazards = reported in (None, Outcome.COMMITTED, Outcome.ROLLED_BACK, Outcome.IN_DOUBT, Outcome.HEURISTIC_HAZARD)
+        hazards = hazards and all(ended == "lost" for *_, ended in end.notes)
+        if told and not (end.hazard and hazards):
             return f"FALSE: {reported.value if reported else 'a heuristic outcome'} is told, and no database did that"
         if any({"commit": "aborted", "rollback": "committed"}[decided] in end.ends for _, decided, _ in end.notes):
             return "FALSE: a hazard is told of what has ended otherwise everywhere"

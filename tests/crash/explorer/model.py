@@ -65,6 +65,11 @@ class ExternalState(NamedTuple):
     late: tuple[Command, ...] = ()
     #: A person has rolled a branch back by hand, in its database, after the decision.
     meddled: bool = False
+    #: The servers that have failed over; and whether one has lost a prepared branch by that, after the decision.
+    changed: frozenset[str] = frozenset()
+    failed: bool = False
+    #: The coordinator could not read whether it was fenced.
+    blind: bool = False
     #: What somebody who owns nothing has prepared: the database, and the name that it has there.
     forged: frozenset[tuple[str, str]] = frozenset()
     #: Such a branch was ended by us, and no decision named it.
@@ -220,6 +225,8 @@ class Transitions:
             return self._become(world, name, end), ("=", end)
         if state == "held":
             return world, ("=", "nota")
+        if name in world.changed and "any server" not in self.flaws:
+            return world, ("=", "lost")
         if not evidence:
             return world, ("=", "absent")
         return world, ("=", state if state in ("committed", "aborted") else "in progress")
@@ -253,6 +260,11 @@ class Transitions:
     def meddle(self, world: ExternalState, name: str) -> ExternalState:
         """A person rolls a prepared branch back, not knowing that it is decided."""
         return self._become(world, name, "aborted")._replace(meddled=True)
+
+    def fail_over(self, world: ExternalState, name: str, *, losing: bool) -> ExternalState:
+        """A standby takes the server's place; it may lack a prepared branch."""
+        after = world._replace(changed=world.changed | {name})
+        return self._become(after, name, "aborted")._replace(failed=True) if losing else after
 
     def notice(self, world: ExternalState, name: str) -> ExternalState:
         """The server sees that the session which had prepared is gone."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from tests.crash.explorer.model import (
     LEDGER,
     RIGHT,
+    CommandLost,
     DatabaseError,
     Rec,
     freeze,
@@ -18,6 +20,7 @@ from txpool.resources.base import (
     BranchRecord,
     PrepareLocation,
     PrepareVote,
+    Purge,
     Resolution,
 )
 from txpool.xid import Xid
@@ -25,7 +28,8 @@ from txpool.xid import Xid
 ANSWERS = {
     "committed": BranchOutcome.COMMITTED,
     "aborted": BranchOutcome.ROLLED_BACK,
-    "absent": BranchOutcome.LOST,
+    "absent": BranchOutcome.ABSENT,
+    "lost": BranchOutcome.LOST,  # and it is another server, or an older state of it
     "in progress": BranchOutcome.UNKNOWN,
     "refused": BranchOutcome.UNKNOWN,  # it belongs to somebody else
 }
@@ -78,12 +82,23 @@ class ExploredBranch:
     idle = False
 
     def __init__(
-        self, port: Port, datasource: str, *, evidence: bool, xid: Xid | None = None, asked: bool = False
+        self,
+        port: Port,
+        datasource: str,
+        *,
+        evidence: bool,
+        xid: Xid | None = None,
+        asked: bool = False,
+        asks_again: bool = False,
+        early: Xid | None = None,
     ) -> None:
+        """`xid` is the name of one that is prepared already, and `early` of one that was named when it began."""
         self.datasource = datasource
+        self._asks_again = asks_again
         self._asked = asked
         self._port = port
-        self._xid = xid or Xid("", "")
+        self._xid = xid or early or Xid("", "")
+        self._early = early is not None
         self._stage = "unsent" if xid is None else "prepared"
         self._known = evidence
         self._evidence = evidence and xid is not None
@@ -99,7 +114,8 @@ class ExploredBranch:
         return location_of(self.datasource)
 
     def name(self, xid: Xid) -> None:
-        self._xid = xid
+        if not self._early:
+            self._xid = xid
 
     def ended_by_sql(self, command: str) -> None:
         raise AssertionError("a model hears of no SQL command")
@@ -130,7 +146,13 @@ class ExploredBranch:
         self._send("commit", self.datasource, self._xid.bqual, self._evidence, True)
 
     def await_commit(self) -> BranchOutcome:
-        return ANSWERS[self._receive()]
+        if not (self._asks_again and isinstance(self._reply, CommandLost)):
+            return ANSWERS[self._receive()]
+        self.start_commit()
+        outcome = ANSWERS[self._receive()]
+        # The first COMMIT has ended what the second does not find.
+        forgotten = "forgets what it sent" in self._port.flaws
+        return BranchOutcome.COMMITTED if outcome is BranchOutcome.ABSENT and not forgotten else outcome
 
     def start_rollback(self) -> None:
         if self._stage == "prepared":
@@ -141,7 +163,7 @@ class ExploredBranch:
             return ANSWERS[self._receive()]
         if self._stage == "lost":
             answer = ANSWERS[self._port.call("rollback", self.datasource, self._xid.bqual, False, True)]
-            return BranchOutcome.UNKNOWN if answer is BranchOutcome.LOST else answer
+            return BranchOutcome.UNKNOWN if answer in (BranchOutcome.ABSENT, BranchOutcome.LOST) else answer
         return self.rollback()
 
     def commit_one_phase(self) -> BranchOutcome:
@@ -199,10 +221,26 @@ class ExploredMarked:
         return Resolution.ABORTED if kept is None else Resolution.COMMITTED
 
     def forget(self, gtrid: str) -> None:
+        self._delete(gtrid)
+
+    def forget_pointed(self, gtrid: str, purge: Purge) -> None:
+        if self._delete(gtrid):
+            with suppress(Exception):  # as the row
+                purge([gtrid])
+
+    @property
+    def purge(self) -> Purge:
+        return lambda _: None
+
+    def is_decided(self, gtrid: str) -> bool:
+        raise NotImplementedError  # no branch of the explorer writes a row
+
+    def _delete(self, gtrid: str) -> bool:
         try:
             self._port.call("delete", LEDGER, (gtrid,))
         except Exception:
-            return  # a clean-up queue deletes it another time, or recovery does
+            return False  # a clean-up queue deletes it another time, or recovery does
+        return True
 
     def rollback(self) -> BranchOutcome:
         self._port.call("leave", LEDGER)

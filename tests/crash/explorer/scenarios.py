@@ -17,6 +17,8 @@ class Scenario:
     marked: bool = False
     #: Branches that Spark tasks have prepared before the commit begins.
     tasks: int = 0
+    #: The first so many branches are named before their first statement, as XA does it: for the log as the decider.
+    early: int = 0
     #: The task is a retry, which adopts what it finds that an earlier attempt has prepared.
     retries: bool = False
     #: A task attempt that nobody has heard of, whose PREPARE is still on its way.
@@ -55,6 +57,10 @@ class Scenario:
     expires: bool = False
     #: A person may roll a decided branch back in its database.
     meddles: bool = False
+    #: How often a server fails over to a standby: to one that has all, or to one that lacks a branch that is decided.
+    failovers: int = 0
+    #: Whether a branch whose COMMIT was not answered sends it once more by itself, as PostgreSQL's does.
+    asks_again: bool = False
     #: How often somebody who owns nothing may prepare a branch under a name that says something to us.
     forges: int = 0
     #: Whether the server does not tell who has prepared it (the role was dropped).
@@ -113,6 +119,7 @@ MARKED = Scenario("one+marked", 1, marked=True)
 MARKED_TWO = Scenario("two+marked", 2, marked=True)
 TASKS = Scenario("one+task", 1, tasks=1)
 POINTER = Scenario("task+marked", 0, tasks=1, marked=True)
+EARLY = Scenario("one named early+marked", 1, early=1, marked=True)
 
 FORGED = replace(TWO, name="two, forged", forges=1, beside=True, leases=0)
 FORGED_MARKED = replace(MARKED, name="one+marked, forged", forges=1)
@@ -122,6 +129,12 @@ READER = Scenario("two, and one that reads", 3, readers=1, asked=True, recoverer
 MARKED_READER = replace(MARKED_TWO, name="two, and marked that reads", marked_reads=True, leases=0)
 UNNOTED = replace(TWO, name="two, one by its note", unnoted=True, unconfigured=True)
 
+NO_EVIDENCE = replace(TWO, name="two, no evidence", evidence=False)
+#: What a person has ended by hand shows at least to the coordinator, whose first COMMIT does not find it.
+UNTOLD = replace(NO_EVIDENCE, name="two, no evidence, a person meddles", meddles=True, fates=0, crashes=0, leases=0)
+FAILOVER = replace(TWO, name="two, a failover", failovers=1, leases=0, asks_again=True)
+ASKS_AGAIN = replace(NO_EVIDENCE, name="two, no evidence, asks again", asks_again=True)
+
 #: Every shape, with bounds that leave the whole of it explored in seconds.
 SCENARIOS = (
     ONE,
@@ -130,7 +143,7 @@ SCENARIOS = (
     replace(TWO, name="two, interrupted", interrupts=True, leases=0),
     replace(TWO, name="two, votes and cuts", refusals=True, cuts=1, leases=0),
     replace(TWO, name="two, one read-only", abstaining=1),
-    replace(TWO, name="two, no evidence", evidence=False),
+    NO_EVIDENCE,
     replace(TWO, name="two, held", evidence=False, holds=True, leases=0),
     replace(TWO, name="two, disk", disk=True, fates=1, leases=0),
     replace(TWO, name="two, two recoverers", recoverers=2, fates=0),
@@ -150,18 +163,36 @@ SCENARIOS = (
     replace(POINTER, name="one+task+marked", branches=1, fates=0),
     replace(POINTER, name="task+marked, wrong url", wrong_urls=1, leases=0),
     replace(POINTER, name="task+marked, rolls back", rolls_back=True),
+    EARLY,
+    replace(EARLY, name="one named early+marked, cut", cuts=1, leases=0),
+    replace(EARLY, name="one named early+marked, interrupted", interrupts=True, leases=0),
+    replace(EARLY, name="one named early+marked, held", evidence=False, holds=True, leases=0),
+    replace(EARLY, name="one named early+marked, two recoverers", recoverers=2, fates=0),
+    replace(EARLY, name="one named early+marked, wrong url", wrong_urls=1, leases=0),
+    replace(EARLY, name="one named early, one late+marked", branches=2, fates=0),
+    replace(EARLY, name="one named early, one late", branches=2, marked=False, leases=0),
+    replace(EARLY, name="one named early, and marked that reads", branches=2, marked_reads=True, asked=True, leases=0),
     *(
         replace(shape, name=f"{shape.name}, expiring", expires=True, recoverers=2, fates=0)
-        for shape in (TWO, MARKED, POINTER)
+        for shape in (TWO, MARKED, POINTER, EARLY)
     ),
     replace(POINTER, name="task+marked, expiring, late commands", expires=True),
     replace(TWO, name="two, a person meddles", meddles=True, leases=0),
+    UNTOLD,
+    FAILOVER,
+    replace(FAILOVER, name="two, a failover, no evidence", evidence=False),
+    replace(FAILOVER, name="one+task, a failover", branches=1, tasks=1, fates=0),
+    replace(FAILOVER, name="one+marked, a failover", branches=1, marked=True, fates=0),
+    ASKS_AGAIN,
+    replace(NO_EVIDENCE, name="two, no evidence, two recoverers", recoverers=2, fates=0, leases=0),
+    replace(ASKS_AGAIN, name="one+marked, no evidence, asks again", branches=1, marked=True, fates=1),
+    replace(ASKS_AGAIN, name="one+task, no evidence, asks again", branches=1, tasks=1, fates=1),
     replace(MARKED, name="one+marked, a person meddles", meddles=True, leases=0),
     *(
         replace(
             shape, name=f"{shape.name}, {verb} by hand", operator=verb, recoverers=0, fates=2 if verb == "commit" else 1
         )
-        for shape in (TWO, MARKED, POINTER)
+        for shape in (TWO, MARKED, POINTER, EARLY)
         for verb in ("rollback", "commit")
     ),
     FORGED,
@@ -197,10 +228,33 @@ SCENARIOS = (
     ),
 )
 
+#: Those with the most states, which are more than all the others have.
+LARGEST = frozenset({
+    "two, two recoverers",
+    "one named early+marked, two recoverers",
+    "two, expiring",
+    "task+marked, expiring",
+    "one named early+marked, expiring",
+    "two, a failover",
+    "two, rollback by hand",
+    "two, commit by hand",
+    "task+marked, rollback by hand",
+    "task+marked, commit by hand",
+    "one named early+marked, rollback by hand",
+    "one named early+marked, commit by hand",
+    "two, forged",
+    "two, forged twice",
+    "one+marked, forged",
+    "one+marked, forged, rollback by hand",
+    "one+task, a loser, forged",
+    "two, one by its note",
+    "two, two fates",
+})  # fmt: skip
+
 
 def deeper(scenario: Scenario, depth: int) -> Scenario:
     """The same with more faults, and from depth 2 on with a second recoverer."""
-    if depth < 1:
+    if depth < 1 or scenario.name == UNTOLD.name:  # with any other fault, nobody needs to see what a person did
         return scenario
     return replace(
         scenario,

@@ -189,7 +189,7 @@ class ModelDataSource:
             answer = self._port.call(verb, self.name, record.xid.bqual, bool(record.evidence), False)
             if answer == "nota":  # MariaDB: no answer while the session that prepared is connected
                 listed = "believed" not in self._port.flaws and self._port.call("list", self.name)
-                return BranchOutcome.UNKNOWN if listed else BranchOutcome.LOST
+                return BranchOutcome.UNKNOWN if listed else BranchOutcome.ABSENT
         except Exception:
             return BranchOutcome.UNKNOWN
         return ANSWERS[answer]

@@ -20,6 +20,8 @@ _EVENTS = {
     "wrong-url": "the url of the marked datasource leads to a copy now",
     "found": "the url of the marked datasource is right again",
     "meddle": "a person rolls the branch in {0} back by hand",
+    "promoted": "{0} fails over to a standby that has everything",
+    "failover": "{0} fails over to a standby that lacks the prepared branch",
     "forge": "somebody who owns nothing prepares {0}",
     "last": "somebody who owns nothing prepares {0}, and whatever runs still is killed",
     "notice": "{0} notices that the session which had prepared is gone",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.integration.check.place import Place, checked
 from txpool.cli import ExitCode
+
+if TYPE_CHECKING:
+    from tests.conftest import PythonWithout
 
 FILES = {
     "a key that is unknown": (b"driver = psycopg\nurl = postgresql://a@b/c\npool.max = 3\n", "did you mean pool.max-"),
@@ -80,3 +85,34 @@ def test_a_configuration_says_all_that_is_wrong_with_it(place: Place) -> None:
     answer = checked(conf)
     assert answer.bad == ["log", "file"]
     assert answer.about("recovery", "ok")
+
+
+def test_a_password_file_that_others_can_read_is_a_finding_and_no_other_warning(place: Place) -> None:
+    secret = place.folder / "secret"
+    secret.write_text(place.server.password)
+    secret.chmod(0o644)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        answer = checked(place.file("password = ${file:secret}"))
+    (finding,) = answer.about("file", "warning")
+    assert "which others can read" in finding["found"]
+    assert finding["do"] == f"chmod go-rwx {secret}"
+
+
+def test_a_password_file_that_is_no_text(place: Place) -> None:
+    (place.folder / "secret").write_bytes(b"\xff\xfe")
+    (finding,) = checked(place.file("password = ${file:secret}")).about("file", "wrong")
+    assert finding["found"].endswith("cannot be read (it is not UTF-8 text): save it as UTF-8")
+
+
+def test_a_driver_that_is_not_installed_names_the_extra(python_without: PythonWithout, tmp_path: Path) -> None:
+    path = tmp_path / "x.properties"
+    path.write_text("driver = pymysql\nurl = mysql://a@127.0.0.1:1/b\n")
+    source = f"""
+import sys
+from pathlib import Path
+from txpool.check import check
+(section,) = check(Path({str(path)!r})).sections
+print(*(finding.found for finding in section.findings), file=sys.stderr)
+"""
+    assert "pip install 'txpool[mariadb]'" in python_without("pymysql", source)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from recovery.setup import initialise
 from tests.integration.check.place import Place, checked
 from txpool.cli import ExitCode, app
 from txpool.config.settings import RecoverySettings
 from txpool.demo.server import EmbeddedPostgres
+from txpool.setup.stores import initialise
 
 
 def mark(place: Place) -> Path:
@@ -103,6 +103,10 @@ BROKEN = {
     "a server that nobody may identify": (
         ["REVOKE EXECUTE ON FUNCTION pg_control_system() FROM public"],
         ("xa", "warning", "identity", "{user} may not read the server's system identifier"),
+    ),
+    "transactions that nobody may ask about": (
+        ["REVOKE EXECUTE ON FUNCTION pg_xact_status(xid8) FROM public"],
+        ("xa", "warning", "status", "{user} may not ask what became of a transaction"),
     ),
     "no right to connect": (
         ["REVOKE CONNECT ON DATABASE {database} FROM public, {user}"],

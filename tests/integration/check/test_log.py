@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from recovery.setup import initialise
 from tests.integration.check.place import PASSWORD, Place, checked
 from txpool.cli import ExitCode
 from txpool.config.settings import RecoverySettings
 from txpool.log import open_log
+from txpool.setup.stores import initialise
 
 
 @pytest.fixture

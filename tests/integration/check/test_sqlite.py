@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from recovery.setup import initialise
 from tests.integration.check.place import checked, execute
 from tests.support.repository import ROOT
 from txpool.cli import ExitCode
 from txpool.config.settings import RecoverySettings
 from txpool.findings import storage
 from txpool.resources.postgresql.check import settings as server_settings
+from txpool.setup.stores import initialise
 
 if TYPE_CHECKING:
     from tests.conftest import Require

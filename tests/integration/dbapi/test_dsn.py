@@ -163,7 +163,7 @@ def test_a_wrong_password_and_a_wrong_string_show_no_password(databases: Databas
         "postgresql://a:hunter2@b@c/d",
         "host=h pass=hunter2",
         "password=hunter2 host",
-        "mysql://a:hunter2@h/d",
+        "oracle://a:hunter2@h/d",
     ):
         with pytest.raises(ConfigurationError) as refused:
             find(dsn)

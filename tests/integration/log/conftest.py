@@ -1,21 +1,17 @@
-"""The log in PostgreSQL, opened more than once: in this process, and in others as on hosts of their own."""
+"""The log on a server, opened more than once: in this process, and in others as on hosts of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import psycopg
 import pytest
 
 from tests.integration.log.tables import NODE, Opener, Spawn
 from tests.support.children import children
-from txpool.config.secrets import Secret
+from tests.support.log_places import KINDS, LogPlace, place_of
 from txpool.log import SqlLog
-
-if TYPE_CHECKING:
-    from tests.conftest import Databases
 
 PROLOGUE = """
 import os, signal, sys
@@ -31,14 +27,19 @@ def decide(number):
 """
 
 
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest) -> LogPlace:
+    """Where the log is: on a server of each kind."""
+    return place_of(request.param, request.getfixturevalue)
+
+
 @pytest.fixture
-def opener(databases: Databases) -> Iterator[Opener]:
+def opener(place: LogPlace) -> Iterator[Opener]:
     """Opens the log once more, as another process would, on this host or another."""
     opened: list[SqlLog] = []
 
     def opening(node: str = NODE, **options: Any) -> SqlLog:
-        password = Secret(databases.server.password)
-        opened.append(SqlLog(databases.url("one"), node=node, create=True, password=password, **options))
+        opened.append(place.open(node, **options))
         return opened[-1]
 
     yield opening
@@ -52,9 +53,9 @@ def log(opener: Opener) -> SqlLog:
 
 
 @pytest.fixture
-def bare(databases: Databases, log: SqlLog) -> Iterator[psycopg.Connection[Any]]:
+def bare(place: LogPlace, log: SqlLog) -> Iterator[Any]:
     """A session beside the log's own, in a transaction of its own."""
-    with psycopg.connect(databases.dsn("one")) as connection:
+    with place.session(autocommit=False) as connection:
         yield connection
 
 
@@ -65,8 +66,8 @@ def apart() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def spawn(databases: Databases, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spawn]:
+def spawn(place: LogPlace, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spawn]:
     """Start a process of a node over the log, as on a host of its own."""
-    monkeypatch.setenv("LOG_PASSWORD", databases.server.password)
+    monkeypatch.setenv("LOG_PASSWORD", place.password)
     with children(PROLOGUE, "\nlog.close()\n") as start:
-        yield lambda source, node=NODE: start(source, node, databases.url("one"))
+        yield lambda source, node=NODE: start(source, node, place.url())

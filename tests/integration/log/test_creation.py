@@ -3,38 +3,45 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.integration.log.tables import NODE, Opener, decided, fences, gtrid_of
+from tests.support.log_places import LogPlace
 from txpool.config.secrets import Secret
 from txpool.errors import LogError
-from txpool.log import SqlLog, adopt_log, open_log
-
-if TYPE_CHECKING:
-    from tests.conftest import Databases
+from txpool.log import SqlLog, adopt_log, create_log, open_log
 
 
-def test_17_a_missing_log_is_an_error_and_is_not_made(databases: Databases) -> None:
-    password = Secret(databases.server.password)
+def test_17_a_missing_log_is_an_error_and_is_not_made(place: LogPlace) -> None:
+    password = Secret(place.password)
     with pytest.raises(LogError, match=r"is missing.*log\.create = true"):
-        open_log(databases.url("two"), node=NODE, password=password)
-    assert databases.rows("two", "SELECT relname FROM pg_class WHERE relname LIKE 'txpool%%'") == []
-    open_log(databases.url("two"), node=NODE, password=password, create=True).close()
-    open_log(databases.url("two"), node=NODE, password=password).close()
+        open_log(place.url("two"), node=NODE, password=password)
+    assert place.tables("two") == []
+    open_log(place.url("two"), node=NODE, password=password, create=True).close()
+    open_log(place.url("two"), node=NODE, password=password).close()
 
 
-def test_a_log_that_has_lost_its_meta_table_is_not_made_anew(databases: Databases, log: SqlLog) -> None:
+@pytest.mark.parametrize("make", [create_log, adopt_log])
+def test_a_server_that_refuses_is_an_error_of_the_log(place: LogPlace, make: Callable[..., object]) -> None:
+    wrong = Secret("not the password")
+    with pytest.raises(LogError, match=r"could not be (made|adopted): .+ Mend that, and do it again") as refused:
+        make(place.url("one"), node=NODE, password=wrong)
+    assert "not the password" not in str(refused.value)
+    assert place.tables("one") == []
+
+
+def test_a_log_that_has_lost_its_meta_table_is_not_made_anew(place: LogPlace, log: SqlLog) -> None:
     log.record(gtrid_of(log), [])
-    databases.execute("one", "DROP TABLE txpool_meta")
+    place.execute("one", "DROP TABLE txpool_meta")
     with pytest.raises(LogError, match="already exists"):
-        open_log(databases.url("one"), node=NODE, password=Secret(databases.server.password), create=True)
-    assert len(decided(databases)) == 1
+        open_log(place.url("one"), node=NODE, password=Secret(place.password), create=True)
+    assert len(decided(place)) == 1
 
 
-def test_many_creators_at_once_make_one_log(databases: Databases, opener: Opener, apart: ThreadPoolExecutor) -> None:
+def test_many_creators_at_once_make_one_log(place: LogPlace, opener: Opener, apart: ThreadPoolExecutor) -> None:
     together = threading.Barrier(6)
 
     def create(number: int) -> str:
@@ -42,19 +49,19 @@ def test_many_creators_at_once_make_one_log(databases: Databases, opener: Opener
         return opener(f"etl-{number}").incarnation
 
     names = set(apart.map(create, range(6)))
-    assert set(fences(databases)) == names
+    assert set(fences(place)) == names
     assert len(names) == 6
-    assert len(databases.rows("one", "SELECT value FROM txpool_meta WHERE name = 'log'")) == 1
+    assert len(place.rows("one", "SELECT value FROM txpool_meta WHERE name = 'log'")) == 1
 
 
-def test_17_a_log_that_was_moved_is_refused_until_it_is_adopted(databases: Databases, opener: Opener) -> None:
+def test_17_a_log_that_was_moved_is_refused_until_it_is_adopted(place: LogPlace, opener: Opener) -> None:
     former = opener()
     gtrid = gtrid_of(former)
     former.record(gtrid, [])
-    databases.execute("one", "UPDATE txpool_meta SET value = '1234/one' WHERE name = 'server'")
+    place.execute("one", "UPDATE txpool_meta SET value = '1234/one' WHERE name = 'server'")
     with pytest.raises(LogError, match=r"made on server 1234/one.*init --adopt"):
         opener()
-    url, password = databases.url("one"), Secret(databases.server.password)
+    url, password = place.url("one"), Secret(place.password)
     with pytest.raises(LogError, match=f"in use by incarnation {former.incarnation}: nothing done"):
         adopt_log(url, node=NODE, password=password)
     former.close()
@@ -64,7 +71,7 @@ def test_17_a_log_that_was_moved_is_refused_until_it_is_adopted(databases: Datab
     assert set(log.decisions()) == {gtrid}
 
 
-def test_a_log_of_another_format_is_refused(databases: Databases, opener: Opener, log: SqlLog) -> None:
-    databases.execute("one", "UPDATE txpool_meta SET value = '2' WHERE name = 'format'")
+def test_a_log_of_another_format_is_refused(place: LogPlace, opener: Opener, log: SqlLog) -> None:
+    place.execute("one", "UPDATE txpool_meta SET value = '2' WHERE name = 'format'")
     with pytest.raises(LogError, match="has format 2; this txpool reads format 1"):
         opener()

@@ -9,6 +9,7 @@ import pytest
 
 import txpool
 from tests.integration.log.tables import NODE, decided, gtrid_of
+from tests.support.log_places import LogPlace
 from txpool.config.secrets import Secret
 from txpool.errors import LogError
 from txpool.log import SqlLog
@@ -20,51 +21,51 @@ if TYPE_CHECKING:
     from tests.conftest import Databases
 
 
-def test_a_decision_is_a_row_that_anybody_can_read(databases: Databases, log: SqlLog) -> None:
+def test_a_decision_is_a_row_that_anybody_can_read(place: LogPlace, log: SqlLog) -> None:
     gtrid = gtrid_of(log)
     log.record(gtrid, [BranchRecord(make_xid(gtrid, 1, "orders"), "orders", "7412/5", {"xid": "771"})])
-    rows = databases.rows("one", "SELECT gtrid, branches FROM txpool_decisions")
+    rows = place.rows("one", "SELECT gtrid, branches FROM txpool_decisions")
     assert rows == [(gtrid, '[["1:orders:L","orders","7412/5",{"xid":"771"}]]')]
-    rows = databases.rows("one", "SELECT name, node, fenced FROM txpool_incarnations")
+    rows = place.rows("one", "SELECT name, node, fenced FROM txpool_incarnations")
     assert rows == [(log.incarnation, NODE, 0)]
 
 
-def test_a_damaged_decision_is_an_error_and_never_absent(databases: Databases, log: SqlLog) -> None:
+def test_a_damaged_decision_is_an_error_and_never_absent(place: LogPlace, log: SqlLog) -> None:
     log.record(gtrid_of(log), [])
-    databases.execute("one", "UPDATE txpool_decisions SET branches = '[[1'")
+    place.execute("one", "UPDATE txpool_decisions SET branches = '[[1'")
     with pytest.raises(LogError, match=r"is damaged.*Nothing was done"):
         log.decisions()
 
 
-def test_what_was_forgotten_goes_in_batches_and_at_close(databases: Databases, log: SqlLog) -> None:
+def test_what_was_forgotten_goes_in_batches_and_at_close(place: LogPlace, log: SqlLog) -> None:
     gtrids = [gtrid_of(log, number) for number in range(101)]
     for gtrid in gtrids:
         log.record(gtrid, [])
     for gtrid in gtrids[:99]:
         log.forget(gtrid)
-    assert len(decided(databases)) == 101
+    assert len(decided(place)) == 101
     log.forget(gtrids[99])
-    assert decided(databases) == {gtrids[100]}
+    assert decided(place) == {gtrids[100]}
     log.forget(gtrids[100])
     log.close()
-    assert decided(databases) == set()
+    assert decided(place) == set()
     with pytest.raises(LogError, match="closed"):
         log.abort(gtrids[0])
 
 
 def test_more_threads_than_connections_decide_each_their_own(
-    databases: Databases, log: SqlLog, apart: ThreadPoolExecutor
+    place: LogPlace, log: SqlLog, apart: ThreadPoolExecutor
 ) -> None:
     gtrids = [gtrid_of(log, number) for number in range(200)]
     list(apart.map(lambda gtrid: log.record(gtrid, []), gtrids))
-    assert decided(databases) == set(gtrids)
+    assert decided(place) == set(gtrids)
 
 
-def test_a_transaction_over_two_databases_decides_in_the_shared_log(databases: Databases) -> None:
+def test_a_transaction_over_two_databases_decides_in_the_shared_log(databases: Databases, place: LogPlace) -> None:
     password = databases.server.password
     for name in ("one", "two"):
         databases.execute(name, "CREATE TABLE t (id integer PRIMARY KEY)")
-    manager = configure(node_name=NODE, log_url=databases.url("one"), log_password=Secret(password), log_create=True)
+    manager = configure(node_name=NODE, log_url=place.url(), log_password=Secret(place.password), log_create=True)
     sources = [
         txpool.DataSource(name=name, driver="psycopg", mode="xa", url=databases.url(name), password=password)
         for name in ("one", "two")
@@ -73,11 +74,11 @@ def test_a_transaction_over_two_databases_decides_in_the_shared_log(databases: D
         with txpool.transaction() as transaction:
             for source in sources:
                 source.connect().cursor().execute("INSERT INTO t VALUES (1)")
-        assert decided(databases) == {transaction.gtrid}  # to be forgotten lazily
+        assert decided(place) == {transaction.gtrid}  # to be forgotten lazily
         assert databases.rows("one", "SELECT id FROM t") == databases.rows("two", "SELECT id FROM t") == [(1,)]
     finally:
         for source in sources:
             source.close()
         manager.close()
-    assert decided(databases) == set()
+    assert decided(place) == set()
     assert databases.prepared() == []

@@ -9,8 +9,9 @@ import pytest
 
 import txpool
 from recovery import RecoveryManager
-from tests.integration.log.tables import Opener, Spawn, await_lease, decided, fences
+from tests.integration.log.tables import Opener, Spawn, decided, fences
 from tests.support.children import said, tell
+from tests.support.log_places import LogPlace
 from txpool.errors import LogError
 from txpool.log import IncarnationState, SqlLog
 from txpool.xid import split_gtrid
@@ -38,7 +39,7 @@ def test_nodes_share_a_log_and_each_recovers_its_own_or_those_it_is_asked_to(ope
 
 
 def test_a_coordinator_that_is_killed_is_seen_dead_from_another_host(
-    databases: Databases, opener: Opener, spawn: Spawn
+    place: LogPlace, opener: Opener, spawn: Spawn
 ) -> None:
     process = spawn("say(log.incarnation, decide(1)); heard()", "etl-2")
     name, gtrid = said(process)
@@ -46,7 +47,7 @@ def test_a_coordinator_that_is_killed_is_seen_dead_from_another_host(
     assert log.incarnations() == {name: IncarnationState.ALIVE}
     process.send_signal(signal.SIGKILL)
     process.wait()
-    await_lease(databases, name)
+    place.await_lease(name)
     assert log.incarnations() == {name: IncarnationState.DEAD}
     log.fence(name)
     assert log.incarnations() == {name: IncarnationState.FENCED}
@@ -55,25 +56,26 @@ def test_a_coordinator_that_is_killed_is_seen_dead_from_another_host(
 
 @pytest.mark.parametrize(("point", "committed"), [("coordinator.prepared", False), ("coordinator.decided", True)])
 def test_recovery_on_another_host_ends_what_a_killed_coordinator_left(
-    databases: Databases, opener: Opener, spawn: Spawn, point: str, committed: bool
+    databases: Databases, place: LogPlace, opener: Opener, spawn: Spawn, point: str, committed: bool
 ) -> None:
     for name in ("one", "two"):
         databases.execute(name, "CREATE TABLE t (id integer PRIMARY KEY)")
     process = spawn(f"""
         import txpool
+        data, password = {databases.url("one")[:-3]!r}, {databases.server.password!r}
         from txpool import failpoints
         secret = os.environ["LOG_PASSWORD"]
         txpool.configure(node_name=node, log_url=url, log_password=secret)
         failpoints.arm("{point}", "kill")
         with txpool.transaction() as transaction:
             for name in ("one", "two"):
-                source = txpool.DataSource(name=name, driver="psycopg", url=url[:-3] + name, password=secret)
+                source = txpool.DataSource(name=name, driver="psycopg", url=data + name, password=password)
                 source.connect().cursor().execute("INSERT INTO t VALUES (1)")
             say(transaction.gtrid)
     """)
     (gtrid,) = said(process)
     assert process.wait() == -signal.SIGKILL
-    await_lease(databases, split_gtrid(gtrid).incarnation)
+    place.await_lease(split_gtrid(gtrid).incarnation)
     assert len(databases.prepared()) == 2
     password = databases.server.password
     sources = [
@@ -85,12 +87,12 @@ def test_recovery_on_another_host_ends_what_a_killed_coordinator_left(
         assert databases.rows(source.name, "SELECT id FROM t") == ([(1,)] if committed else [])
         source.close()
     assert databases.prepared() == []
-    assert decided(databases) == set()
-    assert fences(databases)[split_gtrid(gtrid).incarnation] > 0
+    assert decided(place) == set()
+    assert fences(place)[split_gtrid(gtrid).incarnation] > 0
 
 
 def test_39_a_forked_child_leaves_its_parents_lease_and_takes_a_name_of_its_own(
-    databases: Databases, log: SqlLog, spawn: Spawn
+    place: LogPlace, log: SqlLog, spawn: Spawn
 ) -> None:
     process = spawn("""
         parent = log.incarnation
@@ -111,10 +113,10 @@ def test_39_a_forked_child_leaves_its_parents_lease_and_takes_a_name_of_its_own(
     assert log.incarnations() == {parent: IncarnationState.ALIVE, child: IncarnationState.ALIVE}
     process.send_signal(signal.SIGKILL)
     process.wait()
-    await_lease(databases, parent)  # though the child outlives it
+    place.await_lease(parent)  # though the child outlives it
     assert log.incarnations() == {parent: IncarnationState.DEAD, child: IncarnationState.ALIVE}
     tell(process, "go")
-    assert {second, third, *said(process)} < decided(databases)
+    assert {second, third, *said(process)} < decided(place)
 
 
 def test_30_a_forked_child_that_ends_leaves_its_parents_sessions_alone(log: SqlLog, spawn: Spawn) -> None:

@@ -7,13 +7,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.log.tables import NODE, decided, gtrid_of
+from tests.support.log_places import LogPlace, PostgreSQLPlace
 from txpool.config.secrets import Secret
 from txpool.errors import ConfigurationError, LogError
 from txpool.log import Refused, SqlLog, open_log
-from txpool.log.server import LogServer
+from txpool.log.server import log_server
 
 if TYPE_CHECKING:
     from tests.conftest import Databases
+
+
+@pytest.fixture
+def place(databases: Databases) -> LogPlace:
+    """What is here is PostgreSQL's own."""
+    return PostgreSQLPlace(databases)
 
 
 @pytest.mark.parametrize("inside", [True, False], ids=["in the url", "as a secret"])
@@ -64,7 +71,7 @@ def test_the_session_is_as_the_log_needs_it_whatever_the_database_has_configured
         "idle_session_timeout = '1s'",
     ):
         databases.execute("one", f"ALTER DATABASE one SET {setting}")
-    server = LogServer(databases.url("one"), password=Secret(databases.server.password), lock_timeout=2.5)
+    server = log_server(databases.url("one"), password=Secret(databases.server.password), lock_timeout=2.5)
     server.create()
 
     def shown(name: str) -> Any:
@@ -82,7 +89,7 @@ def test_the_session_is_as_the_log_needs_it_whatever_the_database_has_configured
         assert shown("synchronous_commit") == ("remote_apply",)
     # How soon the server notices that a coordinator's host has vanished.
     url = databases.url("one") + "?keepalives_idle=7&keepalives_count=2"
-    with LogServer(url, password=Secret(databases.server.password)).connect() as raw:
+    with log_server(url, password=Secret(databases.server.password)).connect() as raw:
         assert [shown(f"tcp_keepalives_{name}") for name in ("idle", "interval", "count")] == [("7",), ("10",), ("2",)]
 
 

@@ -8,11 +8,12 @@ import psycopg
 import pytest
 
 from tests.integration.log.tables import NODE, decided, gtrid_of
+from tests.support.log_places import LogPlace, PostgreSQLPlace
 from tests.support.strangers import EVIL, Strangers, ran
 from txpool.config.secrets import Secret
 from txpool.errors import LogError
 from txpool.log import IncarnationState, SqlLog, adopt_log, open_log
-from txpool.log.lease import key_of
+from txpool.resources.postgresql.log.server import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from tests.conftest import Databases
 
 _TAKE = "select pg_advisory_lock({})"
+
+
+@pytest.fixture
+def place(databases: Databases) -> LogPlace:
+    """What is here is PostgreSQL's own."""
+    return PostgreSQLPlace(databases)
 
 
 @pytest.fixture

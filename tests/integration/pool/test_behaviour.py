@@ -149,6 +149,7 @@ class Struck(BaseException):
     """An exception from outside, as a thread's cancellation is."""
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_no_connection_is_lost_under_asynchronous_exceptions(
     pooled: Callable[..., DataSource], databases: Databases
@@ -190,6 +191,7 @@ def test_no_connection_is_lost_under_asynchronous_exceptions(
     nothing_is_lost(datasource, databases, 3)
 
 
+@pytest.mark.slow
 def test_no_connection_is_lost_under_timeouts_and_kills(
     pooled: Callable[..., DataSource], databases: Databases
 ) -> None:

@@ -131,7 +131,7 @@ def test_in_session_mode_a_session_is_the_users_own(behind: Behind) -> None:
 
 
 def test_in_transaction_mode_what_is_of_a_session_may_be_anothers(behind: Behind) -> None:
-    """What OPERATIONS.md says breaks, breaks."""
+    """What docs/operations/pgbouncer.md says breaks, breaks."""
     one, _ = behind("transaction", 2)
     with closing(one.connect()) as first, closing(one.connect()) as second:
         first.execute("set work_mem to '77MB'")

@@ -11,7 +11,7 @@ import pytest
 from recovery.cli import ExitCode
 from tests.support.recovery_site import BOTH, WRITER, Site
 from tests.support.strangers import Strangers
-from txpool.log.holders import HELD_LEASES
+from txpool.resources.postgresql.log.holders import HELD_LEASES
 from txpool.resources.postgresql.trust import relation_faults, schema_faults, writers
 
 MALLORY = "mallory"

@@ -19,8 +19,8 @@ from recovery.operator.listing import InDoubt
 from recovery.operator.suspension import Suspension
 from recovery.scan.expiry import Expired
 from recovery.scan.report import ScanReport
-from recovery.setup import Step
 from tests.support.recovery_site import BOTH, DAEMON, PASSWORD, WRITER, Site, end, lines_until, prepare
+from txpool.setup.stores import Step
 from txpool.xid import make_gtrid, make_xid
 
 PENDING = "coordinator.prepared=kill"

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from recovery.cli import ExitCode
-from recovery.setup import initialise
 from tests.support.recovery_site import BOTH, WRITER, Site, end, prepare
 from txpool.config.settings import RecoverySettings
 from txpool.log import open_log
 from txpool.resources.base import BranchRecord
+from txpool.setup.stores import initialise
 from txpool.xid import make_gtrid, make_xid
 
 

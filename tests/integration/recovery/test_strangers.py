@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.recovery_site import WRITER, Site
 from tests.support.strangers import EVIL, Strangers, ran
-from txpool.log.lease import key_of
+from txpool.resources.postgresql.log.server import key_of
 from txpool.xid import parse
 
 

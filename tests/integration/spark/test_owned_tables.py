@@ -120,11 +120,9 @@ def made(source: DataSource, name: str) -> None:
     if name.endswith("writes"):
         claim(source)
         return
-    from txpool.resources.postgresql.records import create_table
-    from txpool.spark.table import partition_transactions
+    from txpool.spark.table.postgresql import PostgreSQLPartitions
 
-    with closing(source.connect()) as connection:
-        create_table(connection.cursor(), partition_transactions._TABLE, partition_transactions._COLUMNS)
+    PostgreSQLPartitions().create(source)
 
 
 def test_32_no_trigger_of_a_strangers_runs_in_the_records(strangers: Strangers, source: DataSource) -> None:

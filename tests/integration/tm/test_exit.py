@@ -65,7 +65,7 @@ def any_site(request: pytest.FixtureRequest, tmp_path: Path, databases: Database
 
 def run(site: Site, source: str, returncode: int = 0) -> str:
     """What the process says on stderr; one that hangs is an error here."""
-    process = site.process(source)
+    process = site.interpreter(source)
     try:
         output, errors = process.communicate(timeout=60)
     finally:

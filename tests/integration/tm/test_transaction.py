@@ -272,6 +272,28 @@ def test_a_timeout_cancels_what_is_executing(world: ThreeDatabases) -> None:
     world.insert(world.one)
 
 
+def test_a_cancel_that_comes_before_its_statement_is_sent_again(
+    world: ThreeDatabases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one is there while the session does nothing, and the server forgets it."""
+    driver = world.one.driver_adapter
+    cancel, cancelled = driver.cancel, list[object]()
+
+    def too_early(raw: object, timeout: float | None = None) -> None:
+        cancelled.append(raw)
+        if len(cancelled) > 1:
+            cancel(raw, timeout)
+
+    monkeypatch.setattr(type(driver), "cancel", lambda _, raw, timeout=None: too_early(raw, timeout))
+    with pytest.raises(txpool.TransactionTimeout) as raised, txpool.transaction(timeout=0.3):
+        world.insert(world.one)
+        with closing(world.one.connect()) as connection:
+            connection.cursor().execute("select pg_sleep(20)")
+    assert isinstance(raised.value.__cause__, psycopg.errors.QueryCanceled)
+    assert len(cancelled) > 1
+    assert world.held == (0, 0, 0)
+
+
 def test_a_cancel_that_comes_late_never_meets_the_next_transaction(world: ThreeDatabases) -> None:
     """Its thread is held back until the connection would have gone to somebody else."""
     late = threading.Event()

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from recovery import RecoveryManager
-from recovery.setup import initialise
 from tests.integration.upgrade.former import LEFT_ALONE, Former, Make
 from txpool.config.secrets import Secret
 from txpool.config.settings import RecoverySettings
@@ -19,6 +18,7 @@ from txpool.errors import LogError, OperationalError
 from txpool.log import adopt_log, open_log
 from txpool.log.locations import INCARNATION
 from txpool.resources.xids import Xids
+from txpool.setup.stores import initialise
 from txpool.xid import new_incarnation
 
 STORES = pytest.mark.parametrize("store", ["sqlite", "server"])

@@ -8,9 +8,9 @@ import pytest
 
 from recovery import RecoveryManager
 from recovery.scan.report import ScanReport
-from recovery.setup import initialise
 from tests.integration.upgrade.former import APP, COMMITTED, LEFT_ALONE, WRITER, Former, Make
 from txpool.config.settings import RecoverySettings
+from txpool.setup.stores import initialise
 
 STORES = pytest.mark.parametrize("store", ["sqlite", "server"])
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Databases
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 _TIMEOUT = 60
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Databases
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("sources")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("sources")]
 
 _TIMEOUT = 60.0
 #: Between two looks, for the tests.

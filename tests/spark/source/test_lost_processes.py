@@ -87,6 +87,7 @@ def test_executors_that_die_while_they_copy_and_once_they_are_done(
     assert leftovers(databases) == []
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize(
     ("table", "point", "prepared", "rows"),
     [("plain", "coordinator.prepared", 3, 0), ("keyed", "coordinator.begin", 0, 0)],

@@ -246,5 +246,5 @@ def test_it_is_refused_where_it_cannot_work(spark: SparkSession, sources: Path) 
     with pytest.raises(ProgrammingError, match="no streaming query is running in this thread"):
         once_per_batch(print, "one.properties")(spark.range(1), 0)
     (sources / "ledger.properties").write_text(_LEDGER)
-    with pytest.raises(NotSupportedError, match=r"kept in PostgreSQL, and ledger has driver=sqlite3"):
+    with pytest.raises(NotSupportedError, match=r"kept in PostgreSQL, MariaDB or MySQL, and ledger has driver=sqlite3"):
         once_per_batch(print, "ledger.properties")

@@ -168,6 +168,7 @@ _SCRIPT = """
 """
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize(("point", "skips"), [("coordinator.prepared", False), ("coordinator.decided", True)])
 def test_a_rerun_after_the_driver_was_killed(
     spark: SparkSession,

@@ -234,7 +234,7 @@ def test_what_does_not_fit_is_said_before_any_task_runs(spark: SparkSession, dat
 
 def test_what_the_driver_has_locked_goes_staged(spark: SparkSession, databases: Databases) -> None:
     databases.execute("one", "insert into landed values (3, 'old')")
-    with pytest.raises(ProgrammingError, match=r"locked public.landed on the driver"), transaction():
+    with pytest.raises(ProgrammingError, match=r"has locks of public\.landed on the driver"), transaction():
         connect("one.properties").cursor().execute("delete from landed")
         write_table(frame(spark, 10), "one.properties", "landed", strategy="direct")
     assert rows(databases) == [(3, "old")]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-ROUNDS = int(os.environ.get("TXPOOL_JDBC_ROUNDS", "4"))
+ROUNDS = int(os.environ.get("TXPOOL_JDBC_ROUNDS", "2"))
 SEED = os.environ.get("TXPOOL_JDBC_SEED") or secrets.token_hex(4)
 _ROWS = 60
 _WIDE = 120

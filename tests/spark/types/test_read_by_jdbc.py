@@ -46,9 +46,6 @@ def test_sparks_own_reader_reads_what_was_sent(
         conf={
             "spark.driver.extraClassPath": JAR,
             "spark.sql.timeType.enabled": "true",
-            # Which takes longer for a hundred columns than their few rows do.
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         },
     )
     print(output)

@@ -14,10 +14,25 @@ from txpool.config.settings import CoordinatorSettings, DataSourceSettings, Reco
 
 CONF = ROOT / "conf"
 FILES = sorted(CONF.glob("*.properties"))
-DATASOURCES = {"orders": "xa", "ledger": "cmr", "marked-postgresql": "cmr", "audit": "last-resource"}
+DATASOURCES = {
+    "orders": "xa",
+    "stock": "xa",
+    "derby": "xa",
+    "ledger": "cmr",
+    "marked-postgresql": "cmr",
+    "audit": "last-resource",
+}
+#: What another key stands in the place of.
+IN_PLACE_OF = {
+    "credentials": {"password"},
+    "jdbc.driver-class": {"xaDataSourceClassName", "mode", "databaseName", "createDatabase"},
+}
+#: Of a Java class.
+SETTERS = {"databaseName", "createDatabase"}
 COORDINATION = ("txpool", "cluster", "recovery")
 PASSWORDS = {
     "orders": "ORDERS_PASSWORD",
+    "stock": "STOCK_PASSWORD",
     "marked-postgresql": "BILLING_PASSWORD",
 }
 
@@ -33,7 +48,7 @@ def test_a_datasource_loads(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = DataSourceSettings.load(CONF / f"{stem}.properties")
     assert settings.mode == DATASOURCES[stem]
     assert [secret.reveal() for secret in settings.secrets] == (["hunter2"] if stem in PASSWORDS else [])
-    assert settings.driver == "psycopg" or settings.url == f"sqlite:///{CONF / stem}.db"
+    assert settings.driver != "sqlite3" or settings.url == f"sqlite:///{CONF / stem}.db"
     assert DataSourceSettings.from_serialized(settings.serialized()) == settings
 
 
@@ -64,8 +79,10 @@ def test_keys_that_are_commented_out_are_known_and_right(file: Path, monkeypatch
     examples = re.findall(r"^#([\w.-]+ = .+)$", file.read_text(), re.MULTILINE)
     for example in examples:
         key = example.split(" = ")[0]
-        left_out = {key, "password"} if key == "credentials" else {key}  # which supplies the password
+        left_out = {key, *IN_PLACE_OF.get(key, ())}
         others = "\n".join(f"{other} = {live[other]}" for other in live if other not in left_out)
+        if key == "jdbc.driver-class":
+            others += "\nmode = local\nurl = jdbc:sqlite:orders.db"
         text = Properties.parse(f"{others}\n{example}\n", path=file)
         if file.stem in DATASOURCES:
             DataSourceSettings.load(text)
@@ -77,4 +94,4 @@ def test_every_key_of_the_tables_is_shown_in_some_file() -> None:
     shown = set(re.findall(r"^#?([\w.-]+) = ", "\n".join(file.read_text() for file in FILES), re.MULTILINE))
     known = {key.name for key in DATASOURCE_KEYS + COORDINATOR_KEYS + RECOVERY_KEYS}
     assert known - shown == {"user"}  # the urls of conf/ name their users
-    assert {key for key in shown - known if not key.startswith("driver.")} == set()
+    assert {key for key in shown - known if not key.startswith("driver.")} == SETTERS

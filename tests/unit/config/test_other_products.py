@@ -75,6 +75,10 @@ def test_in_the_coordinators_file() -> None:
     advice = refused_by_the_coordinator("CoordinatorEnvironmentBean.defaultTimeout = 300")
     assert advice == "defaultTimeout: that is Narayana's, in seconds; write transaction.timeout = 300s"
     assert "key of a datasource's file" in refused_by_the_coordinator("pool.max-size = 3")
+    assert refused_by_the_coordinator("maximumPoolSize = 20") == (
+        "maximumPoolSize: that is HikariCP's; write pool.max-size = 20, in a datasource's file, such as "
+        "conf/orders.properties"
+    )
     # psycopg_pool's word means a wait for a connection, which is none of the coordinator's.
     assert "pool.max-wait" not in refused_by_the_coordinator("timeout = 3")
 

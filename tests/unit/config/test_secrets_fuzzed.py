@@ -24,15 +24,14 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from javaproperties import escape
 
-from recovery.scan.report import describe_error
 from txpool.check import check
 from txpool.config.properties import Properties, Secret, redact, redact_url
-from txpool.config.secrets import escaped
+from txpool.config.secrets import describe_error, escaped
 from txpool.config.settings import CoordinatorSettings, DataSourceSettings, RecoverySettings
 from txpool.datasource import DataSource, find
 from txpool.errors import ConfigurationError
 from txpool.log import open_log
-from txpool.log.server import LogServer
+from txpool.log.server import log_server
 
 SEED = int(os.environ.get("TXPOOL_FUZZ_SEED", random.randrange(2**32)))
 EXAMPLES = int(os.environ.get("TXPOOL_FUZZ_EXAMPLES", "120"))
@@ -227,7 +226,7 @@ def test_a_url_of_a_log(carrier: tuple[str, str]) -> None:
             with seen.errors("file"):
                 seen.settings("file", kind.load(file))
         with seen.errors("server"):
-            server = LogServer(url)
+            server = log_server(url)
             seen.thing("server", vars(server))
             seen.show("server", server.name)
             if "127.0.0.1:1" in url:

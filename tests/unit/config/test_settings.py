@@ -58,9 +58,6 @@ def test_narayanas_names_are_understood() -> None:
     assert (settings.url, settings.user) == ("postgresql://h/db", "app")
     assert settings.password is not None
     assert "is given as URL too (conf/orders.properties:2)" in refused(text + "url = postgresql://h/db\n")
-    message = refused("xaDataSourceClassName = org.postgresql.xa.PGXADataSource\nURL = jdbc:postgresql://h/db\n")
-    assert "orders.properties:1" in message
-    assert "JDBC is no part of this version: write driver = psycopg" in message
 
 
 @pytest.mark.parametrize(
@@ -125,8 +122,10 @@ def test_every_key_is_in_the_reference() -> None:
     keys = DATASOURCE_KEYS + COORDINATOR_KEYS + RECOVERY_KEYS
     rows = reference(keys).splitlines()
     assert len(rows) == len(keys) + 2
-    assert "| `pool.max-size` | integer | `10` | Connections at most. |" in rows
-    assert "| `driver` | psycopg or sqlite3 |  | The DB-API driver. |" in rows
+    assert "| `pool.max-size` | integer | `10` | How many connections are open at most. |" in rows
+    drivers = "psycopg or sqlite3 or pymysql or mysqlclient or jdbc"
+    own = "The DB-API driver, or package.module:Class for a resource of your own."
+    assert any(row.startswith(f"| `driver` | {drivers} |  | {own}") for row in rows)
     assert any(row.startswith("| `pool.leak-threshold` | duration or none | `none` |") for row in rows)
     assert len({key.name for key in keys}) == len(keys)
     assert len({key.word for key in keys}) == len(keys)

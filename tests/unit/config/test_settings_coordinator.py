@@ -44,7 +44,7 @@ def test_the_coordinators_keys_and_their_precedence(monkeypatch: pytest.MonkeyPa
     [
         ("node.name = a/b", "node.name = 'a/b' is not right: write 1 to 28 of"),
         (f"node.name = {'n' * 29}", "write 1 to 28 of"),
-        ("log.url = mysql://app:hunter2@h/db", "write sqlite:///folder, postgresql://user@host:5432/database, or"),
+        ("log.url = oracle://app:hunter2@h/db", "write sqlite:///folder, postgresql://user@host:5432/database, "),
         ("log.url = postgresql://h/db?sslpassword=hunter2", "passwords have keys of their own"),
         ("log.password = hunter2\nlog.url = postgresql://app:hunter2@h/db", "log.password is given twice"),
         ("log.password = hunter2\nlog.url = sqlite:///txlog", "log.password has no use: only a log on a server"),

@@ -7,24 +7,24 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.log_places import KINDS, place_of
 from tests.unit.log.stores import Opener
-from txpool.config.secrets import Secret
-from txpool.log import DecisionLog, MemoryDisk, MemoryLog, SqliteLog, SqlLog
+from txpool.log import DecisionLog, MemoryDisk, MemoryLog, SqliteLog
 
 
-@pytest.fixture(params=["memory", "sqlite", "sql"])
+@pytest.fixture(params=["memory", "sqlite", "sql", "mariadb", "mysql"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     """Opens the same log once more, as another process of its node would."""
     disk = MemoryDisk("etl-1")
-    databases = request.getfixturevalue("databases") if request.param == "sql" else None
+    kind = {"sql": "postgresql"}.get(request.param, request.param)
+    place = place_of(kind, request.getfixturevalue) if kind in KINDS else None
     opened: list[DecisionLog] = []
 
     def opening() -> DecisionLog:
         if request.param == "memory":
             opened.append(MemoryLog(disk, node="etl-1"))
-        elif request.param == "sql":
-            password = Secret(databases.server.password)
-            opened.append(SqlLog(databases.url("one"), node="etl-1", create=True, password=password))
+        elif place is not None:
+            opened.append(place.open("etl-1"))
         else:
             opened.append(SqliteLog(tmp_path / "log", node="etl-1", create=True))
         return opened[-1]

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import dis
 import itertools
 import sqlite3
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import pytest
 
+from tests.support.interrupts import at_each_check, codes_of
 from txpool.errors import LogError, LogUnknown
 from txpool.log import forks, group
 from txpool.log.group import GroupCommit
 
-#: After these instructions CPython looks for signals and for exceptions that other threads have set.
-CHECKED = ("CALL", "RESUME", "JUMP_BACKWARD")
+CODES = codes_of(group)
 
 
 class Interrupt(BaseException):
@@ -35,31 +32,15 @@ class Interrupting:
         self._shared = shared
         self._queued = queued
         self.begun = False
-        self._before: dict[FrameType, int] = {}
         self.raised = ""
 
-    def __enter__(self) -> Interrupting:
-        self._former = sys.gettrace()
-        sys.settrace(self._trace)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(self._former)
-        self._before.clear()
-
-    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename != group.__file__:
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode":
-            before, self._before[frame] = self._before.get(frame), frame.f_lasti
-            self.begun = self.begun or len(self._shared._queue) == self._queued
-            if self.begun and before is not None and dis.opname[frame.f_code.co_code[before]].startswith(CHECKED):
-                if self._left == 0:
-                    self.raised = f"in {frame.f_code.co_name}, line {frame.f_lineno}"
-                    raise Interrupt
-                self._left -= 1
-        return self._trace
+    def strike(self, frame: FrameType) -> None:
+        self.begun = self.begun or len(self._shared._queue) == self._queued
+        if self.begun:
+            self._left -= 1
+            if self._left == -1:
+                self.raised = f"in {frame.f_code.co_name}, line {frame.f_lineno}"
+                raise Interrupt
 
 
 @pytest.fixture
@@ -139,7 +120,7 @@ def test_wherever_an_interrupt_comes_to_the_writer_every_other_thread_is_told_th
         world.group.defer(f"old {attempt}")
         interrupting = Interrupting(nth, world.group, 3)
         try:
-            with interrupting:
+            with at_each_check(CODES, interrupting.strike):
                 world.keep(f"writer {attempt}")
         except Interrupt:
             pass

@@ -75,7 +75,7 @@ def test_17_a_copy_is_refused_until_it_is_adopted_which_leaves_earlier_branches_
     log.close()
     copied = tmp_path / "copy"
     shutil.copytree(folder, copied)
-    with pytest.raises(LogError, match=r"a copy or was moved: inode differ.*--adopt"):
+    with pytest.raises(LogError, match=r"a copy or was moved: its inode differs .*--adopt"):
         SqliteLog(copied, node=NODE, create=True)
 
     adopt_log(f"sqlite:///{copied}", node="etl-2")
@@ -103,7 +103,7 @@ def test_17_another_device_or_machine_than_recorded_is_refused(folder: Path, log
     database.execute("UPDATE meta SET value = 'another' WHERE name = ?", (name,))
     database.commit()
     database.close()
-    with pytest.raises(LogError, match=f"moved: {name} differ"):
+    with pytest.raises(LogError, match=f"moved: its {name} differs "):
         SqliteLog(folder, node=NODE)
 
 

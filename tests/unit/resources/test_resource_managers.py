@@ -94,7 +94,7 @@ def test_a_missing_driver_is_told_with_what_installs_it(install: Install) -> Non
 
 def test_an_unknown_one_is_refused_with_those_that_there_are(install: Install) -> None:
     install(another="a.package:MANAGER")
-    with pytest.raises(ConfigurationError, match="psycopg or sqlite3 or another"):
+    with pytest.raises(ConfigurationError, match="psycopg or sqlite3 or pymysql or mysqlclient or jdbc or another"):
         DataSourceSettings.load(name="a", driver="oracle", url="oracle://a/b")
 
 
@@ -111,7 +111,12 @@ def test_a_damaged_package_changes_nothing_for_others(install: Install, value: s
     assert of_url("elsewhere://host/database") is None
     with pytest.raises(ConfigurationError, match=r"driver 'damaged': .* (cannot be imported|is no resource manager)"):
         find_resource_manager("damaged")
-    assert [each.database for each in resource_managers.known()] == ["PostgreSQL", "SQLite"]
+    assert [each.database for each in resource_managers.known()] == [
+        "PostgreSQL",
+        "SQLite",
+        *["MariaDB or MySQL"] * 2,
+        "JDBC",
+    ]
 
 
 def test_an_import_that_fails_is_not_tried_again(
@@ -133,7 +138,7 @@ def test_damaged_metadata_leaves_ours(install: Install, monkeypatch: pytest.Monk
         raise TypeError("a line of somebody's metadata")
 
     monkeypatch.setattr(resource_managers, "entry_points", raising)
-    assert list(DRIVERS) == ["psycopg", "sqlite3"]
+    assert list(DRIVERS) == ["psycopg", "sqlite3", "pymysql", "mysqlclient", "jdbc"]
     assert of_url("elsewhere://host/database") is None
 
 
@@ -142,7 +147,13 @@ def test_a_url_alone_is_no_use_of_a_package(install: Install) -> None:
     found = of_url("missing://host/database")
     assert found is not None
     assert found.driver == "missing"
-    assert [each.driver for each in resource_managers.known()] == ["psycopg", "sqlite3"]
+    assert [each.driver for each in resource_managers.known()] == [
+        "psycopg",
+        "sqlite3",
+        "pymysql",
+        "mysqlclient",
+        "jdbc",
+    ]
 
 
 def test_a_package_that_comes_later_is_found(install: Install) -> None:
@@ -157,7 +168,7 @@ def test_a_package_that_comes_later_is_found(install: Install) -> None:
 
 def test_a_package_that_comes_later_is_found_by_a_file_that_names_it(install: Install) -> None:
     install()
-    assert list(DRIVERS) == ["psycopg", "sqlite3"]
+    assert list(DRIVERS) == ["psycopg", "sqlite3", "pymysql", "mysqlclient", "jdbc"]
     entry = EntryPoint("missing", f"{__name__}:MISSING", GROUP)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resource_managers, "entry_points", lambda group: [entry])

@@ -24,7 +24,7 @@ def records(
     partition: int, attempt: int, *datasources: str, of: int | None = None, write: int = 0
 ) -> list[BranchRecord]:
     """An attempt's branches in these datasources, of `of` in all."""
-    task = TaskName(write, partition, attempt, of or len(datasources))
+    task = TaskName(write, partition, attempt, len(datasources) if of is None else of)
     return [
         BranchRecord(make_xid(GTRID, number, name, task=task), name, f"server of {name}", {"xid": "7"})
         for number, name in enumerate(datasources)
@@ -54,6 +54,20 @@ def test_an_attempt_is_complete_when_all_that_its_name_counts_is_there() -> None
     found = listed(records(0, 1, "one", "two"), records(1, 2, "one", of=2))
     assert found[1].complete
     assert not found[2].complete
+
+
+def test_an_attempt_with_a_branch_that_was_named_early_is_never_complete() -> None:
+    """How many there will be was not known: so what is listed may be a part, as after a crash between two PREPAREs."""
+    early = records(0, 1, "one", of=0)
+    late = [record for record in records(0, 2, "one", "two") if record.datasource == "two"]
+    mixed = [*late, *records(0, 2, "one", of=0)]
+    found = listed(early, mixed)
+    assert not any(attempt.complete or attempt.countable for attempt in found.values())
+    assert earlier_attempt(found, 0) is None
+    candidates = Candidates()
+    assert candidates.reject(found, ended=()) == []
+    # A database that has not answered makes no difference: they cannot be adopted in any case.
+    assert {attempt.number for attempt in candidates.reject(found, ended=(1, 2), partial=True)} == {1, 2}
 
 
 def test_only_a_complete_attempt_of_the_partition_is_adopted() -> None:

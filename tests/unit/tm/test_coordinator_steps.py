@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dis
 import itertools
 import sys
 import threading
 from time import monotonic
 from types import FrameType
-from typing import Any
 
 import pytest
 
 from tests.models.coordinator import ConnectionLost, CoordinatorWorld
-from txpool.resources.base import PrepareVote
+from tests.support.interrupts import at_each_check
+from txpool.resources.base import BranchOutcome, PrepareVote
 from txpool.tm import coordinator, readers
 from txpool.tm.commit_request import Outcome
 from txpool.tm.coordinator import Coordinator
@@ -52,6 +51,43 @@ def test_a_task_named_for_the_log_gets_a_pointer_before_the_row_and_the_fence_is
     calls = world.faults.calls
     assert calls.index("log.point") < calls.index("ledger.mark") < calls.index("log.is_fenced")
     assert calls.index("log.is_fenced") < calls.index("ledger.record")
+
+
+@pytest.mark.parametrize("votes", [{}, {1: None}], ids=["commit", "rollback"])
+def test_35_a_branch_that_was_named_for_the_log_gets_a_pointer_that_goes_after_the_row(
+    votes: dict[int, PrepareVote | None],
+) -> None:
+    world = CoordinatorWorld(2, marked=True, early=1, votes=votes)
+    world.run({})
+    calls = world.faults.calls
+    assert [branch.record.xid.bqual for branch in world.new] == ["0:db0:L", f"1:db1:M.ledger:{'1' * 12}"]
+    assert calls.index("log.point") < calls.index("ledger.mark") < calls.index("log.is_fenced")
+    assert calls.index("log.is_fenced") < calls.index("db0.start_prepare")
+    assert calls[-1] == "log.purge"
+    if not votes:
+        assert calls.index("db1.await_commit") < calls.index("ledger.forget_pointed") < calls.index("log.purge")
+    assert world.disk.pointers == {}
+
+
+def test_35_where_all_are_named_for_the_marked_branch_or_it_has_only_read_there_is_no_pointer() -> None:
+    for world in (CoordinatorWorld(2, marked=True), CoordinatorWorld(2, marked=True, early=1, reads=(-1,))):
+        world.run({})
+        assert "log.point" not in world.faults.calls
+        assert world.result.outcome is Outcome.COMMITTED
+
+
+def test_35_a_coordinator_that_was_fenced_while_it_wrote_its_row_rolls_back() -> None:
+    world = CoordinatorWorld(1, marked=True, early=1)
+    world.run({}, fenced_at="ledger.mark")
+    assert world.result.outcome is Outcome.ROLLED_BACK
+    assert "db0.start_prepare" not in world.faults.calls
+
+
+def test_35_a_branch_has_the_number_of_its_place_of_enlistment() -> None:
+    """Whatever takes no part: so it is known when the branch begins."""
+    world = CoordinatorWorld(4, others=(1, 3, 4), idle=(1,), reads=(0,))
+    world.run({})
+    assert [branch.record.xid.bqual for branch in world.new] == ["", "", "5:db2:L", "6:db3:L"]
 
 
 def test_one_branch_commits_in_one_phase_without_the_log() -> None:
@@ -164,41 +200,28 @@ def test_an_interrupt_before_the_first_line_of_a_phase(step: str) -> None:
 
 
 @pytest.mark.parametrize("votes", [{}, {1: None}], ids=["commit", "rollback"])
-def test_an_interrupt_between_two_phases(votes: dict[int, PrepareVote | None]) -> None:
-    """CPython looks for signals also where a loop begins anew."""
+def test_an_interrupt_wherever_one_can_come_while_phases_follow_each_other(
+    votes: dict[int, PrepareVote | None],
+) -> None:
+    """Between two phases, and while the failure of one is handled."""
+    codes = {each.__code__ for each in (Coordinator._advance, Coordinator._choose_next, Coordinator._keep_error)}
     for nth in itertools.count():
-        world, left, traced = CoordinatorWorld(2, votes=votes), [nth], sys.gettrace()
-        before: dict[FrameType, int] = {}
+        world, left, struck = CoordinatorWorld(2, votes=votes), [nth], [""]
 
-        def interrupt(
-            frame: FrameType,
-            event: str,
-            _: object,
-            left: list[int] = left,
-            before: dict[FrameType, int] = before,
-        ) -> Any:
-            if frame.f_code is not Coordinator._run.__code__:
-                return None
-            frame.f_trace_opcodes, frame.f_trace_lines = True, False
-            if event == "opcode":
-                last, before[frame] = before.get(frame), frame.f_lasti
-                if last is not None and "JUMP_BACKWARD" in dis.opname[frame.f_code.co_code[last]]:
-                    left[0] -= 1
-                    if left[0] == -1:
-                        raise KeyboardInterrupt
-            return interrupt
+        def interrupt(frame: FrameType, left: list[int] = left, struck: list[str] = struck) -> None:
+            left[0] -= 1
+            if left[0] == -1:
+                struck[0] = f"{frame.f_code.co_name}, line {frame.f_lineno}"
+                raise KeyboardInterrupt
 
-        sys.settrace(interrupt)
-        try:
+        with at_each_check(codes, interrupt):
             world.run({})
-        finally:
-            sys.settrace(traced)
-            before.clear()
-        assert {branch.state for branch in world.new} in ({"committed"}, {"rolled back"}), nth
+        wanted = {Outcome.COMMITTED: {"committed"}, Outcome.ROLLED_BACK: {"rolled back"}}[world.result.outcome]
+        assert {branch.state for branch in world.new} == wanted, struck
         if left[0] >= 0:
             break
-        assert isinstance(world.result.interrupt, KeyboardInterrupt)
-    assert nth > 1
+        assert isinstance(world.result.interrupt, KeyboardInterrupt), struck
+    assert nth > 8
 
 
 def calls_of_ours(struck_at: int, world: CoordinatorWorld) -> list[str]:
@@ -268,3 +291,83 @@ def test_a_marked_branch_that_has_not_answered_its_rollback_is_unaccounted_for()
     world.run({world.faults.calls.index("ledger.rollback"): ("after", ConnectionLost)})
     assert world.result.pending == ["ledger"]
     assert world.gtrid in world.disk.finished
+
+
+# -- a branch that is gone, on the server that prepared it: rule 34 ---------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["committed", "rolled back"])
+@pytest.mark.parametrize("marked", [False, True])
+def test_34_a_branch_that_the_first_commit_does_not_find_is_a_hazard(state: str, marked: bool) -> None:
+    world = CoordinatorWorld(2, marked=marked)
+    world.run({}, beside={"db1.start_commit": lambda: world.end(1, state)})
+    assert world.result.outcome is Outcome.HEURISTIC_HAZARD
+    assert world.result.branch_outcomes["db1"] is BranchOutcome.LOST
+    assert [(each.datasource, each.decided, each.ended) for each in world.disk.heuristics.values()] == [
+        ("db1", "commit", "lost")
+    ]
+    assert world.gtrid in world.disk.finished
+
+
+@pytest.mark.parametrize("at", ["db0.start_commit", "db1.start_commit", "log.is_fenced"])
+def test_34_where_recovery_has_fenced_the_process_it_has_committed_the_branch(at: str) -> None:
+    """The fence is read after the answer: recovery may have fenced and committed until just before that."""
+    world = CoordinatorWorld(2)
+
+    def recover() -> None:
+        world.fence()
+        world.end(1, "committed")
+
+    beside = (
+        {at: recover}
+        if at != "log.is_fenced"
+        else {at: world.fence, "db1.start_commit": lambda: world.end(1, "committed")}
+    )
+    world.run({}, beside=beside)
+    assert world.result.outcome is Outcome.COMMITTED
+    assert world.result.branch_outcomes == {"db0": BranchOutcome.COMMITTED, "db1": BranchOutcome.COMMITTED}
+    assert not world.disk.heuristics
+
+
+def test_34_a_branch_that_recovery_has_rolled_back_is_rolled_back() -> None:
+    world = CoordinatorWorld(2)
+
+    def recover() -> None:
+        world.fence()
+        world.end(0, "rolled back")
+        world.end(1, "rolled back")
+
+    world.run({}, beside={"log.record": recover})
+    assert world.result.outcome is Outcome.ROLLED_BACK
+    assert not world.disk.heuristics
+
+
+def test_34_one_that_a_person_has_ended_before_our_rollback_is_a_hazard() -> None:
+    world = CoordinatorWorld(2, votes={1: None})
+    world.run({}, beside={"db0.start_rollback": lambda: world.end(0, "committed")})
+    assert world.result.outcome is Outcome.HEURISTIC_HAZARD
+
+
+def test_34_without_an_identity_it_is_a_hazard_even_where_recovery_has_fenced() -> None:
+    world = CoordinatorWorld(2)
+
+    def recover() -> None:
+        world.fence()
+        world.end(1, "committed")
+        world.new[1].record = world.new[1].record._replace(identity="")
+
+    world.run({}, beside={"db1.start_commit": recover})
+    assert world.result.outcome is Outcome.HEURISTIC_HAZARD
+
+
+@pytest.mark.parametrize("error", [ConnectionLost, KeyboardInterrupt])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_34_where_the_log_does_not_tell_of_a_fence_it_is_a_hazard(error: type[BaseException], when: str) -> None:
+    world = CoordinatorWorld(2)
+    beside = {"db1.start_commit": lambda: world.end(1, "committed")}
+    world.run({}, beside=beside)
+    number = world.faults.calls.index("log.is_fenced")
+    world.run({number: (when, error)}, beside=beside)
+    assert world.result.outcome is Outcome.HEURISTIC_HAZARD
+    assert (world.result.interrupt is not None) == (error is KeyboardInterrupt)
+    assert [each.ended for each in world.disk.heuristics.values()] == ["lost"]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
 from types import MappingProxyType
+from typing import cast
 
 import psycopg
 from psycopg.pq.abc import PGresult
@@ -21,6 +22,7 @@ from txpool.resources.base import (
     ReadOnlyCheck,
     Role,
 )
+from txpool.resources.branch_rows import RowsDriver, RowsQueue, without_row
 from txpool.resources.local import LocalTransaction
 from txpool.resources.postgresql.libpq import ACTIVE, IDLE, INTRANS, Session, ends_session, failure, value, why_not_open
 from txpool.resources.postgresql.phase_two import NO_XID, PhaseTwoCommand, PhaseTwoVerb
@@ -56,10 +58,18 @@ class PostgreSQLBranch(LocalTransaction):
     _xid: Xid
     _quoted = ""
     _evidence: Mapping[str, str] = MappingProxyType({})  #: Set by the answer to PREPARE.
+    #: The statement that writes the branch's row, and what deletes it; empty and None where it writes none.
+    _row = ""
+    rows_queue: RowsQueue | None = None
     #: What phase two has begun, whether it could be sent, and when to stop waiting for its answer.
     _begun: PhaseTwoVerb | None = None
     _sent = False
     _until: float | None = None
+
+    def write_row(self, driver: RowsDriver) -> None:
+        """Let it write a row before its PREPARE. Errors: as `BranchRows.evidence`."""
+        self._evidence = driver.rows.evidence(self._raw)
+        self.rows_queue = driver.rows_queue
 
     @property
     def idle(self) -> bool:
@@ -81,6 +91,8 @@ class PostgreSQLBranch(LocalTransaction):
     def name(self, xid: Xid) -> None:
         self._xid = xid
         self._quoted = self._raw.session.quoted(xid.joined)
+        if self.rows_queue is not None:
+            self._row = f"{self.rows_queue.rows.insert(xid)}; "
 
     # -- phase one ----------------------------------------------------------------------------------------------
 
@@ -94,7 +106,7 @@ class PostgreSQLBranch(LocalTransaction):
             raise self._rollback_vote(why_not_open(raw))
         self._prepare = SENT
         try:
-            raw.session.send(f"select pg_current_xact_id_if_assigned(); prepare transaction {self._quoted}")
+            raw.session.send(f"{self._row}select pg_current_xact_id_if_assigned(); prepare transaction {self._quoted}")
         except psycopg.Error as error:
             self._prepare = LOST
             self._note_rollback_vote(error)
@@ -120,8 +132,11 @@ class PostgreSQLBranch(LocalTransaction):
         raise self._refused(results)
 
     def _keep_evidence(self, results: list[PGresult]) -> None:
+        if self._row:
+            results = results[1:]
         if results and results[0].ntuples:
-            self._evidence = {"xid": value(results[0]) or NO_XID, "timeline": self._raw.timeline}
+            found = {"xid": value(results[0]) or NO_XID, "timeline": self._raw.timeline}
+            self._evidence = {**self._evidence, **found} if self._row else found
 
     def _refused(self, results: list[PGresult]) -> Exception:
         """The error of a PREPARE with any other answer than its tag."""
@@ -217,11 +232,8 @@ class PostgreSQLBranch(LocalTransaction):
                     return verb.outcome
             except psycopg.Error as error:
                 logger.debug("%s", error)  # the command meets it again
-        return self._command(verb).sent(self._raw if self._sent else None, self._until).finish()
-
-    def _command(self, verb: PhaseTwoVerb, evidence: Mapping[str, str] | None = None) -> PhaseTwoCommand:
-        record = self.record if evidence is None else self.record._replace(evidence=evidence)
-        return PhaseTwoCommand(record, verb, self._driver.connect, self._deadlines)
+        command = PhaseTwoCommand(self.record, verb, cast(RowsDriver, self._driver), self._deadlines)
+        return command.sent(self._raw if self._sent else None, self._until).finish()
 
     def _roll_back_unanswered(self) -> BranchOutcome:
         """Roll back what PREPARE may have left prepared, where its answer was lost."""
@@ -229,13 +241,16 @@ class PostgreSQLBranch(LocalTransaction):
         if session.status == ACTIVE:
             return BranchOutcome.UNKNOWN  # the server hangs: another command would hang as well
         # Without the evidence that it wrote nothing: the branch may still appear prepared.
-        evidence = {} if self._evidence.get("xid") == NO_XID else self._evidence
-        command = self._command(PhaseTwoVerb.ROLLBACK, evidence)
+        evidence = {} if self._evidence.get("xid") == NO_XID else without_row(self._evidence)
+        record = self.record._replace(evidence=evidence)
+        command = PhaseTwoCommand(
+            record, PhaseTwoVerb.ROLLBACK, cast(RowsDriver, self._driver), self._deadlines, was_prepared=False
+        )
         answered = session.is_alive() and session.status == IDLE
         if answered:
             command.start(self._raw)
         outcome = command.finish()
-        if outcome is not BranchOutcome.LOST:
+        if outcome not in (BranchOutcome.ABSENT, BranchOutcome.LOST):
             return outcome
         # The branch is absent. If the session has executed PREPARE, it stays so; else the branch may still appear.
         return BranchOutcome.ROLLED_BACK if answered else BranchOutcome.UNKNOWN

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
+from typing import Any
 
-from txpool.resources.base import BranchOutcome, BranchRecord, PreparedBranch, PreparedSlots
+from txpool.resources.adopted import RecoveryOverOneConnection
+from txpool.resources.base import PreparedBranch, PreparedSlots
 from txpool.resources.driver import Driver
-from txpool.resources.postgresql.adopted import PhaseTwoConnection
-from txpool.xid import Xid, parse
+from txpool.resources.postgresql.adopted import PostgreSQLPhaseTwo
+from txpool.xid import parse
 
 #: How many prepared transactions a server can hold, and how many it holds.
 SLOTS = "select current_setting('max_prepared_transactions')::int, (select count(*) from pg_prepared_xacts)"
@@ -21,7 +22,7 @@ SLOTS = "select current_setting('max_prepared_transactions')::int, (select count
 # only gids with characters of txpool's are read, and other names as bytes. A role that may create objects in a schema
 # of the search path could define a function or operator that PostgreSQL prefers to pg_catalog's: so each call here has
 # arguments of exactly the right types, or names its schema.
-_PREPARED = """
+PREPARED = """
     with recursive prepared as (
         select * from pg_prepared_xacts
         where starts_with(gid, 'txp1:') and substring(gid from '^[A-Za-z0-9_.:-]+$') = gid
@@ -32,14 +33,15 @@ _PREPARED = """
     ), roles as (
         select owner, pg_catalog.array_agg(role::text) as roles from counted group by owner
     )
-    select gid, extract(epoch from clock_timestamp() - prepared)::float8, textsend(p.owner::text), roles.roles,
+    select gid, transaction::text, (select pg_snapshot_xmax(pg_current_snapshot())::text),
+        extract(epoch from clock_timestamp() - prepared)::float8, textsend(p.owner::text), roles.roles,
         textsend(nullif(p.database, current_database())::text), d.oid::text
     from prepared p left join roles on roles.owner = p.owner left join pg_database d on d.datname = p.database
     order by p.prepared
 """
 
 
-class PostgreSQLBranchRecovery:
+class PostgreSQLBranchRecovery(RecoveryOverOneConnection):
     """Recovery's access to prepared transactions. Thread-safe: every method opens a connection and closes it, but for
     `phase_two`, whose branches share one.
 
@@ -47,13 +49,14 @@ class PostgreSQLBranchRecovery:
     is not known. `owners` are the roles of prepared.owners, whose branches are ours as well.
     """
 
+    _connection = PostgreSQLPhaseTwo
+
     def __init__(
         self, datasource: str, driver: Driver, *, user: str | None = None, owners: Collection[str] = ()
     ) -> None:
+        super().__init__(driver)
         self._datasource = datasource
-        self._driver = driver
         self._user = user
-        self._failures: dict[Xid, str] = {}
         self._owners = owners
 
     def identity(self) -> str:
@@ -71,40 +74,41 @@ class PostgreSQLBranchRecovery:
         """The prepared branches of the whole cluster, as pg_prepared_xacts shows them to every role."""
         with closing(self._driver.connect()) as raw:
             system = raw.identity.partition("/")[0]
-            rows = raw.execute(_PREPARED).fetchall()
-            encoding = raw.info.encoding
-        found = []
-        for gid, age, owner_bytes, roles, database_bytes, oid in rows:
-            xid = parse(gid)
-            if xid is not None:
-                owner, database = (name and name.decode(encoding, "replace") for name in (owner_bytes, database_bytes))
-                own = owner in self._owners or (self._user is None and raw.role in (roles or ()))
-                compared = None if own else frozenset(roles or ())
-                elsewhere = "" if database is None else f"{system}/{oid}"
-                found.append(PreparedBranch(xid, age, owner, compared, elsewhere, database or ""))
-        return found
+            rows = raw.execute(PREPARED).fetchall()
+            encoding, timeline = raw.info.encoding, raw.timeline
+            role = raw.role if self._user is None else None
+        return branches_of(rows, system=system, encoding=encoding, timeline=timeline, role=role, owners=self._owners)
 
     def slots(self) -> PreparedSlots:
         """The prepared slots of the whole cluster."""
         with closing(self._driver.connect()) as raw:
             return PreparedSlots(*raw.execute(SLOTS).fetchone())
 
-    def phase_two(self) -> PhaseTwoConnection:
-        """Ends many branches over one connection. Used by one thread at a time; closed with the last answer."""
-        return PhaseTwoConnection(self._driver, level=logging.INFO, failures=self._failures)
 
-    def commit(self, record: BranchRecord) -> BranchOutcome:
-        """COMMIT PREPARED. The outcome of an absent branch is told by its evidence; LOST is absent without any."""
-        branch = self.phase_two().branch(record)
-        branch.start_commit()
-        return branch.await_commit()
+def branches_of(
+    rows: Iterable[Sequence[Any]],
+    *,
+    system: str,
+    encoding: str,
+    timeline: str,
+    role: str | None,
+    owners: Collection[str],
+) -> list[PreparedBranch]:
+    """The branches out of the rows of `PREPARED`; `role` is the listing session's, if it logs in as the datasource."""
+    found = []
+    for gid, transaction, following, age, owner_bytes, roles, database_bytes, oid in rows:
+        xid = parse(gid)
+        if xid is not None:
+            owner, database = (name and name.decode(encoding, "replace") for name in (owner_bytes, database_bytes))
+            own = owner in owners or (role is not None and role in (roles or ()))
+            compared = None if own else frozenset(roles or ())
+            elsewhere = "" if database is None else f"{system}/{oid}"
+            evidence = {"xid": _whole_id(int(transaction), int(following)), "timeline": timeline}
+            found.append(PreparedBranch(xid, age, owner, compared, elsewhere, database or "", evidence))
+    return found
 
-    def rollback(self, record: BranchRecord) -> BranchOutcome:
-        """ROLLBACK PREPARED. LOST is absent without evidence: gone for good only if a later listing lacks it, too."""
-        branch = self.phase_two().branch(record)
-        branch.start_rollback()
-        return branch.await_rollback()
 
-    def why_not(self, record: BranchRecord) -> str:
-        """The reason why a branch's last commit or rollback was UNKNOWN; empty where it was not."""
-        return self._failures.get(record.xid, "")
+def _whole_id(transaction: int, following: int) -> str:
+    """A transaction's id with its epoch, from its lower 32 bits and the whole id that the server gives out next."""
+    behind = (following - transaction + 2**31) % 2**32 - 2**31  # it may be a little ahead of an older snapshot
+    return str(following - behind)

@@ -31,6 +31,10 @@ class PsycopgCursor(Cursor):
     itersize = CursorAttribute()
     format = CursorAttribute()
 
+    def _make_first_raw(self, raw: Any, holder: Any) -> Any:
+        # As psycopg's cursor() does, once it has seen that the connection is open.
+        return raw.cursor_factory(raw, row_factory=raw.row_factory)
+
     def _executed(self) -> None:
         # The driver notes what has changed the session, so that the pool restores it.
         self._connection.datasource.driver_adapter.ended_by(self._holder.raw, self.raw)

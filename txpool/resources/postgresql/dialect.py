@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from txpool.resources.base import ReadOnlyCheck, Refused
+from txpool.resources.base import BranchOutcome, ReadOnlyCheck, Refused
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.postgresql.libpq import (
     ACTIVE,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # idle_in_transaction_session_timeout: the server checks it before it executes a command. So a command with this answer
 # was never executed. No other error that ends a session says that.
 _IDLE_TOO_LONG = "25P03"
+_ROLLED_BACK = BranchOutcome.ROLLED_BACK
 
 
 class PostgreSQLDialect:
@@ -51,7 +52,7 @@ class PostgreSQLDialect:
     def commit(self, raw: Any) -> None:
         commit(raw, "commit")
 
-    def rollback(self, driver: Driver, raw: Any, until: float | None) -> None:
+    def rollback(self, driver: Driver, raw: Any, until: float | None) -> BranchOutcome:
         session = raw.session
         if session.status == ACTIVE:
             # The statement was interrupted here: without a cancel the server would go on with it, and hold its locks.
@@ -62,6 +63,7 @@ class PostgreSQLDialect:
                 session.run("rollback", until)
             except psycopg.Error:
                 raw.close()
+        return _ROLLED_BACK
 
 
 def commit(raw: Any, message: str) -> None:

@@ -17,6 +17,7 @@ from txpool.config.secrets import without_secrets
 from txpool.dbapi.types import add_driver
 from txpool.errors import ConfigurationError, OperationalError, translated
 from txpool.resources.base import PrepareLocation
+from txpool.resources.branch_rows import rows_of
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
 from txpool.resources.postgresql.characteristics import begin_as, level_of
@@ -77,9 +78,10 @@ _DEALLOCATE = (
 # Every session runs these first. All arguments have exactly the right types: PostgreSQL would prefer a function in a
 # schema of the search path that fits better than pg_catalog's, and another role may have created it there.
 # The timeline belongs to a transaction's id: after a failover that lost transactions, their ids are used again.
-_TIMELINE = "case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end"
-_ROLE = "to_regrole(quote_ident(session_user::text))::oid"
-_DATABASE = "(select oid::text from pg_database where datname = current_database())"
+TIMELINE = "case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end"
+ROLE = "to_regrole(quote_ident(session_user::text))::oid"
+SYSTEM = "(select system_identifier::text from pg_control_system())"
+DATABASE = "(select oid::text from pg_database where datname = current_database())"
 _CANCEL_TIMEOUT = 5.0
 # Seconds that a connect has at least, however short its timeout.
 _LEAST_CONNECT_TIMEOUT = 1.0
@@ -158,6 +160,8 @@ class PsycopgDriver:
     def __init__(self, settings: DataSourceSettings, *, recovery: bool = False) -> None:
         self._settings = settings
         self._recovery = recovery
+        #: The table of its branches' rows, and what deletes them; None where its branches write none.
+        self.rows, self.rows_queue = rows_of(settings, self)
         self._always_reset = settings.pool_reset == "always"
         #: Recovery begins as it must.
         self._characteristics = UNSPECIFIED if recovery else settings.characteristics
@@ -367,8 +371,7 @@ class ServerIdentity(NamedTuple):
 
 def identify(session: Session, until: float | None = None) -> ServerIdentity:
     """Ask the server for its identity; identity and timeline are empty where the role may not read them."""
-    system = "(select system_identifier::text from pg_control_system())"
-    session.send(f"select {_ROLE}; select {system} || '/' || {_DATABASE}; select {_TIMELINE}")
+    session.send(f"select {ROLE}; select {SYSTEM} || '/' || {DATABASE}; select {TIMELINE}")
     role, *found = session.receive(until)
     error = failure([role, *found])
     if error is not None and not isinstance(error, psycopg.errors.InsufficientPrivilege):

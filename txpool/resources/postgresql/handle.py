@@ -137,10 +137,13 @@ class PsycopgConnection(TwoPhaseConnection):
     def execute(self, query: Any, params: Any = None, *, prepare: bool | None = None, binary: bool = False) -> Any:
         """Execute on a new cursor, and return that."""
         if self.enlistment is not None and self.handle_state is None and not binary:
-            return PsycopgCursor(self, (), {}, opened=False).execute(query, params, prepare=prepare)
-        cursor = self.cursor()
-        if binary:
-            cursor.format = BINARY
+            cursor = PsycopgCursor(self, (), {}, opened=False)
+        else:
+            cursor = self.cursor()
+            if binary:
+                cursor.format = BINARY
+        if prepare is None:
+            return cursor.execute(query, params)
         return cursor.execute(query, params, prepare=prepare)
 
     def notifies(self, *, timeout: float | None = None, stop_after: int | None = None) -> Iterator[psycopg.Notify]:

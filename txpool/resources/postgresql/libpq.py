@@ -76,7 +76,7 @@ class Session:
             self._pgconn.consume_input()
         except psycopg.Error:
             return False
-        return int(self._pgconn.status) == OPEN
+        return bool(self._pgconn.status == OPEN)
 
     def send(self, message: str) -> None:
         """Send without waiting; psycopg.OperationalError where the connection is lost."""
@@ -98,7 +98,9 @@ class Session:
         try:
             while True:
                 # Most results come together with the first, and need no wait of their own.
-                while is_busy():
+                while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
+                    if not is_busy():
+                        break
                     if self._poll(_INTERVAL_MILLISECONDS):
                         pgconn.consume_input()
                     elif until is not None and monotonic() > until:
@@ -137,7 +139,7 @@ class Session:
 
     def quoted(self, text: str) -> str:
         """The text as an SQL literal."""
-        if text.isascii() and text.isprintable() and "'" not in text and "\\" not in text:
+        if text.isascii() and "'" not in text and "\\" not in text and "\0" not in text:
             return f"'{text}'"  # as all names of ours
         return bytes(pq.Escaping(self._pgconn).escape_literal(text.encode())).decode()
 

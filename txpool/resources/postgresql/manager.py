@@ -38,12 +38,17 @@ class PostgreSQL(ResourceManager):
     driver = "psycopg"
     database = "PostgreSQL"
     schemes = ("postgresql://", "postgres://")
+    log_server = "txpool.resources.postgresql.log.server:PostgreSQLLogServer"
+    log_schemes = ("postgresql://",)
     url_example = "postgresql://user@host:5432/database"
     modes = MODES
     requirement = "psycopg[binary]"
     sqlalchemy_url = "postgresql+psycopg://"
     spark_write = "txpool.spark.table.table_write:TaskWrite"
-    spark_tasks = True
+    spark_tasks = "txpool.spark.table.postgresql:TABLES"
+    spark_reads = True
+    counts_slots = True
+    writes_rows = True
 
     def url_parameters(self) -> Collection[str]:
         """The parameters of a url that libpq knows."""
@@ -93,12 +98,15 @@ class PostgreSQL(ResourceManager):
         return state in _CONFLICTS or (at_its_end and state == _NO_SLOT)
 
     def branch(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, file: str) -> OpenBranch:
-        return _branch_class()(datasource, driver, raw, deadlines)
+        branch = _branch_class()(datasource, driver, raw, deadlines)
+        if driver.rows_queue is not None:  # type: ignore[attr-defined]
+            branch.write_row(driver)  # type: ignore[arg-type]
+        return branch
 
     def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
-        from txpool.resources.postgresql.adopted import PhaseTwoConnection
+        from txpool.resources.postgresql.adopted import PostgreSQLPhaseTwo
 
-        return PhaseTwoConnection(driver, deadlines)
+        return PostgreSQLPhaseTwo(driver, deadlines)
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> BranchRecovery:
         from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery

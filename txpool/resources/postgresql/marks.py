@@ -13,6 +13,11 @@ from txpool.resources.postgresql import trust
 from txpool.resources.postgresql.dialect import commit
 from txpool.resources.postgresql.libpq import INTRANS, value, why_not_open
 
+#: The whole name of a table, by a name that is a literal or a parameter.
+QUALIFIED_NAME = (
+    "select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace "
+    "where c.oid = to_regclass({})"
+)
 _READ_COMMITTED = "current_setting('transaction_isolation') = 'read committed'"
 
 
@@ -24,10 +29,7 @@ class PostgreSQLMarks(Marks):
 
     def qualified_name(self, raw: Any, table: str) -> str | None:
         session = raw.session
-        (found,) = session.run(
-            "select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = "  # noqa: S608
-            f"c.relnamespace where c.oid = to_regclass({session.quoted(table)})"
-        )
+        (found,) = session.run(QUALIFIED_NAME.format(session.quoted(table)))
         return value(found) if found.ntuples else None
 
     def require_ours(self, raw: psycopg.Connection[Any], table: str, roles: Collection[str], *, writes: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import closing
 from enum import Enum
 from time import monotonic
@@ -13,23 +12,27 @@ import psycopg
 
 from txpool import failpoints
 from txpool.resources.base import BranchOutcome, BranchRecord
+from txpool.resources.branch_rows import ROW, RowsDriver, outcome_by_row
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
+from txpool.resources.phase_two import EndingCommand
+from txpool.resources.postgresql.driver import identify
 from txpool.resources.postgresql.libpq import ReplyTimeout, Session, ends_session, failure, value
-
-logger = logging.getLogger("txpool")
 
 #: The evidence of a transaction that wrote nothing, and so has no id.
 NO_XID = "none"
 
-_NO_TIMEOUTS = "set statement_timeout = 0; set lock_timeout = 0"
+#: What the server answers of an id that it has not used yet.
+_UNUSED = "unused"
+
+NO_TIMEOUTS = "set statement_timeout = 0; set lock_timeout = 0"
 _ABSENT = "42704"
 _NOT_ALLOWED = "42501"
 # Only the role that prepared a transaction may end it, or a superuser: a member of that role does SET ROLE first.
-_TAKE_ROLE = """select set_config('role', owner::text, false) from pg_prepared_xacts
+TAKE_ROLE = """select set_config('role', owner::text, false) from pg_prepared_xacts
     where gid = {} and database = current_database()"""
 # The server cancelled the command by statement_timeout or lock_timeout: it is sent again without them.
 _TIMED_OUT = frozenset({"57014", "55P03"})
-_OUTCOMES = {
+OUTCOMES = {
     "committed": BranchOutcome.COMMITTED,
     "aborted": BranchOutcome.ROLLED_BACK,
     "in progress": BranchOutcome.UNKNOWN,
@@ -49,32 +52,27 @@ class PhaseTwoVerb(Enum):
         self.failpoint = "branch.commit-sent" if word == "commit" else "branch.rollback-sent"
 
 
-class PhaseTwoCommand:
-    """COMMIT PREPARED or ROLLBACK PREPARED of one branch, split-phase; tried again once on a fresh connection.
+class PhaseTwoCommand(EndingCommand):
+    """COMMIT PREPARED or ROLLBACK PREPARED of one branch, split-phase.
 
-    `level` is the log level of failures: recovery tries again and again, and logs them itself.
+    `was_prepared` is false where PREPARE was not answered: then the branch may still appear, and an earlier command may
+    have come before it.
     """
 
     def __init__(
         self,
         record: BranchRecord,
         verb: PhaseTwoVerb,
-        connect: Callable[[float | None], Any],
+        driver: RowsDriver,
         deadlines: Deadlines = NO_DEADLINES,
         *,
         level: int = logging.WARNING,
+        was_prepared: bool = True,
     ) -> None:
-        self._record = record
+        super().__init__(record, verb.value, deadlines, level=level)
+        self._was_prepared = was_prepared
         self._verb = verb
-        self._connect = connect
-        self._deadlines = deadlines
-        #: When to stop waiting for an answer; set by the first start.
-        self._until: float | None = None
-        self._level = level
-        #: The reason why the last outcome was UNKNOWN.
-        self.failure = ""
-        #: True where no answer came before the deadline.
-        self.overdue = False
+        self._driver = driver
         #: The connection over which it was sent; None where it was lost, or nothing was sent yet.
         self._raw: Any = None
 
@@ -86,17 +84,16 @@ class PhaseTwoCommand:
         try:
             session.send(self._statement(session))
         except psycopg.Error:
-            self._raw = None
+            self._raw, self._answer_lost = None, True
         if failpoints.armed:
             failpoints.hit(self._verb.failpoint)
 
     def sent(self, raw: Any | None, until: float | None) -> PhaseTwoCommand:
-        """It was sent over this connection, or to none yet; `until` is when to stop waiting. Returns itself."""
-        self._raw, self._until = raw, until
+        """It was sent over this connection, None where that failed; `until` is when to stop waiting. Returns itself."""
+        self._raw, self._until, self._answer_lost = raw, until, raw is None
         return self
 
     def finish(self) -> BranchOutcome:
-        """Wait for the outcome. UNKNOWN leaves the branch to recovery; LOST is absent without evidence."""
         if self._raw is not None:
             try:
                 return self._read(self._raw)
@@ -105,6 +102,7 @@ class PhaseTwoCommand:
                 self._log(logging.WARNING, f"left to recovery: {error}")
                 return BranchOutcome.UNKNOWN
             except psycopg.Error as error:
+                self._answer_lost = True
                 self._log(logging.INFO, f"no answer, tried again on a fresh connection: {error}")
         return self.run()
 
@@ -113,8 +111,8 @@ class PhaseTwoCommand:
         try:
             self._until = self._until or self._deadlines.after_decision()
             remaining = None if self._until is None else self._until - monotonic()
-            with closing(self._connect(remaining)) as raw:
-                raw.session.run(_NO_TIMEOUTS, self._until)
+            with closing(self._driver.connect(remaining)) as raw:
+                raw.session.run(NO_TIMEOUTS, self._until)
                 self.start(raw)
                 return self._read(raw) if self._raw is not None else BranchOutcome.UNKNOWN
         except Exception as error:
@@ -151,35 +149,53 @@ class PhaseTwoCommand:
     def _remedy(self, session: Session, error: psycopg.Error) -> str | None:
         """The SQL to execute before the command is sent again; None where nothing helps."""
         if error.sqlstate in _TIMED_OUT:
-            return _NO_TIMEOUTS
+            return NO_TIMEOUTS
         if error.sqlstate == _NOT_ALLOWED:
-            return _TAKE_ROLE.format(session.quoted(self._record.xid.joined))
+            return TAKE_ROLE.format(session.quoted(self._record.xid.joined))
         return None
 
     def _outcome_of_absent(self, raw: Any) -> BranchOutcome:
-        """The outcome of a branch that is not prepared (any more), by the id of its transaction."""
-        if self._record.identity not in ("", raw.identity):
-            self._log(logging.ERROR, f"left to recovery: the datasource leads to another database now: {raw.identity}")
-            return BranchOutcome.UNKNOWN
-        evidence = self._record.evidence
-        xid = evidence.get("xid")
-        if xid == NO_XID:
-            return self._verb.outcome
-        if xid is None or evidence.get("timeline", "") != raw.timeline:
-            return BranchOutcome.LOST
-        try:
-            (found,) = raw.session.run(f"select pg_xact_status('{int(xid)}'::xid8)", self._until)
-        except psycopg.errors.InvalidParameterValue:  # the server has not used that id yet: an older state was restored
-            return BranchOutcome.LOST
-        return _OUTCOMES.get(value(found) or "", BranchOutcome.LOST)
+        """The outcome of a branch that is not prepared any more: by the status of its transaction, if that is proven.
 
-    def _log(self, level: int, failure: str) -> None:
-        self.failure = failure
-        logger.log(
-            level,
-            "datasource %s: %s of %s: %s",
-            self._record.datasource,
-            self._verb.value,
-            self._record.xid.joined,
-            failure,
-        )
+        The server is asked last who it is, and not believed to be the one that the session began with: a pooler may
+        have led the session elsewhere.
+        """
+        evidence = self._record.evidence
+        xid, timeline = evidence.get("xid", ""), evidence.get("timeline", "")
+        status = self._transaction_status(raw.session, xid)
+        server = identify(raw.session, self._until)
+        if self._record.identity and self._record.identity != server.identity:
+            there = server.identity or "a server that does not tell this role its identity (see `txpool check`)"
+            self._log(logging.ERROR, f"left to recovery: the datasource leads to another database now: {there}")
+            return BranchOutcome.UNKNOWN
+        if ROW in evidence or xid == NO_XID:
+            return self._outcome_by_row() if ROW in evidence else self._verb.outcome
+        if timeline and not server.timeline:
+            self._log(self._level, "left to recovery: the server does not tell its timeline, as on a standby")
+            return BranchOutcome.UNKNOWN
+        if not (self._record.identity and timeline and timeline == server.timeline) or status == _UNUSED:
+            self._log(
+                self._level,
+                "gone, and nothing shows how it ended: the server has failed over or was restored, or does not tell "
+                f"who it is (prepared in {self._record.identity or 'an unknown database'} on timeline "
+                f"{timeline or 'unknown'}; timeline {server.timeline or 'unknown'} now)",
+            )
+            return BranchOutcome.LOST
+        if status is not None:
+            return OUTCOMES.get(status, BranchOutcome.UNKNOWN)
+        return self._verb.outcome if self._answer_lost and self._was_prepared else BranchOutcome.ABSENT
+
+    def _outcome_by_row(self) -> BranchOutcome:
+        return outcome_by_row(self._driver.rows, self._record, rolling_back=self._verb is PhaseTwoVerb.ROLLBACK)
+
+    def _transaction_status(self, session: Session, xid: str) -> str | None:
+        """The server's word on a transaction, or `_UNUSED`; None where it has none, or none for this role."""
+        if xid in ("", NO_XID):
+            return None
+        try:
+            (found,) = session.run(f"select pg_xact_status('{int(xid)}'::xid8)", self._until)
+        except psycopg.errors.InvalidParameterValue:
+            return _UNUSED
+        except (psycopg.errors.UndefinedFunction, psycopg.errors.UndefinedObject, psycopg.errors.InsufficientPrivilege):
+            return None
+        return value(found)

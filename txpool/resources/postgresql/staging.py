@@ -87,13 +87,18 @@ class Staging:
             create_schema(raw, self._driver.roles)
             raw.execute(f"create unlogged table {table.name} ({', '.join(columns)}) with (autovacuum_enabled = off)")
 
-    def ensure(self, table: PostgreSQLStagingTable, columns: Sequence[str]) -> None:
+    def ensure(self, table: PostgreSQLStagingTable, columns: Sequence[str]) -> PostgreSQLStagingTable:
         """Create the table, if it does not exist; OperationalError where another role owns the one that does."""
         with suppress(*MADE_MEANWHILE):
             self.create(table, columns)
-            return
+            return table
         with self._session() as raw:
             require_relations(raw, table.name, roles=self._driver.roles, types=False)
+        return table
+
+    def found(self, table: PostgreSQLStagingTable) -> PostgreSQLStagingTable:
+        """The staging table that the tasks of a write use: its name says all."""
+        return table
 
     def tables(self) -> list[PostgreSQLStagingTable]:
         """All staging tables of trusted owners."""

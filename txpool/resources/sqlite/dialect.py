@@ -7,7 +7,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from txpool.errors import TransactionRolledBack, translate
-from txpool.resources.base import ReadOnlyCheck, Refused
+from txpool.resources.base import BranchOutcome, ReadOnlyCheck, Refused
 from txpool.resources.deadlines import Deadlines
 
 if TYPE_CHECKING:
@@ -65,12 +65,13 @@ class SQLiteDialect:
                 raise Refused(f"SQLite refused to commit: {error}") from error
             raise
 
-    def rollback(self, driver: Driver, raw: sqlite3.Connection, until: float | None) -> None:
+    def rollback(self, driver: Driver, raw: sqlite3.Connection, until: float | None) -> BranchOutcome:
         try:
             raw.rollback()
         except sqlite3.Error:
             with contextlib.suppress(sqlite3.Error):
                 raw.close()
+        return BranchOutcome.ROLLED_BACK
 
 
 def _take_note_back(raw: Any) -> None:

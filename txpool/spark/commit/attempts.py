@@ -1,7 +1,8 @@
 """Chooses the task attempts of a Spark write that the transaction adopts, one for each partition.
 
 The Xid of a branch carries its partition, its task attempt, and the number of branches of that attempt. An attempt is
-complete when the databases list that number of branches.
+complete when the databases list that number of branches. Where a branch is named before its first statement (MariaDB,
+MySQL), the number is not known yet, and the name has 0: such an attempt is never complete, and no retry adopts it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,17 @@ class Attempt:
     @property
     def complete(self) -> bool:
         """Whether all branches of the attempt are prepared."""
-        task = self.records[0].xid.task
-        return task is not None and len(self.records) == task.branches
+        return all(count == len(self.records) for count in self._counts)
+
+    @property
+    def countable(self) -> bool:
+        """Whether it can ever be complete: not where a branch was named before anybody knew how many there will be."""
+        return 0 not in self._counts
+
+    @property
+    def _counts(self) -> list[int]:
+        """How many branches the attempt has, as each of their names says."""
+        return [task.branches for record in self.records if (task := record.xid.task) is not None]
 
 
 def attempts_of(records: Iterable[BranchRecord], *, gtrid: str, write: int) -> dict[int, Attempt]:
@@ -111,10 +121,11 @@ class Candidates:
         `ended` are the attempts that Spark has given up. One of them is rejected if retries do not adopt at all, if it
         is incomplete and therefore cannot be adopted, or if its partition is `stuck`: a retry of that partition has
         been running for so long that it has not adopted it. A `partial` listing lacks the branches of some databases,
-        so no attempt counts as incomplete by it.
+        so no attempt counts as incomplete by it, unless its names say that it can never be complete.
         """
         for attempt in listed.values():
-            unadoptable = not self._adoptable or (not attempt.complete and not partial)
+            incomplete = not attempt.countable or (not attempt.complete and not partial)
+            unadoptable = not self._adoptable or incomplete
             if attempt.number in ended and (unadoptable or attempt.partition in stuck):
                 self.rejected.add(attempt.number)
         return [attempt for attempt in listed.values() if attempt.number in self.rejected]

@@ -40,12 +40,14 @@ def list_attempts(datasources: Iterable[DataSource], *, gtrid: str, write: int) 
             manager = datasource.branch_recovery(recovery=False)
             identity = identities[datasource.name] = manager.identity()
             # Anybody can prepare under such a name. To adopt a branch that is not ours would be to lose the rows.
-            xids = [branch.xid for branch in manager.recover() if branch.prepared_by(()) and not branch.elsewhere]
+            ours = [branch for branch in manager.recover() if branch.prepared_by(()) and not branch.elsewhere]
         except Exception as error:
             unreached[datasource.name] = error
             continue
         # Two datasources may be the same database: each lists its own branches only.
-        records += [BranchRecord(xid, datasource.name, identity) for xid in xids if xid.tag == tag]
+        records += [
+            BranchRecord(each.xid, datasource.name, identity, each.evidence) for each in ours if each.xid.tag == tag
+        ]
     return PreparedAttempts(attempts_of(records, gtrid=gtrid, write=write), identities, unreached)
 
 

@@ -134,7 +134,8 @@ class SelfDeadlockDetector(BackgroundThread):
         super().__init__("txpool-spark-self-deadlock")
         self._transaction = transaction
         self._write = write
-        self._sources = sources
+        # Others do not show who waits for whom under these names: there a lock timeout ends the wait.
+        self._sources = [source for source in sources if source.driver == "psycopg"]
         self._job = job
         self._found: OperationalError | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import LiteralString
+from typing import LiteralString, Protocol
 
 from txpool.datasource import DataSource
 from txpool.errors import OperationalError
@@ -40,6 +40,37 @@ _REMEDY = (
 )
 
 
+class Reservation(Protocol):
+    """Slots that are reserved for a job."""
+
+    @property
+    def enough(self) -> bool:
+        """Whether all of them are reserved."""
+
+    @property
+    def spare(self) -> int:
+        """How many slots nobody holds or has reserved."""
+
+    def release_after(self, transaction: Transaction) -> None:
+        """Release the slots once the transaction has ended."""
+
+    def release(self) -> None:
+        """Release the slots; may be called again."""
+
+
+class _NoLimit:
+    """The server holds as many prepared transactions as there are."""
+
+    enough = True
+    spare = 1 << 30
+
+    def release_after(self, transaction: Transaction) -> None:
+        pass
+
+    def release(self) -> None:
+        pass
+
+
 class SlotReservation:
     """Prepared slots reserved for one job among all jobs of txpool, by an advisory lock for each.
 
@@ -68,6 +99,10 @@ class SlotReservation:
         if not self.enough:
             self.release()
 
+    @property
+    def spare(self) -> int:
+        return max(int(self.maximum) - int(self.taken), 0)
+
     def release_after(self, transaction: Transaction) -> None:
         """Release the slots once the transaction has ended."""
         transaction.after_completion(lambda _: self.release())
@@ -77,14 +112,19 @@ class SlotReservation:
         self._driver.close(self._raw)
 
 
-def reserve(datasource: DataSource, partitions: int, gtrid: str) -> SlotReservation:
+def try_reserve(datasource: DataSource, slots: int) -> Reservation:
+    """Reserve slots, as many as are free. The caller releases them."""
+    return SlotReservation(datasource, slots) if datasource.resource_manager.counts_slots else _NoLimit()
+
+
+def reserve(datasource: DataSource, partitions: int, gtrid: str) -> Reservation:
     """Reserve a slot for each partition. The caller releases them. OperationalError if fewer are free."""
-    reservation = SlotReservation(datasource, partitions)
-    if not reservation.enough:
+    reservation = try_reserve(datasource, partitions)
+    if isinstance(reservation, SlotReservation) and not reservation.enough:
         holders = f" of {', '.join(reservation.holders)}" if reservation.holders else ""
         raise OperationalError(
             f"{gtrid}: {partitions} partitions need {partitions} prepared transactions in {datasource.name} at the "
-            f"same time, and {max(reservation.maximum - reservation.taken, 0)} are free (max_prepared_transactions is "
+            f"same time, and {reservation.spare} are free (max_prepared_transactions is "
             f"{reservation.maximum}, {reservation.taken} are taken, or reserved for other jobs{holders}). {_REMEDY}. "
             "The job was not started, nothing of it stays."
         )

@@ -27,6 +27,7 @@ from txpool.spark.source.partition_writer import PartitionCommitMessage, StreamB
 from txpool.spark.source.plan import WritePlan
 from txpool.spark.source.streaming import offsets
 from txpool.spark.source.write_commit import WriteCommit, WriteId, roll_back_prepared
+from txpool.spark.table.dialect import dialect_of
 from txpool.spark.table.merge import drop_staged, drop_staged_after
 from txpool.spark.table.report import WriteReport
 from txpool.tm.manager import get_manager
@@ -142,13 +143,13 @@ class WriteCommitter:
             with suppress(ProgrammingError):  # the write cannot be a part of this transaction; `error` says so
                 # Tasks that have reported nothing may prepare later. Recovery rolls those branches back.
                 transaction.adopt((), late_branches=True)
-                drop_staged_after(transaction, source, plan.staging(gtrid))
+                drop_staged_after(transaction, source, plan.staging(dialect_of(source), gtrid))
             roll_back_prepared(source, gtrid, plan)
             if not ambient:
                 transaction.rollback()
         elif transaction is None or transaction.status in _ENDED_WITHOUT_WRITE[bool(ambient)]:
             roll_back_prepared(source, gtrid, plan)
-            drop_staged(source, plan.staging(gtrid))
+            drop_staged(source, plan.staging(dialect_of(source), gtrid))
             log = get_manager().log
             if log is not None:
                 log.finish(gtrid)
@@ -165,7 +166,7 @@ class WriteCommitter:
     def _state_of(self, plan: WritePlan) -> _WriteState:
         with self._lock:
             state = self._states.setdefault((plan.gtrid, plan.number), _WriteState())
-            while len(self._states) > _MAX_REMEMBERED_WRITES:
+            for _ in range(len(self._states) - _MAX_REMEMBERED_WRITES):
                 self._states.popitem(last=False)
             return state
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from txpool.config.properties import nearest
 from txpool.errors import ProgrammingError
 
 
-def canonical_options(options: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
+def canonical_options(options: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
     """The options under their `known` names. ProgrammingError if one is unknown."""
     names = {name.lower(): name for name in known}
     for name in options:

@@ -21,15 +21,14 @@ from txpool.characteristics import UNSPECIFIED
 from txpool.datasource import find
 from txpool.errors import ConfigurationError, DataError, OperationalError, ProgrammingError
 from txpool.jobs.properties import TRACEPARENT
-from txpool.resources.postgresql.staging import PostgreSQLStagingTable, Staging
-from txpool.resources.postgresql.trust import require_locked
 from txpool.spark.commit.attempts import refusal
-from txpool.spark.commit.slots import NO_SLOT, SlotReservation
+from txpool.spark.commit.slots import NO_SLOT, Reservation, try_reserve
 from txpool.spark.commit.task import PartitionTask
 from txpool.spark.commit.worker import prepare_worker
 from txpool.spark.source.ambient import gtrid_of_job
 from txpool.spark.source.plan import WritePlan, WrittenField
-from txpool.spark.table.copying import DIRECT, STAGED, StagedCopy, measure, staged_columns
+from txpool.spark.table.copying import DIRECT, STAGED, StagedCopy, measure
+from txpool.spark.table.dialect import TableDialect, TaskCopy, dialect_of
 
 #: The number of slots that tasks leave free, for the driver's own branch.
 _SPARE_SLOTS = 1
@@ -101,6 +100,8 @@ def write_partition(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> Parti
     rows = (_written_columns(batch, plan.fields) for batch in batches)
     task: PartitionTask | StagedCopy
     strategy = plan.strategy
+    datasources, _ = plan.datasources.unpack()
+    dialect = dialect_of(datasources.get(plan.source) or find(plan.source))
     try:
         with closing(_TaskSlot(plan)) as slot:
             if slot.held:
@@ -109,7 +110,7 @@ def write_partition(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> Parti
                     gtrid,
                     plan.number,
                     None,
-                    plan.direct(),
+                    plan.direct(dialect),
                     plan.datasources,
                     plan.locations,
                     measure,
@@ -121,8 +122,9 @@ def write_partition(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> Parti
                     f"{gtrid}: {NO_SLOT} in {plan.source}, and strategy=direct needs one for each task"
                 )
             else:
-                strategy, prepare = STAGED, partial(_ensure_staging, plan, plan.staging(gtrid))
-                task = StagedCopy(plan.staged(gtrid), plan.datasources, gtrid, plan.number, prepare, trace)
+                strategy, table = STAGED, plan.staging(dialect, gtrid)
+                prepare = partial(_ensure_staging, plan, dialect, table)
+                task = StagedCopy(plan.staged(dialect, table), plan.datasources, gtrid, plan.number, prepare, trace)
             (packed,) = task(context.partitionId(), rows)
     except ConfigurationError as error:
         packed = refusal(error)
@@ -136,11 +138,11 @@ class _TaskSlot:
     """A prepared slot reserved for this task until its branch is prepared; only for a plan with strategy direct."""
 
     def __init__(self, plan: WritePlan) -> None:
-        self._reservation: SlotReservation | None = None
+        self._reservation: Reservation | None = None
         if plan.strategy == DIRECT:
             datasources, _ = plan.datasources.unpack()
-            reservation = SlotReservation(datasources.get(plan.source) or find(plan.source), 1)
-            if reservation.maximum - reservation.taken > _SPARE_SLOTS:
+            reservation = try_reserve(datasources.get(plan.source) or find(plan.source), 1)
+            if reservation.spare > _SPARE_SLOTS:
                 self._reservation = reservation
             else:
                 reservation.release()
@@ -154,16 +156,11 @@ class _TaskSlot:
             self._reservation.release()
 
 
-def _ensure_staging(plan: WritePlan, table: PostgreSQLStagingTable, connection: Any) -> None:
-    """Create the staging table if it does not exist; if it does, check its owner and lock it."""
-    cursor = connection.cursor()
-    (exists,) = cursor.execute("select to_regclass(%s) is not null", [table.name]).fetchone()
-    if exists:
-        require_locked(cursor, table.name, types=False)
-    else:
-        source = find(plan.source)
-        staging = Staging(source.name, source.driver_adapter, connect=source.open_session)
-        staging.ensure(table, staged_columns(plan.layout))
+def _ensure_staging(plan: WritePlan, dialect: TableDialect, table: Any, connection: Any) -> TaskCopy:
+    """Create the staging table if it does not exist; if it does, check its owner. Returns what writes into it."""
+    if not dialect.require_staged(connection.cursor(), table):
+        table = dialect.staging(find(plan.source)).ensure(table, dialect.staged_columns(plan.layout))
+    return plan.staged(dialect, table)
 
 
 def _written_columns(batch: pa.RecordBatch, fields: tuple[WrittenField, ...]) -> pa.RecordBatch:

@@ -11,44 +11,42 @@ import hashlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from contextvars import Context
 from dataclasses import asdict, dataclass, field
-from typing import Any, LiteralString
+from typing import Any
 
 from pyspark.sql import types as T  # noqa: N812 - as every user of Spark knows it
 
 from txpool.characteristics import Characteristics
 from txpool.datasource import DataSource, find
 from txpool.errors import NotSupportedError, ProgrammingError
-from txpool.resources.base import LocationKey
-from txpool.resources.postgresql.staging import PostgreSQLStagingTable
+from txpool.resources.base import LocationKey, StagingTable
 from txpool.spark.commit.locations import note_locations
 from txpool.spark.commit.task_datasources import TaskDatasources
 from txpool.spark.commit.tracing import NOT_TRACED, TaskTrace, planned_trace
 from txpool.spark.source.options import canonical_options
-from txpool.spark.table.copying import PartitionCopy, copy_into, copy_staged
-from txpool.spark.table.merge import StagingMerge
-from txpool.spark.table.privileges import require_privileges
-from txpool.spark.table.target import Target, read_target, require_unique, why_staged
-from txpool.spark.types.columns import Column, Layout, definitions, pair
+from txpool.spark.table.dialect import Merge, TableDialect, TaskCopy, dialect_of, require_not_alone
+from txpool.spark.table.target import Target
+from txpool.spark.types.columns import Column, Layout
 from txpool.tm.manager import get_manager
 from txpool.tm.transaction import Transaction
 
-OPTIONS = ("datasource", "dbtable", "upsertKeys", "transactionId", "strategy", "createTable")
+#: The options of a write, and what each says; docs/reference/spark.md is made of it.
+OPTIONS = {
+    "datasource": "A `.properties` file, or a registered name.",
+    "dbtable": "The table.",
+    "upsertKeys": "Columns, with commas between them. With mode `append`, a row that has the same keys is updated.",
+    "transactionId": "As `transaction_id` of `write_table()`, but other data are told by schema, options and number of "
+    "rows alone. Of a stream, a name that outlives its checkpoint.",
+    "strategy": "`auto`, `direct` or `staged`. `direct` is possible only where no unique index, foreign key or trigger "
+    "can make tasks wait.",
+    "createTable": "`true`: a table that is missing is made.",
+}
 #: Options of a stream that are meant for Spark itself.
 _SPARK_OPTIONS = ("checkpointlocation", "queryname")
 _STRATEGIES = ("auto", "direct", "staged")
 #: The first number of the format's writes, which are counted for the whole process; other writes have lower numbers.
 FIRST_NUMBER = 100_000
 _numbers = itertools.count(FIRST_NUMBER)
-# Whether a table has neither unique indexes nor triggers (foreign keys have triggers): no task has to wait there for
-# another task or the driver.
-_INDEPENDENT: LiteralString = """
-    select relkind = 'r' and not relhastriggers
-        and not exists (select from pg_index where indrelid = c.oid and (indisunique or indisexclusion))
-    from pg_class c where oid = to_regclass(%s)
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +95,25 @@ class WritePlan:
     #: Of the open transactions that have characteristics of their own, by gtrid.
     characteristics: Mapping[str, Characteristics] = field(default_factory=dict)
 
-    def staging(self, gtrid: str) -> PostgreSQLStagingTable:
-        return PostgreSQLStagingTable(gtrid, self.number)
+    def staging(self, dialect: TableDialect, gtrid: str) -> StagingTable:
+        table: StagingTable = dialect.staging_table(gtrid, self.number)
+        return table
 
-    def direct(self) -> PartitionCopy:
-        """The COPY of a task that has a prepared slot."""
-        return copy_into(self.source, self.target.name, self.layout)
+    def direct(self, dialect: TableDialect) -> TaskCopy:
+        """What a task runs that has a prepared slot."""
+        return dialect.copy_into(self.source, self.target, self.layout)
 
-    def staged(self, gtrid: str) -> PartitionCopy:
-        """The COPY of a task that has none."""
-        return copy_staged(self.source, self.staging(gtrid).name, self.layout, f"{gtrid}/{self.number}")
+    def staged(self, dialect: TableDialect, table: StagingTable) -> TaskCopy:
+        """What a task runs that has none."""
+        return dialect.copy_staged(self.source, table, self.layout, f"{table.gtrid}/{self.number}")
 
-    def merge(self, gtrid: str) -> StagingMerge:
+    def merge(self, source: DataSource, gtrid: str) -> Merge:
         """The statements by which the driver moves the staged rows."""
-        staging = self.staging(gtrid).name
-        return StagingMerge(gtrid, self.target, self.layout, self.mode, self.keys, staging, self.created)
+        dialect = dialect_of(source)
+        table = dialect.staging(source).found(self.staging(dialect, gtrid))
+        return dialect.merge(
+            source, table, self.target, self.layout, mode=self.mode, keys=self.keys, created=self.created
+        )
 
 
 def plan_write(
@@ -135,17 +137,20 @@ def plan_write(
             f'{source.name} (driver={source.driver}) {source.resource_manager.why_no_tasks}: the "txpool" format '
             "does not write into it. Use write_table(), where that can. Nothing was done"
         )
+    require_not_alone(source)
     keys = tuple(key.strip() for key in given.get("upsertKeys", "").split(",") if key.strip())
     mode = "overwrite" if overwrite else "upsert" if keys else "append"
     if overwrite and keys:
         raise ProgrammingError('upsertKeys need mode("append"), which then updates the rows that exist already')
-    new = definitions(schema.fields) if given.get("createTable", "false").lower() == "true" else None
+    dialect = dialect_of(source)
+    new = dialect.definitions(schema.fields, keys) if given.get("createTable", "false").lower() == "true" else None
     created_by = '.option("createTable", "true")'
-    target = read_target(source, given["dbtable"], new, keys, created_by=created_by)
-    pairs, layout = pair(schema.fields, target.columns, target.name)
-    require_unique(target, keys, layout.names)
-    require_privileges(source, target, layout.names, mode=mode, keys=keys, strategy=given.get("strategy", "auto"))
-    strategy = _strategy(given.get("strategy", "auto"), source, target, mode, open_transactions)
+    target = dialect.read_target(source, given["dbtable"], new, keys, created_by=created_by)
+    pairs, layout = dialect.pair(schema.fields, target.columns, target.name)
+    dialect.require_unique(target, keys, layout.names)
+    asked = given.get("strategy", "auto")
+    dialect.require_privileges(source, target, layout.names, mode=mode, keys=keys, strategy=asked)
+    strategy = _strategy(asked, source, target, mode, open_transactions)
     gtrid = get_manager().new_gtrid()
     compared = {name: value for name, value in given.items() if name != "strategy"}
     return WritePlan(
@@ -174,7 +179,11 @@ def plan_write(
 
 def _stored(layout: Layout) -> dict[str, object]:
     """The layout as the digests of recorded writes have it: its keys are a stored format."""
-    encodings = [asdict(encoding) for encoding in layout.encodings]
+    encodings = [
+        # A column without labels is stored as it was before there were any.
+        {name: value for name, value in asdict(encoding).items() if name != "labels" or value}
+        for encoding in layout.encodings
+    ]
     return {"names": layout.names, "wires": encodings, "declared": layout.declared}
 
 
@@ -199,22 +208,17 @@ def _strategy(
     wanted: str, source: DataSource, target: Target, mode: str, open_transactions: Sequence[Transaction]
 ) -> str:
     """Direct only where a late or lost attempt cannot block another task: the format cannot monitor its job."""
-    why = why_staged(source, target, mode)
+    dialect = dialect_of(source)
+    why = dialect.why_staged(source, target, mode)
     if why is None and any(transaction.works_in(source.name) for transaction in open_transactions):
         why = f"a transaction works in {source.name} on the driver, and tasks might wait for its locks"
-    if why is None and not Context().run(_is_independent, source, target):
+    if why is None and not dialect.is_independent(source, target):
         why = f"{target.name} has a unique index, a foreign key or a trigger, at which a retry might wait for ever"
     if why is not None and wanted == "direct":
         raise ProgrammingError(
             f"strategy=direct is not possible: {why}. Leave it out, or use write_table(). Nothing was done"
         )
     return "staged" if why is not None or wanted == "staged" else "direct"
-
-
-def _is_independent(source: DataSource, target: Target) -> bool:
-    with closing(source.connect()) as connection:
-        (found,) = connection.cursor().execute(_INDEPENDENT, [target.name]).fetchone()
-        return bool(found)
 
 
 def _written_field(schema: T.StructType, field: T.StructField, column: Column, table: str) -> WrittenField:

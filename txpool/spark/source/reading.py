@@ -30,7 +30,17 @@ from txpool.spark.types.decoding import FORMAT, SETTINGS, ReadColumn, decode
 from txpool.spark.types.identifiers import quoted
 
 #: The options of reading, named like those of Spark's JDBC source.
-OPTIONS = ("datasource", "dbtable", "query", "partitionColumn", "lowerBound", "upperBound", "numPartitions")
+#: The options of a read, and what each says; docs/reference/spark.md is made of it.
+OPTIONS = {
+    "datasource": "A `.properties` file, or a registered name.",
+    "dbtable": "The table, or `query`.",
+    "query": "A query, or `dbtable`.",
+    "partitionColumn": "The column by which the rows are divided into partitions. It needs `numPartitions`.",
+    "lowerBound": "Where the ranges begin. The first has what is below, too. Without it, the least value is found.",
+    "upperBound": "Where the ranges end. The last has what is above, too. Without it, the greatest value is found.",
+    "numPartitions": "How many partitions. Each is a session and a snapshot of its own.",
+}
+_PARTITIONING = ("partitionColumn", "lowerBound", "upperBound", "numPartitions")
 
 _TABLE: LiteralString = """
     select format('%%I.%%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -78,7 +88,7 @@ def plan_reading(options: Mapping[str, str]) -> ReadPlan:
     """
     read_options = _ReadOptions.of(options)
     source = find(read_options.datasource)
-    if not source.resource_manager.spark_tasks:
+    if not source.resource_manager.spark_reads:
         raise NotSupportedError(
             f"{source.name} (driver={source.driver}) {source.resource_manager.why_no_tasks}: read the rows on the "
             "driver, and make a DataFrame of them by spark.createDataFrame(rows). Nothing was read."
@@ -164,7 +174,7 @@ class _ReadOptions:
             )
         if ("dbtable" in given) == ("query" in given):
             raise option_error('write either .option("dbtable", "orders") or .option("query", "select …")')
-        partitioning = [name for name in OPTIONS[3:] if name in given]
+        partitioning = [name for name in _PARTITIONING if name in given]
         if partitioning and not {"partitionColumn", "numPartitions"} <= set(partitioning):
             raise option_error(f"option {partitioning[0]} needs both partitionColumn and numPartitions as well")
         ranges = None

@@ -57,8 +57,9 @@ def once_per_batch(
     source = find(datasource)
     if not source.resource_manager.spark_tasks:
         raise NotSupportedError(
-            f"the record of a batch is kept in PostgreSQL, and {source.name} has driver={source.driver}: name another "
-            "datasource; the function may still write to this one. Nothing was done"
+            f"the record of a batch is kept in PostgreSQL, MariaDB or MySQL, and {source.name} has "
+            f"driver={source.driver}: name another datasource; the function may still write to this one. Nothing was "
+            "done"
         )
     return _OncePerBatch(write, source, name)
 

@@ -14,11 +14,11 @@ from txpool.resources.base import Role
 from txpool.spark.commit.attempts import Candidates, PartitionResult, require_all
 from txpool.spark.commit.direct_writes import note_direct_write, require_visible
 from txpool.spark.commit.listing import list_attempts, roll_back
-from txpool.spark.commit.self_deadlock import SelfDeadlockDetector
 from txpool.spark.commit.write import failed_write, take_over
 from txpool.spark.source.partition_writer import PartitionCommitMessage
 from txpool.spark.source.plan import WritePlan
 from txpool.spark.table.copying import DIRECT, STAGED
+from txpool.spark.table.dialect import dialect_of
 from txpool.spark.table.idempotent_write import IdempotentWrite
 from txpool.spark.table.merge import drop_staged_after
 from txpool.spark.table.report import WriteReport
@@ -71,7 +71,7 @@ class WriteCommit:
         plan, gtrid = self.plan, self.transaction.gtrid
         source = find(plan.datasource)
         self.transaction.adopt((), late_branches=not self.all_succeeded)
-        drop_staged_after(self.transaction, source, plan.staging(gtrid))
+        drop_staged_after(self.transaction, source, plan.staging(dialect_of(source), gtrid))
         results = [PartitionResult.unpack(gtrid, message.packed) for message in self.messages]
         rows, size = (sum(sizes) for sizes in zip(*(result.size for result in results), strict=True))
         report = WriteReport(gtrid, plan.number, plan.target.name, plan.mode, partitions=len(results), rows=rows)
@@ -100,8 +100,8 @@ class WriteCommit:
                     return False
                 write.finish(connection, len(results), rows)
             if staged:
-                with SelfDeadlockDetector(self.transaction, plan.number, [source]):
-                    plan.merge(gtrid).run(connection.cursor(), staged)
+                with dialect_of(source).watch(self.transaction, plan.number, [source]):
+                    plan.merge(source, gtrid).run(connection.cursor(), staged)
         return True
 
     def _adopt(self, source: DataSource, results: Sequence[PartitionResult]) -> None:

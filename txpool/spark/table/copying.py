@@ -24,6 +24,7 @@ from txpool.spark.commit.task import results_of
 from txpool.spark.commit.task_datasources import TaskDatasources
 from txpool.spark.commit.tracing import TaskTrace, ambient_trace, traced
 from txpool.spark.commit.worker import prepare_worker
+from txpool.spark.table.dialect import TaskCopy
 from txpool.spark.types.columns import Layout
 from txpool.spark.types.encoding import HEADER, TRAILER, ColumnEncoding, encode
 from txpool.spark.types.identifiers import quoted, quoted_list
@@ -102,14 +103,14 @@ def measure(batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class StagedCopy:
-    """COPY of one partition into a staging table, in a local transaction of its own."""
+    """Writes one partition into a staging table, in a local transaction of its own."""
 
-    copy: PartitionCopy
+    copy: TaskCopy
     datasources: TaskDatasources
     gtrid: str
     write: int
-    #: Called with the connection before the COPY; creates the staging table where tasks do so.
-    prepare: Callable[[Any], object] | None = None
+    #: Where tasks create the staging table: called with the connection, it returns what is used in place of `copy`.
+    prepare: Callable[[Any], TaskCopy] | None = None
     #: The trace of the transaction that is ambient when the task is created.
     trace: TaskTrace = field(default_factory=ambient_trace)
 
@@ -123,16 +124,13 @@ class StagedCopy:
             first = next((batch for batch in batches if batch.num_rows), None)
             if first is not None:
                 with closing(connect(self.copy.datasource)) as connection:
-                    if self.prepare is not None:
-                        self.prepare(connection)
-                    size = self.copy.run(
-                        connection, (_with_attempt(attempt, batch) for batch in chain([first], batches))
-                    )
+                    copy = self.copy if self.prepare is None else self.prepare(connection)
+                    size = copy.run(connection, (with_attempt(attempt, batch) for batch in chain([first], batches)))
                     connection.commit()
         return iter([PartitionResult(partition, attempt, (), {}, size).pack()])
 
 
-def _with_attempt(attempt: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+def with_attempt(attempt: int, batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with an additional column for the attempt."""
     column = pa.array(np.full(batch.num_rows, attempt, np.int64))
     return pa.RecordBatch.from_arrays([*batch.columns, column], [*batch.schema.names, ATTEMPT])

@@ -1,4 +1,4 @@
-"""The Spark job of a write_table(), by strategy direct (COPY into the table) or staged (COPY into a staging table)."""
+"""The Spark job of a write_table(), by strategy direct (into the table) or staged (into a staging table)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from txpool.datasource import DataSource
-from txpool.resources.postgresql.staging import PostgreSQLStagingTable, Staging
+from txpool.resources.base import StagingTable
 from txpool.spark.commit.attempts import PartitionResult, require_all
 from txpool.spark.commit.locations import note_locations
-from txpool.spark.commit.self_deadlock import SelfDeadlockDetector
-from txpool.spark.commit.slots import NO_SLOT, SlotReservation, reserve
+from txpool.spark.commit.slots import Reservation, reserve, try_reserve
 from txpool.spark.commit.status import TaggedJob
 from txpool.spark.commit.task import PartitionTask
 from txpool.spark.commit.task_datasources import TaskDatasources
@@ -28,16 +27,17 @@ from txpool.spark.table.copying import (
     STRATEGY,
     ArrowTask,
     StagedCopy,
-    copy_into,
-    copy_staged,
     measure,
-    staged_columns,
 )
-from txpool.spark.table.merge import StagingMerge, drop_staged_after
+from txpool.spark.table.dialect import Merge, TableDialect
+from txpool.spark.table.merge import drop_staged_after
 from txpool.spark.table.report import CopyProgress, FinishedPartitions, Progress, WriteReport, reporting
 from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")
+
+#: How long a task of a direct write waits for a row's lock, in seconds, where the write can be repeated staged.
+AUTO_LOCK_SECONDS = 5
 
 
 @dataclass(slots=True)
@@ -46,7 +46,10 @@ class TableJob:
 
     transaction: Transaction
     source: DataSource
-    merge: StagingMerge
+    dialect: TableDialect
+    #: The staging table, if the write is staged.
+    table: StagingTable
+    merge: Merge
     #: `direct`, `staged`, or `auto`: direct if enough slots are free, else staged.
     strategy: str
     progress: Callable[[Progress], object] | None
@@ -78,21 +81,20 @@ class TableJob:
                 except WriteUndone as undone:
                     reservation.release()
                     logger.warning(
-                        "%s: the write is repeated with strategy staged: %s", self.report.label, undone.__cause__
+                        "%s: the write is repeated with strategy staged: %s",
+                        self.report.label,
+                        self.dialect.why_direct_failed(undone.__cause__),
                     )
             context.setLocalProperty(STRATEGY, STAGED)
             return self._staged(job, partitions, collect)
-
-    @property
-    def _staging_table(self) -> PostgreSQLStagingTable:
-        return PostgreSQLStagingTable(self.transaction.gtrid, self.report.write)
 
     def _writers(self) -> dict[str, Any]:
         """The task's function for each strategy."""
         datasources = TaskDatasources.pack([self.source], {self.source.name: self.source})
         layout = self.merge.layout
-        direct = copy_into(self.source.name, self.merge.target.name, layout)
-        staged = copy_staged(self.source.name, self._staging_table.name, layout, self.report.label)
+        wait = AUTO_LOCK_SECONDS if self.strategy == "auto" else None
+        direct = self.dialect.copy_into(self.source.name, self.merge.target, layout, lock_seconds=wait)
+        staged = self.dialect.copy_staged(self.source.name, self.table, layout, self.report.label)
         locations = note_locations(self.transaction.log, [self.source]) if self.strategy != STAGED else frozenset()
         gtrid, write = self.transaction.gtrid, self.report.write
         return {
@@ -109,11 +111,11 @@ class TableJob:
             STAGED: StagedCopy(staged, datasources, gtrid, write),
         }
 
-    def _reserve_slots(self, partitions: int) -> SlotReservation | None:
+    def _reserve_slots(self, partitions: int) -> Reservation | None:
         """Reserve the slots of a direct write until the transaction has ended; None for a staged write."""
         if self.strategy == STAGED:
             return None
-        reservation = SlotReservation(self.source, partitions + 1)  # the driver's own branch needs one, too
+        reservation = try_reserve(self.source, partitions + 1)  # the driver's own branch needs one, too
         if not reservation.enough:
             if self.strategy == "auto":
                 return None
@@ -122,10 +124,10 @@ class TableJob:
         return reservation
 
     def _direct(self, job: TaggedJob, partitions: int, collect: Callable[[], list[dict[str, Any]]]) -> WriteReport:
-        """Each task prepares a branch. WriteUndone if slots ran out, and strategy staged may be tried instead."""
+        """Each task prepares a branch. WriteUndone if that was not possible, and strategy staged may be tried."""
 
         def may_undo(error: Exception) -> bool:
-            return self.strategy == "auto" and NO_SLOT in str(error)
+            return self.strategy == "auto" and self.dialect.why_direct_failed(error) is not None
 
         write = SparkWrite(self.transaction, self.report.write, job, {self.source.name: self.source})
         finished = write.run(partitions, collect, may_undo=may_undo)
@@ -133,16 +135,15 @@ class TableJob:
 
     def _staged(self, job: TaggedJob, partitions: int, collect: Callable[[], list[dict[str, Any]]]) -> WriteReport:
         """Each task commits its rows into the staging table; the driver moves those of one attempt a partition."""
-        staging = Staging(self.source.name, self.source.driver_adapter, connect=self.source.open_session)
-        staging.create(self._staging_table, staged_columns(self.merge.layout))
-        drop_staged_after(self.transaction, self.source, self._staging_table)
+        self.dialect.staging(self.source).create(self.table, self.dialect.staged_columns(self.merge.layout))
+        drop_staged_after(self.transaction, self.source, self.table)
         try:
             gtrid = self.transaction.gtrid
             results = [PartitionResult.unpack(gtrid, packed) for packed in collect()]
             attempts, all_succeeded = job.attempts()
             require_all(gtrid, results, partitions)
-            detector = SelfDeadlockDetector(self.transaction, self.report.write, [self.source])
-            with closing(self.source.connect()) as connection, detector:
+            watch = self.dialect.watch(self.transaction, self.report.write, [self.source])
+            with closing(self.source.connect()) as connection, watch:
                 self.merge.run(connection.cursor(), results)
         except BaseException:
             # Tasks that still write keep the staging table from being dropped. Recovery drops it after the transaction.

@@ -12,10 +12,11 @@ from typing import Any
 
 from txpool.datasource import DataSource
 from txpool.errors import DataError, NotSupportedError, OperationalError
-from txpool.resources.postgresql.staging import PostgreSQLStagingTable, Staging
+from txpool.resources.base import StagingTable
 from txpool.resources.postgresql.trust import require_relations
 from txpool.spark.commit.attempts import PartitionResult
 from txpool.spark.table.copying import ATTEMPT
+from txpool.spark.table.dialect import dialect_of
 from txpool.spark.table.target import Target, create_statement
 from txpool.spark.types.columns import Layout
 from txpool.spark.types.identifiers import quoted, quoted_list
@@ -24,15 +25,15 @@ from txpool.tm.transaction import Transaction
 logger = logging.getLogger("txpool")
 
 
-def drop_staged_after(transaction: Transaction, source: DataSource, table: PostgreSQLStagingTable) -> None:
+def drop_staged_after(transaction: Transaction, source: DataSource, table: StagingTable) -> None:
     """Drop a staging table once the transaction has ended."""
     transaction.after_completion(lambda _: drop_staged(source, table))
 
 
-def drop_staged(source: DataSource, table: PostgreSQLStagingTable) -> None:
+def drop_staged(source: DataSource, table: StagingTable) -> None:
     """Drop a staging table that is no longer needed. If that fails, recovery drops it."""
     try:
-        Staging(source.name, source.driver_adapter, connect=source.open_session).drop(table)
+        dialect_of(source).staging(source).drop(table)
     except Exception as error:
         logger.warning("%s: the staging table %s is left to recovery: %s", table.gtrid, table.name, error)
 

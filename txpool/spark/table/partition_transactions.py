@@ -19,41 +19,27 @@ from pyspark.sql import DataFrame
 
 from txpool.datasource import DataSource, connect
 from txpool.errors import ProgrammingError
-from txpool.resources.postgresql.records import create_table
-from txpool.resources.postgresql.staging import SCHEMA
-from txpool.resources.postgresql.trust import require_locked
 from txpool.spark.commit.attempts import PartitionResult, require_done
 from txpool.spark.commit.status import TaggedJob
 from txpool.spark.commit.task_datasources import TaskDatasources
-from txpool.spark.table.copying import RESULT, STRATEGY, ArrowTask, PartitionCopy, copy_into
+from txpool.spark.table.copying import RESULT, STRATEGY, ArrowTask
+from txpool.spark.table.dialect import PartitionRecords, TaskCopy, dialect_of
 from txpool.spark.table.idempotent_write import IdempotentWrite, fingerprint
-from txpool.spark.table.privileges import require_privileges
 from txpool.spark.table.report import CopyProgress, FinishedPartitions, Progress, WriteReport, reporting
 from txpool.spark.table.target import Target
-from txpool.spark.types.columns import match
 from txpool.tm.ambient import current
 
 PER_PARTITION = "each"
 #: The length that a server keeps of an application_name.
 _MAX_LABEL_LENGTH = 63
-_TABLE = f"{SCHEMA}.partitions"
-_COLUMNS = """
-    transaction_id text, target text, partition integer, row_count bigint, made_at timestamptz not null default now(),
-    primary key (transaction_id, target, partition)
-"""
-_CLAIM = (
-    f"insert into {_TABLE} (transaction_id, target, partition) values (%s, %s, %s) "  # noqa: S608
-    "on conflict do nothing returning partition"
-)
-_READ = f"select row_count from {_TABLE} where transaction_id = %s and target = %s and partition = %s"  # noqa: S608
-_FINISH = f"update {_TABLE} set row_count = %s where transaction_id = %s and target = %s and partition = %s"  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionTransaction:
     """The task: one partition, in a local transaction that ends committed."""
 
-    copy: PartitionCopy
+    copy: TaskCopy
+    records: PartitionRecords
     datasources: TaskDatasources
     transaction_id: str
     target: str
@@ -65,15 +51,13 @@ class PartitionTransaction:
         key = [self.transaction_id, self.target, partition]
         with closing(connect(self.copy.datasource)) as connection:
             cursor = connection.cursor()
-            require_locked(cursor, _TABLE)
-            # The INSERT waits for another attempt that has not ended, and then finds its record or takes its place.
-            if cursor.execute(_CLAIM, key).fetchone() is None:
-                (rows,) = cursor.execute(_READ, key).fetchone()
+            rows = self.records.claim(cursor, key)
+            if rows is not None:
                 size = rows, 0
             else:
                 first = next((batch for batch in batches if batch.num_rows), None)
                 size = (0, 0) if first is None else self.copy.run(connection, chain([first], batches))
-                cursor.execute(_FINISH, [size[0], *key])
+                self.records.finish(cursor, key, size[0])
             connection.commit()
         return iter([PartitionResult(partition, context.taskAttemptId(), (), {}, size).pack()])
 
@@ -94,22 +78,23 @@ def write_partitions(
             "atomicity='partition' needs a transaction_id, mode 'append', an existing table, and no transaction around "
             "it, since each partition is a transaction of its own. Nothing was done."
         )
-    selected, layout = match(df, target.columns, target.name)
-    require_privileges(source, target, layout.names, strategy=PER_PARTITION)
+    dialect = dialect_of(source)
+    selected, layout = dialect.match(df, target.columns, target.name)
+    dialect.require_privileges(source, target, layout.names, strategy=PER_PARTITION)
     context = df.sparkSession.sparkContext
     label = f"{context.applicationId}/{transaction_id}"[:_MAX_LABEL_LENGTH]
     write = IdempotentWrite(source, transaction_id, target.name, label, mode, fingerprint(df))
     with closing(source.connect()) as connection:
         earlier = write.claim(connection)
-        create_table(connection.cursor(), _TABLE, _COLUMNS)
         connection.commit()
+    dialect.partitions.create(source)
     report = WriteReport(label, 0, target.name, mode)
     if earlier is not None and earlier.rows is not None:
         write.require_same(earlier, df)
         return replace(report, partitions=earlier.partitions or 0, rows=earlier.rows)
-    copy = copy_into(source.name, target.name, layout, label)
+    copy = dialect.copy_into(source.name, target, layout, label)
     datasources = TaskDatasources.pack([source], {source.name: source})
-    writer = PartitionTransaction(copy, datasources, transaction_id, target.name)
+    writer = PartitionTransaction(copy, dialect.partitions, datasources, transaction_id, target.name)
     done = context.accumulator({}, FinishedPartitions()) if progress is not None else None
     with TaggedJob(context, f"{label}/{write.plan}") as job, ExitStack() as stack:
         rdd = selected.mapInArrow(ArrowTask({PER_PARTITION: writer}, done), RESULT).rdd

@@ -7,21 +7,16 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
 from contextvars import Context
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pyspark import Accumulator, AccumulatorParam
 
 from txpool.datasource import DataSource
 from txpool.spark.commit.background import BackgroundThread
+from txpool.spark.table.dialect import dialect_of
 
 logger = logging.getLogger("txpool")
 
 _REPORT_SECONDS = 1.0
-_RUNNING_COPIES = """
-    select coalesce(sum(c.tuples_processed), 0)::int8, coalesce(sum(c.bytes_processed), 0)::int8
-    from pg_stat_progress_copy c join pg_stat_activity a using (pid)
-    where a.application_name = %(label)s or starts_with(a.application_name, %(label)s || '/')
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +36,7 @@ class WriteReport:
     #: Task attempts that Spark started: partitions, retries and speculative copies.
     attempts: int = 0
     rows: int = 0
-    #: The bytes sent by COPY; if the driver has collected the rows, their bytes in Arrow.
+    #: The bytes sent to the database; if the driver has collected the rows, their bytes in Arrow.
     bytes: int = 0
     seconds: float = 0.0
 
@@ -115,10 +110,10 @@ class ProgressReporter(BackgroundThread):
 
 @dataclass(frozen=True, slots=True)
 class CopyProgress:
-    """Measures the progress of tasks that COPY.
+    """Measures the progress of tasks that write.
 
-    Running COPYs are measured by the server (pg_stat_progress_copy). If it does not answer, only finished partitions
-    count.
+    Writes that run are measured by the server, where it tells (PostgreSQL's pg_stat_progress_copy). If it does not
+    answer, only finished partitions count.
     """
 
     datasource: DataSource
@@ -135,12 +130,11 @@ class CopyProgress:
         return Progress(self.partitions, len(finished), rows, size)
 
     def _running(self) -> tuple[int, int]:
-        def ask() -> Any:
+        def ask() -> tuple[int, int]:
             with closing(self.datasource.connect()) as connection:
-                return connection.cursor().execute(_RUNNING_COPIES, {"label": self.label}).fetchone()
+                return dialect_of(self.datasource).running(connection, self.label)
 
         try:
-            rows, size = Context().run(ask)
+            return Context().run(ask)
         except Exception:
             return 0, 0
-        return rows, size

@@ -14,10 +14,9 @@ from pyspark.sql import DataFrame
 from txpool.datasource import DataSource, find
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.spark.commit.session import context_of, most_partitions, warn_of_risks
+from txpool.spark.table.dialect import dialect_of
 from txpool.spark.table.partition_transactions import write_partitions
 from txpool.spark.table.report import Progress, WriteReport
-from txpool.spark.table.target import read_target
-from txpool.spark.types.columns import definitions
 from txpool.tm.ambient import current
 from txpool.tm.scope import transaction
 
@@ -51,9 +50,10 @@ def write_table(
     key. `error` and `ignore` create the table; if it exists, `error` raises and `ignore` does nothing. With `create`
     the other modes create a missing table, too.
 
-    With strategy `direct` each task writes into the table by COPY, in a branch that stays prepared until the end; each
-    partition needs a slot of max_prepared_transactions. With `staged` tasks write into an unlogged table in the schema
-    txpool_spark, and the driver moves the rows in its own branch. `auto` is direct where that is possible. If there are
+    With strategy `direct` each task writes into the table, in a branch that stays prepared until the end; in PostgreSQL
+    each partition needs a slot of max_prepared_transactions. With `staged` tasks write into a staging table, in
+    PostgreSQL an unlogged one in the schema txpool_spark, and the driver moves the rows in its own branch. `auto` is
+    direct where that is possible, and staged where tasks of a direct write would wait for each other. If there are
     more partitions than `max_partitions`, they are coalesced without a shuffle, as Spark's JDBC writer does by
     numPartitions. The default is four for each core, since a task costs more than many rows do; with dynamic allocation
     there is no limit. `progress` is called about once a second, in a thread of its own.
@@ -64,7 +64,8 @@ def write_table(
     Until the commit the transaction itself cannot see rows that were written `direct`, and they stay locked: overwrite
     and upsert of that table are refused, unless the first write was `staged`. If two writes of a transaction, two
     partitions of one write, or a task and the driver write the same unique key, a task or the driver waits for its own
-    transaction: after about ten seconds that ends the write with OperationalError.
+    transaction: after about ten seconds that ends the write with OperationalError. In MariaDB and MySQL the server's
+    innodb_lock_wait_timeout ends it.
 
     With a `transaction_id`, such as "nightly-2026-11-20", a rerun of a committed write writes nothing and reports
     strategy `skipped`. If the earlier run is in doubt, it is resolved first; a rerun with other data is refused. With
@@ -95,7 +96,8 @@ def write_table(
     create = create or mode in ("error", "ignore")
     begun = monotonic()
     if atomicity == "partition":
-        target = read_target(source, table, definitions(df.schema.fields) if create else None)
+        dialect = dialect_of(source)
+        target = dialect.read_target(source, table, dialect.definitions(df.schema.fields) if create else None)
         report = write_partitions(df, source, target, mode, transaction_id=transaction_id, progress=progress)
     else:
         # The driver fetches whole partitions into its memory, so there they are coalesced only on request.

@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame
 
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
-from txpool.resources.postgresql.staging import PostgreSQLStagingTable
 from txpool.resources.records import EarlierRun
 from txpool.spark.commit.direct_writes import note_direct_write, require_visible
 from txpool.spark.commit.session import has_at_most
@@ -19,13 +18,12 @@ from txpool.spark.commit.write import next_number
 from txpool.spark.table import sqlite
 from txpool.spark.table.collecting import STAGING, collected
 from txpool.spark.table.copying import DIRECT
+from txpool.spark.table.dialect import Merge, TableDialect, dialect_of, require_not_alone
 from txpool.spark.table.idempotent_write import IdempotentWrite, fingerprint
 from txpool.spark.table.job import TableJob
 from txpool.spark.table.merge import StagingMerge
-from txpool.spark.table.privileges import require_privileges
 from txpool.spark.table.report import Progress, WriteReport
-from txpool.spark.table.target import Target, is_written_by, read_target, require_unique, why_staged
-from txpool.spark.types.columns import definitions, match
+from txpool.spark.table.target import Target, require_unique
 from txpool.tm.transaction import Transaction
 
 
@@ -76,35 +74,47 @@ class TaskWrite(TableWrite):
 
     def run(self, ambient: Transaction) -> WriteReport:
         """Write as a part of the transaction, unless an earlier run has."""
+        require_not_alone(self.source)
         ambient.adopt((), late_branches=False)  # raises without a decision log, before the job rather than after it
-        new = definitions(self.df.schema.fields) if self.create else None
-        target = read_target(self.source, self.table, new, self.keys)
+        dialect = dialect_of(self.source)
+        worked = ambient.works_in(self.source.name)
+        new = dialect.definitions(self.df.schema.fields, self.keys) if self.create else None
+        target = dialect.read_target(self.source, self.table, new, self.keys, gtrid=ambient.gtrid)
         report, record = self._begin_report(ambient, target)
         if record is None:
-            return self._write(ambient, target, new, report)
+            return self._write(ambient, dialect, target, new, report, worked=worked)
         with closing(self.source.connect()) as connection:
             earlier = record.claim(connection)
             if earlier is not None:
                 return self._skipped(report, record, earlier)
-            report = self._write(ambient, target, new, report)
+            report = self._write(ambient, dialect, target, new, report, worked=worked)
             record.finish(connection, report.partitions, report.rows)
         return report
 
     def _write(
-        self, ambient: Transaction, target: Target, new: list[tuple[str, str]] | None, report: WriteReport
+        self,
+        ambient: Transaction,
+        dialect: TableDialect,
+        target: Target,
+        new: list[tuple[str, str]] | None,
+        report: WriteReport,
+        *,
+        worked: bool,
     ) -> WriteReport:
+        """`worked` says that the transaction has worked in the datasource before this write."""
         if not self._is_wanted(target):
             return report
         require_visible(ambient, self.source, target.name, self.mode)
-        df, layout = match(self.df, target.columns, target.name)
-        require_unique(target, self.keys, layout.names)
-        staging = PostgreSQLStagingTable(ambient.gtrid, report.write).name
-        merge = StagingMerge(ambient.gtrid, target, layout, self.mode, self.keys, staging, new or ())
-        strategy = _chosen_strategy(self.strategy, ambient, self.source, merge)
-        require_privileges(
+        df, layout = dialect.match(self.df, target.columns, target.name)
+        dialect.require_unique(target, self.keys, layout.names)
+        table = dialect.staging_table(ambient.gtrid, report.write)
+        merge = dialect.merge(self.source, table, target, layout, mode=self.mode, keys=self.keys, created=new or ())
+        strategy = _chosen_strategy(self.strategy, self.source, dialect, merge, worked=worked)
+        dialect.require_privileges(
             self.source, target, layout.names, mode=self.mode, keys=self.keys, strategy=strategy, stacklevel=6
         )
-        report = TableJob(ambient, self.source, merge, strategy, self.progress, report).run(self._coalesced(df))
+        job = TableJob(ambient, self.source, dialect, table, merge, strategy, self.progress, report)
+        report = job.run(self._coalesced(df))
         if report.strategy == DIRECT and report.rows:
             note_direct_write(ambient, self.source, target.name)
         return report
@@ -128,7 +138,7 @@ class DriverWrite(TableWrite):
         df, layout = sqlite.match(self.df, target.columns, target.name)
         require_unique(target, self.keys, layout.names)
         merge = StagingMerge(ambient.gtrid, target, layout, self.mode, self.keys, STAGING, new or ())
-        ambient.enlist(self.source)  # raises before the job rather than after it; takes no lock yet
+        ambient.enlist_datasource(self.source)  # raises before the job rather than after it; takes no lock yet
         with (
             collected(self._coalesced(df), layout.encodings, ambient, report) as rows,
             closing(self.source.connect()) as connection,
@@ -141,13 +151,13 @@ class DriverWrite(TableWrite):
         return report
 
 
-def _chosen_strategy(strategy: str, ambient: Transaction, source: DataSource, merge: StagingMerge) -> str:
+def _chosen_strategy(strategy: str, source: DataSource, dialect: TableDialect, merge: Merge, *, worked: bool) -> str:
     """`staged` if direct is not possible, else the given one. ProgrammingError if `direct` was asked for then."""
-    why = why_staged(source, merge.target, merge.mode)
-    if why is None and ambient.works_in(source.name):
+    why = dialect.why_staged(source, merge.target, merge.mode)
+    if why is None and worked:
         with closing(source.connect()) as connection:
-            if is_written_by(connection, merge.target.name):
-                why = f"this transaction has locked {merge.target.name} on the driver, and tasks would wait for that"
+            if dialect.is_written_by(connection, merge.target.name):
+                why = f"this transaction has locks of {merge.target.name} on the driver, and tasks would wait for them"
     if why is not None and strategy == "direct":
         raise ProgrammingError(
             f"strategy='direct' is not possible: {why}. Write with 'auto' or 'staged'. Nothing was done."

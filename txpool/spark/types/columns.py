@@ -113,6 +113,10 @@ class Column:
     #: The column is NOT NULL and has no default.
     required: bool = False
     generated: bool = False
+    #: The column may be NULL.
+    nullable: bool = True
+    #: The texts that it can have, where those are listed.
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

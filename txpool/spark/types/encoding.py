@@ -45,6 +45,8 @@ class ColumnEncoding:
     #: The oid of the element type, which the header of an array has.
     oid: int = 0
     array: bool = False
+    #: The texts that the column can have, where those are listed.
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The marked datasource, of both kinds or of one, with its table or bare of it."""
+"""The marked datasource, of all kinds or of one, with its table or bare of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.integration.resources.marked.ledger import Ledger, opened
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb", "mysql8"])
 def bare(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
     with opened(request.param, tmp_path, request) as ledger:
         yield ledger

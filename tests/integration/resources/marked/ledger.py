@@ -6,6 +6,7 @@ import itertools
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from txpool.xid import make_gtrid, make_xid, new_incarnation
 
 if TYPE_CHECKING:
     from tests.conftest import Databases
+    from tests.support.mysql import MySQLServer
 
 INCARNATION = new_incarnation()
 numbers = itertools.count()
@@ -44,19 +46,32 @@ class Ledger:
     def __init__(self, settings: DataSourceSettings, query_rows: Callable[[str], list[tuple[Any, ...]]]) -> None:
         self.driver = make_driver(settings)
         self.sqlite = settings.driver == "sqlite3"
+        #: MariaDB or MySQL, which check a constraint at the statement, and never at COMMIT.
+        self.mysql = settings.driver == "pymysql"
         self.query_rows = query_rows
         self.xids = Xids("ledger", self.driver, lock_timeout=0.3)
         self.cleanup = CleanupQueue(self.xids, batch_size=3)
         self.raws: list[Any] = []
-        with closing(self.driver.connect()) as raw:
+        deferred = "" if self.mysql else " references parent (id) deferrable initially deferred"
+        with closing(self.connect()) as raw:
             raw.execute("create table parent (id integer primary key)")
-            raw.execute(
-                "create table work (id integer, parent integer references parent (id) deferrable initially deferred)"
-            )
+            raw.execute(f"create table work (id integer, parent integer{deferred})")
             raw.commit()
 
+    def require_deferred_constraints(self) -> None:
+        """Only where the database has them can a test make it refuse a COMMIT."""
+        if self.mysql:
+            pytest.skip("MariaDB and MySQL check no constraint at COMMIT")
+
+    def connect(self) -> Any:
+        """A raw connection, which executes by itself: PyMySQL's does not."""
+        raw: Any = self.driver.connect()
+        if self.mysql:
+            raw.execute = partial(self.driver.execute, raw)
+        return raw
+
     def branch(self, statement: str | None = "insert into work values (1, null)") -> MarkedTransaction:
-        raw = self.driver.connect()
+        raw = self.connect()
         self.raws.append(raw)
         branch = MarkedTransaction("ledger", self.driver, raw, xids=self.xids, cleanup=self.cleanup)
         if statement is not None:
@@ -82,7 +97,7 @@ class Ledger:
 
     def write(self, statement: str) -> None:
         """By hand, past all that is known of the table."""
-        with closing(self.driver.connect()) as raw:
+        with closing(self.connect()) as raw:
             raw.execute(statement)
             raw.commit()
 
@@ -111,6 +126,16 @@ def opened(kind: str, tmp_path: Path, request: pytest.FixtureRequest, journal: s
         settings = DataSourceSettings.load(
             name="ledger", driver="sqlite3", mode="cmr", url=f"sqlite:///{path}", driver_timeout="0.3"
         )
+    elif kind in ("mariadb", "mysql8"):
+        server: MySQLServer = request.getfixturevalue(kind)
+        server.empty()
+
+        def query_rows(query: str) -> list[tuple[Any, ...]]:
+            return server.execute(query, database="one")
+
+        settings = DataSourceSettings.load(
+            name="ledger", driver="pymysql", mode="cmr", url=server.url("one"), password=Secret(server.password)
+        )
     else:
         databases: Databases = request.getfixturevalue("databases")
 
@@ -125,4 +150,4 @@ def opened(kind: str, tmp_path: Path, request: pytest.FixtureRequest, journal: s
     yield ledger
     failpoints.disarm()
     for raw in ledger.raws:
-        raw.close()
+        ledger.driver.close(raw)

@@ -112,6 +112,11 @@ def test_search_path_and_temporary_tables_hide_no_mark(ledger: Ledger) -> None:
     branch, gtrid = ledger.branch(None), new_gtrid()
     ledger.driver.begin(ledger.raw)
     ledger.raw.execute("create temporary table xids as select * from xids")
+    if ledger.mysql:  # where it hides the table behind any name
+        with pytest.raises((Refused, Error), match=r"temporary table hides|reopen table"):
+            branch.mark(gtrid, others(gtrid))
+        branch.rollback()
+        return
     if not ledger.sqlite:
         ledger.raw.execute("create schema elsewhere")
         ledger.raw.execute("create table elsewhere.xids (like public.xids including all)")

@@ -63,6 +63,7 @@ def test_alone_it_writes_no_row(ledger: Ledger) -> None:
 
 
 def test_failed_commit_is_refused_and_definite(ledger: Ledger) -> None:
+    ledger.require_deferred_constraints()
     branch, gtrid = ledger.branch("insert into work values (1, 77)"), new_gtrid()
     branch.mark(gtrid, others(gtrid))
     with pytest.raises(Refused) as caught:
@@ -74,6 +75,7 @@ def test_failed_commit_is_refused_and_definite(ledger: Ledger) -> None:
 
 
 def test_failed_commit_alone_rolls_back(ledger: Ledger) -> None:
+    ledger.require_deferred_constraints()
     branch = ledger.branch("insert into work values (1, 77)")
     assert branch.commit_one_phase() is BranchOutcome.ROLLED_BACK
     assert isinstance(branch.failure, sqlite3.IntegrityError | psycopg.IntegrityError)

@@ -30,7 +30,7 @@ def test_abort_establishes_the_truth(ledger: Ledger, point: str, settled: Resolu
 
 
 def test_session_lost_in_commit_is_unknown_until_the_tombstone(pg: Ledger) -> None:
-    with closing(pg.driver.connect()) as raw:
+    with closing(pg.connect()) as raw:
         raw.execute(
             "create function nap() returns trigger language plpgsql as 'begin perform pg_sleep(600); return null; end'"
         )

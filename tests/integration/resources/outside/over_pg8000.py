@@ -35,12 +35,14 @@ from txpool.xid import Xid, parse
 
 _IDENTITY = (
     "select (select system_identifier::text from pg_control_system()) || '/' || oid::text, "
+    "left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), "
     "to_regrole(quote_ident(session_user))::oid::text from pg_database where datname = current_database()"
 )
 
 
 class Raw(pg8000.dbapi.Connection):
-    identity = role = ""
+    #: The database, the server's generation, and the login role.
+    identity = timeline = role = ""
 
 
 class Local:
@@ -63,11 +65,12 @@ class Local:
             raise Refused("COMMIT was not sent: a statement has failed")
         raw.commit()
 
-    def rollback(self, driver: Driver, raw: Raw, until: float | None) -> None:
+    def rollback(self, driver: Driver, raw: Raw, until: float | None) -> BranchOutcome:
         try:
             raw.rollback()
         except Exception:
             driver.close(raw)
+        return BranchOutcome.ROLLED_BACK
 
 
 class Pg8000:
@@ -93,7 +96,7 @@ class Pg8000:
                 password=options.get("password"),
                 timeout=timeout,
             )
-            raw.identity, raw.role = self.execute(raw, _IDENTITY).fetchone()
+            raw.identity, raw.timeline, raw.role = self.execute(raw, _IDENTITY).fetchone()
             raw.rollback()
         return raw
 
@@ -163,7 +166,7 @@ class Branch(LocalTransaction):
         return not self._sent and super().idle
 
     def name(self, xid: Xid) -> None:
-        self.record = BranchRecord(xid, self.datasource, self._raw.identity)
+        self.record = BranchRecord(xid, self.datasource, self._raw.identity, {"timeline": self._raw.timeline})
 
     def start_prepare(self) -> None:
         if self._raw._transaction_status != IN_TRANSACTION:
@@ -188,13 +191,16 @@ class Branch(LocalTransaction):
 
 
 def ended(verb: str, driver: Driver, record: BranchRecord) -> BranchOutcome:
-    """End a prepared branch over a connection of its own; LOST where it is gone, since there is no evidence here."""
+    """End a prepared branch over a connection of its own. Nothing shows here how one has ended that is gone."""
     try:
         with closing(driver.connect()) as raw:
             raw.autocommit = True
             listed = "select 1 from pg_prepared_xacts where gid = %s"
             if driver.execute(raw, listed, [record.xid.joined]).fetchone() is None:
-                return BranchOutcome.LOST
+                if record.identity != raw.identity:
+                    return BranchOutcome.UNKNOWN  # the url leads elsewhere today
+                same = record.identity and record.evidence.get("timeline") == raw.timeline
+                return BranchOutcome.ABSENT if same else BranchOutcome.LOST
             driver.execute(raw, f"{verb} prepared '{record.xid.joined}'")
     except Exception:
         return BranchOutcome.UNKNOWN

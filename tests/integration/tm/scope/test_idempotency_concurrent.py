@@ -139,7 +139,7 @@ def test_no_run_is_blamed_where_somebody_has_locked_the_records(
     with closing(world.bare()) as other:
         other.execute("begin")
         other.execute("lock table txpool_spark.writes")
-        with pytest.raises(OperationalError, match=r"or somebody has locked txpool_spark\.writes of one: "):
+        with pytest.raises(OperationalError, match=r"Or somebody has locked txpool_spark\.writes of one\. Nothing"):
             run(world, 2)
     assert world.read() == [1]
 

@@ -53,6 +53,23 @@ def test_a_commit_by_hand_is_refused_unless_it_is_decided(steps: object) -> None
     assert not world.ledger.rows
 
 
+def test_a_refused_commit_says_of_no_living_process_that_recovery_rolls_back() -> None:
+    world = world_after(logged, "b prepared", dead=False)
+    with pytest.raises(ProgrammingError, match="Its process is alive") as refused:
+        world.recovery.commit(world.gtrid)
+    assert "rolls it back" not in str(refused.value)
+
+
+def test_a_decision_that_cannot_be_read_is_not_told_to_be_none() -> None:
+    world = world_after(marked, "decided")
+    world.ledger.reachable = False
+    with pytest.raises(OperationalError, match=r"ledger, which decides .* nobody can tell"):
+        world.recovery.commit(world.gtrid)
+    world.ledger.reachable = True
+    world.recovery.commit(world.gtrid)
+    assert world.outcomes() == {"committed"}
+
+
 @pytest.mark.parametrize("steps", [logged, marked])
 def test_a_commit_by_hand_finishes_what_is_decided(steps: object) -> None:
     world = world_after(steps, "decided", dead=False)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from recovery import RecoveryManager
 from tests.models.recovery import RecoveryWorld, logged, marked, pointed, unaccounted, world_after
-from tests.models.recovery_databases import NODE
+from tests.models.recovery_databases import NODE, ModelDatabase
 from txpool.log.base import IncarnationState
 from txpool.resources.base import BranchOutcome, BranchRecord, MarkedRow
 from txpool.xid import TaskName, make_gtrid, make_xid
 
 COMMITTED, ROLLED_BACK = BranchOutcome.COMMITTED, BranchOutcome.ROLLED_BACK
+Steps = Callable[[RecoveryWorld], Iterator[str]]
 
 
 def test_what_a_dead_process_had_decided_commits_and_is_forgotten() -> None:
@@ -120,7 +123,7 @@ def test_7_a_decision_is_kept_while_a_datasource_has_not_answered() -> None:
     assert world.is_clean()
 
 
-def test_34_a_decision_is_kept_while_a_datasource_is_not_configured() -> None:
+def test_a_decision_is_kept_while_a_datasource_is_not_configured() -> None:
     world = world_after(logged, "decided")
     manager = RecoveryManager(log=world.log, datasources=[world.a], backoff=0)
     report = manager.scan()
@@ -140,23 +143,92 @@ def test_another_servers_answer_is_no_answer() -> None:
     assert world.outcomes() == {"committed"}
 
 
-def test_6_absent_without_evidence_is_enough_after_a_decision() -> None:
-    world = RecoveryWorld()
-    world.log.record(world.gtrid, [BranchRecord(world.xid(world.a), "a", world.a.server)])
-    world.die()
+@pytest.mark.parametrize("steps", [logged, marked, pointed])
+def test_34_absent_on_the_server_that_prepared_it_counts_as_committed(steps: Steps) -> None:
+    """Recovery never knows that it is the first: a COMMIT may have been executed, and its answer lost."""
+    world = world_after(steps, "b ended")
+    world.a.tells = world.b.tells = False
     report = world.scan()
     assert not report.heuristics
+    assert not report.pending
+    assert report.committed == ()
     assert world.is_clean()
+    assert not world.scan().heuristics
 
 
-def test_23_a_branch_that_the_database_has_lost_is_a_hazard_once() -> None:
-    world = world_after(logged, "decided")
-    world.b.prepared.clear()
+@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize("steps", [logged, marked, pointed])
+def test_34_a_branch_that_a_failover_has_lost_is_a_hazard_once(steps: Steps, tells: bool) -> None:
+    world = world_after(steps, "decided")
+    world.b.tells = tells
+    world.b.fail_over(losing=True)
     report = world.scan()
     assert [(h.decided, h.ended, h.datasource) for h in report.heuristics] == [("commit", "lost", "b")]
     assert not world.scan().heuristics
     assert len(world.log.heuristics()) == 1
     assert world.is_clean()
+
+
+@pytest.mark.parametrize("steps", [logged, marked, pointed])
+def test_34_a_branch_that_a_failover_has_kept_commits(steps: Steps) -> None:
+    world = world_after(steps, "decided")
+    world.b.fail_over(losing=False)
+    assert not world.scan().heuristics
+    assert world.outcomes() == {"committed"}
+    assert world.is_clean()
+
+
+@pytest.mark.parametrize("missing", ["identity", "generation"])
+def test_34_a_record_that_says_nothing_of_its_server_proves_nothing(missing: str) -> None:
+    world = world_after(logged, "b ended")
+    decided = world.disk.outcomes[world.gtrid]
+    assert decided is not None
+    bare = [
+        each._replace(**({"identity": ""} if missing == "identity" else {"evidence": {}})) for each in decided.branches
+    ]
+    world.disk.outcomes[world.gtrid] = replace(decided, branches=tuple(bare))
+    report = world.scan()
+    assert [h.ended for h in report.heuristics] == ["lost", "lost"]
+    assert world.is_clean()
+
+
+class Believing(ModelDatabase):
+    """A resource manager that takes any branch that is gone for ABSENT, whatever the server is."""
+
+    def _finish(self, record: BranchRecord, wanted: BranchOutcome) -> BranchOutcome:
+        outcome = super()._finish(record, wanted)
+        return BranchOutcome.ABSENT if outcome is BranchOutcome.LOST else outcome
+
+
+def test_34_absent_without_an_identity_is_not_believed() -> None:
+    world = world_after(logged, "b ended")
+    world.b = Believing("b", world.calls)
+    world.recovery = world.recoverer()
+    decided = world.disk.outcomes[world.gtrid]
+    assert decided is not None
+    unknown = decided.branches[1]._replace(identity="")
+    world.disk.outcomes[world.gtrid] = replace(decided, branches=(decided.branches[0], unknown))
+    assert [(h.datasource, h.ended) for h in world.scan().heuristics] == [("b", "lost")]
+
+
+def test_34_absent_where_the_server_does_not_tell_who_it_is_now_is_left_alone() -> None:
+    world = world_after(logged, "b ended")
+    world.b.tells, known, world.b.server = False, world.b.server, ""
+    report = world.scan()
+    assert [left.datasource for left in report.pending] == ["b"]
+    assert world.gtrid in world.disk.outcomes
+    world.b.server = known
+    assert not world.scan().heuristics
+    assert world.is_clean()
+
+
+def test_34_nobody_tells_of_a_branch_that_a_person_has_rolled_back_where_the_database_does_not() -> None:
+    """As the documents say: it shows only by evidence."""
+    world = world_after(logged, "decided")
+    world.b.tells = False
+    world.b.end(world.xid(world.b, 1), ROLLED_BACK)
+    assert not world.scan().heuristics
+    assert world.outcomes() == {"committed", "rolled back"}
 
 
 @pytest.mark.parametrize(("steps", "last"), [(logged, "decided"), (unaccounted, "finished")])

@@ -153,12 +153,12 @@ def test_a_request_has_one_deadline_however_slowly_it_comes(serve: Serve) -> Non
 
 
 def test_a_reply_that_is_not_read_has_the_same_deadline(serve: Serve, world: RecoveryWorld) -> None:
-    many_in_doubt(world, 8000)
+    many_in_doubt(world, 10_000)  # 5 MB: the system takes 4 MB of them for the server, and no more
     server = serve(seconds=0.5)
     before = descriptors()
     with crowd(server, 8, b"GET /api/in-doubt HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") as held:
         until_there_are(before + len(held))
-        assert len(rest(held[0])) < 3_000_000
+        assert len(rest(held[0])) < 4_700_000
 
 
 def test_an_answered_connection_that_stays_open_has_the_same_deadline(serve: Serve) -> None:

@@ -30,6 +30,8 @@ def findings(datasource: DataSourceSettings, *, stale_after: float, timeout: flo
         yield from settings.findings(server, pool_size=datasource.pool_max_size, timeout=timeout)
         if role is Role.PREPARED:
             yield from prepared.findings(raw, server, datasource, stale_after)
+            if datasource.xa_evidence == "row":
+                yield from marks.rows(raw, datasource)
         elif role is Role.MARKED:
             yield from marks.findings(raw, datasource)
         roles = make_driver(datasource).roles

@@ -8,8 +8,8 @@ from typing import Any, LiteralString
 import psycopg
 
 from txpool.config.settings import DataSourceSettings
-from txpool.findings.finding import Finding, failure
-from txpool.findings.marks import COLUMNS, CREATE, IS_MARK, mark_count, missing_columns
+from txpool.findings.finding import Finding, Severity, failure
+from txpool.findings.marks import COLUMNS, CREATE, DECISIONS, EVIDENCE, IS_MARK, mark_count, missing_columns, row_count
 from txpool.resources.drivers import make_driver
 from txpool.resources.postgresql.check import trust
 from txpool.resources.postgresql.check.connecting import connected, quoted, user_of
@@ -30,21 +30,37 @@ _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "p"
 
 def findings(raw: Any, settings: DataSourceSettings) -> Iterator[Finding]:
     """Findings about the table of marks, for the datasource's user and for recovery.user."""
+    name = settings.cmr_table
+    found = list(_faults(raw, settings, name, DECISIONS, "a role that changes a mark changes an outcome"))
+    yield from found
+    if not any(each.severity is not Severity.WARNING for each in found):
+        yield marks(raw, name)
+
+
+def rows(raw: Any, settings: DataSourceSettings) -> Iterator[Finding]:
+    """Findings about the table of the branches' rows, for both users."""
+    name = settings.xa_evidence_table
+    why = "a role that writes a row makes a branch count as committed that is gone"
+    found = list(_faults(raw, settings, name, EVIDENCE, why))
+    yield from found
+    if not any(each.severity is not Severity.WARNING for each in found):
+        (count,) = raw.execute(f"select count(*) from {name} where {IS_MARK}".encode()).fetchone()  # noqa: S608
+        yield row_count(name, count)
+
+
+def _faults(raw: Any, settings: DataSourceSettings, name: str, holds: str, grants: str) -> Iterator[Finding]:
     roles = make_driver(settings).roles
-    not_trusted = list(trust.owners(raw, [settings.cmr_table], roles, "it holds the decision of each transaction"))
+    not_trusted = list(trust.owners(raw, [name], roles, holds))
     yield from not_trusted
     if not_trusted:
         return  # a table that is not trusted is not read
-    yield from trust.grants(raw, [settings.cmr_table], roles, "a role that changes a mark changes an outcome")
-    found = list(table(raw, settings.cmr_table, ["xid"], COLUMNS, missing=CREATE))
+    yield from trust.grants(raw, [name], roles, grants)
+    found = list(table(raw, name, ["xid"], COLUMNS, missing=CREATE, holds=holds))
     yield from found
-    if found:
-        return
-    if settings.recovery_user and settings.recovery_user != user_of(settings):
+    if not found and settings.recovery_user and settings.recovery_user != user_of(settings):
         with connected(settings, recovery=True) as other:
             server_facts(other)
-            yield from table(other, settings.cmr_table, ["xid"], COLUMNS, missing=CREATE)
-    yield marks(raw, settings.cmr_table)
+            yield from table(other, name, ["xid"], COLUMNS, missing=CREATE, holds=holds)
 
 
 def marks(raw: Any, name: str) -> Finding:
@@ -56,7 +72,9 @@ def marks(raw: Any, name: str) -> Finding:
     return mark_count(name, count, oldest or 0.0)
 
 
-def table(raw: Any, name: str, key: Collection[str], columns: Collection[str], *, missing: str) -> Iterator[Finding]:
+def table(
+    raw: Any, name: str, key: Collection[str], columns: Collection[str], *, missing: str, holds: str = DECISIONS
+) -> Iterator[Finding]:
     """What is wrong with a table whose rows are decisions; `missing` is the advice where there is no such table."""
     try:
         row = raw.execute(_TABLE, {"table": name, "key": sorted(key)}).fetchone()
@@ -68,7 +86,7 @@ def table(raw: Any, name: str, key: Collection[str], columns: Collection[str], *
         yield failure(
             "table",
             f"there is no table {name} that {user} can see",
-            "it holds the decision of each transaction",
+            holds,
             f"{missing}; where the table exists, GRANT USAGE ON SCHEMA {schema} TO {quoted(user)};",
         )
         return

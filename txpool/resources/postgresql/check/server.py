@@ -18,7 +18,9 @@ _FACTS: LiteralString = """
     select session_user, current_database(), pg_is_in_recovery(), pg_backend_pid(), rolsuper, rolconnlimit,
         (select datconnlimit from pg_database where datname = current_database()),
         (select count(*) from pg_stat_get_wal_senders() sender where sender.state is distinct from 'backup'),
-        has_function_privilege('pg_control_system()', 'execute')
+        has_function_privilege('pg_control_system()', 'execute'),
+        exists (select from pg_proc where proname = 'pg_xact_status'
+            and pronamespace = 'pg_catalog'::regnamespace and has_function_privilege(oid, 'execute'))
     from pg_roles where rolname = session_user
 """
 # Executed once the configured values have been read, and never on a session that a pooler shares.
@@ -56,6 +58,8 @@ class ServerFacts:
     standbys: int
     #: Whether the role may read the server's system identifier.
     identity_readable: bool
+    #: Whether the role may ask what became of a transaction.
+    status_readable: bool
     #: How far the server's clock is ahead of this machine's, in seconds.
     clock_ahead: float
     settings: dict[str, Setting]
@@ -85,7 +89,7 @@ def server_facts(raw: Any) -> ServerFacts:
     raw.autocommit = True
     rows = raw.execute(_SETTINGS).fetchall()
     settings = {name: Setting(name, value, source) for name, value, source in rows}
-    user, database, standby, pid, superuser, *limits, standbys, known = raw.execute(_FACTS).fetchone()
+    user, database, standby, pid, superuser, *limits, standbys, known, told = raw.execute(_FACTS).fetchone()
     pooled = raw.info.backend_pid != pid
     if not pooled:
         raw.execute(_NO_TIMEOUTS)
@@ -102,6 +106,7 @@ def server_facts(raw: Any) -> ServerFacts:
         connections=min([int(settings["max_connections"].value) - kept, *limits]),
         standbys=standbys,
         identity_readable=known,
+        status_readable=told,
         clock_ahead=_clock_ahead(raw),
         settings=settings,
     )

@@ -26,8 +26,17 @@ def findings(server: ServerFacts, *, pool_size: int, timeout: float | None) -> I
         yield warning(
             "identity",
             f"{server.user} may not read the server's system identifier",
-            "a decision keeps it, so that a url that later leads to a copy or to another server is noticed",
+            "a decision keeps it, so that a url that later leads to a copy or to another server is noticed; without "
+            "it, a COMMIT whose answer is lost is a heuristic hazard",
             f'GRANT EXECUTE ON FUNCTION pg_control_system() TO "{server.user}";',
+        )
+    if not server.status_readable:
+        yield warning(
+            "status",
+            f"{server.user} may not ask what became of a transaction",
+            "of a prepared branch that is gone nothing shows how it ended: recovery takes it for committed, also where "
+            "somebody has rolled it back by hand",
+            f'GRANT EXECUTE ON FUNCTION pg_xact_status(xid8) TO "{server.user}";',
         )
     yield clock(server.clock_ahead)
 

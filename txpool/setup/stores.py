@@ -1,14 +1,15 @@
-"""`txpool-recovery init`: creates the decision log, and the tables of marks that are missing."""
+"""Creates the decision log, and the tables of marks that are missing: `txpool-recovery init`, and `txpool init`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recovery.scan.report import describe_error
+from txpool.config.secrets import describe_error
 from txpool.config.settings import DataSourceSettings, RecoverySettings
 from txpool.errors import ConfigurationError
 from txpool.log import adopt_log, create_log, open_log
 from txpool.resources.base import Role
+from txpool.resources.branch_rows import BranchRows
 from txpool.resources.drivers import make_driver
 from txpool.resources.xids import Xids
 
@@ -30,7 +31,9 @@ def initialise(settings: RecoverySettings, *, adopt: bool = False) -> list[Step]
     if node is None or url is None:
         missing = "node.name" if node is None else "log.url"
         raise settings.properties.error(missing, "is missing: init creates the log for it")
-    marked = [each for each in map(DataSourceSettings.load, settings.datasources) if Role(each.mode) is Role.MARKED]
+    loaded = [*map(DataSourceSettings.load, settings.datasources)]
+    marked = [each for each in loaded if Role(each.mode) is Role.MARKED]
+    with_rows = [each for each in loaded if each.xa_evidence == "row"]
     user, password = settings.log_user, settings.log_password
     if adopt:
         adopt_log(url, node=node, user=user, password=password)
@@ -38,21 +41,30 @@ def initialise(settings: RecoverySettings, *, adopt: bool = False) -> list[Step]
     else:
         result = _result(created=create_log(url, node=node, user=user, password=password))
     open_log(url, node=node, user=user, password=password).close()
-    return [Step(True, f"the decision log {url} of node {node} {result}"), *map(_create_table_of_marks, marked)]
+    return [
+        Step(True, f"the decision log {url} of node {node} {result}"),
+        *map(_create_table_of_marks, marked),
+        *map(_create_table_of_rows, with_rows),
+    ]
 
 
 def _create_table_of_marks(settings: DataSourceSettings) -> Step:
-    """Create a table of marks with the application's user, who then owns it."""
+    return _create(settings, Xids, settings.cmr_table)
+
+
+def _create_table_of_rows(settings: DataSourceSettings) -> Step:
+    return _create(settings, BranchRows, settings.xa_evidence_table)
+
+
+def _create(settings: DataSourceSettings, kind: type[Xids], table: str) -> Step:
+    """Create a table with the application's user, who then owns it."""
     try:
-        created = Xids(settings.name, make_driver(settings), settings.cmr_table).create()
+        created = kind(settings.name, make_driver(settings), table).create()
     except ConfigurationError:
         raise
     except Exception as error:
-        return Step(
-            False,
-            f"datasource {settings.name}: the table {settings.cmr_table} was not created: {describe_error(error)}",
-        )
-    return Step(True, f"datasource {settings.name}: the table {settings.cmr_table} {_result(created=created)}")
+        return Step(False, f"datasource {settings.name}: the table {table} was not created: {describe_error(error)}")
+    return Step(True, f"datasource {settings.name}: the table {table} {_result(created=created)}")
 
 
 def _result(*, created: bool) -> str:

@@ -1,0 +1,422 @@
+"""Resource managers that misbehave, each in one way: PostgreSQL's and SQLite's own but for that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from txpool.config.settings import DataSourceSettings
+from txpool.resources.base import (
+    BranchOutcome,
+    BranchRecord,
+    BranchRecovery,
+    OpenBranch,
+    PreparedBranch,
+    PrepareVote,
+    ReadOnlyCheck,
+)
+from txpool.resources.deadlines import Deadlines
+from txpool.resources.driver import Driver
+from txpool.resources.marks import Statement
+from txpool.resources.postgresql.branch import PostgreSQLBranch
+from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
+from txpool.resources.postgresql.dialect import PostgreSQLDialect
+from txpool.resources.postgresql.driver import PsycopgDriver
+from txpool.resources.postgresql.manager import PostgreSQL
+from txpool.resources.postgresql.marks import PostgreSQLMarks
+from txpool.resources.sqlite.dialect import SQLiteDialect
+from txpool.resources.sqlite.driver import SQLiteDriver
+from txpool.resources.sqlite.manager import SQLite
+from txpool.resources.sqlite.marks import SQLiteMarks
+from txpool.xid import Xid
+
+COMMITTED, ROLLED_BACK, UNKNOWN = BranchOutcome.COMMITTED, BranchOutcome.ROLLED_BACK, BranchOutcome.UNKNOWN
+
+
+class Recovery(PostgreSQLBranchRecovery):
+    """Recovery's access, by one command for each branch."""
+
+    phase_two = None  # type: ignore[assignment]
+
+    def commit(self, record: BranchRecord) -> BranchOutcome:
+        return self.end(record, True)
+
+    def rollback(self, record: BranchRecord) -> BranchOutcome:
+        return self.end(record, False)
+
+    def end(self, record: BranchRecord, commit: bool) -> BranchOutcome:
+        branch = PostgreSQLBranchRecovery.phase_two(self).branch(record)
+        if commit:
+            branch.start_commit()
+            return branch.await_commit()
+        branch.start_rollback()
+        return branch.await_rollback()
+
+
+class Broken(PostgreSQL):
+    """PostgreSQL with another branch, another recovery or another driver."""
+
+    spark_tasks = False
+    branch_class: ClassVar[type[PostgreSQLBranch]] = PostgreSQLBranch
+    recovery_class: ClassVar[type[PostgreSQLBranchRecovery]] = PostgreSQLBranchRecovery
+    driver_class: ClassVar[type[PsycopgDriver]] = PsycopgDriver
+
+    def make_driver(self, settings: DataSourceSettings, *, recovery: bool = False) -> Driver:
+        return self.driver_class(settings, recovery=recovery)
+
+    def branch(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, file: str) -> OpenBranch:
+        return self.branch_class(datasource, driver, raw, deadlines)
+
+    def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> BranchRecovery:
+        return self.recovery_class(settings.name, self.make_driver(settings))
+
+
+# -- what is prepared -------------------------------------------------------------------------------------------------
+
+
+class Forgetful(Broken):
+    """What is prepared goes with its client, as in H2; a list in the process says that it is there."""
+
+    listed: ClassVar[set[Xid]] = set()
+
+    class branch_class(PostgreSQLBranch):  # noqa: N801
+        def start_prepare(self) -> None:
+            Forgetful.listed.add(self._xid)
+
+        def await_prepare(self) -> PrepareVote:
+            return PrepareVote.COMMIT
+
+    class recovery_class(Recovery):  # noqa: N801
+        def recover(self) -> list[PreparedBranch]:
+            return [PreparedBranch(xid) for xid in Forgetful.listed]
+
+        def end(self, record: BranchRecord, commit: bool) -> BranchOutcome:
+            Forgetful.listed.discard(record.xid)
+            return COMMITTED if commit else ROLLED_BACK
+
+
+class InMemory(Broken):
+    """What is prepared is an open transaction, which the server keeps for as long as it runs."""
+
+    kept: ClassVar[dict[Xid, Any]] = {}
+
+    class driver_class(PsycopgDriver):  # noqa: N801
+        def close(self, raw: Any) -> None:
+            if raw not in InMemory.kept.values():
+                super().close(raw)
+
+    class branch_class(PostgreSQLBranch):  # noqa: N801
+        def start_prepare(self) -> None:
+            InMemory.kept[self._xid] = self._raw
+
+        def await_prepare(self) -> PrepareVote:
+            return PrepareVote.COMMIT
+
+    class recovery_class(Recovery):  # noqa: N801
+        def recover(self) -> list[PreparedBranch]:
+            return [PreparedBranch(xid) for xid in InMemory.kept]
+
+        def end(self, record: BranchRecord, commit: bool) -> BranchOutcome:
+            raw = InMemory.kept[record.xid]
+            try:
+                raw.commit() if commit else raw.rollback()
+            except Exception:
+                return UNKNOWN
+            del InMemory.kept[record.xid]
+            raw.close()
+            return COMMITTED if commit else ROLLED_BACK
+
+
+class Obliging(Broken):
+    """An xid that is not there has ended as was asked."""
+
+    class recovery_class(Recovery):  # noqa: N801
+        def end(self, record: BranchRecord, commit: bool) -> BranchOutcome:
+            outcome = super().end(record._replace(evidence={}), commit)
+            said = COMMITTED if commit else ROLLED_BACK
+            return outcome if outcome in (COMMITTED, ROLLED_BACK, UNKNOWN) else said
+
+
+class Overwriting(Broken):
+    """A second PREPARE under a name takes the place of the first."""
+
+    class branch_class(PostgreSQLBranch):  # noqa: N801
+        def start_prepare(self) -> None:
+            Recovery(self.datasource, self._driver).end(self.record, False)
+            super().start_prepare()
+
+
+class RollsBackByName(Broken):
+    """After a PREPARE that was refused, what has the name is rolled back, whosever it is."""
+
+    class branch_class(PostgreSQLBranch):  # noqa: N801
+        def await_rollback(self) -> BranchOutcome:
+            super().await_rollback()
+            return Recovery(self.datasource, self._driver).end(self.record, False)
+
+
+class Lenient(Broken):
+    """Whatever is prepared is listed, under the name that can be made of its own."""
+
+    class recovery_class(PostgreSQLBranchRecovery):  # noqa: N801
+        def recover(self) -> list[PreparedBranch]:
+            raw = self._driver.connect()
+            names = raw.execute("select gid from pg_prepared_xacts").fetchall()
+            raw.close()
+            return [
+                PreparedBranch(Xid(":".join((parts := gid.split(":"))[:4]), ":".join(parts[4:]))) for (gid,) in names
+            ]
+
+
+class Unanswering(Broken):
+    """A commit has no answer, nor has a rollback in recovery at first, or for ever."""
+
+    unanswered: ClassVar[float] = 1
+
+    class branch_class(PostgreSQLBranch):  # noqa: N801
+        def start_commit(self) -> None:
+            pass
+
+        def await_commit(self) -> BranchOutcome:
+            return UNKNOWN
+
+    class recovery_class(Recovery):  # noqa: N801
+        def rollback(self, record: BranchRecord) -> BranchOutcome:
+            Unanswering.unanswered -= 1
+            return UNKNOWN if Unanswering.unanswered >= 0 else super().rollback(record)
+
+
+class TakesAbsentForDone(Broken):
+    """A branch that was there, and is gone when it is to be ended, has ended as was asked."""
+
+    class recovery_class(Recovery):  # noqa: N801
+        def end(self, record: BranchRecord, commit: bool) -> BranchOutcome:
+            there = any(each.xid == record.xid for each in self.recover())
+            time.sleep(0.05)
+            outcome = super().end(record, commit)
+            return (COMMITTED if commit else ROLLED_BACK) if there else outcome
+
+
+class LowerCase(Broken):
+    """Names are kept in lower case."""
+
+    class branch_class(PostgreSQLBranch):  # noqa: N801
+        def name(self, xid: Xid) -> None:
+            super().name(xid)
+            self._quoted = self._quoted.lower()
+
+
+class AnotherIdentity(Broken):
+    """Recovery's access gives the database another identity than its sessions do."""
+
+    class recovery_class(PostgreSQLBranchRecovery):  # noqa: N801
+        def identity(self) -> str:
+            return f"{super().identity()}/1"
+
+
+class ListsTwice(Broken):
+    """Each branch is listed once for each of its roles."""
+
+    class recovery_class(PostgreSQLBranchRecovery):  # noqa: N801
+        def recover(self) -> list[PreparedBranch]:
+            return super().recover() * 2
+
+
+class WaitsForOwner(Broken):
+    """As MariaDB: nobody can end a branch while the session that prepared it is connected."""
+
+    owners: ClassVar[dict[Xid, Any]] = {}
+
+    class branch_class(PostgreSQLBranch):  # noqa: N801
+        def start_prepare(self) -> None:
+            super().start_prepare()
+            WaitsForOwner.owners[self._xid] = self._raw
+
+    class recovery_class(Recovery):  # noqa: N801
+        def end(self, record: BranchRecord, commit: bool) -> BranchOutcome:
+            owner = WaitsForOwner.owners.get(record.xid)
+            return super().end(record, commit) if owner is None or owner.closed else UNKNOWN
+
+
+class AbsentToItsOwnerIsDone(Broken):
+    """The session that prepared takes an xid that is gone for one that has ended as it asks."""
+
+    class branch_class(PostgreSQLBranch):  # noqa: N801
+        def await_commit(self) -> BranchOutcome:
+            super().await_commit()
+            return COMMITTED
+
+
+# -- local transactions -----------------------------------------------------------------------------------------------
+
+
+class SaysReader:
+    """Says of everything that it has only read."""
+
+    def __init__(self, datasource: str) -> None:
+        self.datasource = datasource
+
+    def start_asking(self) -> None: ...
+    def await_answer(self) -> bool:
+        return True
+
+    def require_alive(self) -> None: ...
+    def start_commit(self) -> None: ...
+    def await_commit(self) -> None: ...
+    def drop(self) -> None: ...
+
+
+class AllReaders(Broken):
+    class branch_class(PostgreSQLBranch):  # noqa: N801
+        def read_only_check(self, *, committing: bool) -> ReadOnlyCheck | None:
+            return SaysReader(self.datasource)
+
+
+class LeavesReaderPrepared(Broken):
+    """A branch that has only read is prepared, and its commit is not sent."""
+
+    class branch_class(PostgreSQLBranch):  # noqa: N801
+        def read_only_check(self, *, committing: bool) -> ReadOnlyCheck | None:
+            return None
+
+        def start_commit(self) -> None: ...
+        def await_commit(self) -> BranchOutcome:
+            return COMMITTED if self._evidence.get("xid") == "none" else self._started_now()
+
+        def _started_now(self) -> BranchOutcome:
+            super().start_commit()
+            return super().await_commit()
+
+
+class AnyAnswerIsYes(Broken):
+    """As psycopg's tpc_prepare(): any answer to PREPARE without an error is a yes."""
+
+    class branch_class(PostgreSQLBranch):  # noqa: N801
+        def start_prepare(self) -> None:
+            self._raw.session.send(f"prepare transaction {self._quoted}")
+
+        def await_prepare(self) -> PrepareVote:
+            self._raw.session.receive()
+            return PrepareVote.COMMIT
+
+        def await_commit(self) -> BranchOutcome:
+            super().await_commit()
+            return COMMITTED
+
+
+class AnyCommitIsOne(Broken):
+    """As psycopg's commit(): the answer ROLLBACK to COMMIT is not looked at."""
+
+    class driver_class(PsycopgDriver):  # noqa: N801
+        class Dialect(PostgreSQLDialect):
+            def commit(self, raw: Any) -> None:
+                raw.commit()
+
+        dialect = Dialect()
+
+
+class BlindToCommit(Broken):
+    """The user's own COMMIT and ROLLBACK are not noticed."""
+
+    class driver_class(PsycopgDriver):  # noqa: N801
+        def ended_by(self, raw: Any, raw_cursor: Any) -> str | None:
+            return None
+
+
+# -- marks ------------------------------------------------------------------------------------------------------------
+
+
+class BrokenMarks(SQLite):
+    """SQLite with other marks."""
+
+    marks_class: ClassVar[type[SQLiteMarks]] = SQLiteMarks
+
+    def make_driver(self, settings: DataSourceSettings, *, recovery: bool = False) -> Driver:
+        driver = SQLiteDriver(settings, recovery=recovery)
+        driver.marks = self.marks_class()
+        return driver
+
+
+class NeverCommits(BrokenMarks):
+    """The row and the work with it are written, and the COMMIT is not sent."""
+
+    class marks_class(SQLiteMarks):  # noqa: N801
+        def commit_row(self, raw: Any, table: str, row: str, branches: str) -> None: ...
+
+
+class PostgreSQLNeverCommits(Broken):
+    class driver_class(PsycopgDriver):  # noqa: N801
+        class Marks(PostgreSQLMarks):
+            def commit_row(self, raw: Any, table: str, row: str, branches: str) -> None: ...
+
+        marks = Marks()
+
+
+class ReplacesRows(BrokenMarks):
+    """A row takes the place of what has its key: of another row, and of a tombstone."""
+
+    class marks_class(SQLiteMarks):  # noqa: N801
+        def mark(self, raw: Any, table: str, row: dict[str, str], delete: Sequence[str], **rest: Any) -> Any:
+            raw.execute(f"delete from {table} where xid = ?", [row["xid"]])
+            return super().mark(raw, table, row, delete, **rest)
+
+
+class ReplacingTombstones(BrokenMarks):
+    """A tombstone takes the place of a row."""
+
+    class marks_class(SQLiteMarks):  # noqa: N801
+        def put_tombstone(self, table: str, row: dict[str, str]) -> Statement:
+            return self._insert(table, row, "kind = 'abort'"), [*row.values()]
+
+
+class TombstoneTakenForRow(BrokenMarks):
+    """The second recoverer takes the first one's tombstone for a row."""
+
+    class marks_class(SQLiteMarks):  # noqa: N801
+        def put_tombstone(self, table: str, row: dict[str, str]) -> Statement:
+            return self._insert(table, row, "kind = 'commit'"), [*row.values()]
+
+
+class IgnoresCase(BrokenMarks):
+    """The key is compared without its case, as with MySQL's default collation."""
+
+    class marks_class(SQLiteMarks):  # noqa: N801
+        def create(self, table: str) -> str:
+            return super().create(table).replace("xid varchar(64)", "xid varchar(64) collate nocase")
+
+
+class WithoutBranches(BrokenMarks):
+    """The row does not say which branches it decides."""
+
+    class marks_class(SQLiteMarks):  # noqa: N801
+        def mark(self, raw: Any, table: str, row: dict[str, str], delete: Sequence[str], **rest: Any) -> Any:
+            return super().mark(raw, table, row | {"branches": "[]"}, delete, **rest)
+
+        def commit_row(self, raw: Any, table: str, row: str, branches: str) -> None:
+            super().commit_row(raw, table, row, "[]")
+
+
+class WaitsForEver(Broken):
+    """A tombstone waits for a row's lock without an end."""
+
+    class driver_class(PsycopgDriver):  # noqa: N801
+        class Marks(PostgreSQLMarks):
+            def begin(self, raw: Any, lock_timeout: float, *, writes: bool) -> None:
+                super().begin(raw, 0, writes=writes)
+
+        marks = Marks()
+
+
+class AllMarkedReaders(BrokenMarks):
+    """Says of everything that it has only read, in a database that prepares nothing."""
+
+    def make_driver(self, settings: DataSourceSettings, *, recovery: bool = False) -> Driver:
+        driver = SQLiteDriver(settings, recovery=recovery)
+
+        class Dialect(SQLiteDialect):
+            def read_only_check(self, datasource: str, *_: Any, **__: Any) -> ReadOnlyCheck | None:
+                return SaysReader(datasource)
+
+        driver.dialect = Dialect()
+        return driver

@@ -1,0 +1,47 @@
+"""Tests of which the seed chooses some: of a test with the mark `part(n)` one case in n runs, over each log's store.
+
+Others run with each seed (TXPOOL_CRASH_SEED), and all with TXPOOL_CRASH_FULL=1, or where a test is named by its id.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import defaultdict
+from collections.abc import Iterable
+
+import pytest
+
+from tests.crash.evidence import SEED, evidence_of
+
+FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
+
+
+@pytest.hookimpl(trylast=True)  # of what is left of all others
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    cases: dict[tuple[str, str, object, int], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        part = item.get_closest_marker("part")
+        if part is not None and isinstance(item, pytest.Function) and hasattr(item, "callspec") and not in_full(config):
+            store = item.callspec.params.get("store")
+            cases[item.module.__name__, item.originalname, store, part.args[0]].append(item)
+    leave_out(config, items, ((found, -(-len(found) // part)) for (*_, part), found in cases.items()))
+
+
+def in_full(config: pytest.Config) -> bool:
+    """Whether nothing is left out."""
+    return FULL or any("::" in argument for argument in config.args)
+
+
+def leave_out(
+    config: pytest.Config, items: list[pytest.Item], samples: Iterable[tuple[list[pytest.Item], int]]
+) -> None:
+    """Of each of these lists, run so many."""
+    chance = random.Random(SEED)
+    left: set[pytest.Item] = set()
+    for found, count in samples:
+        left.update({*found} - {*chance.sample(found, min(count, len(found)))})
+    if left:
+        config.hook.pytest_deselected(items=[*left])
+        items[:] = [item for item in items if item not in left]
+        evidence_of(config).sampled = True

@@ -1,0 +1,1 @@
+"""Databases reached by JDBC: any Java driver, in a JVM inside this process."""

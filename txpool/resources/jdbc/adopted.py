@@ -1,0 +1,76 @@
+"""Adopted branches over JDBC, ended over one connection; and recovery's access to prepared branches."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from txpool.resources.adopted import PhaseTwoConnection, RecoveryOverOneConnection
+from txpool.resources.base import BranchRecord, PreparedBranch
+from txpool.resources.jdbc.phase_two import PhaseTwoCommand
+from txpool.resources.phase_two import PhaseTwoVerb
+
+
+class JdbcPhaseTwo(PhaseTwoConnection):
+    """Ends branches in one database."""
+
+    def _command(self, record: BranchRecord, *, committing: bool, again: bool) -> PhaseTwoCommand:
+        verb = PhaseTwoVerb.COMMIT if committing else PhaseTwoVerb.ROLLBACK
+        return PhaseTwoCommand(record, verb, self._driver, self._deadlines, answer_lost=again, level=self._level)
+
+    def _send(self, command: PhaseTwoCommand, raw: Any) -> None:
+        command.start(raw)
+
+    def _is_free(self, raw: Any) -> bool:
+        return not raw.lost
+
+    def _begin(self, raw: Any, until: float | None) -> None:
+        raw.autocommit = True
+        raw.database.before_finishing(raw)
+
+
+class JdbcBranchRecovery(RecoveryOverOneConnection):
+    """Recovery's access to prepared branches. Thread-safe: every method opens a connection and closes it, but for
+    `phase_two`, whose branches share one.
+    """
+
+    _connection = JdbcPhaseTwo
+
+    def __init__(self, driver: Any, user: str | None) -> None:
+        super().__init__(driver)
+        #: The login of the datasource's own sessions, where these connections log in as another.
+        self._user = user
+
+    def identity(self) -> str:
+        with _opened(self._driver) as raw:
+            return str(raw.identity)
+
+    def logins(self) -> frozenset[str]:
+        with _opened(self._driver) as raw:
+            role = raw.role if self._user is None else raw.database.role_of(raw, self._user)
+            return frozenset({role} if role else ())
+
+    def recover(self) -> list[PreparedBranch]:
+        with _opened(self._driver) as raw:
+            found: list[PreparedBranch] = raw.database.listed(raw)
+            return found
+
+
+class _opened:  # noqa: N801 - a context manager
+    """A connection of the driver's, in autocommit mode; closed behind."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+
+    def __enter__(self) -> Any:
+        self._raw = self._driver.connect()
+        try:
+            self._raw.autocommit = True
+        except BaseException:
+            self._driver.close(self._raw)
+            raise
+        return self._raw
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(Exception):
+            self._driver.close(self._raw)

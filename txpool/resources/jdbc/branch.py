@@ -1,0 +1,252 @@
+"""The branch of a transaction over JDBC: START to PREPARE, and its end. Java's calls block: a start does the work."""
+
+from __future__ import annotations
+
+import logging
+from enum import Enum
+from time import monotonic
+from typing import Any, Final
+
+from txpool import failpoints
+from txpool.errors import TransactionRolledBack, translate
+from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, PrepareVote, Refused, Role
+from txpool.resources.deadlines import NO_DEADLINES, Deadlines
+from txpool.resources.driver import Driver
+from txpool.resources.jdbc.databases.database import EndedUnseen
+from txpool.resources.jdbc.phase_two import PhaseTwoCommand
+from txpool.resources.local import LocalTransaction
+from txpool.resources.phase_two import PhaseTwoVerb
+from txpool.xid import Xid
+
+logger = logging.getLogger("txpool")
+
+
+#: Seconds after PREPARE from which on it is asked first whether the session is still there: a server may have ended one
+#: that was silent, and somebody else its branch.
+_MAY_BE_GONE_AFTER: Final = 1.0
+_PING_SECONDS: Final = 5.0
+
+
+class _PrepareState(Enum):
+    """The state of a branch's PREPARE."""
+
+    UNSENT = "unsent"
+    SENT = "sent"  #: sent, and its answer not noted
+    PREPARED = "prepared"
+    REFUSED = "refused"  #: nothing is prepared, nor ever will be
+    LOST = "lost"  #: nobody knows: the branch may appear prepared later
+    ENDED = "ended"
+
+
+class JdbcBranch(LocalTransaction):
+    """A branch on one raw connection, whose session is nobody else's until it has ended."""
+
+    role = Role.PREPARED
+    #: Set by `name`.
+    record: BranchRecord
+
+    def __init__(
+        self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines = NO_DEADLINES, *, file: str = ""
+    ) -> None:
+        super().__init__(datasource, driver, raw, deadlines)
+        self._file = file
+        self._prepare = _PrepareState.UNSENT
+        self._vote = PrepareVote.COMMIT
+        self._prepared_at = 0.0
+        self._failure: BaseException | None = None
+        self._phase_two: PhaseTwoCommand | None = None
+        raw.xid = None
+
+    @property
+    def idle(self) -> bool:
+        return self._prepare is _PrepareState.UNSENT and not self._raw.started and not self._ended_commands
+
+    @property
+    def location(self) -> PrepareLocation:
+        return PrepareLocation(self.datasource, self._raw.identity, self._raw.role, self._file)
+
+    def name(self, xid: Xid) -> None:
+        """The first name stays: START has it. It says that the log decides."""
+        if getattr(self, "record", None) is None:
+            self._raw.xid = xid
+            self.record = BranchRecord(xid, self.datasource, self._raw.identity)
+
+    # -- phase one ----------------------------------------------------------------------------------------------
+
+    def start_prepare(self) -> None:
+        """End and prepare the branch. An error is raised here where nothing was sent, and else by `await_prepare`."""
+        raw, gtrid = self._raw, self.record.xid.gtrid
+        if self._ended_commands:
+            raise self._ended_by_sql_error(gtrid)
+        if raw.lost:
+            raise self._rollback_vote("the connection was lost before the end")
+        if not raw.started:
+            raise self._rollback_vote("its part has ended before")
+        try:
+            raw.require_no_failure()
+        except Refused as refusal:
+            raise self._rollback_vote(str(refusal)) from refusal.__cause__
+        self._failure = None
+        self._prepare = _PrepareState.SENT
+        until = self._deadlines.before_decision()
+        try:
+            self._wait_until(until)
+            found = raw.database.prepare(raw, self.record.xid)
+            self.record = self.record._replace(evidence=found.evidence)
+            self._vote = found.vote
+            raw.holds_branch = raw.database.keeps_open
+            self._prepare = _PrepareState.PREPARED
+            self._prepared_at = monotonic()
+            self._wait_until(None)
+        except Refused as refusal:
+            self._prepare = _PrepareState.REFUSED
+            raw.ended_unseen = isinstance(refusal, EndedUnseen) and raw.failed is None
+            self._failure = self._rollback_vote(str(refusal))
+            self._failure.__cause__ = refusal.__cause__
+        except Exception as error:
+            if self._prepare is _PrepareState.SENT:
+                self._prepare = _PrepareState.LOST
+                translate(error)
+                error.add_note(f"datasource {self.datasource} voted to roll back {gtrid}")
+                self._failure = error
+        if failpoints.armed:
+            failpoints.hit("branch.prepare-sent")
+
+    def await_prepare(self) -> PrepareVote:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        if self._prepare is not _PrepareState.PREPARED:
+            self._prepare = _PrepareState.LOST
+            raise self._rollback_vote("the answer to PREPARE was lost in an interrupt")
+        if self._vote is PrepareVote.READ_ONLY:
+            self._left()
+        elif self.record.xid.task is not None:
+            # Another process ends it, which some servers allow only once this session is gone.
+            self._driver.close(self._raw)
+        return self._vote
+
+    def _wait_until(self, until: float | None) -> None:
+        raw = self._raw
+        if raw.database.has_network_timeout and not raw.lost:
+            raw.set_network_timeout(None if until is None else max(until - monotonic(), 0.1))
+
+    def _rollback_vote(self, why: str) -> TransactionRolledBack:
+        gtrid = self.record.xid.gtrid
+        return TransactionRolledBack(
+            f"datasource {self.datasource} voted to roll back {gtrid}: {why}", gtrid=gtrid, datasource=self.datasource
+        )
+
+    # -- phase two ----------------------------------------------------------------------------------------------
+
+    def start_commit(self) -> None:
+        self._start(PhaseTwoVerb.COMMIT)
+
+    def await_commit(self) -> BranchOutcome:
+        return self._finish(PhaseTwoVerb.COMMIT)
+
+    def start_rollback(self) -> None:
+        """Roll back if the branch is prepared; in any other state `await_rollback` does the work."""
+        if self._prepare is _PrepareState.PREPARED and self._vote is PrepareVote.COMMIT:
+            self._start(PhaseTwoVerb.ROLLBACK)
+
+    def await_rollback(self) -> BranchOutcome:
+        if self._prepare is _PrepareState.SENT:
+            self._prepare = _PrepareState.LOST  # interrupted: its answer was not noted
+        if self._prepare is _PrepareState.PREPARED:
+            if self._vote is PrepareVote.READ_ONLY:
+                self._left()
+                return BranchOutcome.ROLLED_BACK
+            return self._finish(PhaseTwoVerb.ROLLBACK)
+        if self._prepare is _PrepareState.LOST:
+            return self._roll_back_unanswered()
+        return self.rollback()
+
+    def _start(self, verb: PhaseTwoVerb) -> None:
+        if monotonic() > self._prepared_at + _MAY_BE_GONE_AFTER and not self._raw.lost:
+            try:
+                self._raw.ping(_PING_SECONDS)
+            except Exception:  # so what comes is not sent over it, and no answer of it can be lost
+                self._raw.abort()
+        # One that was started before, and interrupted, may have been executed.
+        before = self._phase_two is not None
+        self._phase_two = PhaseTwoCommand(self.record, verb, self._driver, self._deadlines, answer_lost=before)
+        self._phase_two.start(self._raw, own=True)
+
+    def _finish(self, verb: PhaseTwoVerb) -> BranchOutcome:
+        if self._phase_two is None:
+            self._start(verb)
+        assert self._phase_two is not None  # noqa: S101 - _start has just made it
+        outcome = self._phase_two.finish()
+        if outcome is BranchOutcome.UNKNOWN or self._raw.lost:
+            self._prepare = _PrepareState.ENDED
+            self._driver.close(self._raw)
+        else:
+            self._left()
+        return outcome
+
+    @property
+    def remembers_end(self) -> bool:
+        return self._phase_two is not None and self._phase_two.remembered
+
+    def forget_end(self) -> None:
+        if self._phase_two is not None:
+            self._phase_two.forget_end()
+
+    def _left(self) -> None:
+        """Note that the session has left the branch."""
+        raw = self._raw
+        self._prepare = _PrepareState.ENDED
+        raw.holds_branch = False
+        raw.xid = None
+        raw.left()
+        try:
+            raw.autocommit = False
+        except Exception:
+            self._driver.close(raw)
+
+    def _roll_back_unanswered(self) -> BranchOutcome:
+        """Roll back what PREPARE may have left prepared. UNKNOWN where the branch is absent: it may still appear."""
+        self._raw.holds_branch = False
+        self._driver.close(self._raw)
+        command = self._phase_two = PhaseTwoCommand(self.record, PhaseTwoVerb.ROLLBACK, self._driver, self._deadlines)
+        outcome = command.run()
+        if outcome in (BranchOutcome.ABSENT, BranchOutcome.LOST) and not command.remembered:
+            return BranchOutcome.UNKNOWN
+        return outcome
+
+    # -- alone, or not prepared ---------------------------------------------------------------------------------
+
+    def commit_one_phase(self) -> BranchOutcome:
+        """Commit the branch without preparing it. UNKNOWN where the answer was lost."""
+        raw = self._raw
+        if self._ended_commands:
+            self.failure = self._ended_by_sql_error(self.record.xid.gtrid)
+            return self.rollback()
+        if not raw.started:
+            return BranchOutcome.COMMITTED
+        try:
+            if raw.lost:
+                raise Refused("the connection was lost before the end")
+            raw.require_no_failure()
+            raw.database.commit_one_phase(raw, self.record.xid)
+        except Refused as refusal:
+            raw.ended_unseen = isinstance(refusal, EndedUnseen) and raw.failed is None
+            self.failure = self._rollback_vote(str(refusal))
+            self.failure.__cause__ = refusal.__cause__
+            return self._rolled_back_outcome()
+        except Exception as error:
+            error.add_note(f"datasource {self.datasource}: the reply to COMMIT was lost")
+            self.failure = error
+            self._driver.close(raw)
+            return BranchOutcome.UNKNOWN
+        self._left()
+        return BranchOutcome.COMMITTED
+
+    def rollback(self) -> BranchOutcome:
+        """Roll back what is not prepared: the database does so by itself where the session is lost."""
+        if self._prepare is _PrepareState.ENDED:
+            return BranchOutcome.ROLLED_BACK
+        outcome = super().rollback()
+        self._raw.xid = None
+        return outcome

@@ -1,0 +1,76 @@
+"""Branches by SQL, of databases that prepare by a statement under a name of txpool's own: PostgreSQL and H2."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+from txpool.resources.base import BranchRecord, Refused
+from txpool.resources.jdbc.databases.database import Answer, Database, Ended, Vote
+from txpool.resources.phase_two import PhaseTwoVerb
+from txpool.xid import Xid
+
+
+class DatabaseBySQL(Database):
+    """A database whose branches are local transactions until they prepare."""
+
+    failures_doom = False
+    #: Whether the statement that ends a branch wants no transaction around it, also in the session that has prepared.
+    ends_outside: ClassVar[bool] = True
+
+    def start(self, raw: Any, xid: Xid) -> None:
+        self.begin(raw)
+
+    def leave(self, raw: Any, xid: Xid) -> None:
+        raw.rollback()
+
+    def commit_one_phase(self, raw: Any, xid: Xid) -> None:
+        self.require_begun(raw)
+        try:
+            raw.commit()
+            self.make_durable(raw)
+        except Exception as error:
+            if self.is_refusal(raw, error):
+                raise Refused(f"the database refused to commit: {error}") from error
+            raise
+
+    def is_refusal(self, raw: Any, error: Exception) -> bool:
+        """Whether the error of a COMMIT says that nothing was committed, nor ever will be."""
+        return not raw.lost and getattr(error, "sqlstate", "")[:2] in ("23", "40")
+
+    @abstractmethod
+    def prepare(self, raw: Any, xid: Xid) -> Vote: ...
+
+    @abstractmethod
+    def ending(self, record: BranchRecord, verb: PhaseTwoVerb) -> str:
+        """The statement that ends a prepared branch."""
+
+    @abstractmethod
+    def is_gone(self, error: Exception) -> bool:
+        """Whether the error says that there is no such branch."""
+
+    def remedy(self, raw: Any, record: BranchRecord, error: Exception) -> bool:
+        """Whether something was done for the statement to succeed when it is sent again."""
+        return False
+
+    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> Answer:
+        if not own or self.ends_outside:
+            raw.autocommit = True
+        for again in (True, False):
+            try:
+                raw.run(self.ending(record, verb)).close()
+                self.make_durable(raw)
+            except Exception as error:
+                if raw.lost:
+                    raise
+                if self.is_gone(error):
+                    return Answer(Ended.GONE, str(error))
+                if not again or not self.remedy(raw, record, error):
+                    return self.refusal(error)
+            else:
+                break
+        return Answer(Ended.DONE)
+
+    def refusal(self, error: Exception) -> Answer:
+        """What any other error of the statement means."""
+        return Answer(Ended.REFUSED, str(error))

@@ -1,0 +1,181 @@
+"""What txpool has to know of a database over JDBC: how its branches begin, prepare and end, and who the server is.
+
+A raw connection is an `XaConnection`. Java's calls block: each method here returns once the database has answered.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from txpool.resources.base import BranchOutcome, BranchRecord, PreparedBranch, PrepareVote, Refused
+from txpool.resources.phase_two import PhaseTwoVerb
+from txpool.xid import Xid
+
+if TYPE_CHECKING:
+    from txpool.resources.marks import Marks
+
+
+class Ended(Enum):
+    """What a database has answered to the command that ends a prepared branch."""
+
+    DONE = "done"
+    GONE = "gone"  #: there is no such branch, for this session
+    BY_ITSELF = "by itself"  #: the database had ended it by itself
+    REFUSED = "refused"  #: the branch is as it was, for all that is known
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a command that ends a branch. A lost connection is an exception, and no answer."""
+
+    ended: Ended
+    why: str = ""
+    #: How it had ended by itself.
+    outcome: BranchOutcome = BranchOutcome.UNKNOWN
+    #: The database remembers that, until `Database.forget`.
+    remembered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Who a session's server is."""
+
+    #: The identity of server and database; empty where it is not told.
+    identity: str = ""
+    #: What changes where it has failed over or was restored; empty where it is not told.
+    generation: str = ""
+    #: The server's number of the login role; empty where it has none.
+    role: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """The answer yes to PREPARE, and what its record keeps."""
+
+    vote: PrepareVote = PrepareVote.COMMIT
+    evidence: dict[str, str] = field(default_factory=dict)
+
+
+class Database(ABC):
+    """One kind of database. Thread-safe; it keeps nothing of a connection but on that."""
+
+    #: Its name for people.
+    name: ClassVar[str]
+    #: What java.sql.DatabaseMetaData calls it, in lower case.
+    products: ClassVar[tuple[str, ...]] = ()
+    #: How its table of marks is written; None where that is not proven.
+    marks: ClassVar[Marks | None] = None
+    #: Whether a session that is closed takes what it has prepared along: it stays open until phase two.
+    keeps_open: ClassVar[bool] = False
+    #: Whether a statement that has failed dooms the branch: else the database itself is asked at PREPARE.
+    failures_doom: ClassVar[bool] = True
+    #: Whether the driver can give up waiting for its server.
+    has_network_timeout: ClassVar[bool] = False
+    #: What its SAVEPOINT statements end with.
+    savepoint_end: ClassVar[str] = ""
+
+    # -- sessions -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def identify(self, raw: Any, *, writes: bool) -> Server:
+        """Who the server is. With `writes`, it may be given an identity. The connection is in autocommit mode."""
+
+    def why_not_xa(self, raw: Any) -> str:
+        """Why no branch can be trusted to this session; empty where it can."""
+        return ""
+
+    def role_of(self, raw: Any, user: str) -> str:
+        """The server's number of a role; empty where it has none."""
+        return ""
+
+    # -- local transactions -------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def begin(self, raw: Any) -> None:
+        """Begin a local transaction, so that `require_begun` can tell later whether it is the same one."""
+
+    @abstractmethod
+    def require_begun(self, raw: Any) -> None:
+        """`Refused` where the transaction that `begin` has begun is not the one that is open now."""
+
+    def begin_again(self, raw: Any) -> None:  # noqa: B027
+        """After `require_begun`, where more statements follow: that may have used up what it looks at."""
+
+    def make_durable(self, raw: Any) -> None:  # noqa: B027 - most are durable once COMMIT is answered
+        """Make durable what a COMMIT on this connection, or the end of a branch, has just answered."""
+
+    # -- branches -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def start(self, raw: Any, xid: Xid) -> None:
+        """Begin the branch, before its first statement. The driver's error."""
+
+    @abstractmethod
+    def prepare(self, raw: Any, xid: Xid) -> Vote:
+        """End and prepare the branch. `Refused` where nothing is prepared, nor ever will be; else nobody knows."""
+
+    @abstractmethod
+    def leave(self, raw: Any, xid: Xid) -> None:
+        """Roll back a branch that is not prepared, and leave it. The driver's error."""
+
+    @abstractmethod
+    def commit_one_phase(self, raw: Any, xid: Xid) -> None:
+        """Commit a branch that is not prepared. `Refused` is definite, any other error leaves it unknown."""
+
+    @abstractmethod
+    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> Answer:
+        """Commit or roll back a prepared branch; `own` where this session has prepared it. Errors: no answer."""
+
+    def forget(self, raw: Any, xid: Xid) -> None:  # noqa: B027 - most remember nothing
+        """Let the database forget a branch that it had ended by itself. The driver's error."""
+
+    @abstractmethod
+    def listed(self, raw: Any) -> list[PreparedBranch]:
+        """The prepared branches of txpool's form, each once. The driver's error where not all can be listed."""
+
+    def names(self, raw: Any) -> set[str]:
+        """The names of all that is prepared, other products' too, where a session must stay open for it."""
+        return {each.xid.joined for each in self.listed(raw)}
+
+    def before_finishing(self, raw: Any) -> None:  # noqa: B027 - most sessions can end a branch as they are
+        """Prepare a session of recovery's for `finish`."""
+
+    def status_of(self, raw: Any, record: BranchRecord) -> BranchOutcome | None:
+        """How the server shows that a branch has ended; None where it does not."""
+        return None
+
+    def is_same_generation(self, raw: Any, record: BranchRecord) -> bool:
+        """Whether the server is provably the one that prepared the branch, whose identity is the same."""
+        return bool(record.evidence.get(GENERATION)) and self.has_generation(raw, record.evidence[GENERATION])
+
+    def has_generation(self, raw: Any, generation: str) -> bool:
+        """Whether the server still knows this generation."""
+        return False
+
+    def add_generation(self, raw: Any) -> str:
+        """Add a generation of this process's own, in autocommit mode; empty where that is not possible."""
+        return ""
+
+    def wrote_nothing(self, record: BranchRecord) -> bool:
+        """Whether the record shows that the branch wrote nothing, so that its end changes nothing."""
+        return False
+
+    def after_finishing(self, raw: Any) -> None:  # noqa: B027
+        """Called on the session that has prepared a branch, once that has ended."""
+
+
+#: The evidence that a record has of its server's generation.
+GENERATION = "generation"
+
+
+class EndedUnseen(Refused):
+    """The transaction that is open is not the one that was begun, and nobody has seen the end of that."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the transaction has ended before it: by a COMMIT, a ROLLBACK or DDL of the program's own, maybe in a "
+            "stored procedure, and what was done before that may be committed"
+        )

@@ -1,0 +1,26 @@
+"""Derby: by XAResource, which keeps to the specification. It needs no more than an identity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txpool.resources.jdbc.databases import own_tables
+from txpool.resources.jdbc.databases.by_xa import DatabaseByXA
+from txpool.resources.jdbc.databases.database import Server
+from txpool.resources.jdbc.marks import DerbyMarks
+
+
+class Derby(DatabaseByXA):
+    name = "Derby"
+    products = ("apache derby",)
+    marks = DerbyMarks()
+    savepoint_end = " on rollback retain cursors"
+
+    def identify(self, raw: Any, *, writes: bool) -> Server:
+        return Server(own_tables.identity(raw, writes=writes))
+
+    def add_generation(self, raw: Any) -> str:
+        return own_tables.add_generation(raw)
+
+    def has_generation(self, raw: Any, generation: str) -> bool:
+        return own_tables.has_generation(raw, generation)

@@ -1,0 +1,106 @@
+"""MariaDB and MySQL over Connector/J: by XAResource, and as the drivers of Python name and identify the server.
+
+While the session that has prepared is connected, no other can end its branch, and XAER_NOTA is no answer. So a session
+that is silent after PREPARE is ended by the server itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txpool.resources.base import BranchOutcome
+from txpool.resources.jdbc.databases.by_xa import DatabaseByXA, XaError
+from txpool.resources.jdbc.databases.database import Answer, Ended, Server
+from txpool.resources.jdbc.marks import MariaDBMarks
+from txpool.resources.mysql import server as servers
+from txpool.resources.mysql import xa
+from txpool.resources.mysql.wire import Answer as WireAnswer
+from txpool.resources.phase_two import PhaseTwoVerb
+
+
+class MariaDB(DatabaseByXA):
+    name = "MariaDB or MySQL"
+    products = ("mariadb", "mysql")
+    marks = MariaDBMarks()
+    has_network_timeout = True
+
+    def identify(self, raw: Any, *, writes: bool) -> Server:
+        return Server(self._server(raw, writes=writes).identity)
+
+    def _server(self, raw: Any, *, writes: bool = False) -> servers.Server:
+        found = servers.ask(MySQLSession(raw))
+        if not found.identity and writes and servers.assign_identity(MySQLSession(raw)):
+            found = servers.ask(MySQLSession(raw))
+        return found
+
+    def why_not_xa(self, raw: Any) -> str:
+        return self._server(raw).why_not_xa()
+
+    def add_generation(self, raw: Any) -> str:
+        return servers.add_generation(MySQLSession(raw))
+
+    def has_generation(self, raw: Any, generation: str) -> bool:
+        return servers.has_generation(MySQLSession(raw), generation)
+
+    def between_end_and_prepare(self, raw: Any) -> None:
+        raw.run(xa.HOLD).close()
+        raw.holds = True
+
+    def after_finishing(self, raw: Any) -> None:
+        if raw.holds:
+            raw.holds = False
+            raw.run(xa.LET_GO).close()
+
+    def before_finishing(self, raw: Any) -> None:
+        raw.autocommit = True  # else the server takes the end for work outside the branch
+
+    def rolled_back(self, error: XaError, verb: PhaseTwoVerb, *, own: bool) -> Answer:
+        # Of another session's branch it says that nothing was written, whichever outcome was decided.
+        outcome = BranchOutcome.ROLLED_BACK if own else verb.outcome
+        return Answer(Ended.BY_ITSELF, str(error), outcome)
+
+
+class MySQLSession:
+    """A raw connection as the functions that are shared with Python's drivers use it: each statement at once."""
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        raw.is_mariadb = "mariadb" in raw.product or "mariadb" in raw.version.lower()
+        self._answers: list[WireAnswer] = []
+
+    def is_alive(self) -> bool:
+        return not self.raw.lost
+
+    def send(self, *statements: str) -> None:
+        self._answers = [self._executed(each) for each in statements]
+
+    def _executed(self, statement: str) -> WireAnswer:
+        try:
+            cursor = self.raw.run(statement)
+            rows = () if cursor.description is None else tuple(cursor.fetchall())
+            answer = WireAnswer(None, rows, max(cursor.rowcount, 0))
+            cursor.close()
+        except Exception as error:
+            if self.raw.lost:
+                raise
+            return WireAnswer(error)
+        return answer
+
+    def receive(self, until: float | None = None) -> list[WireAnswer]:
+        answers, self._answers = self._answers, []
+        return answers
+
+    def run(self, statement: str, until: float | None = None) -> tuple[Any, ...]:
+        (answer,) = [self._executed(statement)]
+        if answer.error is not None:
+            raise answer.error
+        return answer.rows
+
+    def ping(self, until: float | None, timeout: float | None) -> None:
+        self.raw.ping(timeout)
+
+    def quoted(self, text: str) -> str:
+        """The text as an SQL literal: none of txpool's own has a quote or a backslash in it."""
+        if "'" in text or "\\" in text:
+            raise ValueError("a text with a quote or a backslash in it")
+        return f"'{text}'"

@@ -1,0 +1,206 @@
+"""PostgreSQL: PREPARE TRANSACTION by SQL, under the name that psycopg's branches have as well.
+
+pgJDBC's XAResource would prepare under another name, and answers 0 where nothing is prepared. So it is left alone, and
+the server is asked as psycopg's branches ask it: either driver recovers what the other has prepared. What pgJDBC itself
+has prepared under a name of txpool's form is listed and ended as well.
+
+Each transaction begins with a setting of its own, SET LOCAL. It is read back in the message of PREPARE, before that:
+after a COMMIT or ROLLBACK of the program's own it is gone, and then a division by zero keeps PREPARE from executing.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+from typing import Any, Final
+
+from txpool.resources.base import BranchOutcome, BranchRecord, PreparedBranch, Refused
+from txpool.resources.jdbc.databases.by_sql import DatabaseBySQL
+from txpool.resources.jdbc.databases.database import Answer, Ended, EndedUnseen, Server, Vote
+from txpool.resources.jdbc.marks import PostgreSQLMarks
+from txpool.resources.phase_two import PhaseTwoVerb
+from txpool.resources.postgresql.branch_recovery import PREPARED, branches_of
+from txpool.resources.postgresql.driver import DATABASE, ROLE, SYSTEM, TIMELINE
+from txpool.resources.postgresql.phase_two import NO_TIMEOUTS, NO_XID, OUTCOMES, TAKE_ROLE
+from txpool.xid import FORMAT_ID, Xid, parse
+
+_MARKER: Final = "txpool.begun"
+_CHECKED: Final = (
+    f"1 operator(pg_catalog./) case when pg_catalog.current_setting('{_MARKER}'::text, true) "
+    "operator(pg_catalog.=) '{token}'::text then 1 else 0 end"
+)
+_DIVISION_BY_ZERO: Final = "22012"
+_ABORTED: Final = "25P02"
+_NO_SUCH_TRANSACTION: Final = "42704"
+_NOT_ALLOWED: Final = "42501"
+_TIMED_OUT: Final = ("57014", "55P03")
+_UNUSED_ID: Final = "22023"
+#: The server ends the session, and whether it has executed the command is not known.
+_SESSION_ENDING: Final = ("08", "57P", "25P03")
+# As pgJDBC writes a name: the format, and both parts in base64.
+_ENCODED: Final = re.compile(rf"{FORMAT_ID}_([A-Za-z0-9+/]+={{0,2}})_([A-Za-z0-9+/]+={{0,2}})")
+_PREPARED_BY_PGJDBC: Final = PREPARED.replace(
+    "starts_with(gid, 'txp1:') and substring(gid from '^[A-Za-z0-9_.:-]+$') = gid",
+    f"starts_with(gid, '{FORMAT_ID}_') and substring(gid from '^[A-Za-z0-9_+/=]+$') = gid",
+)
+_TIMELINE_EVIDENCE: Final = "timeline"
+_XID_EVIDENCE: Final = "xid"
+
+
+class PostgreSQL(DatabaseBySQL):
+    name = "PostgreSQL"
+    products = ("postgresql",)
+    marks = PostgreSQLMarks()
+    has_network_timeout = True
+
+    def identify(self, raw: Any, *, writes: bool) -> Server:
+        role = _one(raw, f"select ({ROLE})::text")
+        try:
+            identity, timeline = _one(raw, f"select {SYSTEM} || '/' || {DATABASE}"), _one(raw, f"select {TIMELINE}")
+        except Exception as error:
+            if getattr(error, "sqlstate", "") != _NOT_ALLOWED:
+                raise
+            identity = timeline = ""
+        return Server(identity, timeline, role)
+
+    def role_of(self, raw: Any, user: str) -> str:
+        rows = raw.run("select to_regrole(quote_ident(?::text))::oid::text", [user]).fetchall()
+        return str(rows[0][0] or "")
+
+    def begin(self, raw: Any) -> None:
+        raw.autocommit = False
+        raw.begun_as = secrets.token_hex(8)
+        raw.run(f"set local {_MARKER} = '{raw.begun_as}'").close()
+
+    def require_begun(self, raw: Any) -> None:
+        try:
+            raw.run(f"select {_CHECKED.format(token=raw.begun_as)}").fetchall()
+        except Exception as error:
+            raise _refused(raw, error) from error
+
+    def prepare(self, raw: Any, xid: Xid) -> Vote:
+        checked = _CHECKED.format(token=raw.begun_as)
+        try:
+            cursor = raw.run(
+                f"select pg_catalog.pg_current_xact_id_if_assigned()::text, {checked}; "
+                f"prepare transaction '{xid.joined}'"
+            )
+        except Exception as error:
+            raise _refused(raw, error) from error
+        ((transaction, _),) = cursor.fetchall()
+        cursor.close()
+        raw.in_transaction = False
+        return Vote(evidence={_XID_EVIDENCE: transaction or NO_XID, _TIMELINE_EVIDENCE: raw.generation})
+
+    def ending(self, record: BranchRecord, verb: PhaseTwoVerb) -> str:
+        return f"{verb.value} prepared '{record.xid.joined}'"
+
+    def is_gone(self, error: Exception) -> bool:
+        return getattr(error, "sqlstate", "") == _NO_SUCH_TRANSACTION
+
+    def remedy(self, raw: Any, record: BranchRecord, error: Exception) -> bool:
+        state = getattr(error, "sqlstate", "")
+        if state in _TIMED_OUT:
+            self.before_finishing(raw)
+        elif state == _NOT_ALLOWED:
+            raw.changed = True
+            raw.run(TAKE_ROLE.format(f"'{record.xid.joined}'")).close()
+        else:
+            return False
+        return True
+
+    def refusal(self, error: Exception) -> Answer:
+        if getattr(error, "sqlstate", "").startswith(_SESSION_ENDING):
+            raise error
+        return Answer(Ended.REFUSED, str(error))
+
+    def before_finishing(self, raw: Any) -> None:
+        raw.changed = True
+        for statement in NO_TIMEOUTS.split(";"):
+            raw.run(statement).close()
+
+    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> Answer:
+        answer = super().finish(raw, record, verb, own=own)
+        if answer.ended is Ended.GONE and not own:
+            try:
+                raw.run(f"{verb.value} prepared '{encoded(record.xid)}'").close()
+            except Exception as error:
+                if not self.is_gone(error):
+                    raise
+            else:
+                return Answer(Ended.DONE)
+        return answer
+
+    def listed(self, raw: Any) -> list[PreparedBranch]:
+        rows = raw.run(PREPARED).fetchall()
+        rows += [(_decoded(str(row[0])), *row[1:]) for row in raw.run(_PREPARED_BY_PGJDBC).fetchall()]
+        return branches_of(
+            [(*row[:4], _bytes(row[4]), row[5], _bytes(row[6]), row[7]) for row in rows],
+            system=raw.identity.partition("/")[0],
+            encoding="utf-8",
+            timeline=raw.generation,
+            role=raw.role if raw.logs_in_as_itself else None,
+            owners=raw.settings.prepared_owners,
+        )
+
+    def status_of(self, raw: Any, record: BranchRecord) -> BranchOutcome | None:
+        evidence = record.evidence
+        transaction = evidence.get(_XID_EVIDENCE, "")
+        if transaction in ("", NO_XID):
+            return None
+        try:
+            status = _one(raw, f"select pg_catalog.pg_xact_status('{int(transaction)}'::pg_catalog.xid8)")
+        except Exception as error:
+            if raw.lost:
+                raise
+            # An id that the server has not used yet shows that it was restored.
+            return BranchOutcome.LOST if getattr(error, "sqlstate", "") == _UNUSED_ID else None
+        return OUTCOMES.get(status, BranchOutcome.UNKNOWN) if status else None
+
+    def wrote_nothing(self, record: BranchRecord) -> bool:
+        return record.evidence.get(_XID_EVIDENCE) == NO_XID
+
+    def is_same_generation(self, raw: Any, record: BranchRecord) -> bool:
+        timeline = record.evidence.get(_TIMELINE_EVIDENCE, "")
+        return bool(timeline) and timeline == _one(raw, f"select {TIMELINE}")
+
+
+def encoded(xid: Xid) -> str:
+    """A name as pgJDBC writes it."""
+    gtrid, bqual = (base64.b64encode(part.encode()).decode() for part in xid)
+    return f"{FORMAT_ID}_{gtrid}_{bqual}"
+
+
+def _decoded(gid: str) -> str:
+    """Such a name as txpool writes it; empty where it is none of txpool's."""
+    found = _ENCODED.fullmatch(gid)
+    if found is None:
+        return ""
+    try:
+        gtrid, bqual = (base64.b64decode(part, validate=True).decode("ascii") for part in found.groups())
+    except ValueError:
+        return ""
+    xid = parse(f"{gtrid}:{bqual}")
+    return xid.joined if xid is not None and xid.gtrid == gtrid and encoded(xid) == gid else ""
+
+
+def _refused(raw: Any, error: Exception) -> Exception:
+    """The error of the message that reads the setting back, as what it says: `Refused`, or itself."""
+    state = getattr(error, "sqlstate", "")
+    if raw.lost or state.startswith(_SESSION_ENDING):
+        return error
+    if state == _DIVISION_BY_ZERO:
+        return EndedUnseen()
+    if state == _ABORTED:
+        return Refused("a statement before it had failed, and PostgreSQL has rolled the transaction back")
+    return Refused(f"the database refused it: {error}")
+
+
+def _one(raw: Any, query: str) -> str:
+    ((found,),) = raw.run(query).fetchall()
+    return "" if found is None else str(found)
+
+
+def _bytes(value: Any) -> bytes | None:
+    return None if value is None else bytes(value)

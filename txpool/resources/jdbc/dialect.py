@@ -1,0 +1,75 @@
+"""Local transactions over JDBC: how they commit and roll back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from txpool.resources.base import BranchOutcome, ReadOnlyCheck, Refused
+from txpool.resources.deadlines import Deadlines
+from txpool.resources.jdbc.databases.database import EndedUnseen
+
+if TYPE_CHECKING:
+    from txpool.resources.driver import Driver
+
+
+class JdbcDialect:
+    """Local transactions over an `XaConnection`."""
+
+    def in_transaction(self, raw: Any) -> bool:
+        return bool(raw.lost or raw.started or raw.begun or raw.in_transaction)
+
+    def watch_commands(self, raw: Any) -> None:
+        """Nothing: a driver does not tell what its database has written."""
+
+    def note_write(self, raw: Any) -> None:
+        """Nothing, for the same reason."""
+
+    def read_only_check(
+        self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, committing: bool
+    ) -> ReadOnlyCheck | None:
+        """None: no driver tells reliably whether a transaction has only read. PREPARE may tell."""
+        return None
+
+    def commit(self, raw: Any) -> None:
+        if raw.lost:
+            raise Refused("COMMIT was not sent: the connection was lost before it, and the database rolls back")
+        try:
+            if raw.begun:
+                raw.database.require_begun(raw)
+        except EndedUnseen:
+            raw.ended_unseen = raw.failed is None
+            raise
+        except Refused:
+            raise
+        except Exception as error:
+            raise Refused(f"COMMIT was not sent: {error}") from error
+        raw.commit_durably()
+
+    def rollback(self, driver: Driver, raw: Any, until: float | None) -> BranchOutcome:
+        unseen = raw.ended_unseen
+        if raw.lost:
+            driver.close(raw)
+        else:
+            try:
+                if raw.begun and not unseen:
+                    unseen = not _is_same(raw)
+                if raw.started and raw.xid is not None:
+                    raw.database.leave(raw, raw.xid)
+                else:
+                    raw.rollback()
+                raw.left()
+            except Exception:
+                driver.close(raw)
+        raw.ended_unseen = False
+        return BranchOutcome.LOST if unseen else BranchOutcome.ROLLED_BACK
+
+
+def _is_same(raw: Any) -> bool:
+    """Whether the transaction is the one that was begun; true also where nobody can tell."""
+    try:
+        raw.database.require_begun(raw)
+    except EndedUnseen:
+        return raw.failed is not None  # a database that has refused a statement may have rolled back all of it
+    except Exception:
+        return True
+    return True

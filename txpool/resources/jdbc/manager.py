@@ -1,0 +1,96 @@
+"""The resource manager of databases over JDBC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from txpool.config.keys import MODES
+from txpool.resources.manager import PhaseTwo, ResourceManager
+
+if TYPE_CHECKING:
+    from txpool.characteristics import Characteristics
+    from txpool.config.settings import DataSourceSettings
+    from txpool.dbapi.connection import Connection
+    from txpool.findings.finding import Finding
+    from txpool.resources.base import BranchRecovery, OpenBranch
+    from txpool.resources.deadlines import Deadlines
+    from txpool.resources.driver import Driver
+
+#: Class 40 of SQLState: the database has rolled the transaction back in favour of another. And lock timeouts of
+#: MariaDB, H2 and Derby: over several databases a deadlock shows in no other way.
+_CONFLICTS: Final = frozenset({"HYT00", "40XL1", "40XL2", "40001", "40P01"})
+_LOCK_TIMEOUTS: Final = frozenset({1205, 1213, 50200})
+
+
+class Jdbc(ResourceManager):
+    """Databases over JDBC, by JPype: any with an XADataSource, and others as marked or last."""
+
+    driver = "jdbc"
+    database = "JDBC"
+    schemes = ("jdbc:",)
+    url_example = "jdbc:postgresql://host:5432/database"
+    modes = MODES
+    requirement = "txpool[jdbc]"
+    names_early = True
+    why_no_tasks = "is reached over JDBC, which write_table() does not write: use foreach_partition or map_partitions"
+
+    def check(self, settings: DataSourceSettings) -> None:
+        values = settings.properties
+        if not ("url" in values or settings.xaDataSourceClassName):
+            raise values.error("url", f"is missing: write url = {self.url_example}, or xaDataSourceClassName")
+        if settings.jdbc_driver_class is not None:
+            if settings.xaDataSourceClassName is not None:
+                raise values.error("jdbc.driver-class", "is given beside xaDataSourceClassName: leave one out")
+            if "url" not in values:
+                raise values.error("url", "is missing, which jdbc.driver-class needs: write url = jdbc:…")
+            if settings.mode == "xa":
+                raise values.error("mode", "cannot be xa with jdbc.driver-class, which names no XADataSource")
+
+    def make_driver(self, settings: DataSourceSettings, *, recovery: bool = False) -> Driver:
+        from txpool.resources.jdbc.driver import JdbcDriver
+
+        return JdbcDriver(settings, recovery=recovery)
+
+    @property
+    def handle(self) -> type[Connection]:
+        from txpool.resources.jdbc.handle import JdbcHandle
+
+        return JdbcHandle
+
+    def why_not_begin(self, characteristics: Characteristics) -> str:
+        return ""
+
+    def begin_as(self, raw: Any, characteristics: Characteristics) -> None:
+        from txpool.resources.jdbc.driver import begin_as
+
+        begin_as(raw, characteristics)
+
+    def is_transient(self, error: BaseException, *, at_its_end: bool) -> bool:
+        state, code = getattr(error, "sqlstate", ""), getattr(error, "vendor_code", 0)
+        return hasattr(error, "java_class") and (state in _CONFLICTS or code in _LOCK_TIMEOUTS)
+
+    def branch(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, file: str) -> OpenBranch:
+        from txpool.resources.jdbc.branch import JdbcBranch
+
+        return JdbcBranch(datasource, driver, raw, deadlines, file=file)
+
+    def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
+        from txpool.resources.jdbc.adopted import JdbcPhaseTwo
+
+        return JdbcPhaseTwo(driver, deadlines)
+
+    def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> BranchRecovery:
+        from txpool.resources.jdbc.adopted import JdbcBranchRecovery
+
+        user = settings.user if recovery and settings.recovery_user else None
+        return JdbcBranchRecovery(self.make_driver(settings, recovery=recovery), user)
+
+    def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
+        from txpool.resources.jdbc.check import findings
+        from txpool.resources.jdbc.driver import JdbcDriver
+
+        return findings(settings, JdbcDriver(settings, recovery=True), stale_after=stale_after)
+
+
+MANAGER = Jdbc()

@@ -1,0 +1,174 @@
+"""The raw connections of a datasource over JDBC: the state of a session, and what a user may execute in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from txpool.characteristics import UNSPECIFIED
+from txpool.errors import ProgrammingError
+from txpool.resources.base import Refused
+from txpool.resources.jdbc.connection import JdbcConnection
+from txpool.resources.jdbc.cursor import JdbcCursor
+from txpool.resources.jdbc.errors import call
+
+if TYPE_CHECKING:
+    from txpool.config.settings import DataSourceSettings
+    from txpool.resources.jdbc.databases.database import Database
+    from txpool.xid import Xid
+
+_FIRST_WORD: Final = re.compile(
+    r"(?:\s++|--[^\n]*+|/\*(?:(?!\*/).)*+\*/|\(|\{)*+([a-z]+)(?:\s++([a-z]+))?", re.I | re.S
+)
+#: Statements that end a transaction in every database that has them.
+COMMITTING: Final = frozenset({"commit", "begin", "start"})
+ROLLING_BACK: Final = frozenset({"rollback", "abort"})
+#: What they do in H2, which commits in silence where it executes one of these.
+H2_COMMITTING: Final = frozenset(
+    {"create", "drop", "alter", "truncate", "analyze", "comment", "grant", "revoke", "checkpoint", "shutdown", "backup"}
+    | {"script", "runscript", "prepare"}
+)
+#: SQLState: the connection was lost, and whether the statement was completed is not known.
+_COMPLETION_UNKNOWN: Final = "40003"
+
+
+class XaCursor(JdbcCursor):
+    """A user's cursor: it refuses what its database would commit in silence."""
+
+    connection: XaConnection
+
+    def execute(self, operation: str, parameters: Sequence[Any] | None = None) -> Self:
+        self.connection.require_allowed(operation)
+        return super().execute(operation, parameters)
+
+    def executemany(self, operation: str, seq_of_parameters: Iterable[Sequence[Any]]) -> Self:
+        self.connection.require_allowed(operation)
+        return super().executemany(operation, seq_of_parameters)
+
+
+class XaConnection(JdbcConnection):
+    """A physical connection, and the state of its session."""
+
+    cursor_class = XaCursor
+    settings: DataSourceSettings
+    #: What is known of its database.
+    database: Database
+    #: Its javax.sql.XAConnection and XAResource; None where it is a plain connection.
+    xa_connection: Any = None
+    xa: Any = None
+    identity = ""
+    generation = ""
+    role = ""
+    #: Whether it has logged in as the datasource's own user.
+    logs_in_as_itself = True
+    #: The identity of the table of marks that was last read over it.
+    marks_identity = ""
+    #: Its branch's name, which START has, or will have before the first statement.
+    xid: Xid | None = None
+    java_xid: Any = None
+    #: A branch was started and has not ended; its END was answered.
+    started = False
+    xa_ended = False
+    #: A local transaction was begun by txpool.
+    begun = False
+    #: The statements with which each transaction begins, where it has to be known again.
+    marker: tuple[str, ...] = ()
+    #: What `Database.begin` has noted of it.
+    begun_as = ""
+    savepoint: Any = None
+    #: The transaction that was begun is gone, and nobody has seen its end: a part of it may be committed.
+    ended_unseen = False
+    #: The statement that was executed last has failed.
+    just_failed = False
+    #: It has prepared a branch that would be lost if it were closed.
+    holds_branch = False
+    holds = False
+    accepts_silent_commits = False
+    #: Several processes can have the database open.
+    is_served = False
+    #: Opens another session, and the one that was opened: it ends with this one.
+    open_beside: Callable[[], XaConnection]
+    beside: XaConnection | None = None
+    #: A statement may have changed the session: `reset` cannot restore all, and the connection is replaced.
+    changed = False
+    characteristics = UNSPECIFIED
+
+    def run(self, operation: str, parameters: Sequence[Any] = ()) -> JdbcCursor:
+        """Execute a statement of txpool's own, which leaves `used` and `failed` as they are."""
+        before = self.used, self.failed
+        try:
+            return JdbcCursor(self).execute(operation, parameters)
+        finally:
+            self.used, self.failed = before
+
+    def require_allowed(self, statement: Any) -> None:
+        """ProgrammingError for a user's statement that would end the open transaction in silence. Nothing was done."""
+        if self.product != "h2" or self.accepts_silent_commits or not (self.started or self.begun):
+            return
+        word, _ = words_of(str(statement))
+        if word in H2_COMMITTING or word in COMMITTING:
+            raise ProgrammingError(
+                f"datasource {self.settings.name}: H2 would commit the transaction in silence where it executes "
+                f"{word.upper()}, so it was not sent, and nothing was done. Execute it outside the transaction; or "
+                "accept that what is done before it stays, by h2.accept = silent-commits"
+            )
+
+    def require_no_failure(self) -> None:
+        """`Refused` where a statement has failed: what the database says after that is no yes."""
+        if self.failed is not None and self.database.failures_doom:
+            reason = " ".join(str(self.failed).split())
+            raise Refused(f"a statement in it had failed, and its error was caught: {reason}") from self.failed
+
+    def commit_durably(self) -> None:
+        """COMMIT, and what makes it durable. Any error leaves it unknown, but those that say that it was refused."""
+        try:
+            self.commit()
+        except Exception as error:
+            if not self.lost and _is_refusal(error):
+                raise Refused(f"the database refused to commit: {error}") from error
+            raise
+        self.database.make_durable(self)
+        self.left()
+
+    def left(self) -> None:
+        """Note that what was begun on it has ended."""
+        self.started = self.begun = self.xa_ended = False
+        self.in_transaction = False
+        self.java_xid = self.savepoint = None
+        self.begun_as = ""
+        self.failed = None
+        self.just_failed = False
+
+    def drop(self) -> None:
+        """Close it without waiting, and its XAConnection with it. What it has prepared stays, in most databases."""
+        beside, self.beside = self.beside, None
+        if beside is not None:
+            beside.drop()
+        self.abort()
+        opened, self.xa_connection = self.xa_connection, None
+        if opened is not None:
+            with suppress(Exception):
+                call(opened.close)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    # Integrity constraints that were deferred, and transactions that were rolled back in favour of others.
+    state = str(getattr(error, "sqlstate", ""))
+    return state.startswith(("23", "40")) and state != _COMPLETION_UNKNOWN
+
+
+def words_of(statement: str) -> tuple[str, str]:
+    """The first two words of a statement, in lower case."""
+    found = _FIRST_WORD.match(statement)
+    return ("", "") if found is None else (found[1].lower(), (found[2] or "").lower())
+
+
+def changes_session(word: str, following: str) -> bool:
+    """Whether a statement may leave something behind in its session, which JDBC cannot restore."""
+    if word == "set":
+        return following not in ("transaction", "local", "constraints")
+    if word in ("create", "declare"):
+        return following in ("temporary", "temp", "local", "global") or word == "declare"
+    return word in ("call", "use", "lock", "do", "execute", "listen", "prepare", "exec")

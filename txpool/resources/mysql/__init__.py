@@ -1,0 +1,1 @@
+"""MariaDB and MySQL: driver, handle, XA branches, marks and findings."""

@@ -1,0 +1,227 @@
+"""The driver of a datasource in MariaDB or MySQL: what is the same over PyMySQL and over mysqlclient."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from txpool.characteristics import UNSPECIFIED
+from txpool.config.secrets import without_secrets
+from txpool.errors import ConfigurationError, InternalError, NotSupportedError, OperationalError, translated
+from txpool.resources.branch_rows import rows_of
+from txpool.resources.dialect import Dialect
+from txpool.resources.marks import Marks
+from txpool.resources.mysql import xa
+from txpool.resources.mysql.address import arguments, user_of
+from txpool.resources.mysql.dialect import MySQLDialect, begin, beginning_as
+from txpool.resources.mysql.marks import MySQLMarks
+from txpool.resources.mysql.server import add_generation, ask, assign_identity, has_generation
+from txpool.resources.mysql.wire import code_of
+
+if TYPE_CHECKING:
+    from txpool.config.settings import DataSourceSettings
+
+_CANCEL_TIMEOUT: Final = 5.0
+#: Seconds that a connect has at least, however short its timeout.
+_LEAST_CONNECT_TIMEOUT: Final = 1.0
+# What the server tells of its transactions in its answers: whether a table without transactions was written.
+_TRACK: Final = "set session session_track_transaction_info = 'STATE'"
+#: The modes in which the server's identity is kept with decisions.
+_IDENTIFIED: Final = ("xa", "cmr")
+
+
+class MySQLDriver(ABC):
+    """MariaDB and MySQL. Thread-safe; a raw connection has one user at a time.
+
+    A raw connection has the attributes of `SessionState`, and a `session` for commands of txpool's own.
+    """
+
+    module: ClassVar[Any]
+    #: The class of the driver's ordinary cursors.
+    cursor_class: ClassVar[Any]
+    dialect: Dialect = MySQLDialect()
+    marks: Marks = MySQLMarks()
+
+    def __init__(self, settings: DataSourceSettings, *, recovery: bool = False) -> None:
+        self._settings = settings
+        self._recovery = recovery
+        #: The table of its branches' rows, and what deletes them; None where its branches write none.
+        self.rows, self.rows_queue = rows_of(settings, self)
+        self._always_reset = settings.pool_reset == "always"
+        #: Recovery begins as it must.
+        self._characteristics = UNSPECIFIED if recovery else settings.characteristics
+        #: This process's token of the server's generation; empty before the first connection, and where it is refused.
+        self._generation = ""
+        self.roles = tuple(filter(None, (user_of(settings), settings.recovery_user)))
+
+    @abstractmethod
+    def _reset_session(self, raw: Any) -> None:
+        """Let the server forget all that the session has set and made, and choose its first database again."""
+
+    @staticmethod
+    @abstractmethod
+    def open_raw(options: dict[str, Any], timeout: float | None) -> Any:
+        """A raw connection in autocommit mode, with its `session`; `timeout` is in seconds. The driver's own errors."""
+
+    def connect(self, timeout: float | None = None) -> Any:
+        until = None if timeout is None else monotonic() + max(timeout, _LEAST_CONNECT_TIMEOUT)
+        with translated():
+            raw = self.connect_unchecked(until)
+            try:
+                self._identify(raw, until)
+                raw.session.run("set autocommit = 0", until)
+                raw.autocommit_mode = False
+            except BaseException:
+                raw.break_off()
+                raise
+        return raw
+
+    def connect_unchecked(self, until: float | None = None) -> Any:
+        """A raw connection in autocommit mode, also to a server that no branch can be trusted to; it creates nothing.
+
+        `until` is when to stop waiting, by the monotonic clock.
+        """
+        options = arguments(self._settings, recovery=self._recovery)
+        raw = without_secrets(
+            lambda: self.open_raw(options, None if until is None else until - monotonic()),
+            f"datasource {self._settings.name}",
+            self._settings.secrets,
+        )
+        raw.session_number = int(raw.thread_id())
+        raw.is_mariadb = "mariadb" in str(raw.get_server_info()).lower()
+        return raw
+
+    def _identify(self, raw: Any, until: float | None) -> None:
+        """Begin the session; ConfigurationError where no branch can be trusted to the server."""
+        own = [_TRACK, *(each.replace("set", "set session", 1) for each in beginning_as(self._characteristics))]
+        server = ask(raw.session, *own, until=until)
+        if self._settings.mode == "xa":
+            why_not = server.why_not_xa()
+            if why_not:
+                raise ConfigurationError(f"datasource {self._settings.name}: {why_not}")
+        named = server.identity or self._settings.mode not in _IDENTIFIED
+        if not named and assign_identity(raw.session, until):
+            server = ask(raw.session, until=until)
+        raw.identity = server.identity
+        if raw.identity and self._settings.mode == "xa" and not self._recovery:
+            if not has_generation(raw.session, self._generation, until):
+                self._generation = add_generation(raw.session, until)
+            raw.generation = self._generation
+        raw.characteristics = self._characteristics
+
+    def execute(self, raw: Any, statement: str, parameters: Sequence[Any] = ()) -> Any:
+        cursor = self.cursor_class(raw)
+        cursor.execute(statement, parameters or None)
+        return cursor
+
+    def is_open(self, raw: Any) -> bool:
+        return not raw.lost
+
+    def is_clean(self, raw: Any) -> bool:
+        return not (
+            raw.lost
+            or raw.changed
+            or raw.started
+            or raw.begun
+            or raw.in_transaction
+            or raw.get_autocommit()
+            or raw.characteristics is not self._characteristics
+            or raw.cursorclass is not self.cursor_class
+            or raw.has_results
+        )
+
+    def reset(self, raw: Any, timeout: float | None = None) -> None:
+        until = None if timeout is None else monotonic() + timeout
+        if raw.lost:
+            raise OperationalError(f"datasource {self._settings.name}: a connection was left while it executed")
+        with raw.within(until), translated():
+            if raw.started and raw.xid is not None:
+                raw.session.send(xa.named("end", raw.xid), xa.named("rollback", raw.xid))
+                raw.session.receive(until)
+            raw.session.run("rollback", until)
+            if raw.changed or self._always_reset:
+                self._restore(raw, until)
+            elif raw.get_autocommit():
+                raw.session.run("set autocommit = 0", until)
+        raw.autocommit_mode = False
+        raw.cursorclass = self.cursor_class
+        raw.characteristics = self._characteristics
+        raw.left()
+        raw.begins_anew()
+        raw.xid = None
+
+    def _restore(self, raw: Any, until: float | None) -> None:
+        self._reset_session(raw)
+        commands = [_TRACK, *(each.replace("set", "set session", 1) for each in beginning_as(self._characteristics))]
+        for command in (*commands, "set autocommit = 0"):
+            raw.session.run(command, until)
+        for own in (raw.init_command, raw.initial_sql):
+            if own:
+                self._run_initial(raw, own, until)
+        raw.changed = False
+
+    def start_session(self, raw: Any, statement: str, timeout: float | None) -> None:
+        """As `SessionStarter.start_session`."""
+        with translated():
+            self._run_initial(raw, statement, None if timeout is None else monotonic() + timeout)
+        raw.initial_sql = statement
+
+    def _run_initial(self, raw: Any, statement: str, until: float | None) -> None:
+        raw.session.run(statement, until)
+        raw.session.run("commit", until)
+
+    def ping(self, raw: Any, timeout: float | None = None) -> None:
+        with translated():
+            raw.session.ping(None if timeout is None else monotonic() + timeout, timeout)
+
+    def close(self, raw: Any) -> None:
+        raw.break_off()
+
+    def cancel(self, raw: Any, timeout: float | None = None) -> None:
+        # The thread that waits for the statement gets its error.
+        with contextlib.suppress(Exception), contextlib.closing(self.connect(timeout or _CANCEL_TIMEOUT)) as other:
+            other.session.run(f"kill query {raw.session_number}", monotonic() + (timeout or _CANCEL_TIMEOUT))
+
+    def begin(self, raw: Any, label: str = "") -> None:
+        """Begin the branch or the local transaction, where neither is begun. MariaDB has no name for a session."""
+        if raw.started or raw.begun:
+            return
+        with translated():
+            if raw.xid is None:
+                if self._settings.mode == "xa":  # else the statement would be outside the transaction
+                    raise InternalError(f"datasource {self._settings.name}: its branch has no name")
+                begin(raw)
+                return
+            raw.begins_anew()
+            raw.started = True  # first, so that an interrupt leaves a connection that is not clean
+            raw.session.send(*beginning_as(raw.characteristics), xa.named("start", raw.xid))
+            *_, answer = raw.session.receive()
+            if answer.error is not None:
+                raw.started = False
+                raise answer.error
+
+    def reached_server(self, error: BaseException) -> bool:
+        return code_of(error) > 0
+
+    def note_failure(self, raw: Any, raw_cursor: Any, error: BaseException) -> None:
+        if code_of(error) in xa.WHOLE_ROLLED_BACK:
+            raw.rolled_back = raw.rolled_back or str(error)
+        elif code_of(error) == xa.LOCK_TIMEOUT:
+            raw.timed_out = True
+
+    def ended_by(self, raw: Any, raw_cursor: Any) -> str | None:
+        """As `Driver.ended_by`. NotSupportedError where the statement has written what no rollback undoes."""
+        if raw.unrollable:
+            raise NotSupportedError(
+                f"datasource {self._settings.name}: a statement has written to a table whose engine has no "
+                "transactions, as MyISAM: what it wrote there stays, so the transaction can only roll back the rest. "
+                "ALTER TABLE … ENGINE = InnoDB"
+            )
+        if raw.started or raw.lost or raw.rolled_back or raw.in_transaction or not raw.begun:
+            return None
+        raw.begun = False
+        statement = getattr(raw_cursor, "_executed", None) or ""
+        return "rollback" if str(statement).lstrip().lower().startswith("rollback") else "commit"

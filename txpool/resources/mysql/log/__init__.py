@@ -1,0 +1,1 @@
+"""The decision log in a database of MariaDB or MySQL."""

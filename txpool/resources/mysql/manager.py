@@ -1,0 +1,134 @@
+"""The resource manager of MariaDB and MySQL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+from txpool.config.keys import MODES
+from txpool.resources.manager import PhaseTwo, ResourceManager
+
+if TYPE_CHECKING:
+    from txpool.characteristics import Characteristics
+    from txpool.config.settings import DataSourceSettings
+    from txpool.dbapi.connection import Connection
+    from txpool.findings.finding import Finding
+    from txpool.resources.base import BranchRecovery, OpenBranch
+    from txpool.resources.branch_rows import RowsDriver
+    from txpool.resources.deadlines import Deadlines
+    from txpool.resources.driver import Driver
+    from txpool.resources.mysql.driver import MySQLDriver
+    from txpool.resources.mysql.staging import MySQLStaging
+    from txpool.resources.records import RecordsTable
+
+# The server has rolled the transaction back in favour of another, or has waited too long for its lock: over several
+# databases a deadlock shows in no other way.
+_CONFLICTS = frozenset({1213, 1205, 1614, 1020})
+
+
+class MySQL(ResourceManager):
+    """MariaDB and MySQL over PyMySQL."""
+
+    driver = "pymysql"
+    database = "MariaDB or MySQL"
+    schemes = ("mysql://", "mariadb://")
+    log_server = "txpool.resources.mysql.log.server:MySQLLogServer"
+    log_schemes = schemes
+    url_example = "mysql://user@host:3306/database"
+    modes = MODES
+    requirement = "txpool[mariadb]"
+    sqlalchemy_url = "mysql+pymysql://"
+    names_early = True
+    writes_rows = True
+    spark_write = "txpool.spark.table.table_write:TaskWrite"
+    spark_tasks = "txpool.spark.table.mysql.dialect:TABLES"
+
+    def url_parameters(self) -> Collection[str]:
+        from txpool.resources.mysql.address import OF_A_LOG, PARAMETERS
+
+        return (*PARAMETERS, *OF_A_LOG, "password")
+
+    def make_driver(self, settings: DataSourceSettings, *, recovery: bool = False) -> Driver:
+        return self._driver_class()(settings, recovery=recovery)
+
+    def _driver_class(self) -> type[MySQLDriver]:
+        from txpool.resources.mysql.pymysql_driver import PyMySQLDriver
+
+        return PyMySQLDriver
+
+    @property
+    def handle(self) -> type[Connection]:
+        from txpool.resources.mysql.pymysql_handle import PyMySQLConnection
+
+        return PyMySQLConnection
+
+    def why_not_begin(self, characteristics: Characteristics) -> str:
+        return ""
+
+    def begin_as(self, raw: Any, characteristics: Characteristics) -> None:
+        raw.characteristics = characteristics
+
+    def is_transient(self, error: BaseException, *, at_its_end: bool) -> bool:
+        code = error.args[0] if error.args else None
+        return type(error).__module__.partition(".")[0] in ("pymysql", "MySQLdb") and code in _CONFLICTS
+
+    def branch(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, file: str) -> OpenBranch:
+        from txpool.resources.mysql.branch import MySQLBranch
+
+        return MySQLBranch(datasource, cast("RowsDriver", driver), raw, deadlines, file=file)
+
+    def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
+        from txpool.resources.mysql.adopted import MySQLPhaseTwo
+
+        return MySQLPhaseTwo(driver, deadlines)
+
+    def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> BranchRecovery:
+        from txpool.resources.mysql.recovery import MySQLBranchRecovery
+
+        return MySQLBranchRecovery(self.make_driver(settings, recovery=recovery))
+
+    @property
+    def records(self) -> RecordsTable:
+        return _records()
+
+    def staging(self, settings: DataSourceSettings, *, lock_timeout: float) -> MySQLStaging:
+        from txpool.resources.mysql.staging import MySQLStaging
+
+        return MySQLStaging(settings.name, self.make_driver(settings, recovery=True), lock_timeout=lock_timeout)
+
+    def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
+        from txpool.resources.mysql.check import findings
+
+        return findings(settings, self._driver_class()(settings, recovery=True), timeout=timeout)
+
+
+class MySQLClient(MySQL):
+    """MariaDB and MySQL over mysqlclient, whose module is MySQLdb."""
+
+    driver = "mysqlclient"
+    requirement = "txpool[mysqlclient]"
+    sqlalchemy_url = "mysql+mysqldb://"
+
+    def _driver_class(self) -> type[MySQLDriver]:
+        from txpool.resources.mysql.mysqldb_driver import MySQLdbDriver
+
+        return MySQLdbDriver
+
+    @property
+    def handle(self) -> type[Connection]:
+        from txpool.resources.mysql.mysqldb_handle import MySQLdbHandle
+
+        return MySQLdbHandle
+
+
+# One object for both drivers. A cached_property would take a lock, which a fork could leave held.
+@cache
+def _records() -> RecordsTable:
+    from txpool.resources.mysql.records import MySQLRecords
+
+    return MySQLRecords()
+
+
+PYMYSQL = MySQL()
+MYSQLCLIENT = MySQLClient()

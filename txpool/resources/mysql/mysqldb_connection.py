@@ -1,0 +1,278 @@
+"""mysqlclient's connection (MySQLdb), with sending and receiving apart, by its send_query() and read_query_result().
+
+It cannot send a command before the one before is answered. So of several commands, those that take no time are answered
+first, and the one that waits for the disk is on its way when `send` returns. And it does not tell the server's status:
+whether a transaction is open is known by what was executed, and a write without a transaction is not seen.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import Any, Final
+from weakref import ref
+
+import MySQLdb
+from MySQLdb.connections import Connection
+from MySQLdb.constants import CR
+
+from txpool.errors import translate
+from txpool.resources.mysql.session import changes_session
+from txpool.resources.mysql.state import SessionState
+from txpool.resources.mysql.wire import Answer, ends_session
+
+#: The commands that wait for the disk.
+_SLOW: Final = ("xa prepare", "xa commit", "xa rollback", "commit")
+_INTERRUPTED: Final = "a command was interrupted before its answer was read"
+
+
+class ReplyTimeout(MySQLdb.OperationalError):  # type: ignore[misc]
+    """No answer came in time: whether the server executes the command is not known."""
+
+
+class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
+    """A physical connection, and the state of its session."""
+
+    session: MySQLdbSession
+    #: How many answers were not read.
+    unread = 0
+    #: Something was executed since the last COMMIT or ROLLBACK.
+    touched = False
+    #: It was closed, or the server has ended the session.
+    dead = False
+    #: As PyMySQL's; the server's own status says the same.
+    autocommit_mode: bool | None = None
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        #: The character set that the session began with.
+        self.first_character_set = str(self.character_set_name())
+        self.changed = False
+        # While it executes, the driver (from 2.3 on) does not tell it to another thread, nor to a forked child. Of a
+        # lost session the driver closes it, and the number may be another file's then: see `_is_own`.
+        self._descriptor = int(self.fileno())
+        self._socket = os.fstat(self._descriptor)
+        key = id(self)
+        _opened[key] = ref(self, lambda _: _opened.pop(key, None))
+
+    @property
+    def lost(self) -> bool:
+        """Whether it was closed, or its answers are out of step."""
+        return self.dead or self.unread > 0
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction may be open."""
+        return self.touched
+
+    @property
+    def reads_only(self) -> bool:
+        """Whether the open transaction was begun READ ONLY."""
+        return (self.started or self.begun) and self.characteristics.read_only is True
+
+    @property
+    def database_name(self) -> str:
+        """The database that the session began in; empty where it began in none."""
+        return str(self.database or "")
+
+    @property
+    def has_results(self) -> bool:
+        """False: the driver refuses a command while a result is not read to its end."""
+        return False
+
+    def left(self) -> None:
+        super().left()
+        self.touched = False
+
+    def query(self, query: Any) -> None:
+        if self.unread:
+            self.break_off()
+            raise MySQLdb.OperationalError(CR.COMMANDS_OUT_OF_SYNC, _INTERRUPTED)
+        self.changed = self.changed or changes_session(query)
+        self.touched = True
+        with self._noting_its_end():
+            super().query(query)
+
+    def select_db(self, db: Any) -> None:
+        self.changed = True
+        super().select_db(db)
+
+    def set_character_set(self, charset: str, collation: str | None = None) -> None:
+        self.changed = True
+        super().set_character_set(charset, collation)
+
+    def change_user(self, *args: Any) -> None:
+        self.changed = True
+        super().change_user(*args)
+
+    def set_server_option(self, option: int) -> Any:
+        self.changed = True
+        return super().set_server_option(option)
+
+    def commit(self) -> None:
+        with self._noting_its_end():
+            super().commit()
+        self.touched = False
+
+    def rollback(self) -> None:
+        with self._noting_its_end():
+            super().rollback()
+        self.touched = False
+
+    @contextmanager
+    def _noting_its_end(self) -> Iterator[None]:
+        try:
+            yield
+        except MySQLdb.Error as error:
+            self.dead = self.dead or ends_session(error)
+            raise
+
+    def close(self) -> None:
+        """As mysqlclient's; also of one that is closed, where an error would take the place of what has closed it."""
+        if self.open:
+            super().close()
+
+    def break_off(self) -> None:
+        """Close it without a word to the server, which then rolls back what is not prepared."""
+        self.dead = True
+        if not self.open:
+            return
+        with suppress(OSError), socket.socket(fileno=os.dup(self._descriptor)) as same:
+            if self._is_own(same.fileno()):
+                same.shutdown(socket.SHUT_RDWR)
+        with suppress(MySQLdb.Error):
+            self.close()
+
+    def let_go(self, nobody: int) -> None:
+        """In a forked child: `nobody` takes the place of the socket that leads to the parent's session."""
+        self.dead = True
+        with suppress(OSError):  # it is closed
+            if self.open and self._is_own(self._descriptor):
+                os.dup2(nobody, self._descriptor, inheritable=False)
+
+    def _is_own(self, descriptor: int) -> bool:
+        """Whether the descriptor leads to this connection's socket."""
+        return os.path.samestat(os.fstat(descriptor), self._socket)
+
+    @contextmanager
+    def within(self, until: float | None) -> Iterator[None]:
+        """Nothing: the driver's own reads wait as its read_timeout says."""
+        yield
+
+    def get_autocommit(self) -> bool:
+        return not self.dead and bool(super().get_autocommit())
+
+
+class MySQLdbSession:
+    """As `Session`: of several commands, the first that waits for the disk is sent without waiting."""
+
+    __slots__ = ("_answers", "_rest", "raw")
+
+    def __init__(self, raw: MySQLdbConnection) -> None:
+        self.raw = raw
+        self._answers: list[Answer] = []
+        self._rest: list[str] = []
+
+    def is_alive(self) -> bool:
+        if self.raw.lost:
+            return False
+        hung_up = select.poll()
+        hung_up.register(self.raw.fileno(), select.POLLRDHUP)
+        return not hung_up.poll(0)
+
+    def send(self, *statements: str) -> None:
+        raw = self.raw
+        if raw.lost:
+            raw.break_off()
+            raise MySQLdb.OperationalError(CR.SERVER_GONE_ERROR, "the connection was lost before")
+        raw.unread = len(statements)
+        self._answers = []
+        rest = [*statements]
+        with self._breaking_off():
+            while True:
+                if len(rest) < 2 or rest[0].startswith(_SLOW):
+                    break
+                raw.send_query(rest.pop(0).encode())
+                self._answers.append(self._answer(None))
+            raw.send_query(rest[0].encode())
+        self._rest = rest
+
+    def receive(self, until: float | None = None) -> list[Answer]:
+        raw = self.raw
+        if raw.dead or not raw.unread:
+            raise MySQLdb.OperationalError(CR.SERVER_LOST, "the answer was lost in an interrupt")
+        with self._breaking_off():
+            self._answers.append(self._answer(until))
+            for statement in self._rest[1:]:
+                raw.send_query(statement.encode())
+                self._answers.append(self._answer(until))
+        raw.unread = 0
+        return self._answers
+
+    def run(self, statement: str, until: float | None = None) -> tuple[Any, ...]:
+        self.send(statement)
+        (answer,) = self.receive(until)
+        if answer.error is not None:
+            raise answer.error
+        return answer.rows
+
+    def ping(self, until: float | None, timeout: float | None) -> None:
+        try:
+            self.run("do 0", until)
+        except ReplyTimeout:
+            raise TimeoutError(f"the server has not answered within {timeout:g} s") from None
+
+    def quoted(self, text: str) -> str:
+        return bytes(self.raw.string_literal(text.encode())).decode()
+
+    def _answer(self, until: float | None) -> Answer:
+        raw = self.raw
+        readable = select.poll()
+        readable.register(raw.fileno(), select.POLLIN)
+        # A signal is handled between two waits.
+        while not readable.poll(100):
+            if until is not None and monotonic() > until:
+                raise ReplyTimeout(CR.SERVER_LOST, "the server has not answered in time")
+        try:
+            raw.read_query_result()
+            result = raw.store_result()
+        except MySQLdb.Error as error:
+            if ends_session(error):
+                raise
+            return Answer(translate(error))  # type: ignore[arg-type]
+        rows = tuple(result.fetch_row(0)) if result is not None else ()
+        return Answer(None, rows, 0 if result is not None else int(raw.affected_rows()))
+
+    @contextmanager
+    def _breaking_off(self) -> Iterator[None]:
+        """Close the connection where the block raises: it is not known what was executed, or which answer is next."""
+        try:
+            yield
+        except BaseException as error:
+            self.raw.break_off()
+            translate(error)
+            raise
+
+
+# By the id of each connection of this process. Each step is one operation of a dict: there is no lock, which a fork
+# could leave locked.
+_opened: dict[int, ref[MySQLdbConnection]] = {}
+
+
+def _after_fork_in_child() -> None:
+    """The connections are the parent's: what the child collects would say goodbye to the parent's server."""
+    inherited = [raw for each in list(_opened.values()) if (raw := each()) is not None]
+    _opened.clear()
+    if inherited:
+        nobody, nobodys_peer = socket.socketpair()
+        nobodys_peer.close()
+        with nobody:
+            for raw in inherited:
+                raw.let_go(nobody.fileno())
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,372 @@
+"""PyMySQL's connection, with sending and receiving apart. Only this and `pymysql_rows` use its private parts.
+
+A command may be interrupted between any two bytecodes, after it was sent and before its answer was read. The next
+command would take that answer for its own. So each connection counts the answers that are not read yet, and is closed
+where a command would meet one.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import ssl
+import struct
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any, Final
+from weakref import ref
+
+import pymysql
+from pymysql.connections import MySQLResult
+from pymysql.constants import CLIENT, COMMAND, CR, SERVER_STATUS
+from pymysql.protocol import EOFPacketWrapper, MysqlPacket
+
+from txpool.errors import translate
+from txpool.resources.mysql.pymysql_rows import RowsConnection
+from txpool.resources.mysql.session import changes_session
+from txpool.resources.mysql.state import SessionState
+from txpool.resources.mysql.wire import Answer
+
+_COM_RESET_CONNECTION: Final = 0x1F
+_STATE_CHANGED: Final = 0x4000
+_READ_ONLY: Final = 0x2000
+#: In an answer, behind its text: the type of the transaction's state, and the lengths of the value.
+_TRANSACTION_STATE: Final = b"\x05\x09\x08"
+_WRITES_WITHOUT_TRANSACTION: Final = ord("w")
+_INTERRUPTED: Final = "a command was interrupted before its answer was read"
+_WHOLE_PACKET: Final = 2**24 - 1
+_MORE_RESULTS: Final = SERVER_STATUS.SERVER_MORE_RESULTS_EXISTS
+#: A packet's length in three bytes, and its number in one.
+_HEAD: Final = struct.Struct("<I")
+_LEAST_OK: Final = 7  # bytes: the kind, two numbers, the status, the number of warnings
+_LONGER: Final = 251  # the first byte of a number that has more than one
+_OK: Final = Answer()
+
+
+class ReplyTimeout(pymysql.OperationalError):  # type: ignore[misc]
+    """No answer came in time: whether the server executes the command is not known."""
+
+
+class _Result(MySQLResult):  # type: ignore[misc]
+    """A result that hands on the server's status at its end: an answer with rows has it nowhere else."""
+
+    unbuffered_active = False  # for the finaliser of one that an interrupt has kept from being made
+
+    def _check_packet_is_eof(self, packet: Any) -> bool:
+        if not packet.is_eof_packet():
+            return False
+        end = EOFPacketWrapper(packet)
+        self.warning_count = end.warning_count
+        self.has_next = end.has_next
+        if self.connection is not None:
+            self.connection.server_status = end.server_status
+        return True
+
+
+class PyMySQLConnection(SessionState, RowsConnection):
+    """A physical connection, and the state of its session."""
+
+    #: How many answers were not read to their end.
+    unread = 0
+    _read_timeout: float | None
+    _current_timeout: float | None
+    #: A packet that was read from the socket, and not looked at by PyMySQL: its number and its body.
+    _peeked: tuple[int, bytes] | None = None
+    session: PyMySQLSession
+
+    def __init__(self, **options: Any) -> None:
+        options["client_flag"] = options.get("client_flag", 0) | CLIENT.SESSION_TRACK
+        super().__init__(**options)
+        #: The character set and the collation that the session began with.
+        self._first_character_set = self.charset, self.collation
+        self.changed = False
+        key = id(self)
+        _opened[key] = ref(self, lambda _: _opened.pop(key, None))
+
+    @property
+    def lost(self) -> bool:
+        """Whether it was closed, or its answers are out of step."""
+        return self._sock is None or self.unread > 0
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the server has said that a transaction is open."""
+        return bool(self.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
+
+    @property
+    def reads_only(self) -> bool:
+        """Whether the server has said that the open transaction was begun READ ONLY."""
+        return bool(self.server_status & _READ_ONLY)
+
+    @property
+    def database_name(self) -> str:
+        """The database that the session began in; empty where it began in none."""
+        name = self.db
+        return name.decode() if isinstance(name, bytes) else name or ""
+
+    @property
+    def has_results(self) -> bool:
+        """Whether the last statement's results were not read to their end."""
+        result = self._result
+        return result is not None and bool(result.unbuffered_active or result.has_next)
+
+    def query(self, sql: Any, unbuffered: bool = False) -> Any:
+        if not self.changed and changes_session(sql):
+            self.changed = True
+        return super().query(sql, unbuffered)
+
+    def _read_packet(self, packet_type: Any = MysqlPacket) -> Any:
+        peeked = self._peeked
+        if peeked is None:
+            return super()._read_packet(packet_type)
+        self._peeked = None
+        number, body = peeked
+        if number != self._next_seq_id or len(body) == _WHOLE_PACKET:
+            self._force_close()
+            raise pymysql.OperationalError(CR.CR_SERVER_LOST, "the answer to a command of txpool's own is none")
+        self._next_seq_id += 1
+        packet = packet_type(body, self.encoding)
+        if packet.is_error_packet():
+            packet.raise_for_error()
+        return packet
+
+    def _execute_command(self, command: int, sql: Any) -> None:
+        self.finish_results()
+        self.unread = 1
+        super()._execute_command(command, sql)
+
+    def _read_query_result(self, unbuffered: bool = False) -> Any:
+        self.unread = max(self.unread, 1)
+        self._result = None
+        result = _Result(self)
+        try:
+            if unbuffered:
+                result.init_unbuffered_query()
+            else:
+                result.read()
+        except pymysql.MySQLError:  # the server's answer; or the connection is lost, and was closed
+            self.unread -= 1
+            # An error says nothing of the transaction, and the statement may have begun one.
+            self.server_status |= SERVER_STATUS.SERVER_STATUS_IN_TRANS
+            raise
+        self._result = result
+        if result.server_status is not None:
+            self.server_status = result.server_status
+            if result.server_status & _STATE_CHANGED and result.message:
+                self._note_transaction_state(result)
+        self.unread -= 1
+        return result.affected_rows
+
+    def _note_transaction_state(self, result: Any) -> None:
+        before, found, after = result.message.rpartition(_TRANSACTION_STATE)
+        if found and len(after) == 8:
+            if _WRITES_WITHOUT_TRANSACTION in after:
+                self.unrollable = True
+            result.message = before[:-1]
+
+    def _read_ok_packet(self) -> Any:
+        try:
+            answer = super()._read_ok_packet()
+        except pymysql.MySQLError:
+            self.unread = 0
+            raise
+        self.unread = 0
+        return answer
+
+    def select_db(self, db: str) -> None:
+        self.changed = True
+        super().select_db(db)
+
+    def set_character_set(self, charset: str, collation: str | None = None) -> None:
+        self.changed = True
+        super().set_character_set(charset, collation)
+        self.unread = 0
+
+    def finish_results(self) -> None:
+        """Read what is left of the last result; close the connection where an answer was left unread."""
+        if self.unread:
+            self._force_close()
+            raise pymysql.OperationalError(CR.CR_COMMANDS_OUT_OF_SYNC, _INTERRUPTED)
+        if not self.has_results:
+            return
+        result: Any = self._result
+        self.unread = 1
+        if result.unbuffered_active:
+            warnings.warn("Previous unbuffered result was left incomplete", stacklevel=4)
+            result._finish_unbuffered_query()
+        self.unread = 0
+        while self._result is not None and self._result.has_next:
+            self.next_result()
+        self._result = None
+
+    def close(self) -> None:
+        """As PyMySQL's; also of one that is closed, where an error here would take the place of what has closed it."""
+        if not self._closed:
+            super().close()
+
+    def break_off(self) -> None:
+        """Close it without a word to the server, which then rolls back what is not prepared."""
+        self._closed = True
+        self._force_close()
+
+    def _force_close(self) -> None:
+        super()._force_close()
+        self._peeked = None
+        _abandon(getattr(self, "_result", None))
+
+    def reset_session(self) -> None:
+        """Restore the session as it was when the connection was opened, but for its database and autocommit mode."""
+        self._execute_command(_COM_RESET_CONNECTION, b"")
+        self._forget_statements()
+        self._read_ok_packet()
+        self.set_character_set(*self._first_character_set)
+
+    def fileno(self) -> int:
+        return int(self._sock.fileno())
+
+    # -- for PyMySQLSession --------------------------------------------------------------------------------------
+
+    def _send_all(self, statements: tuple[str, ...]) -> None:
+        if self._sock is None:
+            raise pymysql.OperationalError(CR.CR_SERVER_GONE_ERROR, "the connection was lost before")
+        self.finish_results()
+        self._result = None
+        message = b"".join(map(_packet, statements))
+        self.unread = len(statements)
+        self._write_bytes(message)
+
+    def _receive_one(self) -> Answer:
+        """The next answer. A plain OK, as most are, is read here, for a quarter of what PyMySQL's own objects cost."""
+        if self._current_timeout != self._read_timeout:
+            self._sock.settimeout(self._read_timeout)
+            self._current_timeout = self._read_timeout
+        (head,) = _HEAD.unpack(self._read_bytes(4))
+        body = self._read_bytes(head & _WHOLE_PACKET)
+        # The numbers of rows and of the new row are of one byte each, and the status follows.
+        if head >> 24 == 1 and len(body) >= _LEAST_OK and body[0] == 0 and body[1] < _LONGER and body[2] < _LONGER:
+            status = body[3] | body[4] << 8
+            if not status & _MORE_RESULTS:
+                self.server_status = status
+                self.unread -= 1
+                return _OK if not body[1] else Answer(affected=body[1])
+        # PyMySQL reads it again, and what follows it; 1 is the number of an answer's first packet.
+        self._next_seq_id = 1
+        self._peeked = head >> 24, body
+        try:
+            self._read_query_result()
+        except pymysql.MySQLError as error:
+            if self._sock is None:
+                raise
+            return Answer(translate(error))  # type: ignore[arg-type]
+        result: Any = self._result
+        return Answer(None, result.rows or (), result.affected_rows or 0)
+
+    @contextmanager
+    def within(self, until: float | None) -> Iterator[None]:
+        """Within the block, reads wait until then, by the monotonic clock; None is for ever."""
+        former: float | None = self._read_timeout
+        self._read_timeout = None if until is None else max(until - monotonic(), 0.001)
+        try:
+            yield
+        finally:
+            self._read_timeout = former
+
+    def set_read_timeout(self, seconds: float | None) -> None:
+        """Let each read wait so long; None is for ever."""
+        self._read_timeout = seconds
+
+
+class PyMySQLSession:
+    """As `Session`: all commands of one `send` travel together, and each is answered by itself."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: PyMySQLConnection) -> None:
+        self.raw = raw
+
+    def is_alive(self) -> bool:
+        raw = self.raw
+        if raw.lost:
+            return False
+        unasked = select.POLLIN  # the server says nothing unasked, but that it has ended the session
+        if isinstance(raw._sock, ssl.SSLSocket) or raw.has_results:  # TLS does, and a result may still be coming
+            unasked = 0
+        readable = select.poll()
+        readable.register(raw.fileno(), unasked | select.POLLRDHUP)
+        return not readable.poll(0)
+
+    def send(self, *statements: str) -> None:
+        self.raw._send_all(statements)
+
+    def receive(self, until: float | None = None) -> list[Answer]:
+        raw = self.raw
+        if raw._sock is None or not raw.unread:
+            raise pymysql.OperationalError(CR.CR_SERVER_LOST, "the answer was lost in an interrupt")
+        former = raw._read_timeout
+        if until is not None:
+            raw._read_timeout = max(until - monotonic(), 0.001)
+        try:
+            return [raw._receive_one() for _ in range(raw.unread)]
+        except pymysql.MySQLError as error:
+            raw.break_off()
+            if isinstance(error.__context__, TimeoutError):
+                raise ReplyTimeout(CR.CR_SERVER_LOST, "the server has not answered in time") from None
+            translate(error)
+            raise
+        except BaseException:
+            raw.break_off()
+            raise
+        finally:
+            raw._read_timeout = former
+
+    def run(self, statement: str, until: float | None = None) -> tuple[Any, ...]:
+        self.send(statement)
+        (answer,) = self.receive(until)
+        if answer.error is not None:
+            raise answer.error
+        return answer.rows
+
+    def ping(self, until: float | None, timeout: float | None) -> None:
+        try:
+            with self.raw.within(until):
+                self.raw.ping(reconnect=False)
+        except pymysql.OperationalError as error:
+            if isinstance(error.__context__, TimeoutError):
+                raise TimeoutError(f"the server has not answered within {timeout:g} s") from None
+            raise
+
+    def quoted(self, text: str) -> str:
+        return str(self.raw.escape(text))
+
+
+def _packet(statement: str) -> bytes:
+    body = bytes([COMMAND.COM_QUERY]) + statement.encode()
+    if len(body) >= _WHOLE_PACKET:
+        raise pymysql.OperationalError(CR.CR_NET_PACKET_TOO_LARGE, "a statement of txpool's own is too long")
+    return struct.pack("<I", len(body)) + body  # a length of three bytes, and 0, the number of the packet
+
+
+def _abandon(result: Any) -> None:
+    """Let nobody read the rest of a result: its finaliser would."""
+    if result is not None:
+        result.unbuffered_active, result.connection = False, None
+
+
+# By the id of each connection of this process. Each step is one operation of a dict: there is no lock, which a fork
+# could leave locked.
+_opened: dict[int, ref[PyMySQLConnection]] = {}
+
+
+def _after_fork_in_child() -> None:
+    """The connections are the parent's: nothing that the child does, or collects, reaches the parent's sockets."""
+    inherited = [raw for each in list(_opened.values()) if (raw := each()) is not None]
+    _opened.clear()
+    for raw in inherited:
+        _abandon(raw._result)
+        raw._result = raw._sock = raw._rfile = None  # which closes the child's copies, and sends nothing
+        raw._closed = True
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,33 @@
+"""Recovery's access to the prepared branches of one server."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from txpool.resources.adopted import RecoveryOverOneConnection
+from txpool.resources.base import PreparedBranch
+from txpool.resources.mysql import xa
+from txpool.resources.mysql.adopted import MySQLPhaseTwo
+from txpool.resources.mysql.phase_two import evidence_of
+
+
+class MySQLBranchRecovery(RecoveryOverOneConnection):
+    """Recovery's access to prepared branches. Thread-safe: every method opens a connection and closes it, but for
+    `phase_two`, whose branches share one.
+
+    The server lists the branches of all its databases, and does not tell who has prepared them.
+    """
+
+    _connection = MySQLPhaseTwo
+
+    def identity(self) -> str:
+        with closing(self._driver.connect()) as raw:
+            return str(raw.identity)
+
+    def logins(self) -> frozenset[str]:
+        return frozenset()
+
+    def recover(self) -> list[PreparedBranch]:
+        with closing(self._driver.connect()) as raw:
+            evidence = evidence_of(raw)
+            return [PreparedBranch(xid, evidence=evidence) for xid in xa.listed(raw.session)]

@@ -1,0 +1,1 @@
+"""Resources of a user's own, named by a file: `driver = package.module:Class`."""

@@ -1,0 +1,149 @@
+"""The resource manager over a class of a user's own, which a file names: `driver = package.module:Class`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from txpool import errors
+from txpool.dbapi.connection import Connection
+from txpool.errors import ConfigurationError, NotSupportedError
+from txpool.findings.finding import Finding, failure, ok
+from txpool.resources.base import BranchRecord
+from txpool.resources.manager import PhaseTwo, ResourceManager
+from txpool.resources.resource import Resource
+from txpool.resources.resource_branch import PreparedWork, ResourceRecovery, location_of
+
+if TYPE_CHECKING:
+    from txpool.config.settings import DataSourceSettings
+    from txpool.resources.deadlines import Deadlines
+    from txpool.resources.driver import Driver
+
+_PASSWORD = re.compile(r"//[^/?#]*:[^/?#]*@")
+
+
+def manager_of(driver: str, named: Any) -> ResourceManager | str:
+    """The resource manager of what `driver = package.module:Class` names; a text says why it is none."""
+    if isinstance(named, ResourceManager):
+        return named
+    if isinstance(named, type) and issubclass(named, ResourceManager):
+        return named()
+    if isinstance(named, type) and issubclass(named, Resource):
+        return OwnResources(driver, named)
+    return f"driver {driver!r}: that is neither a txpool.resource.Resource nor a ResourceManager: name such a class"
+
+
+class OwnResources(ResourceManager):
+    """The resource manager of one class of resources. Its datasources have no connections: enlist() the resource."""
+
+    modes = ("xa",)
+
+    def __init__(self, driver: str, resource_class: type[Resource]) -> None:
+        self.driver = driver  # type: ignore[misc]
+        self.database = f"{resource_class.__qualname__} resources"  # type: ignore[misc]
+        self.schemes = resource_class.schemes  # type: ignore[misc]
+        self.url_example = resource_class.url_example  # type: ignore[misc]
+        self.url_is_path = resource_class.url_is_path  # type: ignore[misc]
+        self._class = resource_class
+
+    def check(self, settings: DataSourceSettings) -> None:
+        if _PASSWORD.search(settings.url):
+            raise settings.properties.error("url", "has a password in it: passwords have a key of their own, password")
+
+    def make_driver(self, settings: DataSourceSettings, *, recovery: bool = False) -> Driver:
+        return NoConnections(settings)
+
+    @property
+    def handle(self) -> type[Connection]:
+        return Connection
+
+    def resource(self, settings: DataSourceSettings) -> Resource:
+        """The resource that these settings describe: a new object. ConfigurationError where it cannot be made."""
+        url = settings.url
+        if self.url_is_path:
+            scheme = next(each for each in self.schemes if url.startswith(each))
+            url = os.path.abspath(settings.properties.entry("url").folder / url.removeprefix(scheme))
+        try:
+            resource = self._class(settings.name, url, **settings.connect_options())
+        except Exception as error:
+            raise ConfigurationError(
+                f"datasource {settings.name}: {self.driver} cannot be made: {type(error).__name__}: {error}"
+            ) from error
+        resource.file = settings.file
+        return resource
+
+    def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
+        if not isinstance(driver, NoConnections):
+            raise self._cannot_prepare("")
+        return _PhaseTwo(self.resource(driver.settings))
+
+    def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> ResourceRecovery:
+        return ResourceRecovery(self.resource(settings))
+
+    def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
+        resource = self.resource(settings)
+        try:
+            identity = location_of(resource).identity
+            count = len(ResourceRecovery(resource).recover())
+        except Exception as error:
+            yield failure("connection", f"{settings.name} does not answer: {type(error).__name__}: {error}")
+            return
+        yield ok("connection", f"{settings.name} answers, and is {identity}; {count} branches are prepared there")
+
+
+class _PhaseTwo:
+    """Ends the branches that a transaction adopts."""
+
+    def __init__(self, resource: Resource) -> None:
+        self._resource = resource
+
+    def branch(self, record: BranchRecord) -> PreparedWork:
+        return PreparedWork(self._resource, record)
+
+
+class NoConnections:
+    """The driver of a resource that is no DB-API database: it opens no connections."""
+
+    module: Any = errors
+    dialect: Any = None
+    marks = None
+    roles: tuple[str, ...] = ()
+
+    def __init__(self, settings: DataSourceSettings) -> None:
+        self.settings = settings
+
+    def connect(self, timeout: float | None = None) -> NoReturn:
+        raise NotSupportedError(
+            f"datasource {self.settings.name} is a resource of your own, and has no connections: "
+            "tx.enlist(txpool.resource.find(…)) lets a transaction work with it"
+        )
+
+    def execute(self, raw: Any, statement: str, parameters: Sequence[Any] = ()) -> NoReturn:
+        self.connect()
+
+    def is_open(self, raw: Any) -> bool:
+        return False
+
+    def is_clean(self, raw: Any) -> bool:
+        return False
+
+    def reset(self, raw: Any, timeout: float | None = None) -> None:
+        """Nothing: there are no connections. The same is true of the methods below."""
+
+    def ping(self, raw: Any, timeout: float | None = None) -> None: ...
+
+    def close(self, raw: Any) -> None: ...
+
+    def cancel(self, raw: Any, timeout: float | None = None) -> None: ...
+
+    def begin(self, raw: Any, label: str = "") -> None: ...
+
+    def reached_server(self, error: BaseException) -> bool:
+        return False
+
+    def note_failure(self, raw: Any, raw_cursor: Any, error: BaseException) -> None: ...
+
+    def ended_by(self, raw: Any, raw_cursor: Any) -> str | None:
+        return None

@@ -1,0 +1,1 @@
+"""The decision log in a PostgreSQL database."""

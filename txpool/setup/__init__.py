@@ -1,0 +1,1 @@
+"""What a new installation needs: configuration files, the decision log, tables of marks."""

@@ -1,0 +1,138 @@
+"""Moves staged rows into a table of MariaDB or MySQL, in the driver's branch.
+
+An overwrite uses DELETE rather than TRUNCATE, which would commit. What a transaction reads with a lock is what has been
+committed last, whatever its isolation level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from txpool.datasource import DataSource
+from txpool.errors import DataError, NotSupportedError, OperationalError
+from txpool.resources.mysql.own_tables import DENIED, database_of, quoted
+from txpool.resources.mysql.staging import MySQLStaging, MySQLStagingTable, keep_target
+from txpool.resources.mysql.wire import code_of
+from txpool.spark.commit.attempts import PartitionResult
+from txpool.spark.table.copying import ATTEMPT
+from txpool.spark.table.mysql.copying import exact_session
+from txpool.spark.table.mysql.types import create_statement, quoted_list
+from txpool.spark.table.target import Target
+from txpool.spark.types.columns import Layout
+
+#: The snapshot of the transaction is older than the staging table: what a SELECT, and in MariaDB an INSERT, answers.
+_TOO_OLD = frozenset({1412, 159})
+
+
+@dataclass(frozen=True, slots=True)
+class MySQLMerge:
+    """Moves the staged rows of one write, for `mode` append, overwrite or upsert on `keys`."""
+
+    source: DataSource
+    table: MySQLStagingTable
+    target: Target
+    layout: Layout
+    mode: str
+    keys: tuple[str, ...]
+    #: The columns of a table that is to be created, each with its declaration.
+    created: Sequence[tuple[str, str]]
+
+    def run(self, cursor: Any, results: Sequence[PartitionResult]) -> None:
+        """Move the rows of the chosen attempts.
+
+        Errors: OperationalError if rows are lost; DataError if two rows have the same key, or a key is NULL.
+        """
+        rows = {result.attempt: result.size[0] for result in results if result.size[0]}
+        created = None if self.target.exists else self._create()
+        with exact_session(cursor):
+            if created is not None:
+                keep_target(cursor, created)
+            try:
+                self._move(cursor, rows)
+            except Exception as error:
+                self._explain(error)
+                raise
+
+    def _move(self, cursor: Any, rows: Mapping[int, int]) -> None:
+        self._require_not_hidden(cursor)
+        staging = self._staging(cursor)
+        chosen = f"{staging} as staged where staged.{ATTEMPT} in ({', '.join(map(str, rows))})"
+        if rows and self.mode == "upsert":
+            self._require_keys(cursor, chosen)
+        if self.mode == "overwrite":
+            cursor.execute(f"delete from {self.target.name}".encode())  # noqa: S608
+        if not rows:
+            return
+        if self.mode == "upsert":  # its number of changed rows is another one
+            cursor.execute(f"select count(*) from {chosen} lock in share mode")  # noqa: S608
+            (found,) = cursor.fetchone()
+        names = quoted_list(self.layout.names)
+        columns = ", ".join(f"staged.{quoted(name)}" for name in self.layout.names)
+        cursor.execute(
+            f"insert into {self.target.name} ({names}) select {columns} from {chosen}{self._conflict()}".encode()  # noqa: S608
+        )
+        if self.mode != "upsert":
+            found = cursor.rowcount
+        if found != sum(rows.values()):
+            raise OperationalError(
+                f"{self.table.gtrid}: tasks had staged {sum(rows.values())} rows for {self.target.name}, and {found} "
+                "are there. The transaction rolls back, and the table is as it was: do it again"
+            )
+
+    def _require_not_hidden(self, cursor: Any) -> None:
+        """NotSupportedError where a temporary table hides the target, behind its qualified name, too."""
+        try:
+            cursor.execute(f"show create table {self.target.name}".encode())
+        except Exception as error:
+            if code_of(error) in DENIED:  # of one's own temporary table, nothing is
+                return
+            raise
+        if str(cursor.fetchone()[1]).lower().startswith("create temporary"):
+            raise NotSupportedError(
+                f"{self.table.gtrid}: in this transaction's session a temporary table hides {self.target.name}, and no "
+                "COMMIT would keep what is written there: give it another name. All of it rolls back"
+            )
+
+    def _conflict(self) -> str:
+        """The clause of an upsert: no other unique index can be meant, as was checked before."""
+        if self.mode != "upsert":
+            return ""
+        names = [name for name in self.layout.names if name not in self.keys] or [self.keys[0]]
+        sets = ", ".join(f"{self.target.name}.{quoted(name)} = staged.{quoted(name)}" for name in names)
+        return f" on duplicate key update {sets}"
+
+    def _require_keys(self, cursor: Any, chosen: str) -> None:
+        """Check that each row has a key, and no two rows the same key, since only one of them could stay."""
+        keys = ", ".join(f"staged.{quoted(key)}" for key in self.keys)
+        null = " or ".join(f"staged.{quoted(key)} is null" for key in self.keys)
+        cursor.execute(
+            f"select {keys}, count(*) as number from {chosen} group by {keys} "  # noqa: S608
+            f"having number > 1 or {null} limit 1 lock in share mode".encode()
+        )
+        found = cursor.fetchone()
+        if found is not None:
+            *key, number = found
+            values = ", ".join(f"{name} = {value!r}" for name, value in zip(self.keys, key, strict=True))
+            why = f"{number} rows have it, and only one could stay" if None not in key else "a key must have a value"
+            raise DataError(
+                f"{self.table.gtrid}: upsert into {self.target.name}: key {values}: {why}. The transaction rolls back, "
+                "and the table is as it was"
+            )
+
+    def _create(self) -> str:
+        staging = MySQLStaging(self.source.name, self.source.driver_adapter, connect=self.source.open_session)
+        statement = create_statement(self.target.name, self.created, self.keys)
+        return staging.create_target(self.table, self.target.name, statement)
+
+    def _staging(self, cursor: Any) -> str:
+        return f"{database_of(cursor)}.{self.table.name}"
+
+    def _explain(self, error: Exception) -> None:
+        if code_of(error) in _TOO_OLD:
+            raise NotSupportedError(
+                f"{self.table.gtrid}: this transaction has read in {self.source.name} before, with isolation level "
+                "repeatable-read, so it cannot see what tasks stage from now on: write before it reads, or begin "
+                "transaction(isolation='read-committed'). All of it rolls back"
+            ) from error

@@ -1,0 +1,182 @@
+"""How Spark's tasks write PostgreSQL's tables: by COPY."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, closing
+from contextvars import Context
+from typing import Any, LiteralString
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructField
+
+from txpool.datasource import DataSource
+from txpool.resources.postgresql.records import create_table
+from txpool.resources.postgresql.staging import SCHEMA, PostgreSQLStagingTable, Staging
+from txpool.resources.postgresql.trust import require_locked
+from txpool.spark.commit.self_deadlock import SelfDeadlockDetector
+from txpool.spark.commit.slots import NO_SLOT
+from txpool.spark.commit.status import TaggedJob
+from txpool.spark.table.copying import PartitionCopy, copy_into, copy_staged, staged_columns
+from txpool.spark.table.merge import StagingMerge
+from txpool.spark.table.privileges import require_privileges
+from txpool.spark.table.target import Target, is_written_by, read_target, require_unique, why_staged
+from txpool.spark.types.columns import Column, Layout, definitions, match, pair
+from txpool.tm.transaction import Transaction
+
+# Whether a table has neither unique indexes nor triggers (foreign keys have triggers): no task has to wait there for
+# another task or the driver.
+_INDEPENDENT: LiteralString = """
+    select relkind = 'r' and not relhastriggers
+        and not exists (select from pg_index where indrelid = c.oid and (indisunique or indisexclusion))
+    from pg_class c where oid = to_regclass(%s)
+"""
+_RUNNING_COPIES = """
+    select coalesce(sum(c.tuples_processed), 0)::int8, coalesce(sum(c.bytes_processed), 0)::int8
+    from pg_stat_progress_copy c join pg_stat_activity a using (pid)
+    where a.application_name = %(label)s or starts_with(a.application_name, %(label)s || '/')
+"""
+_PARTITIONS = f"{SCHEMA}.partitions"
+_PARTITION_COLUMNS = """
+    transaction_id text, target text, partition integer, row_count bigint, made_at timestamptz not null default now(),
+    primary key (transaction_id, target, partition)
+"""
+_CLAIM = (
+    f"insert into {_PARTITIONS} (transaction_id, target, partition) values (%s, %s, %s) "  # noqa: S608
+    "on conflict do nothing returning partition"
+)
+_KEY = "transaction_id = %s and target = %s and partition = %s"
+_READ = f"select row_count from {_PARTITIONS} where {_KEY}"  # noqa: S608
+_FINISH = f"update {_PARTITIONS} set row_count = %s where {_KEY}"  # noqa: S608
+
+
+class PostgreSQLPartitions:
+    """The records of partitions: a table in the schema of txpool's tables."""
+
+    def create(self, source: DataSource) -> None:
+        with closing(source.connect()) as connection:
+            create_table(connection.cursor(), _PARTITIONS, _PARTITION_COLUMNS)
+            connection.commit()
+
+    def claim(self, cursor: Any, key: Sequence[Any]) -> int | None:
+        require_locked(cursor, _PARTITIONS)
+        # The INSERT waits for another attempt that has not ended, and then finds its record or takes its place.
+        if cursor.execute(_CLAIM, key).fetchone() is not None:
+            return None
+        (rows,) = cursor.execute(_READ, key).fetchone()
+        return int(rows)
+
+    def finish(self, cursor: Any, key: Sequence[Any], rows: int) -> None:
+        cursor.execute(_FINISH, [rows, *key])
+
+
+class PostgreSQLTables:
+    """As `TableDialect`."""
+
+    partitions = PostgreSQLPartitions()
+
+    def definitions(self, fields: Iterable[StructField], keys: Sequence[str] = ()) -> list[tuple[str, str]]:
+        return definitions(fields)
+
+    def read_target(
+        self,
+        datasource: DataSource,
+        table: str,
+        new: Sequence[tuple[str, str]] | None = None,
+        keys: Sequence[str] = (),
+        *,
+        created_by: str = "create=True",
+        gtrid: str = "",
+    ) -> Target:
+        return read_target(datasource, table, new, keys, created_by=created_by)
+
+    def pair(
+        self, fields: Iterable[StructField], columns: Sequence[Column], table: str
+    ) -> tuple[list[tuple[StructField, Column]], Layout]:
+        return pair(fields, columns, table)
+
+    def match(self, df: DataFrame, columns: Sequence[Column], table: str) -> tuple[DataFrame, Layout]:
+        return match(df, columns, table)
+
+    def require_unique(self, target: Target, keys: Sequence[str], names: Sequence[str]) -> None:
+        require_unique(target, keys, names)
+
+    def require_privileges(
+        self,
+        datasource: DataSource,
+        target: Target,
+        names: Sequence[str],
+        *,
+        mode: str = "append",
+        keys: Sequence[str] = (),
+        strategy: str = "auto",
+        stacklevel: int = 3,
+    ) -> None:
+        require_privileges(
+            datasource, target, names, mode=mode, keys=keys, strategy=strategy, stacklevel=stacklevel + 1
+        )
+
+    def why_staged(self, datasource: DataSource, target: Target, mode: str) -> str | None:
+        return why_staged(datasource, target, mode)
+
+    def why_direct_failed(self, error: BaseException | None) -> str | None:
+        return str(error) if NO_SLOT in str(error) else None
+
+    def is_written_by(self, connection: Any, name: str) -> bool:
+        return is_written_by(connection, name)
+
+    def is_independent(self, datasource: DataSource, target: Target) -> bool:
+        def ask() -> bool:
+            with closing(datasource.connect()) as connection:
+                (found,) = connection.cursor().execute(_INDEPENDENT, [target.name]).fetchone()
+                return bool(found)
+
+        return Context().run(ask)
+
+    def staging_table(self, gtrid: str, write: int) -> PostgreSQLStagingTable:
+        return PostgreSQLStagingTable(gtrid, write)
+
+    def staging(self, datasource: DataSource) -> Staging:
+        return Staging(datasource.name, datasource.driver_adapter, connect=datasource.open_session)
+
+    def staged_columns(self, layout: Layout) -> list[str]:
+        return staged_columns(layout)
+
+    def require_staged(self, cursor: Any, table: PostgreSQLStagingTable) -> bool:
+        (exists,) = cursor.execute("select to_regclass(%s) is not null", [table.name]).fetchone()
+        if exists:
+            require_locked(cursor, table.name, types=False)
+        return bool(exists)
+
+    def copy_into(
+        self, datasource: str, target: Target, layout: Layout, label: str = "", *, lock_seconds: int | None = None
+    ) -> PartitionCopy:
+        return copy_into(datasource, target.name, layout, label)
+
+    def copy_staged(self, datasource: str, table: PostgreSQLStagingTable, layout: Layout, label: str) -> PartitionCopy:
+        return copy_staged(datasource, table.name, layout, label)
+
+    def merge(
+        self,
+        datasource: DataSource,
+        table: PostgreSQLStagingTable,
+        target: Target,
+        layout: Layout,
+        *,
+        mode: str,
+        keys: tuple[str, ...],
+        created: Sequence[tuple[str, str]],
+    ) -> StagingMerge:
+        return StagingMerge(table.gtrid, target, layout, mode, keys, table.name, created)
+
+    def watch(
+        self, transaction: Transaction, write: int, sources: Sequence[DataSource], job: TaggedJob | None = None
+    ) -> AbstractContextManager[object]:
+        return SelfDeadlockDetector(transaction, write, sources, job)
+
+    def running(self, connection: Any, label: str) -> tuple[int, int]:
+        rows, size = connection.cursor().execute(_RUNNING_COPIES, {"label": label}).fetchone()
+        return rows, size
+
+
+TABLES = PostgreSQLTables()

@@ -8,7 +8,7 @@ from threading import Lock, Timer
 from typing import Any, Protocol
 
 from txpool.datasource import DataSource
-from txpool.errors import translated
+from txpool.errors import InterfaceError, translated
 
 _LOCK_WAIT = 5.0  # seconds that the kit's own statements wait at most
 
@@ -53,6 +53,7 @@ class TableWork:
         #: Reads what has become of the work. One for all, since a connection takes longer than what is read.
         self._reader: Any = None
         self._reading = Lock()
+        self._closed = False
 
     def create(self) -> None:
         """Create the table, with one row. The database's own error where the user may not."""
@@ -76,6 +77,9 @@ class TableWork:
         with self._reading:
             if self._reader is None:
                 self._reader = self._datasource.open_session()
+            if self._closed:  # a case that was given up goes on after the kit's end
+                self._close_reader()
+                raise InterfaceError("the kit has ended")
             try:
                 cursor = self._driver.execute(self._reader, f"select id from {self._table} where id = '{key}'")  # noqa: S608
                 found = cursor.fetchone() is not None
@@ -94,6 +98,7 @@ class TableWork:
             self._driver.close(reader)
 
     def close(self) -> None:
+        self._closed = True
         self._close_reader()
         if self._created:
             self.drop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import sqlite3
 from contextlib import closing
@@ -12,6 +13,8 @@ import pytest
 from tests.integration.conformance import broken
 from txpool.conformance.case import Verdict
 from txpool.conformance.kit import CASES, run_cases
+from txpool.conformance.subject import Subject
+from txpool.errors import InterfaceError
 from txpool.resources.manager import ResourceManager
 
 if TYPE_CHECKING:
@@ -129,6 +132,18 @@ def test_a_case_that_never_ends_is_given_up(settings_of: SettingsOf) -> None:
     found = run_cases(settings, cases=[BY_NAME["hanging-owner"]], patience=60, limit=1.0)
     assert found.results[0].verdict is Verdict.FAILED
     assert "has not ended within 1 s" in found.results[0].reason
+
+
+def test_a_case_that_was_given_up_keeps_no_connection(settings_of: SettingsOf) -> None:
+    """It goes on in its thread, after the kit has removed its tables and closed its pool."""
+    subject = Subject(settings_of("xa"))
+    subject.open()
+    work = subject.workload
+    assert subject.close() == []
+    with pytest.raises(InterfaceError, match="the kit has ended"):
+        work.visible("first")
+    del subject, work
+    gc.collect()  # a connection that is open still would warn
 
 
 def test_a_file_keeps_its_data(settings_of: SettingsOf) -> None:

@@ -10,8 +10,8 @@ from tests.support.repository import ROOT
 _KILLING = {"any_site", "cluster", "local_cluster", "site", "spark_process", "web_site"}
 #: Where every test does.
 _FOLDERS = [ROOT / "tests" / each for each in ("crash", "integration/recovery", "integration/tracing")]
-#: Where every test starts a Java, or the whole kit: together they take minutes.
-_SLOW_FOLDERS = [ROOT / "tests/integration" / each for each in ("resources/jdbc", "conformance")]
+#: Where every test starts a Java, the whole kit, or what a former version has left: together they take minutes.
+_SLOW_FOLDERS = [ROOT / "tests/integration" / each for each in ("resources/jdbc", "conformance", "upgrade")]
 #: Each of these starts a Spark of the test's own.
 OWN_SPARK = {"cluster", "local_cluster", "spark_process"}
 
@@ -22,6 +22,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = set(getattr(item, "fixturenames", ()))
         if not {*item.path.parents}.isdisjoint(_FOLDERS) or fixtures & _KILLING:
             item.add_marker("crash")
+        if "spark" in fixtures:
+            item.add_marker("spark")
         slow = not {*item.path.parents}.isdisjoint(_SLOW_FOLDERS)
         if slow or item.get_closest_marker("spark"):  # Spark alone takes most of a minute to start
             item.add_marker("slow")

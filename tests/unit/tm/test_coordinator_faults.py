@@ -66,6 +66,7 @@ def test_any_one_fault(world: CoordinatorWorld) -> None:
     assert runs >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", SHAPES)
 def test_any_two_faults(world: CoordinatorWorld) -> None:
     for first in list(singles(world)):

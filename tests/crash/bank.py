@@ -66,8 +66,18 @@ class Bank:
 
     def outcomes(self) -> dict[str, str]:
         """What the callers were told, by transfer; those that were killed first were told nothing."""
-        lines = (self._world.folder / "outcomes").read_text().splitlines()
-        return dict(line.split(" ", 1) for line in lines)
+        return dict(line.split(" ", 1) for line in self._told())
+
+    def wait_for_one_more(self) -> None:
+        """Until one more transfer has ended: on a busy machine a process takes its time to begin."""
+        count, until = len(self._told()), time.monotonic() + 120
+        while len(self._told()) == count:
+            assert time.monotonic() < until, "the bank does nothing"
+            time.sleep(0.05)
+
+    def _told(self) -> list[str]:
+        file = self._world.folder / "outcomes"
+        return file.read_text().splitlines() if file.exists() else []
 
     def audit(self) -> Counter[str]:
         """No money is made or lost, no transfer is torn, and everybody was told the truth; how often what was told."""

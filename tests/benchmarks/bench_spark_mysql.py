@@ -1,6 +1,6 @@
 """Rows out of Spark into MariaDB or MySQL: write_table(), and Spark's own JDBC writer.
 
-python tests/benchmarks/bench_spark_mysql.py [ROUNDS] [--mysql] [--key] [--rows N] [--way NAME]…
+python tests/benchmarks/bench_spark_mysql.py [ROUNDS] [--mysql] [--key] [--over] [--rows N] [--way NAME]…
 
 Spark's writer needs a JDBC jar: Debian's libmariadb-java, or the path in MARIADB_JAR.
 """
@@ -32,6 +32,7 @@ _CREATE = (
     "create table landed (id bigint, n int, x double, name varchar(100) character set utf8mb4, seen timestamp(6) null) "
     "engine = innodb"
 )
+_BATCHED = "?rewriteBatchedStatements=true"
 #: As large as a million rows need, so that no page has to leave the buffer pool before the end.
 _SETTINGS = ("--innodb-buffer-pool-size=512M", "--innodb-log-file-size=512M")
 
@@ -45,6 +46,7 @@ class Bench:
         self._source = source
         self._writes = 0
         self.create = _CREATE
+        self._before: tuple[str, ...] = ()
         #: How a DataFrame may get into the table `landed`; the first is what the others are compared with.
         self.ways: dict[str, Callable[[DataFrame], object]] = {
             "write_table": self._ours,
@@ -52,7 +54,13 @@ class Bench:
             'format("txpool")': self._format,
             "write_table, atomicity='partition'": self._partitions,
             "JDBC": self._jdbc,
-            "JDBC, rewriteBatchedStatements": partial(self._jdbc, parameters="?rewriteBatchedStatements=true"),
+            "JDBC, rewriteBatchedStatements": partial(self._jdbc, parameters=_BATCHED),
+        }
+        #: The same into a table that has the same rows already. Spark's writer truncates it, which is no transaction.
+        self.ways_over: dict[str, Callable[[DataFrame], object]] = {
+            "write_table, overwrite": partial(self._ours, mode="overwrite"),
+            "write_table, upsert": partial(self._ours, mode="upsert", keys=["id"]),
+            "JDBC, rewriteBatchedStatements, overwrite": partial(self._jdbc, parameters=_BATCHED, mode="overwrite"),
         }
 
     def _ours(self, df: DataFrame, **options: Any) -> object:
@@ -68,13 +76,18 @@ class Bench:
         options = {"datasource": str(self._source.settings.properties.path), "dbtable": "landed"}
         df.write.format("txpool").options(**options).mode("append").save()
 
-    def _jdbc(self, df: DataFrame, parameters: str = "") -> None:
-        options = mysql_jdbc(self._server, parameters) | {"dbtable": "landed"}
-        df.write.format("jdbc").options(**options).mode("append").save()
+    def _jdbc(self, df: DataFrame, parameters: str = "", mode: str = "append") -> None:
+        options = mysql_jdbc(self._server, parameters) | {"dbtable": "landed", "truncate": "true"}
+        df.write.format("jdbc").options(**options).mode(mode).save()
+
+    def keep(self) -> None:
+        """Have the rows of the table there before each write from now on."""
+        self._server.execute("rename table landed to kept", database="one")
+        self._before = ("insert into landed select * from kept",)
 
     def timed(self, write: Callable[[], object], rows: int) -> float:
-        """Seconds for one write into the empty table, whose rows are counted."""
-        self._server.execute("drop table if exists landed", self.create, database="one")
+        """Seconds for one write into the table, which is made anew, and whose rows are counted."""
+        self._server.execute("drop table if exists landed", self.create, *self._before, database="one")
         began = time.perf_counter()
         write()
         seconds = time.perf_counter() - began
@@ -82,13 +95,16 @@ class Bench:
         assert found == [(rows,)], found
         return seconds
 
-    def contest(self, rounds: int, rows: int) -> None:
+    def contest(self, rounds: int, rows: int, *, over: bool) -> None:
         df = frame(self._spark, rows, PARTITIONS).cache()
         df.count()
-        writes = {name: partial(way, df) for name, way in self.ways.items()}
-        self.timed(next(iter(writes.values())), rows)
+        self.timed(partial(self._ours, df), rows)
+        if over:
+            self.keep()
+        writes = {name: partial(way, df) for name, way in (self.ways_over if over else self.ways).items()}
         compare(
-            f"{rows:,} rows of five columns, {PARTITIONS} cached partitions, local[2], {self._server.product()}",
+            f"{rows:,} rows of five columns{' over as many' if over else ''}, {PARTITIONS} cached partitions, local[2], "
+            f"{self._server.product()}",
             {name: partial(self.timed, write, rows) for name, write in writes.items()},
             rounds=rounds,
             unit="s",
@@ -102,6 +118,7 @@ def main() -> None:
     parser.add_argument("--mysql", action="store_true", help="MySQL instead of MariaDB")
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--key", action="store_true", help="the table has a primary key")
+    parser.add_argument("--over", action="store_true", help="into a table that has the rows, by overwrite and upsert")
     parser.add_argument("--way", action="append", help="what to measure, by its name; may be repeated")
     wanted = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -114,11 +131,11 @@ def main() -> None:
             local_session(server, driver="pymysql", jar=MARIADB_JAR) as (spark, source),
         ):
             bench = Bench(spark, server, source)
-            if wanted.key:
+            if wanted.key or wanted.over:
                 bench.create = _CREATE.replace("id bigint,", "id bigint primary key,")
             if wanted.way:
                 bench.ways = {name: bench.ways[name] for name in wanted.way}
-            bench.contest(wanted.rounds, wanted.rows)
+            bench.contest(wanted.rounds, wanted.rows, over=wanted.over)
 
 
 if __name__ == "__main__":

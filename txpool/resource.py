@@ -31,7 +31,7 @@ from txpool.resources.base import (
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.dialect import Dialect
 from txpool.resources.driver import Driver
-from txpool.resources.durable import identity_in, sync
+from txpool.resources.durable import create_file, generation_in, identity_in, sync
 from txpool.resources.local import LocalTransaction
 from txpool.resources.manager import PhaseTwo, ResourceManager
 from txpool.resources.marks import Marks
@@ -82,7 +82,9 @@ __all__ = [
     "SharedPhaseTwo",
     "Work",
     "Xid",
+    "create_file",
     "find",
+    "generation_in",
     "identity_in",
     "parse",
     "sync",

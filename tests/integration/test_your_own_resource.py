@@ -31,6 +31,7 @@ from txpool.resource import Refused
 TEXT = (ROOT / "docs/your-own-resource.md").read_text()
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = _BLOCK.findall(TEXT)
+_NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 COMMANDS = [line for kind, block in BLOCKS if kind == "sh" for line in block.splitlines()]
 
 
@@ -100,17 +101,9 @@ def initialised(place: Place) -> Place:
 def test_the_resource_has_at_most_forty_lines_of_code() -> None:
     """Imports among them; blank lines, comments and docstrings not."""
     text = block("outbox.py")
-    beside = {
-        tokenize.COMMENT,
-        tokenize.NL,
-        tokenize.NEWLINE,
-        tokenize.INDENT,
-        tokenize.DEDENT,
-        tokenize.ENDMARKER,
-    }
     lines: set[int] = set()
     for token in tokenize.generate_tokens(StringIO(text).readline):
-        if token.type not in beside:
+        if token.type not in _NO_CODE:
             lines.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:

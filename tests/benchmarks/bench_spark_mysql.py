@@ -103,8 +103,8 @@ class Bench:
             self.keep()
         writes = {name: partial(way, df) for name, way in (self.ways_over if over else self.ways).items()}
         compare(
-            f"{rows:,} rows of five columns{' over as many' if over else ''}, {PARTITIONS} cached partitions, local[2], "
-            f"{self._server.product()}",
+            f"{rows:,} rows of five columns{' over as many' if over else ''}, {PARTITIONS} cached partitions, "
+            f"local[2], {self._server.product()}",
             {name: partial(self.timed, write, rows) for name, write in writes.items()},
             rounds=rounds,
             unit="s",

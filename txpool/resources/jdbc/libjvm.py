@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,8 @@ from txpool.java import bundled_java, installed_javas, version_and_home
 
 #: The oldest Java that runs JPype's and txpool's own classes.
 OLDEST: Final = 11
+#: Options that the program `java` adds to its own, and a JVM inside another process does not.
+_LAUNCHERS_OWN: Final = "JDK_JAVA_OPTIONS"
 _INSTALL: Final = (
     "install one (Debian: apt-get install default-jre-headless) or set JAVA_HOME; pip install 'txpool[jdbc]' brings one"
 )
@@ -49,7 +52,10 @@ def why_not_start(library: Path, options: Sequence[str]) -> str:
         return ""
     # Other users see a process's arguments, and a property's value may be a password. None is ever refused.
     shown = [each for each in options if not each.startswith("-D")]
-    done = subprocess.run([str(java), *shown, "-version"], check=False, capture_output=True, text=True)  # noqa: S603
+    environment = {name: value for name, value in os.environ.items() if name != _LAUNCHERS_OWN}
+    done = subprocess.run(  # noqa: S603
+        [str(java), *shown, "-version"], check=False, capture_output=True, text=True, env=environment
+    )
     return "" if done.returncode == 0 else " ".join((done.stdout + done.stderr).split()) or f"exit {done.returncode}"
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import chdir, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,16 +103,16 @@ def spark(spark_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactor
     """A Spark with two threads in this process, shared by all tests. A local cluster needs `local_cluster`."""
     from pyspark.sql import SparkSession
 
-    with pytest.MonkeyPatch.context() as patch:
+    session = SparkSession.builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+    with pytest.MonkeyPatch.context() as patch:  # of Spark alone: the tests that follow have their own
         for name, value in spark_environ.items():
             patch.setenv(name, value)
         patch.setenv("PYSPARK_SUBMIT_ARGS", _submit_arguments("local[2]", {}))
-        session = SparkSession.builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        with chdir(tmp_path_factory.mktemp("nowhere")):  # where Spark's processes are: no test's folder
-            spark = session.getOrCreate()
-        spark.sparkContext.setLogLevel("ERROR")
-        yield spark
-        spark.stop()
+        patch.chdir(tmp_path_factory.mktemp("nowhere"))  # where Spark's processes are: no test's folder
+        spark = session.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    yield spark
+    spark.stop()
 
 
 def _submit_arguments(master: str, conf: Mapping[str, str]) -> str:

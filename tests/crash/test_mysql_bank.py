@@ -85,19 +85,20 @@ def test_no_money_is_made_or_lost(bank: Bank) -> None:
     print(f"seed {SEED}")
     chance = random.Random(SEED)
     processes = [bank.open(number) for number in range(PROCESSES)]
-    daemon = bank.start("-m", "recovery", "run", "--conf", "recovery.properties")
-    until, kills = time.monotonic() + SECONDS, 0
-    while kills < PROCESSES or time.monotonic() < until:
-        bank.wait_for(10)  # since on a busy machine a process takes its time to begin
-        time.sleep(chance.uniform(0, 0.5))
-        kills += 1
-        victim = chance.randrange(PROCESSES)
-        processes[victim].send_signal(signal.SIGKILL)
-        processes[victim].wait()
-        processes[victim] = bank.open(PROCESSES + kills)
-    for process in (*processes, daemon):
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    processes.append(bank.start("-m", "recovery", "run", "--conf", "recovery.properties"))
+    kills = 0
+    try:
+        until = time.monotonic() + SECONDS
+        while kills < PROCESSES or time.monotonic() < until:
+            bank.wait_for(10)  # since on a busy machine a process takes its time to begin
+            time.sleep(chance.uniform(0, 0.5))
+            kills += 1
+            victim = chance.randrange(PROCESSES)
+            _kill(processes[victim])
+            processes[victim] = bank.open(PROCESSES + kills)
+    finally:
+        for process in processes:
+            _kill(process)
     first, again = bank.scan(), bank.scan()
     assert (first.returncode, again.returncode) == (0, 0), first.stdout + first.stderr + again.stdout + again.stderr
     assert "heuristic" not in first.stdout.lower(), first.stdout
@@ -105,6 +106,11 @@ def test_no_money_is_made_or_lost(bank: Bank) -> None:
     assert (bank.prepared(), bank.marks(), bank.kept()) == ([], [], {})
     assert counts["yes"], counts
     print(f"{kills} kills: {dict(counts)}")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
 
 
 def test_a_bank_that_closes_leaves_nothing_to_recovery(bank: Bank) -> None:

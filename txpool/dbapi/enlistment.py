@@ -252,8 +252,7 @@ class Enlistment:
         try:
             transaction = self._begin_use(handle)
             if self._fresh:
-                self._driver.begin(self.raw, transaction.label)
-                self._fresh = not handle.has_work(self.raw)
+                self._fresh = not self._driver.begin(self.raw, transaction.label)
             if self.savepoints is not None:
                 self.savepoints.open(handle)
         except BaseException as error:

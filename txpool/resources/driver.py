@@ -65,8 +65,8 @@ class Driver(Protocol):
         It waits at most `timeout` seconds for a server that cannot be reached.
         """
 
-    def begin(self, raw: Any, label: str = "") -> None:
-        """Called before a statement: begin the local transaction, where the driver does not do so by itself.
+    def begin(self, raw: Any, label: str = "") -> bool:
+        """Called before a statement: begin the local transaction. False where the driver does so with the statement.
 
         A `label` is the session's name for the server's lists of sessions until the transaction ends, where the server
         has such a name.

@@ -175,10 +175,10 @@ class JdbcDriver:
         with suppress(Exception):  # the thread that waits for the statement gets its error
             raw.cancel()
 
-    def begin(self, raw: XaConnection, label: str = "") -> None:
+    def begin(self, raw: XaConnection, label: str = "") -> bool:
         """Begin the branch or the local transaction, where neither is begun. JDBC has no name for a session."""
         if raw.started or raw.begun:
-            return
+            return True
         with translated():
             raw.failed = None
             raw.just_failed = raw.ended_unseen = False
@@ -187,9 +187,10 @@ class JdbcDriver:
                     raise InternalError(f"datasource {self._settings.name}: its branch has no name")
                 raw.begun = True
                 raw.database.begin(raw)
-                return
+                return True
             raw.started = True  # first, so that an interrupt leaves a connection that is not clean
             raw.database.start(raw, raw.xid)
+        return True
 
     def reached_server(self, error: BaseException) -> bool:
         return bool(getattr(error, "java_class", ""))

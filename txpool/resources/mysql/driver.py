@@ -185,16 +185,16 @@ class MySQLDriver(ABC):
         with contextlib.suppress(Exception), contextlib.closing(self.connect(timeout or _CANCEL_TIMEOUT)) as other:
             other.session.run(f"kill query {raw.session_number}", monotonic() + (timeout or _CANCEL_TIMEOUT))
 
-    def begin(self, raw: Any, label: str = "") -> None:
+    def begin(self, raw: Any, label: str = "") -> bool:
         """Begin the branch or the local transaction, where neither is begun. MariaDB has no name for a session."""
         if raw.started or raw.begun:
-            return
+            return True
         with translated():
             if raw.xid is None:
                 if self._settings.mode == "xa":  # else the statement would be outside the transaction
                     raise InternalError(f"datasource {self._settings.name}: its branch has no name")
                 begin(raw)
-                return
+                return True
             raw.begins_anew()
             raw.started = True  # first, so that an interrupt leaves a connection that is not clean
             raw.session.send(*beginning_as(raw.characteristics), xa.named("start", raw.xid))
@@ -202,6 +202,7 @@ class MySQLDriver(ABC):
             if answer.error is not None:
                 raw.started = False
                 raise answer.error
+        return True
 
     def reached_server(self, error: BaseException) -> bool:
         return code_of(error) > 0

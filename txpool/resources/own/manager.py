@@ -138,7 +138,8 @@ class NoConnections:
 
     def cancel(self, raw: Any, timeout: float | None = None) -> None: ...
 
-    def begin(self, raw: Any, label: str = "") -> None: ...
+    def begin(self, raw: Any, label: str = "") -> bool:
+        return False
 
     def reached_server(self, error: BaseException) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""Transaction characteristics in PostgreSQL over psycopg, which puts them into BEGIN."""
+"""Transaction characteristics in PostgreSQL over psycopg: what is set on a connection stands in its BEGIN."""
 
 from __future__ import annotations
 
@@ -25,3 +25,15 @@ def begin_as(raw: Any, characteristics: Characteristics) -> None:
     """Let the next transactions of a raw connection begin so. No I/O."""
     raw.isolation_level = level_of(characteristics)
     raw.read_only = characteristics.read_only
+
+
+def beginning_of(raw: Any) -> str:
+    """The BEGIN of a raw connection's transactions, as psycopg's own."""
+    parts = ["begin"]
+    if raw.isolation_level is not None:
+        parts.append(f"isolation level {raw.isolation_level.name.replace('_', ' ')}")
+    if raw.read_only is not None:
+        parts.append("read only" if raw.read_only else "read write")
+    if raw.deferrable is not None:
+        parts.append("deferrable" if raw.deferrable else "not deferrable")
+    return " ".join(parts)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
-from psycopg import conninfo, sql
+from psycopg import conninfo
 from psycopg.rows import tuple_row
 
 from txpool.characteristics import UNSPECIFIED
@@ -20,7 +20,7 @@ from txpool.resources.base import PrepareLocation
 from txpool.resources.branch_rows import rows_of
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
-from txpool.resources.postgresql.characteristics import begin_as, level_of
+from txpool.resources.postgresql.characteristics import begin_as, beginning_of, level_of
 from txpool.resources.postgresql.connection import DeadlineConnection, check_alive, deadline_after, roll_back
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.initial_sql import begin_session, reset_session
@@ -123,18 +123,23 @@ class PsycopgRawConnection(DeadlineConnection):
     configured = UNSPECIFIED
     #: How its transactions begin may be another way by now.
     begins_otherwise = False
+    #: The statement that begins a transaction, with what is set on the connection.
+    beginning = "begin"
 
     def set_isolation_level(self, value: psycopg.IsolationLevel | None) -> None:
         self.begins_otherwise = True
         super().set_isolation_level(value)
+        self.beginning = beginning_of(self)
 
     def set_read_only(self, value: bool | None) -> None:
         self.begins_otherwise = True
         super().set_read_only(value)
+        self.beginning = beginning_of(self)
 
     def set_deferrable(self, value: bool | None) -> None:
         self.begins_otherwise = True
         super().set_deferrable(value)
+        self.beginning = beginning_of(self)
 
     def set_autocommit(self, value: bool) -> None:
         """As psycopg's. Without a BEGIN of psycopg's, the session itself must have what is configured."""
@@ -278,11 +283,15 @@ class PsycopgDriver:
         with contextlib.suppress(Exception):
             raw.cancel_safe(timeout=_CANCEL_TIMEOUT if timeout is None else timeout)
 
-    def begin(self, raw: PsycopgRawConnection, label: str = "") -> None:
-        """As `Driver.begin`; psycopg begins by itself."""
-        if label and raw.pgconn.transaction_status == IDLE:
-            # Not set_config(), whose snapshot would come before the user's own SET TRANSACTION.
-            raw.execute(sql.SQL("set local application_name = {}").format(label))
+    def begin(self, raw: PsycopgRawConnection, label: str = "") -> bool:
+        """As `Driver.begin`: psycopg, which would begin with the statement, finds it begun."""
+        if raw.pgconn.transaction_status == IDLE:
+            message = raw.beginning
+            if label:
+                # Not set_config(), whose snapshot would come before the user's own SET TRANSACTION.
+                message += f"; set local application_name = {raw.session.quoted(label)}"
+            raw.session.run(message)
+        return True
 
     def reached_server(self, error: BaseException) -> bool:
         return getattr(error, "sqlstate", None) is not None

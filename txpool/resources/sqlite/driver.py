@@ -150,16 +150,16 @@ class SQLiteDriver:
         with contextlib.suppress(sqlite3.Error):
             raw.interrupt()
 
-    def begin(self, raw: SQLiteRawConnection, label: str = "") -> None:
+    def begin(self, raw: SQLiteRawConnection, label: str = "") -> bool:
         """Begin with the write lock: a transaction that reads first can then always write. One that is read-only needs
         neither the lock nor the note of its end, since nothing of it can be committed.
         """
         if raw.in_transaction:
-            return
+            return True
         with translated():
             if raw.begins_read_only:
                 raw.execute("begin")
-                return
+                return True
             raw.execute("begin immediate")
             # Part of the transaction: afterwards it is there only where the user's own COMMIT has ended that.
             try:
@@ -167,6 +167,7 @@ class SQLiteDriver:
             except BaseException:  # by the user's own authorizer, for one
                 self.dialect.rollback(self, raw, None)
                 raise
+        return True
 
     def reached_server(self, error: BaseException) -> bool:
         """False: there is no server, and the connection itself tells whether a transaction is open."""

@@ -125,8 +125,9 @@ class Pg8000:
     def cancel(self, raw: Raw, timeout: float | None = None) -> None:
         """pg8000 has no cancel."""
 
-    def begin(self, raw: Raw, label: str = "") -> None:
-        """pg8000 begins by itself."""
+    def begin(self, raw: Raw, label: str = "") -> bool:
+        """False: pg8000 begins by itself."""
+        return False
 
     def reached_server(self, error: BaseException) -> bool:
         return isinstance(error, pg8000.dbapi.DatabaseError)

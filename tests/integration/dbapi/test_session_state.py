@@ -114,6 +114,12 @@ def leave(datasource: DataSource, statement: str, how: str) -> None:
     elif how == "enlisted pipeline":
         with transaction(), datasource.connect() as connection, connection.pipeline():
             connection.execute(statement)
+    elif how == "prepared":
+        with datasource.connect() as connection:
+            connection.execute(statement, prepare=True)
+    elif how == "prepared, and composed":
+        with transaction(), datasource.connect() as connection:
+            connection.execute(psycopg.sql.SQL(statement), prepare=True)
     elif how == "psycopg's own cursor":
         with datasource.connect() as connection:
             psycopg.Cursor(connection).execute(statement)  # type: ignore[call-overload]
@@ -126,14 +132,16 @@ def leave(datasource: DataSource, statement: str, how: str) -> None:
             connection.execute(statement)
 
 
-HOW = ["plain", "enlisted", "autocommit", "pipeline", "enlisted pipeline", "psycopg's own cursor", "failed later"]
+PREPARED = ["prepared", "prepared, and composed"]
+PIPELINES = ["pipeline", "enlisted pipeline"]
+HOW = ["plain", "enlisted", "autocommit", *PIPELINES, *PREPARED, "psycopg's own cursor", "failed later"]
 
 
 @pytest.mark.parametrize("how", HOW)
 def test_auto_cleans_what_commands_tell(auto: DataSource, how: str) -> None:
     for state, (statement, question) in STATES.items():
-        if how.endswith("pipeline") and ";" in statement.split("$$")[0]:
-            continue  # a pipeline takes one statement at a time
+        if how in (*PIPELINES, *PREPARED) and ";" in statement.split("$$")[0]:
+            continue  # one statement at a time
         before = ask(auto, question)
         leave(auto, statement, how)
         assert ask(auto, question) == before, state
@@ -169,6 +177,13 @@ def test_auto_sees_locks_by_the_text(auto: DataSource, databases: Databases, sta
     assert ask(auto, LOCKS) == before
     with auto.connect() as connection:
         assert next(connection.cursor().stream("select pg_advisory_lock(7) is null"))
+    assert ask(auto, LOCKS) == before
+
+
+def test_auto_sees_locks_of_prepared_statements_that_fail(auto: DataSource) -> None:
+    before = ask(auto, LOCKS)
+    with suppress(psycopg.errors.DivisionByZero), transaction(), auto.connect() as connection:
+        connection.execute("select pg_advisory_lock(7), 1 / n from generate_series(0, 0) as n", prepare=True)
     assert ask(auto, LOCKS) == before
 
 

@@ -37,7 +37,7 @@ from txpool.resources.postgresql.libpq import (
     value,
 )
 from txpool.resources.postgresql.marks import PostgreSQLMarks
-from txpool.resources.postgresql.psycopg_private import BACKLOG, TWO_PHASE, query_of, results_of, sent_by, tag_of
+from txpool.resources.postgresql.psycopg_private import BACKLOG, TWO_PHASE, results_of, sent_by, tag_of
 from txpool.resources.postgresql.session import outlives_transaction
 
 if TYPE_CHECKING:
@@ -315,8 +315,8 @@ class PsycopgDriver:
         results = results_of(raw_cursor)
         status = raw.pgconn.transaction_status
         if not raw.changed:
-            query = query_of(raw_cursor)
-            raw.changed = query is not None and outlives_transaction(query.query)
+            sent = sent_by(raw_cursor)
+            raw.changed = not sent or outlives_transaction(sent)
         if len(results) == 1 and status == INTRANS:
             tag = results[0].command_status
             if tag is not None and tag.startswith(_WRITING):

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, Self
 
 import psycopg
-from psycopg import generators, waiting
+from psycopg import generators, sql, waiting
 from psycopg._queries import PostgresQuery
 from psycopg.copy import LibpqWriter, Writer
 from psycopg.pq.abc import PGconn, PGresult
@@ -33,14 +33,24 @@ BACKLOG = "_notifies_backlog"
 wait = waiting.wait
 
 
-#: What a cursor has sent last, with its SQL in bytes as `query`; None before that. Nothing public returns it.
-query_of: Callable[[psycopg.Cursor[Any]], PostgresQuery | None] = attrgetter("_query")
+#: What a cursor has sent last, with its SQL in bytes as `query`. None before that, and of a prepared statement. Nothing
+#: public returns it.
+_query_of: Callable[[psycopg.Cursor[Any]], PostgresQuery | None] = attrgetter("_query")
+#: The statement that a cursor has executed last, as its user gave it; None after one that failed.
+_given_to: Callable[[psycopg.Cursor[Any]], object] = attrgetter("_last_query")
 
 
 def sent_by(cursor: psycopg.Cursor[Any]) -> bytes:
-    """The SQL that a cursor has sent last."""
-    query = query_of(cursor)
-    return bytes(query.query) if query else b""
+    """The SQL that a cursor has sent last; empty where it is not known, as of a prepared statement that failed."""
+    query = _query_of(cursor)
+    if query is not None:
+        return bytes(query.query)
+    given = _given_to(cursor)
+    if isinstance(given, str):
+        return given.encode()
+    if isinstance(given, sql.Composable):
+        return given.as_bytes(cursor)
+    return given if isinstance(given, bytes) else b""
 
 
 def write_through(writer: Writer, cursor: psycopg.Cursor[Any]) -> None:

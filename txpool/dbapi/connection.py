@@ -53,7 +53,7 @@ class Connection(Handle):
 
     def cursor(self, *args: Any, **kwargs: Any) -> Any:
         """A cursor; the arguments are the driver's own."""
-        return self._cursor_class(self, args, kwargs)
+        return self._cursor_class(self, args, kwargs).opened()
 
     def commit(self) -> None:
         """Plain: as the driver's. In a transaction: ProgrammingError; with managed.commit=join, keep its work."""
@@ -95,13 +95,15 @@ class Connection(Handle):
     def close(self) -> None:
         """Give the physical connection back: now, or, enlisted, at the transaction's end. Open work is rolled back."""
         pooled, enlistment = self.pooled, self.enlistment
-        datasource, self._datasource = self._datasource, None
         if pooled is not None:
+            datasource, self._datasource = self._datasource, None
             self.pooled = None
             if pooled.pool_state is not None:
                 self._before_give_back(pooled, datasource)  # type: ignore[arg-type]
             datasource.pool.give_back(pooled)  # type: ignore[union-attr]
-        elif enlistment is not None:
+            return
+        self._datasource = None
+        if enlistment is not None:
             if enlistment.savepoints is not None:
                 enlistment.close(self)
             self.enlistment = None

@@ -53,11 +53,12 @@ class LocalTransaction:
 
     def commit_one_phase(self) -> BranchOutcome:
         """Commit what is open. Where the user's own SQL has committed the rest before, all of it is committed then."""
-        if "rollback" in self._ended_commands:
-            self.failure = self._ended_by_sql_error()
-            return self._rolled_back_outcome()
-        if not self._dialect.in_transaction(self._raw):
-            return BranchOutcome.COMMITTED
+        if self._ended_commands:
+            if "rollback" in self._ended_commands:
+                self.failure = self._ended_by_sql_error()
+                return self._rolled_back_outcome()
+            if not self._dialect.in_transaction(self._raw):
+                return _COMMITTED
         try:
             self._dialect.commit(self._raw)
         except Refused as refusal:

@@ -44,10 +44,12 @@ def make_ambient(transaction: Transaction | None) -> Token[Transaction | None]:
 
 def restore_ambient(token: Token[Transaction | None]) -> None:
     """Make the ambient transaction what it was before `make_ambient` returned this token."""
-    left = ambient_variable.get()
-    ambient_variable.reset(token)
     if "pyspark" in sys.modules:
+        left = ambient_variable.get()
+        ambient_variable.reset(token)
         publish(ambient_variable.get(), left)
+    else:
+        ambient_variable.reset(token)
 
 
 def leave_ambient() -> None:

@@ -170,7 +170,8 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             if error is not None:
                 self.entered_transaction.set_rollback_only(error)
             return False
-        abandoned = isinstance(error, GeneratorExit)  # perhaps in a finaliser, which must do no I/O and take no lock
+        # Perhaps in a finaliser, which must do no I/O and take no lock.
+        abandoned = error is not None and isinstance(error, GeneratorExit)
         try:
             ambient_variable.reset(self._token)
             self._token = ambient_variable.set(self.entered_transaction)

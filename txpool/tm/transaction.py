@@ -18,7 +18,7 @@ from txpool.characteristics import UNSPECIFIED
 from txpool.errors import ProgrammingError, TransactionRolledBack, TransactionTimeout
 from txpool.log.base import DecisionLog
 from txpool.metrics import instruments
-from txpool.resources.base import LAST, MARKED, Branch, BranchOutcome, Participant
+from txpool.resources.base import LAST, MARKED, Branch, Participant
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.tm import dropped, own, statistics
 from txpool.tm.annotations import checked_note, decision_annotations
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from txpool.tracing import Trace
 
 logger = logging.getLogger("txpool")
-
-_UNKNOWN = BranchOutcome.UNKNOWN
 
 
 class Transaction:
@@ -477,7 +475,7 @@ class Transaction:
         in_doubt = result.outcome is IN_DOUBT
         for name, enlistment in enlisted.items():
             if enlistment.pooled is not None:
-                unknown = in_doubt or result.branch_outcomes.get(name) is _UNKNOWN
+                unknown = in_doubt or name in self.unanswered
                 try:
                     enlistment.release(self.status, reusable=not unknown)
                 except Exception:

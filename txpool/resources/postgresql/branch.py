@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
-from types import MappingProxyType
 from typing import cast
 
 import psycopg
@@ -47,6 +46,7 @@ class _PrepareState(Enum):
 # Names of their own: Python 3.11 calls a function for each member that is read from an Enum.
 UNSENT, SENT, PREPARED, REFUSED, LOST = _PrepareState
 _YES, _COMMIT = PrepareVote.COMMIT, PhaseTwoVerb.COMMIT
+_NO_EVIDENCE: Mapping[str, str] = {}
 
 
 class PostgreSQLBranch(LocalTransaction):
@@ -57,7 +57,7 @@ class PostgreSQLBranch(LocalTransaction):
     #: Set by `name`, the second as an SQL literal: a branch that is alone in its transaction needs none.
     _xid: Xid
     _quoted = ""
-    _evidence: Mapping[str, str] = MappingProxyType({})  #: Set by the answer to PREPARE.
+    _evidence: Mapping[str, str] = _NO_EVIDENCE  #: Set by the answer to PREPARE.
     #: The statement that writes the branch's row, and what deletes it; empty and None where it writes none.
     _row = ""
     rows_queue: RowsQueue | None = None
@@ -86,7 +86,7 @@ class PostgreSQLBranch(LocalTransaction):
 
     @property
     def record(self) -> BranchRecord:
-        return BranchRecord(self._xid, self.datasource, self._raw.identity, {**self._evidence})
+        return BranchRecord(self._xid, self.datasource, self._raw.identity, self._evidence)
 
     def name(self, xid: Xid) -> None:
         self._xid = xid

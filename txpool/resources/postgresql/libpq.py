@@ -76,13 +76,14 @@ class Session:
             self._pgconn.consume_input()
         except psycopg.Error:
             return False
-        return bool(self._pgconn.status == OPEN)
+        alive: bool = self._pgconn.status == OPEN
+        return alive
 
     def send(self, message: str) -> None:
         """Send without waiting; psycopg.OperationalError where the connection is lost."""
         self.results = []
         self._pgconn.send_query(message.encode())
-        self._unsent = bool(self._pgconn.flush())
+        self._unsent = self._pgconn.flush() != 0
 
     def receive(self, until: float | None = None) -> list[PGresult]:
         """Wait for the whole answer; an error of the server is one of its results, a lost connection raises.
@@ -97,20 +98,21 @@ class Session:
         is_busy, get_result = pgconn.is_busy, pgconn.get_result
         try:
             while True:
+                # Nothing of the answer is read before the first wait, but where an interrupt came behind that.
+                if self._poll(_INTERVAL_MILLISECONDS):
+                    pgconn.consume_input()
+                elif until is not None and monotonic() > until and is_busy():
+                    raise ReplyTimeout("the server has not answered in time")
                 # Most results come together with the first, and need no wait of their own.
                 while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
-                    if not is_busy():
+                    if is_busy():
                         break
-                    if self._poll(_INTERVAL_MILLISECONDS):
-                        pgconn.consume_input()
-                    elif until is not None and monotonic() > until:
-                        raise ReplyTimeout("the server has not answered in time")
-                result = get_result()
-                if result is None:
-                    return results
-                if result.status in _COPYING:  # it would be the next result, too, for ever
-                    raise psycopg.ProgrammingError("COPY needs its data, and there is none here")
-                results.append(result)
+                    result = get_result()
+                    if result is None:
+                        return results
+                    if result.status in _COPYING:  # it would be the next result, too, for ever
+                        raise psycopg.ProgrammingError("COPY needs its data, and there is none here")
+                    results.append(result)
         except psycopg.Error:
             # The server's last error says more than the closed connection after it.
             if failure(results) is None:
@@ -126,7 +128,7 @@ class Session:
         """Execute a statement that the session has prepared by this name; raises the server's error."""
         self.results = []
         self._pgconn.send_query_prepared(name.encode(), [value.encode() for value in values])
-        self._unsent = bool(self._pgconn.flush())
+        self._unsent = self._pgconn.flush() != 0
         (result,) = self._answered(None)
         return result
 

@@ -204,7 +204,8 @@ class SQLiteConnection(Connection):
 
     def cursor(self, *args: Any, **kwargs: Any) -> SQLiteCursor:
         """A cursor; the arguments are sqlite3's own."""
-        return SQLiteFactoryCursor(self, args, kwargs) if args or kwargs else SQLiteCursor(self, args, kwargs)
+        made = SQLiteFactoryCursor if args or kwargs else SQLiteCursor
+        return made(self, args, kwargs).opened()
 
     def execute(self, sql: str, parameters: Any = (), /) -> SQLiteCursor:
         """Execute on a new cursor, and return that."""

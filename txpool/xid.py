@@ -123,12 +123,18 @@ def make_xid(
     task: TaskName | None = None,
 ) -> Xid:
     """The name of a branch; `decider` is the name of the marked datasource, or None for the decision log."""
-    decider_part = f"M.{make_pointer(tag_of(decider), identity)}" if decider else "L"
-    task_part = f":{task.write}.{task.partition}.{task.attempt}.{task.branches}" if task else ""
-    return Xid(gtrid, f"{number}:{tag_of(datasource)}:{decider_part}{task_part}")
+    bqual = _bqual(number, datasource, decider, identity)
+    if task is not None:
+        bqual += f":{task.write}.{task.partition}.{task.attempt}.{task.branches}"
+    return Xid(gtrid, bqual)
 
 
 @lru_cache(maxsize=1024)
+def _bqual(number: int, datasource: str, decider: str | None, identity: str) -> str:
+    """The bqual outside of Spark's tasks, of which a datasource has few."""
+    return f"{number}:{tag_of(datasource)}:{f'M.{make_pointer(tag_of(decider), identity)}' if decider else 'L'}"
+
+
 def tag_of(datasource: str) -> str:
     """A datasource's name; where that is too long for a bqual, its beginning and a digest of the whole."""
     if len(datasource) <= _TAG_LIMIT:

@@ -270,7 +270,8 @@ class Transaction:
             gtrid=self.gtrid,
         )
         self.set_rollback_only(error)
-        # `_release` takes this lock, too: so each enlistment is marked unreusable before its release, or not cancelled.
+        # `_release` takes this lock, too, where nothing was decided: so each enlistment is marked unreusable before its
+        # release, or not cancelled.
         with self._lock:
             if self._deciding or self.status not in (Status.MARKED_ROLLBACK, Status.COMMITTING):
                 return
@@ -468,8 +469,10 @@ class Transaction:
 
     def _release(self, result: Result) -> None:
         """Give the connections back. Where a branch's outcome is unknown, its connection is not reused."""
-        with self._lock:
-            enlisted, self._enlisted = self._enlisted, {}
+        if not self._deciding:
+            with self._lock:  # `expire` may still mark the enlistments
+                pass
+        enlisted, self._enlisted = self._enlisted, {}
         if enlisted or self._adopted:
             dropped.release(self)
         in_doubt = result.outcome is IN_DOUBT

@@ -180,10 +180,33 @@ def test_psycopg_ended_by(pg: Any, raw: Any, databases: Databases, statement: st
         assert bool(databases.rows("one", "select id from work")) == wanted
 
 
+def test_psycopg_begins_as_is_set_on_the_connection(pg: Any, raw: Any) -> None:
+    asked = (
+        "select current_setting('transaction_' || name) from unnest(array['isolation', 'read_only', 'deferrable']) name"
+    )
+    assert pg.begin(raw, "it's") is True
+    assert raw.execute("show application_name").fetchone() == ("it's",)
+    assert raw.execute(asked).fetchall() == [("read committed",), ("off",), ("off",)]
+    assert pg.begin(raw) is True  # a second time it sends nothing: a BEGIN would draw a warning
+    raw.rollback()
+    raw.isolation_level, raw.read_only, raw.deferrable = psycopg.IsolationLevel.SERIALIZABLE, True, True
+    pg.begin(raw)
+    assert raw.execute(asked).fetchall() == [("serializable",), ("on",), ("on",)]
+    raw.rollback()
+    pg.reset(raw)
+    pg.begin(raw)
+    assert raw.execute(asked).fetchall() == [("read committed",), ("off",), ("off",)]
+
+
 def test_psycopg_commit_that_the_database_answers_by_rollback_is_a_rollback(pg: Any, raw: Any) -> None:
     with pytest.raises(psycopg.errors.UndefinedTable):
         raw.execute("select * from nowhere")
     assert pg.ended_by(raw, raw.execute("commit")) == "rollback"
+
+
+def test_psycopg_prepared_statement_that_ends_the_transaction_is_seen(pg: Any, raw: Any) -> None:
+    raw.execute("insert into work values (1)")
+    assert pg.ended_by(raw, raw.execute("rollback and chain", prepare=True)) == "rollback"
 
 
 def test_psycopg_executemany_that_commits_is_seen(pg: Any, raw: Any) -> None:

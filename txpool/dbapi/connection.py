@@ -53,7 +53,7 @@ class Connection(Handle):
 
     def cursor(self, *args: Any, **kwargs: Any) -> Any:
         """A cursor; the arguments are the driver's own."""
-        return self._cursor_class(self, args, kwargs).opened()
+        return self._cursor_class(self, args, kwargs)
 
     def commit(self) -> None:
         """Plain: as the driver's. In a transaction: ProgrammingError; with managed.commit=join, keep its work."""

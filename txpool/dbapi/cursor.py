@@ -37,18 +37,18 @@ class PEP249Cursor:
 
     arraysize = CursorAttribute()
 
-    def __init__(self, connection: Connection, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Until it is `opened`, or its first statement makes the driver's cursor, nobody may use it."""
+    def __init__(
+        self, connection: Connection, args: tuple[Any, ...], kwargs: dict[str, Any], *, opened: bool = True
+    ) -> None:
+        """With `opened` false, the first statement makes the driver's cursor: nobody may use it before."""
         self._connection = connection
         #: Those of the driver's cursor(); None once it is closed.
         self._arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = (args, kwargs)
         #: What holds the connection of the driver's cursor; None before that is made.
         self._holder: Any = None
-
-    def opened(self) -> Self:
-        """Make the driver's cursor now; returns this one."""
-        self._open(self._connection.current_enlistment())
-        return self
+        if not opened:
+            return
+        self._open(connection.current_enlistment())
 
     def _open(self, enlistment: Enlistment | None) -> None:
         """Make the driver's cursor, on the physical connection that the handle has now."""
@@ -83,7 +83,7 @@ class PEP249Cursor:
         return raw.cursor(*args, **kwargs)
 
     def _make_first_raw(self, raw: Any, holder: Any) -> Any:
-        """The driver's cursor of one that was not `opened`, and executes a statement now."""
+        """The driver's cursor of one that was made with `opened` false, and executes a statement now."""
         return self._make_raw(raw, holder)
 
     def _reopen(self, enlistment: Enlistment | None) -> None:

@@ -130,12 +130,12 @@ class PsycopgConnection(TwoPhaseConnection):
         """As psycopg's, of the connection's cursor_factory or server_cursor_factory."""
         state = self.handle_state
         own = state is not None and not _FACTORIES.isdisjoint(state.attributes)
-        return (UserCursor if own else PsycopgCursor)(self, args, kwargs).opened()
+        return (UserCursor if own else PsycopgCursor)(self, args, kwargs)
 
     def execute(self, query: Any, params: Any = None, *, prepare: bool | None = None, binary: bool = False) -> Any:
         """Execute on a new cursor, and return that."""
         if self.enlistment is not None and self.handle_state is None and not binary:
-            cursor: Any = PsycopgCursor(self, (), {})
+            cursor = PsycopgCursor(self, (), {}, opened=False)
         else:
             cursor = self.cursor()
             if binary:

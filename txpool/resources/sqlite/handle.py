@@ -204,8 +204,7 @@ class SQLiteConnection(Connection):
 
     def cursor(self, *args: Any, **kwargs: Any) -> SQLiteCursor:
         """A cursor; the arguments are sqlite3's own."""
-        made = SQLiteFactoryCursor if args or kwargs else SQLiteCursor
-        return made(self, args, kwargs).opened()
+        return SQLiteFactoryCursor(self, args, kwargs) if args or kwargs else SQLiteCursor(self, args, kwargs)
 
     def execute(self, sql: str, parameters: Any = (), /) -> SQLiteCursor:
         """Execute on a new cursor, and return that."""

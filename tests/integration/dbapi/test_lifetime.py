@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.dbapi.table import rows
 from txpool.datasource import DataSource
-from txpool.errors import InterfaceError, OperationalError
+from txpool.errors import InterfaceError, OperationalError, TransactionRolledBack
 from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def test_a_cancel_that_comes_late_reaches_nobody_else(postgres_source: DataSourc
     for _ in range(30):
         begun = threading.Event()
         with (
-            suppress(psycopg.errors.QueryCanceled, OperationalError),
+            suppress(psycopg.errors.QueryCanceled, OperationalError, TransactionRolledBack),
             transaction() if enlisted else nullcontext(),
             postgres_source.connect() as connection,
         ):

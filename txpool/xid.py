@@ -135,6 +135,7 @@ def _bqual(number: int, datasource: str, decider: str | None, identity: str) -> 
     return f"{number}:{tag_of(datasource)}:{f'M.{make_pointer(tag_of(decider), identity)}' if decider else 'L'}"
 
 
+@lru_cache(maxsize=1024)
 def tag_of(datasource: str) -> str:
     """A datasource's name; where that is too long for a bqual, its beginning and a digest of the whole."""
     if len(datasource) <= _TAG_LIMIT:

@@ -253,12 +253,19 @@ class Enlistment:
             transaction = self._begin_use(handle)
             if self._fresh:
                 self._fresh = not self._driver.begin(self.raw, transaction.label)
+            elif self.in_pipeline:
+                self._require_not_ended()
             if self.savepoints is not None:
                 self.savepoints.open(handle)
         except BaseException as error:
             self.lock.release()
             translate(error)
             raise
+
+    def _require_not_ended(self) -> None:
+        """In a pipeline only the next statement sees that the user's own SQL has ended the transaction."""
+        if self._driver.is_open(self.raw) and not self._driver.dialect.in_transaction(self.raw):
+            raise self.ended_by_sql("commit")
 
     def finish(self, raw_cursor: Any) -> None:
         """After a statement: raise where it was the user's own COMMIT or ROLLBACK, and unlock."""

@@ -36,3 +36,26 @@ def test_an_empty_pipeline_is_none_of_it(postgres_source: DataSource, databases:
         with connection.pipeline():
             pass
     assert databases.rows("one", "select id from t") == [(1,)]
+
+
+@pytest.mark.parametrize("command", ["commit", "rollback"])
+@pytest.mark.parametrize("in_block", [False, True])
+def test_what_was_answered_within_it_is_seen_by_the_next_statement(
+    postgres_source: DataSource, databases: Databases, command: str, *, in_block: bool
+) -> None:
+    """Neither a statement nor a block may begin another local transaction: the block would commit it."""
+    with (
+        pytest.raises(HeuristicError),
+        transaction(),
+        postgres_source.connect() as connection,
+        pytest.raises(ProgrammingError, match="has ended its part"),
+        connection.pipeline() as pipeline,
+    ):
+        connection.execute("insert into t values (1, 'v')")
+        connection.execute(command)
+        pipeline.sync()
+        if in_block:
+            with connection.transaction():
+                connection.execute("insert into t values (2, 'v')")
+        connection.execute("insert into t values (3, 'v')")
+    assert databases.rows("one", "select id from t where id > 0") == ([(1,)] if command == "commit" else [])

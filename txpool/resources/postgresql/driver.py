@@ -123,23 +123,20 @@ class PsycopgRawConnection(DeadlineConnection):
     configured = UNSPECIFIED
     #: How its transactions begin may be another way by now.
     begins_otherwise = False
-    #: The statement that begins a transaction, with what is set on the connection.
-    beginning = "begin"
+    #: The statement that begins a transaction, with what is set on the connection; empty until it is made.
+    beginning = ""
 
     def set_isolation_level(self, value: psycopg.IsolationLevel | None) -> None:
-        self.begins_otherwise = True
+        self.begins_otherwise, self.beginning = True, ""
         super().set_isolation_level(value)
-        self.beginning = beginning_of(self)
 
     def set_read_only(self, value: bool | None) -> None:
-        self.begins_otherwise = True
+        self.begins_otherwise, self.beginning = True, ""
         super().set_read_only(value)
-        self.beginning = beginning_of(self)
 
     def set_deferrable(self, value: bool | None) -> None:
-        self.begins_otherwise = True
+        self.begins_otherwise, self.beginning = True, ""
         super().set_deferrable(value)
-        self.beginning = beginning_of(self)
 
     def set_autocommit(self, value: bool) -> None:
         """As psycopg's. Without a BEGIN of psycopg's, the session itself must have what is configured."""
@@ -286,7 +283,7 @@ class PsycopgDriver:
     def begin(self, raw: PsycopgRawConnection, label: str = "") -> bool:
         """As `Driver.begin`: psycopg, which would begin with the statement, finds it begun."""
         if raw.pgconn.transaction_status == IDLE:
-            message = raw.beginning
+            message = raw.beginning = raw.beginning or beginning_of(raw)
             if label:
                 # Not set_config(), whose snapshot would come before the user's own SET TRANSACTION.
                 message += f"; set local application_name = {raw.session.quoted(label)}"
@@ -305,7 +302,9 @@ class PsycopgDriver:
             reason = str(error).partition("\n")[0]
             raw.failure = reason if raw_cursor is None else f"{reason}; it was {shown(sent_by(raw_cursor))}"
 
-    def ended_by(self, raw: PsycopgRawConnection, raw_cursor: psycopg.Cursor[Any]) -> str | None:
+    def ended_by(  # noqa: PLR0911 - each answer where it is known
+        self, raw: PsycopgRawConnection, raw_cursor: psycopg.Cursor[Any]
+    ) -> str | None:
         """As `Driver.ended_by`; it also notes on the raw connection what the statement has changed.
 
         If the statement failed and the session is idle now, the user's own COMMIT or ROLLBACK came before it in the
@@ -314,6 +313,8 @@ class PsycopgDriver:
         """
         results = results_of(raw_cursor)
         status = raw.pgconn.transaction_status
+        if not results and status == INTRANS and not raw.pgconn.pipeline_status and not sent_by(raw_cursor):
+            return None  # it failed before anything was sent
         if not raw.changed:
             sent = sent_by(raw_cursor)
             raw.changed = not sent or outlives_transaction(sent)

@@ -53,6 +53,8 @@ class Block(psycopg.Transaction):
             with translated():
                 return super().__enter__()
         with enlistment.started(self._handle, reads=True):
+            if self.pgconn.transaction_status == TransactionStatus.IDLE:
+                enlistment.raw.execute("")  # psycopg begins: else the block would begin, and commit
             super().__enter__()
             if enlistment.savepoints is not None:
                 self._mark = enlistment.savepoints.enter_block()

@@ -119,8 +119,8 @@ def test_everybody_has_as_many_turns(pooled: Callable[..., DataSource]) -> None:
 # -- nothing is lost ------------------------------------------------------------------------------------------------
 
 
-# Hypothesis has a callback at each garbage collection: what strikes there is swallowed.
-@pytest.mark.filterwarnings("ignore:Exception ignored in.*gc_callback:pytest.PytestUnraisableExceptionWarning")
+# An interrupt within a callback of the garbage collection, or of a weak reference, is swallowed there.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_no_connection_is_lost_under_interrupts(pooled: Callable[..., DataSource], databases: Databases) -> None:
     """Ctrl-C in the main thread, wherever it strikes."""
     datasource = pooled(pool_max_size=3, pool_max_wait=20, pool_check_bypass="0")

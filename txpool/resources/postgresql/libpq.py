@@ -98,21 +98,21 @@ class Session:
         is_busy, get_result = pgconn.is_busy, pgconn.get_result
         try:
             while True:
-                # Nothing of the answer is read before the first wait, but where an interrupt came behind that.
-                if self._poll(_INTERVAL_MILLISECONDS):
-                    pgconn.consume_input()
-                elif until is not None and monotonic() > until and is_busy():
-                    raise ReplyTimeout("the server has not answered in time")
-                # Most results come together with the first, and need no wait of their own.
+                # Most results come together with the first, and need no wait of their own. What has been read already
+                # comes before any wait: it may be the server's farewell, behind which the connection is closed.
                 while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
-                    if is_busy():
+                    if not is_busy():
                         break
-                    result = get_result()
-                    if result is None:
-                        return results
-                    if result.status in _COPYING:  # it would be the next result, too, for ever
-                        raise psycopg.ProgrammingError("COPY needs its data, and there is none here")
-                    results.append(result)
+                    if self._poll(_INTERVAL_MILLISECONDS):
+                        pgconn.consume_input()
+                    elif until is not None and monotonic() > until:
+                        raise ReplyTimeout("the server has not answered in time")
+                result = get_result()
+                if result is None:
+                    return results
+                if result.status in _COPYING:  # it would be the next result, too, for ever
+                    raise psycopg.ProgrammingError("COPY needs its data, and there is none here")
+                results.append(result)
         except psycopg.Error:
             # The server's last error says more than the closed connection after it.
             if failure(results) is None:

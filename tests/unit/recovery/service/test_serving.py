@@ -157,6 +157,7 @@ def test_a_reply_that_is_not_read_has_the_same_deadline(serve: Serve, world: Rec
     server = serve(seconds=0.5)
     before = descriptors()
     with crowd(server, 8, b"GET /api/in-doubt HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") as held:
+        assert held[0].recv(1)  # the server has it: on a busy machine it may be late
         until_there_are(before + len(held))
         assert len(rest(held[0])) < 4_700_000
 

@@ -32,7 +32,7 @@ def crash(source: DataSource) -> None:
     raw: Any = source.driver_adapter.connect()
     with suppress(Exception):
         raw.run("shutdown immediately")
-    source.pool.flush()  # its connections died with it, and one that was used just now is not checked
+    source.flush()  # its connections died with it, and one that was used just now is not checked
 
 
 def test_its_file_opens_after_crashes(jdbc_places: JdbcPlaces) -> None:

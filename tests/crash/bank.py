@@ -32,11 +32,29 @@ _LINGERS = ("coordinator.prepared", "coordinator.decided")
 _MARKS: tuple[list[str], ...] = ([], [], [], [], [], [], ["ledger"], ["book"])
 
 
+class Told:
+    """What the callers were told of their transfers, a line each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "outcomes"
+
+    def lines(self) -> list[str]:
+        return self._file.read_text().splitlines() if self._file.exists() else []
+
+    def wait_for(self, more: int) -> None:
+        """Until so many more transfers have ended: on a busy machine a process takes its time to begin."""
+        count, until = len(self.lines()) + more, time.monotonic() + 120
+        while len(self.lines()) < count:
+            assert time.monotonic() < until, "the bank does nothing"
+            time.sleep(0.05)
+
+
 class Bank:
     """The bank in a world, as its auditor sees it: past txpool."""
 
     def __init__(self, world: CrashSite) -> None:
         self._world = world
+        self.told = Told(world.folder)
         for name in SERVED:
             world.session(name).execute(_TABLE)
         for name in PREPARING:
@@ -66,18 +84,7 @@ class Bank:
 
     def outcomes(self) -> dict[str, str]:
         """What the callers were told, by transfer; those that were killed first were told nothing."""
-        return dict(line.split(" ", 1) for line in self._told())
-
-    def wait_for_one_more(self) -> None:
-        """Until one more transfer has ended: on a busy machine a process takes its time to begin."""
-        count, until = len(self._told()), time.monotonic() + 120
-        while len(self._told()) == count:
-            assert time.monotonic() < until, "the bank does nothing"
-            time.sleep(0.05)
-
-    def _told(self) -> list[str]:
-        file = self._world.folder / "outcomes"
-        return file.read_text().splitlines() if file.exists() else []
+        return dict(line.split(" ", 1) for line in self.told.lines())
 
     def audit(self) -> Counter[str]:
         """No money is made or lost, no transfer is torn, and everybody was told the truth; how often what was told."""

@@ -127,14 +127,14 @@ def _under_fire(world: CrashSite, bank: Bank, staff: Staff, seconds: float) -> C
     }
     kills: Counter[str] = Counter()
     try:
-        bank.wait_for_one_more()
+        bank.told.wait_for(1)
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(left, schedule.uniform(0.5, 2.5)))
             (victim,) = schedule.choices([*VICTIMS], [*VICTIMS.values()])
             acts[victim]()
             kills[victim] += 1
-            bank.wait_for_one_more()
+            bank.told.wait_for(1)
     finally:
         staff.close()
     assert staff.errors() == ""

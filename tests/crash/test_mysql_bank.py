@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Databases
+from tests.crash.bank import Told
 from tests.crash.evidence import SEED
 from tests.crash.mysql_bank import ACCOUNTS, OPENING, PREPARING
 from tests.crash.mysql_site import FILE, POSTGRESQL, Site
@@ -30,6 +31,7 @@ class Bank(Site):
 
     def __init__(self, folder: Path, databases: Databases, mariadb: MySQLServer, mysql8: MySQLServer) -> None:
         super().__init__(folder, databases, mariadb, mysql8)
+        self.told = Told(folder)
         rows = ", ".join(f"({number}, {OPENING})" for number in range(1, ACCOUNTS + 1))
         made = ["create table account (id int primary key, balance int not null)", f"insert into account values {rows}"]
         big = "alter table t modify id bigint"
@@ -45,18 +47,6 @@ class Bank(Site):
     def open(self, number: int) -> subprocess.Popen[bytes]:
         return self.start("-m", "tests.crash.mysql_bank", f"{SEED}.{number}", THREADS)
 
-    def told(self) -> list[str]:
-        """What the callers were told of each transfer."""
-        outcomes = self.folder / "outcomes"
-        return outcomes.read_text().splitlines() if outcomes.exists() else []
-
-    def wait_for(self, more: int) -> None:
-        """Until so many more transfers have ended."""
-        count, until = len(self.told()) + more, time.monotonic() + 60
-        while len(self.told()) < count:
-            assert time.monotonic() < until, "the bank does nothing"
-            time.sleep(0.05)
-
     def audit(self) -> Counter[str]:
         """No money is made or lost, no transfer is torn, and everybody was told the truth; how often what was told."""
         query = "select sum(balance) from account"
@@ -67,7 +57,7 @@ class Bank(Site):
         found = Counter(number for name in PREPARING for number in held[name])
         assert set(found.values()) <= {2}, "torn"
         assert {*held[FILE], *held["maria-ledger"]} <= found.keys(), "a mark without its transfer"
-        said = {int(name): word for name, word in (line.split() for line in self.told())}
+        said = {int(name): word for name, word in (line.split() for line in self.told.lines())}
         lies = {
             number: word for number, word in said.items() if word != "doubt" and (word == "yes") != (number in found)
         }
@@ -90,7 +80,7 @@ def test_no_money_is_made_or_lost(bank: Bank) -> None:
     try:
         until = time.monotonic() + SECONDS
         while kills < PROCESSES or time.monotonic() < until:
-            bank.wait_for(10)  # since on a busy machine a process takes its time to begin
+            bank.told.wait_for(10)
             time.sleep(chance.uniform(0, 0.5))
             kills += 1
             victim = chance.randrange(PROCESSES)

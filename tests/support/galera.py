@@ -7,7 +7,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.support.mysql import MySQLServer, free_port
+from tests.support.mysql import MySQLServer
+from txpool.demo.server import free_port
 
 #: Of Debian's package galera-4, which mariadb-server brings.
 PROVIDER = Path("/usr/lib/galera/libgalera_smm.so")

@@ -10,7 +10,6 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tarfile
 import tempfile
@@ -24,11 +23,11 @@ from typing import TYPE_CHECKING, Any, Self
 import pymysql
 import pytest
 
+from txpool.demo.server import free_port
+
 if TYPE_CHECKING:
     from tests.conftest import Require
 
-# Below the ephemeral ports, as the PostgreSQL server of the tests has them.
-_PORTS = range(20_000, 32_000)
 _SIGNALS = {"fast": signal.SIGTERM, "immediate": signal.SIGKILL}
 _START_SECONDS = 60.0
 #: MySQL in a jar of the Maven registry, which holds a mysqld for Linux.
@@ -337,14 +336,3 @@ def mysql8(require: Require) -> Iterator[MySQLServer]:
             yield server
     finally:
         shutil.rmtree(folder)
-
-
-def free_port() -> int:
-    while True:
-        port = secrets.choice(_PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port

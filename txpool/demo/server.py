@@ -148,7 +148,7 @@ class EmbeddedPostgres:
         atexit.register(self.close)
         self._initialise()
         while True:
-            self.port = _free_port()
+            self.port = free_port()
             try:
                 self._launch()
                 break
@@ -321,7 +321,8 @@ def _temporary_folder(account: _Account) -> Path:
     )
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port on loopback that nobody uses now, below the ephemeral ones; another process may still take it."""
     while True:
         port = secrets.choice(_PORTS)
         with socket.socket() as probe:

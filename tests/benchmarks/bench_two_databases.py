@@ -1,12 +1,12 @@
-"""A transaction over two databases, log included, against a hand-written two-phase commit over psycopg.
+"""A transaction over two databases, log included, against a hand-written two-phase commit over the same driver.
 
 `transactions.py` says what by hand means. Each of its threads has connections and a file of its own, which suits it
 best: nobody waits for anybody. From 1, 8 and 32 threads; the two databases on two servers, and then on one, whose
-single write-ahead log is flushed for one of them after the other; servers and logs on a disk, and in memory, where a
+single log is flushed for one of them after the other; servers and logs on a disk, and in memory, where a
 flush takes no time. The two tell different things: where a flush is slow, overlap hides what we cost, and where it is
 fast, processor time is all that there is. Client and servers share the machine's cores.
 
-    python tests/benchmarks/bench_two_databases.py [--place disk|memory]
+    python tests/benchmarks/bench_two_databases.py [--place disk|memory] [--driver psycopg|pymysql|mysqlclient]
 """
 
 from __future__ import annotations
@@ -29,27 +29,34 @@ from tests.benchmarks.running import (
     throughput,
     with_txpool,
 )
+from tests.benchmarks.transactions import DRIVERS
 
-WANTED = {8: "1.0 or more", 32: "1.2 or more"}
+#: By driver and number of threads.
+WANTED = {
+    ("psycopg", 8): "1.0 or more",
+    ("psycopg", 32): "1.2 or more",
+    ("pymysql", 1): "1.0 or more",
+    ("mysqlclient", 1): "1.0 or more",
+}
 
 
 def _compare(where: str, servers: Servers, place: Place) -> None:
-    with datasources(servers) as sources, by_hand(servers, place) as hands:
+    with datasources(servers, driver=place.driver) as sources, by_hand(servers, place) as hands:
         workers = {"by hand": hands, "txpool": with_txpool(sources)}
         for threads in THREADS:
             compare(
-                f"one row in each of two databases {where}; {place}; threads: {threads}",
+                f"one row in each of two databases {where}; {place.driver}; {place}; threads: {threads}",
                 {name: partial(throughput, each, threads) for name, each in workers.items()},
                 rounds=7,
                 unit="transactions/s",
-                bound=WANTED.get(threads, ""),
+                bound=WANTED.get((place.driver, threads), ""),
                 transactions=TRANSACTIONS,
                 servers=list(dict.fromkeys(servers.values())),
             )
 
 
 def main() -> None:
-    for place in chosen_places():
+    for place in chosen_places(*DRIVERS):
         with place.servers(["one", "two"], ["three"]) as servers:
             _compare("on two servers", {name: servers[name] for name in ("one", "three")}, place)
             _compare("on one server", {name: servers[name] for name in ("one", "two")}, place)

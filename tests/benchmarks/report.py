@@ -17,13 +17,15 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
 import psycopg_pool
 from rich.console import Console
 from rich.table import Table
 
-from txpool.demo.server import EmbeddedPostgres
+if TYPE_CHECKING:
+    from tests.benchmarks.servers import Server
 
 
 def machine() -> str:
@@ -47,7 +49,7 @@ class Cost:
     sleeps: float = 0.0
 
     @classmethod
-    def so_far(cls, servers: Iterable[EmbeddedPostgres]) -> Cost:
+    def so_far(cls, servers: Iterable[Server]) -> Cost:
         """Of this process and these servers, since they began."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         return cls(used.ru_utime * 1e6, used.ru_stime * 1e6, _server_time(servers), used.ru_nvcsw)
@@ -62,15 +64,16 @@ class Cost:
         return self.user + self.system + self.server
 
 
-def _server_time(servers: Iterable[EmbeddedPostgres]) -> float:
+def _server_time(servers: Iterable[Server]) -> float:
     """Microseconds that the servers' processes have run; 0 where the system does not tell by process."""
-    postmasters = {str(server.pid) for server in servers}
+    pids = {str(server.pid) for server in servers}
     nanoseconds = 0
     for process in Path("/proc").glob("[0-9]*"):
         try:
             parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
-            if parent in postmasters:
-                nanoseconds += int((process / "schedstat").read_text().split()[0])
+            if not pids.isdisjoint((process.name, parent)):  # PostgreSQL's sessions are processes, MariaDB's are threads
+                for thread in process.glob("task/*/schedstat"):
+                    nanoseconds += int(thread.read_text().split()[0])
         except OSError:  # it has ended
             continue
     return nanoseconds / 1000
@@ -84,7 +87,7 @@ def compare(
     unit: str,
     bound: str = "",
     transactions: int = 0,
-    servers: Sequence[EmbeddedPostgres] = (),
+    servers: Sequence[Server] = (),
 ) -> dict[str, float]:
     """Measure each variant once a round, print the table, and return each one's ratio to the first variant.
 

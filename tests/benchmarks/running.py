@@ -13,11 +13,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg
-
 import txpool
-from tests.benchmarks.transactions import ROWS, TABLE, ByHand, Txpool
-from txpool.demo.server import EmbeddedPostgres
+from tests.benchmarks import transactions
+from tests.benchmarks.servers import Server, create_table, server_for
+from tests.benchmarks.transactions import ROWS
 
 #: Which threads of a benchmark there are: each has a row of its own.
 THREADS = (1, 8, 32)
@@ -25,9 +24,8 @@ THREADS = (1, 8, 32)
 TRANSACTIONS = 640
 
 _MEMORY = Path("/dev/shm")
-_SETTINGS = {"max_connections": "300", "max_prepared_transactions": "200"}
 #: The databases' names and their servers; a server may have several of them.
-Servers = Mapping[str, EmbeddedPostgres]
+Servers = Mapping[str, Server]
 
 
 @dataclass(frozen=True)
@@ -36,26 +34,25 @@ class Place:
 
     name: str
     folder: Path
+    driver: str
 
     @contextmanager
-    def servers(self, *databases: Sequence[str]) -> Iterator[dict[str, EmbeddedPostgres]]:
+    def servers(self, *databases: Sequence[str]) -> Iterator[dict[str, Server]]:
         """A server for each sequence of databases, each database with its table; by database, the server."""
         with ExitStack() as stack:
             found = {}
-            for number, names in enumerate(databases):
-                folder = self.folder / f"server-{number}"
-                server = stack.enter_context(EmbeddedPostgres(folder, databases=names, settings=_SETTINGS))
+            for names in databases:
+                server = stack.enter_context(server_for(self.driver, names, self.folder))
                 found.update(dict.fromkeys(names, server))
             for name, server in found.items():
-                with psycopg.connect(server.dsn(name)) as connection:
-                    connection.execute(TABLE)
+                create_table(self.driver, server, name)
             yield found
 
     def __str__(self) -> str:
         return f"{self.name}: a flush takes {_flush(self.folder):,.0f} µs"
 
 
-def places(chosen: str | None = None) -> Iterator[Place]:
+def places(chosen: str | None = None, driver: str = "psycopg") -> Iterator[Place]:
     """The disk and memory, or the one of these names that was chosen.
 
     On the disk a flush takes its time, and while several wait, processor time costs nothing. In memory a flush takes
@@ -65,14 +62,16 @@ def places(chosen: str | None = None) -> Iterator[Place]:
         if chosen in (None, name):
             with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as folder:
                 Path(folder).chmod(0o755)  # a server that root starts runs as nobody
-                yield Place(name, Path(folder))
+                yield Place(name, Path(folder), driver)
 
 
-def chosen_places() -> Iterator[Place]:
-    """The places that the command line chooses, each with a log configured in it."""
+def chosen_places(*drivers: str) -> Iterator[Place]:
+    """The places that the command line chooses, each with a log configured in it; it may choose one of these drivers."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--place", choices=["disk", "memory"], help="where servers and logs stand; both by default")
-    for place in places(arguments.parse_args().place):
+    arguments.add_argument("--driver", choices=drivers or ["psycopg"], default="psycopg")
+    options = arguments.parse_args()
+    for place in places(options.place, options.driver):
         txpool.configure(node_name="bench", log_url=f"sqlite:///{place.folder}/txlog", log_create=True)
         yield place
 
@@ -92,13 +91,15 @@ def _flush(folder: Path) -> float:
 
 
 @contextmanager
-def datasources(servers: Servers, *, marked: str = "") -> Iterator[list[txpool.DataSource]]:
+def datasources(
+    servers: Servers, *, driver: str = "psycopg", marked: str = ""
+) -> Iterator[list[txpool.DataSource]]:
     """A datasource for each database; all prepare but `marked`."""
     with ExitStack() as stack:
         found = [
             txpool.DataSource(
                 name=name,
-                driver="psycopg",
+                driver=driver,
                 mode="cmr" if name == marked else "xa",
                 url=server.url(name),
                 password=server.password,
@@ -114,9 +115,9 @@ def datasources(servers: Servers, *, marked: str = "") -> Iterator[list[txpool.D
 @contextmanager
 def by_hand(servers: Servers, place: Place) -> Iterator[list[Callable[[], None]]]:
     """For each thread the transaction by hand, with connections of its own."""
-    dsns = [server.dsn(name) for name, server in servers.items()]
+    databases = [(server.url(name), server.password) for name, server in servers.items()]
     with ExitStack() as stack:
-        workers = [ByHand(dsns, place.folder, row) for row in range(max(THREADS))]
+        workers = [transactions.by_hand(place.driver, databases, place.folder, row) for row in range(max(THREADS))]
         for worker in workers:
             stack.callback(worker.close)
         yield [worker.transaction for worker in workers]
@@ -124,7 +125,7 @@ def by_hand(servers: Servers, place: Place) -> Iterator[list[Callable[[], None]]
 
 def with_txpool(sources: Sequence[txpool.DataSource]) -> list[Callable[[], None]]:
     """For each thread the transaction with txpool; they share the pools."""
-    return [Txpool(sources, row).transaction for row in range(max(THREADS))]
+    return [transactions.with_txpool(sources, row) for row in range(max(THREADS))]
 
 
 def throughput(workers: Sequence[Callable[[], None]], threads: int) -> float:

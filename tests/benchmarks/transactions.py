@@ -1,16 +1,21 @@
-"""One transaction over several PostgreSQL databases, by hand and with txpool: what the benchmarks compare.
+"""One transaction over several databases, by hand and with txpool: what the benchmarks compare.
 
-By hand means: one row in each database, PREPARE in each, the decision appended to a file and fdatasync'ed, COMMIT
-PREPARED in each, one after another, by psycopg's own tpc_*(), which cost less than the same as SQL. Over one database
-it is an execute and a commit. It has connections and a file of its own: it waits for nobody.
+By hand means: one row in each database, a prepare in each, the decision appended to a file and fdatasync'ed, a commit
+in each, one after another. With psycopg that is its own tpc_*(), which cost less than the same as SQL; with PyMySQL and
+mysqlclient it is XA statements. Over one database it is an execute and a commit. By hand has connections and a file of
+its own: it waits for nobody.
 """
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 
@@ -18,20 +23,33 @@ import txpool
 
 #: The table's rows: transactions with the same row wait for each other.
 ROWS = 100
-TABLE = f"""
-    create table t (id integer primary key, a integer);
-    insert into t select i, 0 from generate_series(0, {ROWS - 1}) i
-"""
+#: The statements that make the table.
+TABLE = (
+    "create table t (id integer primary key, a integer)",
+    f"insert into t values {', '.join(f'({row}, 0)' for row in range(ROWS))}",
+)
 UPDATE = "update t set a = a + 1 where id = %s"
+#: The modules of the drivers that are compared.
+DRIVERS = {"psycopg": "psycopg", "pymysql": "pymysql", "mysqlclient": "MySQLdb"}
 
 _numbers = itertools.count()
 
 
-class ByHand:
+def open_connection(driver: str, url: str, password: str) -> Any:
+    """A connection of the bare driver."""
+    if driver == "psycopg":
+        return psycopg.connect(url, password=password)
+    parts = urlsplit(url)
+    return importlib.import_module(DRIVERS[driver]).connect(
+        host=parts.hostname, port=parts.port, user=parts.username, password=password, database=parts.path[1:]
+    )
+
+
+class ByHand(ABC):
     """What a careful person writes without a transaction manager: correct as long as nothing fails."""
 
-    def __init__(self, dsns: Iterable[str], folder: Path, row: int = 0) -> None:
-        self._connections = [psycopg.connect(dsn) for dsn in dsns]
+    def __init__(self, connections: Iterable[Any], folder: Path, row: int = 0) -> None:
+        self._connections = [*connections]
         self._log = os.open(folder / f"by-hand-{next(_numbers)}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._row = (row,)
 
@@ -40,6 +58,12 @@ class ByHand:
             connection.close()
         os.close(self._log)
 
+    @abstractmethod
+    def transaction(self) -> None:
+        """One transaction."""
+
+
+class PsycopgByHand(ByHand):
     def transaction(self) -> None:
         if len(self._connections) == 1:
             self._connections[0].execute(UPDATE, self._row)
@@ -57,15 +81,50 @@ class ByHand:
             connection.tpc_commit()
 
 
-class Txpool:
-    """The same with txpool."""
-
-    def __init__(self, datasources: Sequence[txpool.DataSource], row: int = 0) -> None:
-        self._datasources = datasources
-        self._row = (row,)
+class MySQLByHand(ByHand):
+    def __init__(self, connections: Iterable[Any], folder: Path, row: int = 0) -> None:
+        super().__init__(connections, folder, row)
+        self._cursors = [connection.cursor() for connection in self._connections]
 
     def transaction(self) -> None:
+        if len(self._connections) == 1:
+            self._cursors[0].execute(UPDATE, self._row)
+            self._connections[0].commit()
+            return
+        gid = f"by-hand-{next(_numbers)}"
+        branches = [(cursor, f"'{gid}','{number}'") for number, cursor in enumerate(self._cursors)]
+        for cursor, xid in branches:
+            cursor.execute(f"xa start {xid}")
+            cursor.execute(UPDATE, self._row)
+        for cursor, xid in branches:
+            cursor.execute(f"xa end {xid}")
+            cursor.execute(f"xa prepare {xid}")
+        os.write(self._log, f"{gid} commits\n".encode())
+        os.fdatasync(self._log)
+        for cursor, xid in branches:
+            cursor.execute(f"xa commit {xid}")
+
+
+def by_hand(driver: str, databases: Iterable[tuple[str, str]], folder: Path, row: int = 0) -> ByHand:
+    """The transaction by hand over these databases, each by its url and password."""
+    connections = [open_connection(driver, url, password) for url, password in databases]
+    return (PsycopgByHand if driver == "psycopg" else MySQLByHand)(connections, folder, row)
+
+
+def with_txpool(datasources: Sequence[txpool.DataSource], row: int = 0) -> Callable[[], None]:
+    """The same with txpool."""
+    values = (row,)
+
+    def over_psycopg() -> None:
         with txpool.transaction():
-            for datasource in self._datasources:
+            for datasource in datasources:
                 with datasource.connect() as connection:
-                    connection.execute(UPDATE, self._row)
+                    connection.execute(UPDATE, values)
+
+    def over_any_driver() -> None:
+        with txpool.transaction():
+            for datasource in datasources:
+                with datasource.connect() as connection:
+                    connection.cursor().execute(UPDATE, values)
+
+    return over_psycopg if datasources[0].settings.driver == "psycopg" else over_any_driver

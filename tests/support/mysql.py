@@ -41,12 +41,20 @@ _SYSTEM = frozenset({"information_schema", "mysql", "performance_schema", "sys"}
 
 
 class MySQLServer:
-    """A server of the program `mariadbd`, or of a `mysqld` elsewhere. Prepared branches survive `stop` in any mode."""
+    """A server of the program `mariadbd`, or of a `mysqld` elsewhere. Prepared branches survive `stop` in any mode.
+
+    Its folder is made in `parent`, or else where temporary files are.
+    """
 
     user = "txpool"
 
     def __init__(
-        self, program: Path, *, databases: Iterable[str] = ("one", "two"), settings: Sequence[str] = ()
+        self,
+        program: Path,
+        *,
+        databases: Iterable[str] = ("one", "two"),
+        settings: Sequence[str] = (),
+        parent: Path | None = None,
     ) -> None:
         self.program = program
         self.databases = tuple(databases)
@@ -54,11 +62,17 @@ class MySQLServer:
         self.password = secrets.token_urlsafe(18)
         self.port = 0
         self.folder: Path | None = None
+        self._parent = parent
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def is_mariadb(self) -> bool:
         return self.program.name == "mariadbd"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the server; None before it was started."""
+        return None if self._process is None else self._process.pid
 
     @property
     def running(self) -> bool:
@@ -208,7 +222,7 @@ class MySQLServer:
         return _NATIVE if (int(found[1]), int(found[2])) < (8, 4) else []
 
     def _initialise(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="txpool-mysql-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="txpool-mysql-", dir=self._parent))
         account = self._account()
         if account:
             os.chown(self.folder, account["user"], account["group"])

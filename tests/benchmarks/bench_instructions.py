@@ -3,11 +3,12 @@
 Counted are the client's instructions in user space by callgrind: Python, libpq and SQLite, not the kernel and not the
 servers. Each figure is the difference between N and 2N transactions, so that what the runs have in common cancels
 out; the median of some rounds. The numbers change with Python, libpq and the processor. The ratio hardly changes but
-with the version of Python, so it is kept for each in `instructions.toml`: with --check, one that has grown by more than
-3 % is an error. A version without kept ratios is compared with the largest of the others. The times are medians, taken
-in turn without callgrind; where the machine is busy, they tell little.
+with the version of Python, so it is kept for each driver and version in `instructions.toml`: with --check, one that has
+grown by more than 3 % is an error. A version without kept ratios is compared with the largest of the others. The times
+are medians, taken in turn without callgrind; where the machine is busy, they tell little. Over psycopg the databases are
+PostgreSQL's, over the other drivers MariaDB's.
 
-    python tests/benchmarks/bench_instructions.py [--check | --keep]
+    python tests/benchmarks/bench_instructions.py [--driver psycopg|pymysql|mysqlclient] [--check | --keep]
 """
 
 from __future__ import annotations
@@ -24,15 +25,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import psycopg
-
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import txpool
 from tests.benchmarks.callgrind import count
+from tests.benchmarks.counted import PASSWORD
 from tests.benchmarks.report import print_table
-from tests.benchmarks.transactions import TABLE, ByHand, Txpool
-from txpool.demo.server import EmbeddedPostgres
+from tests.benchmarks.servers import Server, create_table, server_for
+from tests.benchmarks.transactions import DRIVERS, by_hand, with_txpool
 
 TRANSACTIONS = 40
 ROUNDS = 3
@@ -68,11 +68,13 @@ def kept_for(version: str, kept: Mapping[str, Ratios]) -> Ratios:
     return {name: max(ratios[name] for ratios in kept.values() if name in ratios) for name in names}
 
 
-def kept_text(kept: Mapping[str, Ratios]) -> str:
-    """The file of the kept ratios."""
-    lines = ["# Written by bench_instructions.py --keep: by version of Python and number of databases."]
-    for version in sorted(kept, key=lambda each: [int(number) for number in each.split(".")]):
-        lines += ["", f'[ratio."{version}"]', *(f"{name} = {ratio:.3f}" for name, ratio in kept[version].items())]
+def kept_text(kept: Mapping[str, Mapping[str, Ratios]]) -> str:
+    """The file of the kept ratios, by driver and version of Python."""
+    lines = ["# Written by bench_instructions.py --keep: by driver, version of Python and number of databases."]
+    for driver, versions in sorted(kept.items()):
+        for version in sorted(versions, key=lambda each: [int(number) for number in each.split(".")]):
+            ratios = (f"{name} = {ratio:.3f}" for name, ratio in versions[version].items())
+            lines += ["", f'[{driver}."{version}"]', *ratios]
     return "\n".join([*lines, ""])
 
 
@@ -95,15 +97,15 @@ def unguarded(ratios: Ratios, kept: Ratios) -> list[str]:
     ]
 
 
-def _count(server: EmbeddedPostgres) -> dict[str, list[list[float]]]:
+def _count(driver: str, server: Server) -> dict[str, list[list[float]]]:
     """By variant, what `per_transaction` returns."""
-    # By the environment: a command line can be read by everybody. The hashes of texts decide how dictionaries collide.
-    environment = os.environ | {"PGPASSWORD": server.password, "PYTHONHASHSEED": "0"}
+    # The hashes of texts decide how dictionaries collide.
+    environment = os.environ | {PASSWORD: server.password, "PYTHONHASHSEED": "0"}
 
     def measure(variant: str) -> list[list[float]]:
         with tempfile.TemporaryDirectory() as folder:
             program = str(Path(__file__).with_name("counted.py"))
-            arguments = [program, variant, str(TRANSACTIONS), str(ROUNDS), folder, *map(server.url, DATABASES)]
+            arguments = [program, driver, variant, str(TRANSACTIONS), str(ROUNDS), folder, *map(server.url, DATABASES)]
             return per_transaction(count(arguments, environment), TRANSACTIONS, ROUNDS)
 
     # Side by side: what is counted does not depend on the clock.
@@ -118,26 +120,25 @@ def _milliseconds(transaction: Callable[[], None]) -> float:
     return (time.perf_counter() - started) / TRANSACTIONS * 1000
 
 
-def _time(server: EmbeddedPostgres) -> dict[str, list[list[float]]]:
+def _time(driver: str, server: Server) -> dict[str, list[list[float]]]:
     """By variant, number of databases and round, the milliseconds of one transaction."""
     times: dict[str, list[list[float]]] = {variant: [] for variant in VARIANTS}
     with tempfile.TemporaryDirectory() as folder:
         txpool.configure(node_name="bench", log_url=f"sqlite:///{folder}/txlog", log_create=True)
         for names in (DATABASES[:number] for number in range(1, len(DATABASES) + 1)):
             datasources = [
-                txpool.DataSource(
-                    name=name, driver="psycopg", mode="xa", url=server.url(name), password=server.password
-                )
+                txpool.DataSource(name=name, driver=driver, mode="xa", url=server.url(name), password=server.password)
                 for name in names
             ]
-            by_hand = ByHand(map(server.dsn, names), Path(folder))
-            transactions = {"by hand": by_hand.transaction, "txpool": Txpool(datasources).transaction}
+            hand = by_hand(driver, [(server.url(name), server.password) for name in names], Path(folder))
+            transactions = {"by hand": hand.transaction, "txpool": with_txpool(datasources)}
             for variant, transaction in transactions.items():
                 _milliseconds(transaction)  # warm up
                 times[variant].append([])
             for _ in range(2 * ROUNDS + 1):
                 for variant, transaction in transactions.items():
                     times[variant][-1].append(_milliseconds(transaction))
+            hand.close()
             for datasource in datasources:
                 datasource.close()
     return times
@@ -146,16 +147,16 @@ def _time(server: EmbeddedPostgres) -> dict[str, list[list[float]]]:
 def _paired(measured: Mapping[str, list[list[float]]]) -> list[list[float]]:
     """By number of databases: the medians of each variant, then the ratios of the rounds: median, least, largest."""
     rows = []
-    for by_hand, ours in zip(*(measured[variant] for variant in VARIANTS), strict=True):
-        ratios = [mine / other for mine, other in zip(ours, by_hand, strict=True)]
-        medians = [statistics.median(each) for each in (by_hand, ours, ratios)]
+    for hand, ours in zip(*(measured[variant] for variant in VARIANTS), strict=True):
+        ratios = [mine / other for mine, other in zip(ours, hand, strict=True)]
+        medians = [statistics.median(each) for each in (hand, ours, ratios)]
         rows.append([*medians, min(ratios), max(ratios)])
     return rows
 
 
 def _cells(figures: Sequence[float], form: str) -> list[str]:
-    by_hand, ours, ratio, least, largest = figures
-    return [f"{by_hand:{form}}", f"{ours:{form}}", f"{ratio:.3f}", f"{least:.3f} to {largest:.3f}"]
+    hand, ours, ratio, least, largest = figures
+    return [f"{hand:{form}}", f"{ours:{form}}", f"{ratio:.3f}", f"{least:.3f} to {largest:.3f}"]
 
 
 _HEADINGS = ("databases", "by hand", "txpool", "ratio", "of the rounds")
@@ -163,19 +164,20 @@ _HEADINGS = ("databases", "by hand", "txpool", "ratio", "of the rounds")
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--driver", choices=DRIVERS, default="psycopg")
     arguments.add_argument("--check", action="store_true", help="an error where a ratio has grown")
     arguments.add_argument("--keep", action="store_true", help="keep the ratios")
     options = arguments.parse_args()
-    with EmbeddedPostgres(databases=DATABASES) as server:
+    driver = options.driver
+    with server_for(driver, DATABASES) as server:
         for name in DATABASES:
-            with psycopg.connect(server.dsn(name)) as connection:
-                connection.execute(TABLE)
-        counted, timed = _paired(_count(server)), _paired(_time(server))
+            create_table(driver, server, name)
+        counted, timed = _paired(_count(driver, server)), _paired(_time(driver, server))
     version = ".".join(platform.python_version_tuple()[:2])
-    all_kept = tomllib.loads(KEPT.read_text())["ratio"] if KEPT.exists() else {}
-    kept = kept_for(version, all_kept)
+    all_kept = tomllib.loads(KEPT.read_text()) if KEPT.exists() else {}
+    kept = kept_for(version, all_kept.get(driver, {}))
     print_table(
-        f"one row in each database, log included, {ROUNDS} rounds of {TRANSACTIONS} and {2 * TRANSACTIONS}",
+        f"one row in each database, {driver}, log included, {ROUNDS} rounds of {TRANSACTIONS} and {2 * TRANSACTIONS}",
         [*_HEADINGS, "kept", *(f"ms: {heading}" for heading in _HEADINGS[1:])],
         [
             [name, *_cells(instructions, ",.0f"), f"{kept.get(name, 0):.3f}", *_cells(milliseconds, ".2f")]
@@ -184,7 +186,7 @@ def main() -> None:
     )
     ratios = {name: figures[2] for name, figures in zip(DATABASES, counted, strict=True)}
     if options.keep:
-        KEPT.write_text(kept_text(all_kept | {version: ratios}))
+        KEPT.write_text(kept_text(all_kept | {driver: all_kept.get(driver, {}) | {version: ratios}}))
     elif remarks := unguarded(ratios, kept):
         print(f"a growth may go unseen until --keep is run: {'; '.join(remarks)}")
     objections = grown(ratios, kept) if options.check else []

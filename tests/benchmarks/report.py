@@ -71,7 +71,8 @@ def _server_time(servers: Iterable[Server]) -> float:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
-            if not pids.isdisjoint((process.name, parent)):  # PostgreSQL's sessions are processes, MariaDB's are threads
+            # PostgreSQL's sessions are processes of their own, MariaDB's are threads.
+            if process.name in pids or parent in pids:
                 for thread in process.glob("task/*/schedstat"):
                     nanoseconds += int(thread.read_text().split()[0])
         except OSError:  # it has ended

@@ -66,7 +66,7 @@ def places(chosen: str | None = None, driver: str = "psycopg") -> Iterator[Place
 
 
 def chosen_places(*drivers: str) -> Iterator[Place]:
-    """The places that the command line chooses, each with a log configured in it; it may choose one of these drivers."""
+    """The places that the command line chooses, each with a log configured in it; and which of these drivers."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--place", choices=["disk", "memory"], help="where servers and logs stand; both by default")
     arguments.add_argument("--driver", choices=drivers or ["psycopg"], default="psycopg")

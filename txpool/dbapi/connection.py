@@ -114,7 +114,9 @@ class Connection(Handle):
         return str(self._open_datasource().driver_adapter.module.paramstyle)
 
     def __enter__(self) -> Self:
-        self._open_datasource()
+        enlistment = self.enlistment
+        if enlistment is None or enlistment.ended:
+            self.require_open()
         return self
 
     def __exit__(

@@ -19,6 +19,7 @@ class PhaseTwoVerb(Enum):
     ROLLBACK = "rollback"
 
     def __init__(self, word: str) -> None:
+        self.word = word  # as `value`, which Python finds slowly
         self.outcome = BranchOutcome.COMMITTED if word == "commit" else BranchOutcome.ROLLED_BACK
         self.failpoint = "branch.commit-sent" if word == "commit" else "branch.rollback-sent"
 

@@ -33,7 +33,7 @@ class PhaseTwoCommand(EndingCommand):
         answer_lost: bool = False,
         level: int = logging.WARNING,
     ) -> None:
-        super().__init__(record, verb.value, deadlines, answer_lost=answer_lost, level=level)
+        super().__init__(record, verb.word, deadlines, answer_lost=answer_lost, level=level)
         self._verb = verb
         self._driver = driver
         self._outcome: BranchOutcome | None = None

@@ -37,6 +37,14 @@ class _PrepareState(Enum):
     ENDED = "ended"
 
 
+# As names of their own: Python finds a member of an Enum slowly.
+_UNSENT, _SENT, _PREPARED = _PrepareState.UNSENT, _PrepareState.SENT, _PrepareState.PREPARED
+_REFUSED, _LOST, _ENDED = _PrepareState.REFUSED, _PrepareState.LOST, _PrepareState.ENDED
+_COMMIT, _ROLLBACK = PhaseTwoVerb.COMMIT, PhaseTwoVerb.ROLLBACK
+_COMMITTED, _ROLLED_BACK, _UNKNOWN = BranchOutcome.COMMITTED, BranchOutcome.ROLLED_BACK, BranchOutcome.UNKNOWN
+_YES = PrepareVote.COMMIT
+
+
 class MySQLBranch(LocalTransaction):
     """A branch on one raw connection, whose session is nobody else's until it has ended."""
 
@@ -51,7 +59,7 @@ class MySQLBranch(LocalTransaction):
         self._driver: RowsDriver = driver
         self._file = file
         self._session = raw.session
-        self._prepare = _PrepareState.UNSENT
+        self._prepare = _UNSENT
         self._phase_two: PhaseTwoCommand | None = None
         #: What deletes its row; None where it writes none.
         self.rows_queue: RowsQueue | None = driver.rows_queue
@@ -62,7 +70,7 @@ class MySQLBranch(LocalTransaction):
 
     @property
     def idle(self) -> bool:
-        return self._prepare is _PrepareState.UNSENT and not self._raw.started
+        return self._prepare is _UNSENT and not self._raw.started
 
     @property
     def location(self) -> PrepareLocation:
@@ -90,12 +98,12 @@ class MySQLBranch(LocalTransaction):
         if self.rows_queue is not None and is_hidden(self._raw, self._driver.rows.table):
             raise self._rollback_vote(f"a temporary table hides {self._driver.rows.table}: give it another name")
         xid = self.record.xid
-        self._prepare = _PrepareState.SENT
+        self._prepare = _SENT
         try:
             row = [] if self.rows_queue is None else [self._driver.rows.insert(xid)]
             self._session.send(*row, xa.named("end", xid), xa.HOLD, xa.named("prepare", xid))
         except Exception as error:
-            self._prepare = _PrepareState.LOST
+            self._prepare = _LOST
             self._note_rollback_vote(error)
             raise
         if failpoints.armed:
@@ -106,21 +114,21 @@ class MySQLBranch(LocalTransaction):
         try:
             *row, ended, _, prepared = self._session.receive(self._deadlines.before_decision())
         except Exception as error:
-            self._prepare = _PrepareState.LOST
+            self._prepare = _LOST
             self._note_rollback_vote(error)
             raise
         # Where END was refused, as after a deadlock, PREPARE was as well, and END's error says why.
         failed = ended.error or prepared.error
         if failed is None:
-            self._prepare = _PrepareState.PREPARED
+            self._prepare = _PREPARED
             if row and row[0].error is not None:  # prepared without its row: a rollback ends it
                 self._note_rollback_vote(row[0].error)
                 raise row[0].error
             if self.record.xid.task is not None:
                 # Another process ends it, and cannot do so while this session is connected.
                 self._driver.close(self._raw)
-            return PrepareVote.COMMIT
-        self._prepare = _PrepareState.LOST if ends_session(failed) else _PrepareState.REFUSED
+            return _YES
+        self._prepare = _LOST if ends_session(failed) else _REFUSED
         self._note_rollback_vote(failed)
         if self._raw.rolled_back:
             failed.add_note(f"the server had rolled it back, and its error was caught: {self._raw.rolled_back}")
@@ -139,25 +147,25 @@ class MySQLBranch(LocalTransaction):
     # -- phase two ----------------------------------------------------------------------------------------------
 
     def start_commit(self) -> None:
-        self._start(PhaseTwoVerb.COMMIT)
+        self._start(_COMMIT)
 
     def await_commit(self) -> BranchOutcome:
-        return self._finish(PhaseTwoVerb.COMMIT)
+        return self._finish(_COMMIT)
 
     def start_rollback(self) -> None:
         """Send XA ROLLBACK if the branch is prepared; in any other state `await_rollback` does the work."""
-        if self._prepare is _PrepareState.PREPARED:
-            self._start(PhaseTwoVerb.ROLLBACK)
+        if self._prepare is _PREPARED:
+            self._start(_ROLLBACK)
 
     def await_rollback(self) -> BranchOutcome:
-        if self._prepare is _PrepareState.SENT:
+        if self._prepare is _SENT:
             try:
                 self.await_prepare()
             except Exception as error:
                 logger.info("%s", error)
-        if self._prepare is _PrepareState.PREPARED:
-            return self._finish(PhaseTwoVerb.ROLLBACK)
-        if self._prepare is _PrepareState.LOST:
+        if self._prepare is _PREPARED:
+            return self._finish(_ROLLBACK)
+        if self._prepare is _LOST:
             return self._roll_back_unanswered()
         return self.rollback()
 
@@ -175,14 +183,14 @@ class MySQLBranch(LocalTransaction):
 
     def _left(self, outcome: BranchOutcome) -> BranchOutcome:
         """Note that the session has left the branch; where that is not known, close it."""
-        if outcome is BranchOutcome.UNKNOWN or not self._session.is_alive():
+        if outcome is _UNKNOWN or self._raw.lost:
             self._driver.close(self._raw)
         else:
             self._raw.left()
             self._raw.xid = None
-        self._prepare = _PrepareState.ENDED
-        unrollable = self._raw.unrollable and outcome is BranchOutcome.ROLLED_BACK
-        return BranchOutcome.COMMITTED if unrollable else outcome
+        self._prepare = _ENDED
+        unrollable = self._raw.unrollable and outcome is _ROLLED_BACK
+        return _COMMITTED if unrollable else outcome
 
     def _roll_back_unanswered(self) -> BranchOutcome:
         """Roll back what PREPARE may have left prepared, where the session was lost before its answer.
@@ -191,9 +199,9 @@ class MySQLBranch(LocalTransaction):
         """
         self._driver.close(self._raw)
         record = self.record._replace(evidence=without_row(self.record.evidence))
-        command = PhaseTwoCommand(record, PhaseTwoVerb.ROLLBACK, self._driver, self._deadlines)
+        command = PhaseTwoCommand(record, _ROLLBACK, self._driver, self._deadlines)
         outcome = command.run()
-        return BranchOutcome.UNKNOWN if outcome in (BranchOutcome.ABSENT, BranchOutcome.LOST) else outcome
+        return _UNKNOWN if outcome in (BranchOutcome.ABSENT, BranchOutcome.LOST) else outcome
 
     # -- alone, or not prepared ---------------------------------------------------------------------------------
 
@@ -213,14 +221,14 @@ class MySQLBranch(LocalTransaction):
                 error.add_note(f"datasource {self.datasource}: COMMIT was not sent")
                 return self.rollback()
             error.add_note(f"datasource {self.datasource}: the reply to COMMIT was lost")
-            return BranchOutcome.UNKNOWN
+            return _UNKNOWN
         failed = ended.error or committed.error
         if failed is None:
-            return self._left(BranchOutcome.COMMITTED)
+            return self._left(_COMMITTED)
         self._note_refusal(failed)
         if ended.error is None and (ends_session(failed) or committed.code not in _REFUSALS):
             self._driver.close(raw)
-            return BranchOutcome.UNKNOWN
+            return _UNKNOWN
         return self.rollback()
 
     def _note_refusal(self, error: Exception) -> None:
@@ -247,15 +255,15 @@ class MySQLBranch(LocalTransaction):
                 # END is refused where the branch can only roll back, and ROLLBACK is not.
                 self._session.send(xa.named("end", raw.xid), xa.named("rollback", raw.xid), xa.LET_GO)
                 rolled_back = self._session.receive(until)[1]
-                if rolled_back.code not in _ROLLED_BACK:
+                if rolled_back.code not in _ROLLED_BACK_CODES:
                     self._driver.close(raw)
             except Exception as error:
                 logger.info("datasource %s: the session was closed, which rolls back: %s", self.datasource, error)
                 self._driver.close(raw)
-        return self._left(BranchOutcome.ROLLED_BACK)
+        return self._left(_ROLLED_BACK)
 
 
 #: What the server answers to ROLLBACK: done, or that a COMMIT which it has refused had ended the branch already.
-_ROLLED_BACK = frozenset({0, xa.NOTA, xa.OUTSIDE})
+_ROLLED_BACK_CODES = frozenset({0, xa.NOTA, xa.OUTSIDE})
 #: What the server answers to a COMMIT in one phase that it has not done, and never will.
 _REFUSALS = xa.ROLLED_BACK | {xa.RMFAIL, xa.NOTA, xa.OUTSIDE, xa.DEADLOCK, 1290, 1792, 1836}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from txpool.characteristics import UNSPECIFIED
 from txpool.config.secrets import without_secrets
-from txpool.errors import ConfigurationError, InternalError, NotSupportedError, OperationalError, translated
+from txpool.errors import ConfigurationError, InternalError, NotSupportedError, OperationalError, translate, translated
 from txpool.resources.branch_rows import rows_of
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
@@ -189,20 +189,27 @@ class MySQLDriver(ABC):
         """Begin the branch or the local transaction, where neither is begun. MariaDB has no name for a session."""
         if raw.started or raw.begun:
             return True
-        with translated():
-            if raw.xid is None:
-                if self._settings.mode == "xa":  # else the statement would be outside the transaction
-                    raise InternalError(f"datasource {self._settings.name}: its branch has no name")
-                begin(raw)
-                return True
-            raw.begins_anew()
-            raw.started = True  # first, so that an interrupt leaves a connection that is not clean
-            raw.session.send(*beginning_as(raw.characteristics), xa.named("start", raw.xid))
-            *_, answer = raw.session.receive()
-            if answer.error is not None:
-                raw.started = False
-                raise answer.error
+        try:
+            self._begin(raw)
+        except Exception as error:
+            translate(error)
+            raise
         return True
+
+    def _begin(self, raw: Any) -> None:
+        if raw.xid is None:
+            if self._settings.mode == "xa":  # else the statement would be outside the transaction
+                raise InternalError(f"datasource {self._settings.name}: its branch has no name")
+            begin(raw)
+            return
+        raw.begins_anew()
+        raw.started = True  # first, so that an interrupt leaves a connection that is not clean
+        session = raw.session
+        session.send(*beginning_as(raw.characteristics), xa.named("start", raw.xid))
+        *_, answer = session.receive()
+        if answer.error is not None:
+            raw.started = False
+            raise answer.error
 
     def reached_server(self, error: BaseException) -> bool:
         return code_of(error) > 0
@@ -221,7 +228,7 @@ class MySQLDriver(ABC):
                 "transactions, as MyISAM: what it wrote there stays, so the transaction can only roll back the rest. "
                 "ALTER TABLE … ENGINE = InnoDB"
             )
-        if raw.started or raw.lost or raw.rolled_back or raw.in_transaction or not raw.begun:
+        if raw.started or not raw.begun or raw.lost or raw.rolled_back or raw.in_transaction:
             return None
         raw.begun = False
         statement = getattr(raw_cursor, "_executed", None) or ""

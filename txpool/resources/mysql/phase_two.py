@@ -46,7 +46,7 @@ class PhaseTwoCommand(EndingCommand):
         answer_lost: bool = False,
         level: int = logging.WARNING,
     ) -> None:
-        super().__init__(record, verb.value, deadlines, answer_lost=answer_lost, level=level)
+        super().__init__(record, verb.word, deadlines, answer_lost=answer_lost, level=level)
         self._verb = verb
         self._driver = driver
         self._session: Session | None = None
@@ -62,7 +62,7 @@ class PhaseTwoCommand(EndingCommand):
         try:
             if session.is_alive():
                 # From here on it may be executed, whatever the connection does.
-                session.send(xa.named(self._verb.value, self._record.xid), *([xa.LET_GO] if own else ()))
+                session.send(xa.named(self._verb.word, self._record.xid), *([xa.LET_GO] if own else ()))
             else:
                 self._session = None
         except Exception as error:
@@ -133,7 +133,7 @@ class PhaseTwoCommand(EndingCommand):
                 )
                 return BranchOutcome.UNKNOWN
             sleep(_LET_GO_INTERVAL)
-            session.send(xa.named(self._verb.value, self._record.xid))
+            session.send(xa.named(self._verb.word, self._record.xid))
             (answer,) = session.receive(self._until)
         if answer.code != xa.NOTA:
             return self._meaning(session, answer)

@@ -21,7 +21,7 @@ from weakref import ref
 import pymysql
 from pymysql.connections import MySQLResult
 from pymysql.constants import CLIENT, COMMAND, CR, SERVER_STATUS
-from pymysql.protocol import EOFPacketWrapper, MysqlPacket
+from pymysql.protocol import EOFPacketWrapper
 
 from txpool.errors import translate
 from txpool.resources.mysql.pymysql_rows import RowsConnection
@@ -38,9 +38,12 @@ _WRITES_WITHOUT_TRANSACTION: Final = ord("w")
 _INTERRUPTED: Final = "a command was interrupted before its answer was read"
 _WHOLE_PACKET: Final = 2**24 - 1
 _MORE_RESULTS: Final = SERVER_STATUS.SERVER_MORE_RESULTS_EXISTS
-#: A packet's length in three bytes, and its number in one.
-_HEAD: Final = struct.Struct("<I")
-_LEAST_OK: Final = 7  # bytes: the kind, two numbers, the status, the number of warnings
+#: The beginning of an OK: the packet's length in three bytes, its number in one; what it is, 0; the numbers of rows and
+#: of the new row, where each is of one byte; the status.
+_PLAIN_OK: Final = struct.Struct("<IBBBH")
+_plain_ok, _LEAST_OK = _PLAIN_OK.unpack_from, _PLAIN_OK.size
+#: The head of a command's packet, whose number is 0, and the command's kind.
+_COMMAND: Final = struct.Struct("<IB")
 _LONGER: Final = 251  # the first byte of a number that has more than one
 _OK: Final = Answer()
 
@@ -72,8 +75,6 @@ class PyMySQLConnection(SessionState, RowsConnection):
     unread = 0
     _read_timeout: float | None
     _current_timeout: float | None
-    #: A packet that was read from the socket, and not looked at by PyMySQL: its number and its body.
-    _peeked: tuple[int, bytes] | None = None
     session: PyMySQLSession
 
     def __init__(self, **options: Any) -> None:
@@ -116,21 +117,6 @@ class PyMySQLConnection(SessionState, RowsConnection):
         if not self.changed and changes_session(sql):
             self.changed = True
         return super().query(sql, unbuffered)
-
-    def _read_packet(self, packet_type: Any = MysqlPacket) -> Any:
-        peeked = self._peeked
-        if peeked is None:
-            return super()._read_packet(packet_type)
-        self._peeked = None
-        number, body = peeked
-        if number != self._next_seq_id or len(body) == _WHOLE_PACKET:
-            self._force_close()
-            raise pymysql.OperationalError(CR.CR_SERVER_LOST, "the answer to a command of txpool's own is none")
-        self._next_seq_id += 1
-        packet = packet_type(body, self.encoding)
-        if packet.is_error_packet():
-            packet.raise_for_error()
-        return packet
 
     def _execute_command(self, command: int, sql: Any) -> None:
         self.finish_results()
@@ -189,9 +175,9 @@ class PyMySQLConnection(SessionState, RowsConnection):
         if self.unread:
             self._force_close()
             raise pymysql.OperationalError(CR.CR_COMMANDS_OUT_OF_SYNC, _INTERRUPTED)
-        if not self.has_results:
-            return
         result: Any = self._result
+        if result is None or not (result.unbuffered_active or result.has_next):
+            return
         self.unread = 1
         if result.unbuffered_active:
             warnings.warn("Previous unbuffered result was left incomplete", stacklevel=4)
@@ -213,7 +199,6 @@ class PyMySQLConnection(SessionState, RowsConnection):
 
     def _force_close(self) -> None:
         super()._force_close()
-        self._peeked = None
         _abandon(getattr(self, "_result", None))
 
     def reset_session(self) -> None:
@@ -237,23 +222,45 @@ class PyMySQLConnection(SessionState, RowsConnection):
         self.unread = len(statements)
         self._write_bytes(message)
 
-    def _receive_one(self) -> Answer:
-        """The next answer. A plain OK, as most are, is read here, for a quarter of what PyMySQL's own objects cost."""
+    def _receive_all(self) -> list[Answer]:
+        """The answers to all that was sent, in order."""
         if self._current_timeout != self._read_timeout:
             self._sock.settimeout(self._read_timeout)
             self._current_timeout = self._read_timeout
-        (head,) = _HEAD.unpack(self._read_bytes(4))
-        body = self._read_bytes(head & _WHOLE_PACKET)
-        # The numbers of rows and of the new row are of one byte each, and the status follows.
-        if head >> 24 == 1 and len(body) >= _LEAST_OK and body[0] == 0 and body[1] < _LONGER and body[2] < _LONGER:
-            status = body[3] | body[4] << 8
-            if not status & _MORE_RESULTS:
-                self.server_status = status
-                self.unread -= 1
-                return _OK if not body[1] else Answer(affected=body[1])
-        # PyMySQL reads it again, and what follows it; 1 is the number of an answer's first packet.
-        self._next_seq_id = 1
-        self._peeked = head >> 24, body
+        answers: list[Answer] = []
+        while self.unread:
+            if not self._take_plain(answers):
+                answers.append(self._receive_one())
+        return answers
+
+    def _take_plain(self, answers: list[Answer]) -> bool:
+        """Read the plain OKs that have come, as most answers are; False where the next answer is none.
+
+        It waits where nothing has come. That is a quarter of what PyMySQL's own objects cost.
+        """
+        try:
+            ahead = self._rfile.peek()
+        except OSError as error:
+            self._force_close()
+            raise pymysql.OperationalError(CR.CR_SERVER_LOST, f"the connection was lost: {error}") from error
+        length, end = len(ahead), 0
+        while self.unread and end + _LEAST_OK <= length:
+            head, kind, rows, new, status = _plain_ok(ahead, end)
+            after = end + 4 + (head & _WHOLE_PACKET)
+            if kind or head >> 24 != 1 or rows >= _LONGER or new >= _LONGER or status & _MORE_RESULTS:
+                break
+            if not end + _LEAST_OK <= after <= length:
+                break
+            self.server_status = status
+            self.unread -= 1
+            answers.append(Answer(affected=rows) if rows else _OK)
+            end = after
+        self._rfile.read(end)
+        return end > 0
+
+    def _receive_one(self) -> Answer:
+        """The next answer, as PyMySQL reads it."""
+        self._next_seq_id = 1  # the number of an answer's first packet
         try:
             self._read_query_result()
         except pymysql.MySQLError as error:
@@ -281,21 +288,19 @@ class PyMySQLConnection(SessionState, RowsConnection):
 class PyMySQLSession:
     """As `Session`: all commands of one `send` travel together, and each is answered by itself."""
 
-    __slots__ = ("raw",)
+    __slots__ = ("_unasked", "raw")
 
     def __init__(self, raw: PyMySQLConnection) -> None:
         self.raw = raw
+        #: Tells what the server says unasked: only that it has ended the session. TLS has messages of its own.
+        self._unasked = _watching(raw, 0 if isinstance(raw._sock, ssl.SSLSocket) else select.POLLIN)
 
     def is_alive(self) -> bool:
         raw = self.raw
-        if raw.lost:
+        if raw._sock is None or raw.unread:
             return False
-        unasked = select.POLLIN  # the server says nothing unasked, but that it has ended the session
-        if isinstance(raw._sock, ssl.SSLSocket) or raw.has_results:  # TLS does, and a result may still be coming
-            unasked = 0
-        readable = select.poll()
-        readable.register(raw.fileno(), unasked | select.POLLRDHUP)
-        return not readable.poll(0)
+        watching = _watching(raw, 0) if raw.has_results else self._unasked  # a result may still be coming
+        return not watching.poll(0)
 
     def send(self, *statements: str) -> None:
         self.raw._send_all(statements)
@@ -305,10 +310,10 @@ class PyMySQLSession:
         if raw._sock is None or not raw.unread:
             raise pymysql.OperationalError(CR.CR_SERVER_LOST, "the answer was lost in an interrupt")
         former = raw._read_timeout
-        if until is not None:
-            raw._read_timeout = max(until - monotonic(), 0.001)
         try:
-            return [raw._receive_one() for _ in range(raw.unread)]
+            if until is not None:
+                raw._read_timeout = max(until - monotonic(), 0.001)
+            return raw._receive_all()
         except pymysql.MySQLError as error:
             raw.break_off()
             if isinstance(error.__context__, TimeoutError):
@@ -319,7 +324,8 @@ class PyMySQLSession:
             raw.break_off()
             raise
         finally:
-            raw._read_timeout = former
+            if until is not None:
+                raw._read_timeout = former
 
     def run(self, statement: str, until: float | None = None) -> tuple[Any, ...]:
         self.send(statement)
@@ -341,11 +347,18 @@ class PyMySQLSession:
         return str(self.raw.escape(text))
 
 
+def _watching(raw: PyMySQLConnection, events: int) -> select.poll:
+    watching = select.poll()
+    watching.register(raw.fileno(), events | select.POLLRDHUP)
+    return watching
+
+
 def _packet(statement: str) -> bytes:
-    body = bytes([COMMAND.COM_QUERY]) + statement.encode()
-    if len(body) >= _WHOLE_PACKET:
+    text = statement.encode()
+    length = len(text) + 1
+    if length >= _WHOLE_PACKET:
         raise pymysql.OperationalError(CR.CR_NET_PACKET_TOO_LARGE, "a statement of txpool's own is too long")
-    return struct.pack("<I", len(body)) + body  # a length of three bytes, and 0, the number of the packet
+    return _COMMAND.pack(length, COMMAND.COM_QUERY) + text
 
 
 def _abandon(result: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from txpool.characteristics import UNSPECIFIED
 
@@ -11,46 +11,48 @@ if TYPE_CHECKING:
 
 
 class SessionState:
-    """The attributes that a raw connection has beyond its driver's own."""
+    """The attributes that a raw connection has beyond its driver's own. Each is its own: Python finds those faster."""
 
-    #: Whether the server is MariaDB, and not MySQL.
-    is_mariadb = True
-    #: The server's identity; empty where it is not known.
-    identity = ""
-    #: The number of the session on the server, for the thread that cancels what it executes.
-    session_number = 0
-    #: The token that its process has added to the server's; empty where it has none.
-    generation = ""
-    #: Empty: the server does not tell who has prepared a branch.
-    role = ""
-    #: The identity of the table of marks that was last read over it.
-    marks_identity = ""
-    #: When the row was written, the session's sql_mode let no value be cut to its column's length.
-    strict = True
-    #: Its branch's name, which XA START has sent, or will before the first statement.
-    xid: Xid | None = None
-    #: XA START was sent, and the branch has not ended.
-    started = False
-    #: The local transaction was begun by txpool, which has set a savepoint at its beginning.
-    begun = False
-    #: A statement may have changed the session: a reset restores it.
-    changed = False
-    #: A table without transactions was written in the open transaction: no rollback undoes that.
-    unrollable = False
-    #: Why the server has rolled the open transaction back by itself; empty where it has not.
-    rolled_back = ""
-    #: A statement of the open transaction has waited too long for a lock: by its settings, the server rolls all back.
-    timed_out = False
-    #: The local transaction that was begun is gone, and nobody has seen its end: a part of it may be committed.
-    ended_unseen = False
-    #: How its next transactions begin.
-    characteristics = UNSPECIFIED
-    #: The driver's own initial command.
-    init_command: str | None = None
-    #: The SQL that the session began with, and that a reset runs again.
-    initial_sql = ""
-    #: Bit flags that the server has sent with its last answer.
-    server_status = 0
+    def __init__(self, **options: Any) -> None:
+        #: Whether the server is MariaDB, and not MySQL.
+        self.is_mariadb = True
+        #: The server's identity; empty where it is not known.
+        self.identity = ""
+        #: The number of the session on the server, for the thread that cancels what it executes.
+        self.session_number = 0
+        #: The token that its process has added to the server's; empty where it has none.
+        self.generation = ""
+        #: Empty: the server does not tell who has prepared a branch.
+        self.role = ""
+        #: The identity of the table of marks that was last read over it.
+        self.marks_identity = ""
+        #: When the row was written, the session's sql_mode let no value be cut to its column's length.
+        self.strict = True
+        #: Its branch's name, which XA START has sent, or will before the first statement.
+        self.xid: Xid | None = None
+        #: XA START was sent, and the branch has not ended.
+        self.started = False
+        #: The local transaction was begun by txpool, which has set a savepoint at its beginning.
+        self.begun = False
+        #: A statement may have changed the session: a reset restores it.
+        self.changed = False
+        #: A table without transactions was written in the open transaction: no rollback undoes that.
+        self.unrollable = False
+        #: Why the server has rolled the open transaction back by itself; empty where it has not.
+        self.rolled_back = ""
+        #: A statement of the open transaction has waited too long for a lock: the server may roll all back.
+        self.timed_out = False
+        #: The local transaction that was begun is gone, and nobody has seen its end: a part of it may be committed.
+        self.ended_unseen = False
+        #: How its next transactions begin.
+        self.characteristics = UNSPECIFIED
+        #: The driver's own initial command.
+        self.init_command: str | None = None
+        #: The SQL that the session began with, and that a reset runs again.
+        self.initial_sql = ""
+        #: Bit flags that the server has sent with its last answer.
+        self.server_status = 0
+        super().__init__(**options)
 
     def begins_anew(self) -> None:
         """Forget what was noted of the transaction before."""

@@ -44,7 +44,8 @@ _RECOVER: Final = {True: "xa recover", False: "xa recover convert xid"}
 
 def named(verb: str, xid: Xid) -> str:
     """A command to a branch: start, end, prepare, commit or rollback. A name of txpool's needs no escaping."""
-    return f"xa {verb} '{xid.gtrid}','{xid.bqual}',{FORMAT_ID}"
+    gtrid, bqual = xid
+    return f"xa {verb} '{gtrid}','{bqual}',{FORMAT_ID}"
 
 
 def one_phase(xid: Xid) -> str:

@@ -5,8 +5,8 @@ servers. Each figure is the difference between N and 2N transactions, so that wh
 out; the median of some rounds. The numbers change with Python, libpq and the processor. The ratio hardly changes but
 with the version of Python, so it is kept for each driver and version in `instructions.toml`: with --check, one that has
 grown by more than 3 % is an error. A version without kept ratios is compared with the largest of the others. The times
-are medians, taken in turn without callgrind; where the machine is busy, they tell little. Over psycopg the databases are
-PostgreSQL's, over the other drivers MariaDB's.
+are medians, taken in turn without callgrind; where the machine is busy, they tell little. Over psycopg the databases
+are PostgreSQL's, over the other drivers MariaDB's.
 
     python tests/benchmarks/bench_instructions.py [--driver psycopg|pymysql|mysqlclient] [--check | --keep]
 """

@@ -22,7 +22,7 @@ from tests.benchmarks.transactions import by_hand, with_txpool
 
 WARM_UP = 30
 #: Not on the command line, which everybody can read.
-PASSWORD = "TXPOOL_BENCHMARK_PASSWORD"  # noqa: S105 - the variable's name
+PASSWORD = "TXPOOL_BENCHMARK_PASSWORD"
 
 
 def _transaction(driver: str, variant: str, folder: Path, urls: list[str]) -> Callable[[], None]:

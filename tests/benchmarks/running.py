@@ -91,9 +91,7 @@ def _flush(folder: Path) -> float:
 
 
 @contextmanager
-def datasources(
-    servers: Servers, *, driver: str = "psycopg", marked: str = ""
-) -> Iterator[list[txpool.DataSource]]:
+def datasources(servers: Servers, *, driver: str = "psycopg", marked: str = "") -> Iterator[list[txpool.DataSource]]:
     """A datasource for each database; all prepare but `marked`."""
     with ExitStack() as stack:
         found = [

@@ -27,6 +27,7 @@ from txpool.resources.mysql.wire import Answer, ends_session
 
 #: The commands that wait for the disk.
 _SLOW: Final = ("xa prepare", "xa commit", "xa rollback", "commit")
+_OK: Final = Answer()
 _INTERRUPTED: Final = "a command was interrupted before its answer was read"
 
 
@@ -94,8 +95,11 @@ class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
             raise MySQLdb.OperationalError(CR.COMMANDS_OUT_OF_SYNC, _INTERRUPTED)
         self.changed = self.changed or changes_session(query)
         self.touched = True
-        with self._noting_its_end():
+        try:
             super().query(query)
+        except MySQLdb.Error as error:
+            self._note_end(error)
+            raise
 
     def select_db(self, db: Any) -> None:
         self.changed = True
@@ -128,8 +132,11 @@ class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
         try:
             yield
         except MySQLdb.Error as error:
-            self.dead = self.dead or ends_session(error)
+            self._note_end(error)
             raise
+
+    def _note_end(self, error: Exception) -> None:
+        self.dead = self.dead or ends_session(error)
 
     def close(self) -> None:
         """As mysqlclient's; also of one that is closed, where an error would take the place of what has closed it."""
@@ -170,19 +177,18 @@ class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
 class MySQLdbSession:
     """As `Session`: of several commands, the first that waits for the disk is sent without waiting."""
 
-    __slots__ = ("_answers", "_rest", "raw")
+    __slots__ = ("_answers", "_hung_up", "_readable", "_rest", "raw")
 
     def __init__(self, raw: MySQLdbConnection) -> None:
         self.raw = raw
+        self._hung_up, self._readable = select.poll(), select.poll()
+        self._hung_up.register(raw.fileno(), select.POLLRDHUP)
+        self._readable.register(raw.fileno(), select.POLLIN)
         self._answers: list[Answer] = []
         self._rest: list[str] = []
 
     def is_alive(self) -> bool:
-        if self.raw.lost:
-            return False
-        hung_up = select.poll()
-        hung_up.register(self.raw.fileno(), select.POLLRDHUP)
-        return not hung_up.poll(0)
+        return not self.raw.lost and not self._hung_up.poll(0)
 
     def send(self, *statements: str) -> None:
         raw = self.raw
@@ -192,24 +198,30 @@ class MySQLdbSession:
         raw.unread = len(statements)
         self._answers = []
         rest = [*statements]
-        with self._breaking_off():
+        try:
             while True:
                 if len(rest) < 2 or rest[0].startswith(_SLOW):
                     break
                 raw.send_query(rest.pop(0).encode())
                 self._answers.append(self._answer(None))
             raw.send_query(rest[0].encode())
+        except BaseException as error:
+            self._break_off(error)
+            raise
         self._rest = rest
 
     def receive(self, until: float | None = None) -> list[Answer]:
         raw = self.raw
         if raw.dead or not raw.unread:
             raise MySQLdb.OperationalError(CR.SERVER_LOST, "the answer was lost in an interrupt")
-        with self._breaking_off():
+        try:
             self._answers.append(self._answer(until))
             for statement in self._rest[1:]:
                 raw.send_query(statement.encode())
                 self._answers.append(self._answer(until))
+        except BaseException as error:
+            self._break_off(error)
+            raise
         raw.unread = 0
         return self._answers
 
@@ -231,10 +243,8 @@ class MySQLdbSession:
 
     def _answer(self, until: float | None) -> Answer:
         raw = self.raw
-        readable = select.poll()
-        readable.register(raw.fileno(), select.POLLIN)
         # A signal is handled between two waits.
-        while not readable.poll(100):
+        while not self._readable.poll(100):
             if until is not None and monotonic() > until:
                 raise ReplyTimeout(CR.SERVER_LOST, "the server has not answered in time")
         try:
@@ -244,18 +254,15 @@ class MySQLdbSession:
             if ends_session(error):
                 raise
             return Answer(translate(error))  # type: ignore[arg-type]
-        rows = tuple(result.fetch_row(0)) if result is not None else ()
-        return Answer(None, rows, 0 if result is not None else int(raw.affected_rows()))
+        if result is not None:
+            return Answer(None, tuple(result.fetch_row(0)))
+        affected = raw.affected_rows()
+        return Answer(affected=int(affected)) if affected else _OK
 
-    @contextmanager
-    def _breaking_off(self) -> Iterator[None]:
-        """Close the connection where the block raises: it is not known what was executed, or which answer is next."""
-        try:
-            yield
-        except BaseException as error:
-            self.raw.break_off()
-            translate(error)
-            raise
+    def _break_off(self, error: BaseException) -> None:
+        """Close the connection after an error: it is not known what was executed, or which answer is next."""
+        self.raw.break_off()
+        translate(error)
 
 
 # By the id of each connection of this process. Each step is one operation of a dict: there is no lock, which a fork

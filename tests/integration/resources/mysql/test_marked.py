@@ -204,7 +204,7 @@ def test_the_tombstone_wins_where_the_owner_is_dead(ledger: Ledger, dies: str) -
     if dies == "server":
         server.restart("immediate")
     else:
-        server.execute(f"kill {ledger.raw.thread_id()}")
+        server.end_sessions(ledger.raw.thread_id())
     for _ in range(100):
         try:
             met: Any = ledger.xids.tombstone(gtrid)

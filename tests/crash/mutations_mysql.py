@@ -37,8 +37,8 @@ MUTATIONS = (
         real=(
             Edit(
                 _BRANCH + "_roll_back_unanswered",
-                "return BranchOutcome.UNKNOWN if outcome in (BranchOutcome.ABSENT, BranchOutcome.LOST) else outcome",
-                "return BranchOutcome.ROLLED_BACK",
+                "return _UNKNOWN if outcome in (BranchOutcome.ABSENT, BranchOutcome.LOST) else outcome",
+                "return _ROLLED_BACK",
             ),
         ),
     ),
@@ -62,8 +62,8 @@ MUTATIONS = (
             Edit(
                 _BRANCH + "commit_one_phase",
                 'error.add_note(f"datasource {self.datasource}: the reply to COMMIT was lost")\n'
-                "        return BranchOutcome.UNKNOWN",
-                "return BranchOutcome.ROLLED_BACK",
+                "        return _UNKNOWN",
+                "return _ROLLED_BACK",
             ),
         ),
     ),

@@ -18,6 +18,7 @@ from txpool.resources.mysql import xa
 from txpool.resources.mysql.address import arguments, user_of
 from txpool.resources.mysql.dialect import MySQLDialect, begin, beginning_as
 from txpool.resources.mysql.marks import MySQLMarks
+from txpool.resources.mysql.pooler import DO, refused
 from txpool.resources.mysql.server import add_generation, ask, assign_identity, has_generation
 from txpool.resources.mysql.wire import code_of
 
@@ -98,6 +99,12 @@ class MySQLDriver(ABC):
         """Begin the session; ConfigurationError where no branch can be trusted to the server."""
         own = [_TRACK, *(each.replace("set", "set session", 1) for each in beginning_as(self._characteristics))]
         server = ask(raw.session, *own, until=until)
+        raw.direct, raw.node = server.direct, server.node
+        if not raw.direct and self._settings.mode != "local":
+            raise refused(self._settings.name)
+        if not raw.direct and self._characteristics.specified:
+            do = f"leave transaction.isolation and transaction.read-only out of its file; or {DO}"
+            raise refused(self._settings.name, do)
         if self._settings.mode == "xa":
             why_not = server.why_not_xa()
             if why_not:
@@ -182,7 +189,13 @@ class MySQLDriver(ABC):
 
     def cancel(self, raw: Any, timeout: float | None = None) -> None:
         # The thread that waits for the statement gets its error.
+        if not raw.direct:  # the number is a pooler's, and on the server maybe a stranger's
+            raw.hang_up()
+            return
         with contextlib.suppress(Exception), contextlib.closing(self.connect(timeout or _CANCEL_TIMEOUT)) as other:
+            if other.node != raw.node:  # a balancer has led to another server, where the number is a stranger's
+                raw.hang_up()
+                return
             other.session.run(f"kill query {raw.session_number}", monotonic() + (timeout or _CANCEL_TIMEOUT))
 
     def begin(self, raw: Any, label: str = "") -> bool:
@@ -193,6 +206,8 @@ class MySQLDriver(ABC):
             if raw.xid is None:
                 if self._settings.mode == "xa":  # else the statement would be outside the transaction
                     raise InternalError(f"datasource {self._settings.name}: its branch has no name")
+                if not raw.direct and raw.characteristics.specified:
+                    raise refused(self._settings.name, f"begin without isolation and read_only; or {DO}")
                 begin(raw)
                 return True
             raw.begins_anew()

@@ -17,8 +17,12 @@ class SessionState:
     is_mariadb = True
     #: The server's identity; empty where it is not known.
     identity = ""
-    #: The number of the session on the server, for the thread that cancels what it executes.
+    #: The number that the client was greeted with: the session's on the server, where no pooler is in between.
     session_number = 0
+    #: Which server it leads to.
+    node = ""
+    #: The server's session is the greeted one.
+    direct = True
     #: The token that its process has added to the server's; empty where it has none.
     generation = ""
     #: Empty: the server does not tell who has prepared a branch.

@@ -28,7 +28,7 @@ from txpool.resources.xids import Xids
 from txpool.tm.manager import configure
 
 #: The server answers once the administrator has let go of the lock.
-_WAIT = "select get_lock('held', 60)"
+_WAIT = "select get_lock('held', 20)"
 
 
 @pytest.fixture(params=Pooling, ids=lambda pooling: pooling.name.lower())

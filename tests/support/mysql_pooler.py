@@ -3,6 +3,7 @@
 It greets each client itself, with a number of its own, and has sessions of its own with the server. `MULTIPLEXING`
 gives a client a session for as long as the server's status says that a transaction is open, and else for one command;
 autocommit goes with the client, as in ProxySQL. `PINNED` gives a client one session for as long as it is connected.
+To `select connection_id()`, in these words alone, it gives the client's number, as ProxySQL does.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _CAPABILITIES: Final = (
 )
 _OK: Final = struct.pack("<BBBHH", 0, 0, 0, _AUTOCOMMIT, 0)
 _DENIED: Final = b"\xff" + struct.pack("<H", 1045) + b"#28000Access denied by the pooler"
+_OWN_NUMBER: Final = b"\x03select connection_id()"
 _EOF, _ERROR = 0xFE, 0xFF
 _LONGEST_EOF: Final = 8
 #: Sessions with the server for each database, if the pooler multiplexes.
@@ -146,6 +148,8 @@ class MySQLPooler:
             while True:
                 command = client.read()
                 kind = command[0]
+                if command.lower() == _OWN_NUMBER:
+                    command = b"\x03select %d as `connection_id()`" % client.number
                 if kind == COMMAND.COM_QUIT:
                     return
                 if kind == COMMAND.COM_CHANGE_USER:
@@ -263,7 +267,7 @@ class _Client:
 
     def __init__(self, connected: socket.socket, number: int) -> None:
         self._packets = _Packets(connected)
-        self._number = number
+        self.number = number
         self._scramble = b""
         self.database = ""
         self.autocommit = True
@@ -285,7 +289,7 @@ class _Client:
             b"\x0a"
             + (b"5.5.5-" if server.is_mariadb else b"")
             + version
-            + struct.pack("<xI8sx", self._number, scramble)
+            + struct.pack("<xI8sx", self.number, scramble)
             + struct.pack("<HBHH", _CAPABILITIES & 0xFFFF, _UTF8MB4, _AUTOCOMMIT, _CAPABILITIES >> 16)
             + struct.pack("<B10x12s", len(scramble) + 1, scramble[8:])
             + b"\0"

@@ -58,6 +58,12 @@ def connected(server: MySQLServer, port: int) -> Any:
     return pymysql.connect(host="127.0.0.1", port=port, user=server.user, password=server.password, database="one")
 
 
+def _fetched(connection: Any, query: str) -> tuple[tuple[Any, ...], ...]:
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        return tuple(cursor.fetchall())
+
+
 # -- what the servers tell, and what poolers do with it ---------------------------------------------------------------
 
 
@@ -92,11 +98,9 @@ def test_a_multiplexing_pooler_gives_each_command_outside_a_transaction_to_anoth
         connected(server, pooler.port) as client,
         client.cursor() as cursor,
     ):
-        seen = []
-        for _ in range(3):
-            cursor.execute("select connection_id()")
-            seen += cursor.fetchall()
-        assert len(set(seen)) == 3
+        seen = [_fetched(client, "select connection_id(), 1") for _ in range(3)]
+        assert len({number for ((number, _),) in seen}) == 3
+        assert _fetched(client, "select connection_id()") == ((client.thread_id(),),)
         cursor.execute("set transaction read only")
         cursor.execute("start transaction")
         cursor.execute("insert into work values (1)")
@@ -115,8 +119,9 @@ def test_a_pooler_that_pins_keeps_the_session(server: MySQLServer) -> None:
         cursor.execute("start transaction")
         with pytest.raises(pymysql.Error, match="READ ONLY"):
             cursor.execute("insert into work values (1)")
-        cursor.execute("select connection_id()")
-        assert cursor.fetchall() != ((client.thread_id(),),)
+        seen = {_fetched(client, "select connection_id(), 1") for _ in range(3)}
+        assert len(seen) == 1
+        assert seen != {((client.thread_id(), 1),)}
 
 
 @pytest.mark.parametrize(
@@ -147,6 +152,14 @@ def test_no_transaction_over_two_databases_goes_through_one(
         through.connect()
     assert both(managed) == [[], []]
     assert managed.server.prepared() == []
+
+
+def test_what_passes_tcp_connections_on_is_no_pooler(managed: BranchDatabase) -> None:
+    sources = [managed.datasource(name, port=managed.proxy().port) for name in ("one", "two")]
+    with txpool.transaction():
+        for source in sources:
+            source.connect().cursor().execute("insert into work values (1, 1)")
+    assert both(managed) == [[1], [1]]
 
 
 def test_recovery_leaves_a_branch_alone_until_its_url_leads_to_the_server(
@@ -281,7 +294,7 @@ def test_a_strangers_statement_on_another_server_is_not_killed(
         try:
             with pytest.raises(txpool.Error), txpool.transaction(timeout=0.5):
                 cursor = local.connect().cursor()
-                assert _fetched(cursor.connection, "select connection_id()") == [(number,)]
+                assert _fetched(cursor.connection, "select connection_id()") == ((number,),)
                 proxy.lead_to(mysql8.port)
                 cursor.execute(_WAIT)
         finally:
@@ -292,12 +305,6 @@ def test_a_strangers_statement_on_another_server_is_not_killed(
         stranger.close()
     world.close()
     assert waiting.answers == [(1,)]
-
-
-def _fetched(connection: Any, query: str) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(query)
-        return list(cursor.fetchall())
 
 
 # -- the log, and the check -------------------------------------------------------------------------------------------

@@ -73,8 +73,7 @@ class MySQLDriver(ABC):
             raw = self.connect_unchecked(until)
             try:
                 self._identify(raw, until)
-                raw.session.run("set autocommit = 0", until)
-                raw.autocommit_mode = False
+                self._begin_session(raw, until)
             except BaseException:
                 raw.break_off()
                 raise
@@ -96,9 +95,8 @@ class MySQLDriver(ABC):
         return raw
 
     def _identify(self, raw: Any, until: float | None) -> None:
-        """Begin the session; ConfigurationError where no branch can be trusted to the server."""
-        own = [_TRACK, *(each.replace("set", "set session", 1) for each in beginning_as(self._characteristics))]
-        server = ask(raw.session, *own, until=until)
+        """Ask who the server is. ConfigurationError where no branch can be trusted to it."""
+        server = ask(raw.session, until=until)
         raw.direct, raw.node = server.direct, server.node
         if not raw.direct and self._settings.mode != "local":
             raise refused(self._settings.name)
@@ -117,7 +115,19 @@ class MySQLDriver(ABC):
             if not has_generation(raw.session, self._generation, until):
                 self._generation = add_generation(raw.session, until)
             raw.generation = self._generation
+
+    def _begin_session(self, raw: Any, until: float | None) -> None:
+        # Last: a session that is read-only could not add an identity or a generation.
+        raw.session.send(*self._session_commands())
+        for answer in raw.session.receive(until):
+            if answer.error is not None:
+                raise answer.error
+        raw.autocommit_mode = False
         raw.characteristics = self._characteristics
+
+    def _session_commands(self) -> tuple[str, ...]:
+        begin = (each.replace("set", "set session", 1) for each in beginning_as(self._characteristics))
+        return _TRACK, *begin, "set autocommit = 0"
 
     def execute(self, raw: Any, statement: str, parameters: Sequence[Any] = ()) -> Any:
         cursor = self.cursor_class(raw)
@@ -162,8 +172,7 @@ class MySQLDriver(ABC):
 
     def _restore(self, raw: Any, until: float | None) -> None:
         self._reset_session(raw)
-        commands = [_TRACK, *(each.replace("set", "set session", 1) for each in beginning_as(self._characteristics))]
-        for command in (*commands, "set autocommit = 0"):
+        for command in self._session_commands():
             raw.session.run(command, until)
         for own in (raw.init_command, raw.initial_sql):
             if own:

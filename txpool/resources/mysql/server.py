@@ -82,15 +82,15 @@ class Server:
         return ""
 
 
-def ask(session: Session, *mine: str, until: float | None = None) -> Server:
-    """Send the session's own commands, and ask for the facts, in one message. Raises the server's error."""
+def ask(session: Session, *, until: float | None = None) -> Server:
+    """Ask for the facts, in one message. Raises the server's error."""
     is_mariadb: bool = session.raw.is_mariadb
-    session.send(*mine, _FACTS, _MARIADB_FACTS if is_mariadb else _MYSQL_FACTS, READ_IDENTITY)
-    *answers, identity = session.receive(until)
-    for answer in answers:
+    session.send(_FACTS, _MARIADB_FACTS if is_mariadb else _MYSQL_FACTS, READ_IDENTITY)
+    facts, of_product, identity = session.receive(until)
+    for answer in (facts, of_product):
         if answer.error is not None:
             raise answer.error
-    (version, server_id, binary_log, number, node), (own,) = answers[-2].rows[0], answers[-1].rows[0]
+    (version, server_id, binary_log, number, node), (own,) = facts.rows[0], of_product.rows[0]
     if is_mariadb:
         row = "" if identity.error is not None else str(identity.rows[0][0]) if identity.rows else ""
     else:

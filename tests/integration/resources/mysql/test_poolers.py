@@ -181,6 +181,16 @@ def test_recovery_leaves_a_branch_alone_until_its_url_leads_to_the_server(
     assert managed.server.prepared() == []
 
 
+def test_a_refusal_leaves_the_poolers_sessions_as_they_were(managed: BranchDatabase, pooler: MySQLPooler) -> None:
+    """Others use them, too."""
+    through = managed.datasource("one", port=pooler.port, transaction_read_only=True)
+    with pytest.raises(BehindPooler):
+        through.connect()
+    name = "@@session.tx_read_only" if managed.server.is_mariadb else "@@session.transaction_read_only"
+    with connected(managed.server, pooler.port) as client:
+        assert [_fetched(client, f"select {name}") for _ in range(3)] == [((0,),)] * 3
+
+
 # -- mode = local -----------------------------------------------------------------------------------------------------
 
 

@@ -7,9 +7,10 @@ from tests.crash.mutating import Edit, Mutation
 _BRANCH = "txpool.resources.mysql.branch:MySQLBranch."
 _PHASE_TWO = "txpool.resources.mysql.phase_two:PhaseTwoCommand."
 _MARKS = "txpool.resources.mysql.marks:"
+_DRIVER = "txpool.resources.mysql.driver:MySQLDriver."
 _FOLDER = "tests/integration/resources/mysql/"
 _ONE, _TWO, _MARKED = (f"{_FOLDER}test_{name}.py::" for name in ("phase_one", "phase_two", "marked"))
-_SESSIONS, _TRANSACTIONS = (f"{_FOLDER}test_{name}.py::" for name in ("sessions", "transactions"))
+_SESSIONS, _TRANSACTIONS, _POOLERS = (f"{_FOLDER}test_{name}.py::" for name in ("sessions", "transactions", "poolers"))
 
 MUTATIONS = (
     Mutation(
@@ -175,5 +176,20 @@ MUTATIONS = (
         "a table of marks may be of an engine without transactions",
         test=_MARKED + "test_a_table_of_marks_without_transactions_is_refused",
         real=(Edit(_MARKS + "MySQLMarks.qualified_name", 'if str(engine).lower() != "innodb":', "if False:"),),
+    ),
+    Mutation(
+        "mysql-pooler",
+        "a branch is begun through a pooler",
+        test=_POOLERS + "test_no_transaction_over_two_databases_goes_through_one",
+        real=(
+            Edit(_DRIVER + "_identify", 'if not raw.direct and self._settings.mode != "local":', "if False:"),
+            Edit(_DRIVER + "_identify", "if not raw.direct and self._characteristics.specified:", "if False:"),
+        ),
+    ),
+    Mutation(
+        "mysql-stranger",
+        "a statement is killed by its session's number, whichever server a balancer leads to",
+        test=_POOLERS + "test_a_strangers_statement_on_another_server_is_not_killed",
+        real=(Edit(_DRIVER + "cancel", "if other.node != raw.node:", "if False:"),),
     ),
 )

@@ -30,6 +30,10 @@ class MySQLProxy:
         self._threads: list[threading.Thread] = []
         self._start(self._accept)
 
+    def lead_to(self, server: int) -> None:
+        """Let the next connections lead to the server of this port, as a balancer does."""
+        self._server = server
+
     def fail_at(self, needle: bytes, how: Fault) -> None:
         """Do this to the next message that contains these bytes, whatever connection it comes by."""
         self.failed.clear()

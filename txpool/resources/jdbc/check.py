@@ -13,6 +13,7 @@ from txpool.resources.jdbc.databases import OTHER
 from txpool.resources.jdbc.databases.h2 import is_served, url_of
 from txpool.resources.jdbc.databases.own_tables import CREATE as OWN_TABLES
 from txpool.resources.jdbc.errors import call
+from txpool.resources.mysql.pooler import BehindPooler
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
@@ -48,6 +49,9 @@ def findings(settings: DataSourceSettings, driver: JdbcDriver, *, stale_after: f
     """As `ResourceManager.findings`."""
     try:
         raw = driver.connect()
+    except BehindPooler as error:
+        yield failure("pooler", str(error))
+        return
     except ConfigurationError:
         raise
     except driver.module.Error as error:

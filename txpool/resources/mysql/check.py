@@ -11,7 +11,7 @@ from txpool.errors import Error
 from txpool.findings.finding import Finding, NotConnected, failure, ok, warning
 from txpool.findings.marks import COLUMNS, CREATE, DECISIONS, EVIDENCE, IS_MARK, mark_count, missing_columns, row_count
 from txpool.resources.base import Role
-from txpool.resources.mysql import xa
+from txpool.resources.mysql import pooler, xa
 from txpool.resources.mysql.driver import MySQLDriver
 from txpool.resources.mysql.own_tables import DENIED, quoted
 from txpool.resources.mysql.server import (
@@ -32,6 +32,14 @@ _SETTINGS: Final = "select @@innodb_flush_log_at_trx_commit, @@sync_binlog, @@re
 _REFUSED: Final = frozenset({1044, 1045, 1049, 1130, 1698})
 #: The beginnings of accounts that the servers themselves make.
 _OWN_ACCOUNTS: Final = ("mysql.", "mariadb.", "root", "healthcheck")
+_OF_A_SESSION: Final = (
+    "the commands of one transaction reach one session if the pooler goes by the status in the server's answers; what "
+    "belongs to a session may reach another's"
+)
+_KEEP_OUT: Final = (
+    "use no SET, temporary tables, locks by GET_LOCK, isolation level or read-only, nor pool.initial-sql; or let url "
+    "lead to the server itself"
+)
 _LONGEST_TRANSACTION_SECONDS: Final = 60.0  # assumed where transactions have no timeout
 
 
@@ -43,8 +51,13 @@ def findings(settings: DataSourceSettings, driver: MySQLDriver, *, timeout: floa
         raise NotConnected(_unreachable(error)) from error
     with closing(raw):
         server = ask(raw.session)
+        if not server.direct and settings.mode != "local":
+            yield failure("pooler", pooler.FOUND, pooler.WHY, pooler.DO)
+            return
         (facts,) = raw.session.run(_SETTINGS)
         yield from _server(raw, server, settings, facts, timeout or _LONGEST_TRANSACTION_SECONDS)
+        if not server.direct:
+            yield warning("pooler", pooler.FOUND, _OF_A_SESSION, _KEEP_OUT)
         if Role(settings.mode) is Role.PREPARED:
             yield from _prepared(raw, server, str(facts[4]))
             if settings.xa_evidence == "row":

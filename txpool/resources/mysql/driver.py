@@ -18,6 +18,7 @@ from txpool.resources.mysql import xa
 from txpool.resources.mysql.address import arguments, user_of
 from txpool.resources.mysql.dialect import MySQLDialect, begin, beginning_as
 from txpool.resources.mysql.marks import MySQLMarks
+from txpool.resources.mysql.pooler import DO, refused
 from txpool.resources.mysql.server import add_generation, ask, assign_identity, has_generation
 from txpool.resources.mysql.wire import code_of
 
@@ -72,8 +73,7 @@ class MySQLDriver(ABC):
             raw = self.connect_unchecked(until)
             try:
                 self._identify(raw, until)
-                raw.session.run("set autocommit = 0", until)
-                raw.autocommit_mode = False
+                self._begin_session(raw, until)
             except BaseException:
                 raw.break_off()
                 raise
@@ -95,9 +95,14 @@ class MySQLDriver(ABC):
         return raw
 
     def _identify(self, raw: Any, until: float | None) -> None:
-        """Begin the session; ConfigurationError where no branch can be trusted to the server."""
-        own = [_TRACK, *(each.replace("set", "set session", 1) for each in beginning_as(self._characteristics))]
-        server = ask(raw.session, *own, until=until)
+        """Ask who the server is. ConfigurationError where no branch can be trusted to it."""
+        server = ask(raw.session, until=until)
+        raw.direct, raw.node = server.direct, server.node
+        if not raw.direct and self._settings.mode != "local":
+            raise refused(self._settings.name)
+        if not raw.direct and self._characteristics.specified:
+            do = f"leave transaction.isolation and transaction.read-only out of its file; or {DO}"
+            raise refused(self._settings.name, do)
         if self._settings.mode == "xa":
             why_not = server.why_not_xa()
             if why_not:
@@ -110,7 +115,19 @@ class MySQLDriver(ABC):
             if not has_generation(raw.session, self._generation, until):
                 self._generation = add_generation(raw.session, until)
             raw.generation = self._generation
+
+    def _begin_session(self, raw: Any, until: float | None) -> None:
+        # Last: a session that is read-only could not add an identity or a generation.
+        raw.session.send(*self._session_commands())
+        for answer in raw.session.receive(until):
+            if answer.error is not None:
+                raise answer.error
+        raw.autocommit_mode = False
         raw.characteristics = self._characteristics
+
+    def _session_commands(self) -> tuple[str, ...]:
+        begin = (each.replace("set", "set session", 1) for each in beginning_as(self._characteristics))
+        return _TRACK, *begin, "set autocommit = 0"
 
     def execute(self, raw: Any, statement: str, parameters: Sequence[Any] = ()) -> Any:
         cursor = self.cursor_class(raw)
@@ -155,8 +172,7 @@ class MySQLDriver(ABC):
 
     def _restore(self, raw: Any, until: float | None) -> None:
         self._reset_session(raw)
-        commands = [_TRACK, *(each.replace("set", "set session", 1) for each in beginning_as(self._characteristics))]
-        for command in (*commands, "set autocommit = 0"):
+        for command in self._session_commands():
             raw.session.run(command, until)
         for own in (raw.init_command, raw.initial_sql):
             if own:
@@ -182,7 +198,13 @@ class MySQLDriver(ABC):
 
     def cancel(self, raw: Any, timeout: float | None = None) -> None:
         # The thread that waits for the statement gets its error.
+        if not raw.direct:  # the number is a pooler's, and on the server maybe a stranger's
+            raw.hang_up()
+            return
         with contextlib.suppress(Exception), contextlib.closing(self.connect(timeout or _CANCEL_TIMEOUT)) as other:
+            if other.node != raw.node:  # a balancer has led to another server, where the number is a stranger's
+                raw.hang_up()
+                return
             other.session.run(f"kill query {raw.session_number}", monotonic() + (timeout or _CANCEL_TIMEOUT))
 
     def begin(self, raw: Any, label: str = "") -> bool:
@@ -200,6 +222,8 @@ class MySQLDriver(ABC):
         if raw.xid is None:
             if self._settings.mode == "xa":  # else the statement would be outside the transaction
                 raise InternalError(f"datasource {self._settings.name}: its branch has no name")
+            if not raw.direct and raw.characteristics.specified:
+                raise refused(self._settings.name, f"begin without isolation and read_only; or {DO}")
             begin(raw)
             return
         raw.begins_anew()

@@ -148,11 +148,15 @@ class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
         self.dead = True
         if not self.open:
             return
+        self.hang_up()
+        with suppress(MySQLdb.Error):
+            self.close()
+
+    def hang_up(self) -> None:
+        """Let no more pass: a thread that waits for an answer gets an error."""
         with suppress(OSError), socket.socket(fileno=os.dup(self._descriptor)) as same:
             if self._is_own(same.fileno()):
                 same.shutdown(socket.SHUT_RDWR)
-        with suppress(MySQLdb.Error):
-            self.close()
 
     def let_go(self, nobody: int) -> None:
         """In a forked child: `nobody` takes the place of the socket that leads to the parent's session."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import ssl
 import struct
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, Final
 from weakref import ref
@@ -196,6 +197,11 @@ class PyMySQLConnection(SessionState, RowsConnection):
         """Close it without a word to the server, which then rolls back what is not prepared."""
         self._closed = True
         self._force_close()
+
+    def hang_up(self) -> None:
+        """Let no more pass: a thread that waits for an answer gets an error."""
+        with suppress(OSError, AttributeError), socket.socket(fileno=os.dup(self._sock.fileno())) as same:
+            same.shutdown(socket.SHUT_RDWR)  # AttributeError: it is closed
 
     def _force_close(self) -> None:
         super()._force_close()

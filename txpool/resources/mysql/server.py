@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from txpool.errors import ConfigurationError
+from txpool.resources.mysql.pooler import SESSION, is_greeted
 from txpool.resources.mysql.wire import Session
 
 #: The table with MariaDB's identity: @@server_uid is the same for a new data directory on the same host and port.
@@ -27,7 +28,7 @@ CREATE_GENERATIONS: Final = (
 )
 #: How many tokens are kept. Where an older one is asked for, nothing is proven.
 _GENERATIONS: Final = 100_000
-_FACTS: Final = "select @@version, @@server_id, @@log_bin"
+_FACTS: Final = f"select @@version, @@server_id, @@log_bin, {SESSION}, concat_ws(' ', @@hostname, @@port, @@datadir)"
 _MARIADB_FACTS: Final = "select @@wsrep_on"
 _MYSQL_FACTS: Final = "select @@server_uuid"
 _CLUSTER: Final = (
@@ -51,6 +52,10 @@ class Server:
     galera: bool
     #: Empty where the role may not read it.
     identity: str
+    #: Which server it is: those of a cluster have one identity.
+    node: str
+    #: Whether this session is the one that has greeted the client: no pooler is in between, as far as the driver tells.
+    direct: bool
 
     @property
     def product(self) -> str:
@@ -77,15 +82,15 @@ class Server:
         return ""
 
 
-def ask(session: Session, *mine: str, until: float | None = None) -> Server:
-    """Send the session's own commands, and ask for the facts, in one message. Raises the server's error."""
+def ask(session: Session, *, until: float | None = None) -> Server:
+    """Ask for the facts, in one message. Raises the server's error."""
     is_mariadb: bool = session.raw.is_mariadb
-    session.send(*mine, _FACTS, _MARIADB_FACTS if is_mariadb else _MYSQL_FACTS, READ_IDENTITY)
-    *answers, identity = session.receive(until)
-    for answer in answers:
+    session.send(_FACTS, _MARIADB_FACTS if is_mariadb else _MYSQL_FACTS, READ_IDENTITY)
+    facts, of_product, identity = session.receive(until)
+    for answer in (facts, of_product):
         if answer.error is not None:
             raise answer.error
-    (version, server_id, binary_log), (own,) = answers[-2].rows[0], answers[-1].rows[0]
+    (version, server_id, binary_log, number, node), (own,) = facts.rows[0], of_product.rows[0]
     if is_mariadb:
         row = "" if identity.error is not None else str(identity.rows[0][0]) if identity.rows else ""
     else:
@@ -106,6 +111,8 @@ def ask(session: Session, *mine: str, until: float | None = None) -> Server:
         galera=galera,
         # A replica has the row, too, and another number: what was prepared on the one may not be on the other.
         identity=f"{row}/{server_id}" if row else "",
+        node=f"{node} {server_id}",
+        direct=session.raw.session_number is None or is_greeted(session.raw.session_number, int(number)),
     )
 
 

@@ -18,8 +18,12 @@ class SessionState:
         self.is_mariadb = True
         #: The server's identity; empty where it is not known.
         self.identity = ""
-        #: The number of the session on the server, for the thread that cancels what it executes.
+        #: The number that the client was greeted with: the session's on the server, where no pooler is in between.
         self.session_number = 0
+        #: Which server it leads to.
+        self.node = ""
+        #: The server's session is the greeted one.
+        self.direct = True
         #: The token that its process has added to the server's; empty where it has none.
         self.generation = ""
         #: Empty: the server does not tell who has prepared a branch.

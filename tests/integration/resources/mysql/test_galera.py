@@ -117,6 +117,14 @@ def test_the_kit_passes(cluster: Nodes) -> None:
     assert passed == APPLY["cmr"] - {"killed-server"}
 
 
+def test_its_nodes_are_one_database_on_two_servers(cluster: Nodes) -> None:
+    raws = [make_driver(settings_of(node)).connect() for node in cluster]
+    for raw in raws:
+        raw.break_off()
+    assert len({raw.identity for raw in raws}) == 1
+    assert len({raw.node for raw in raws}) == 2
+
+
 def test_what_another_node_commits_rolls_back_both_databases(cluster: Nodes, databases: Databases) -> None:
     """At whatever moment it comes, it is known that the server has rolled the transaction back."""
     one, two = cluster

@@ -246,3 +246,11 @@ def test_a_statement_that_leaves_nothing_costs_no_reset(statement: str) -> None:
 @pytest.mark.parametrize("statement", LEAVING.splitlines())
 def test_a_statement_that_may_leave_something_costs_one(statement: str) -> None:
     assert changes_session(statement)
+
+
+def test_a_read_only_datasource_knows_its_server(world: BranchDatabase) -> None:
+    """A transaction of it may ask to write, and its branch then keeps what proves how it ended."""
+    raw = world.driver_of(transaction_read_only=True).connect()
+    world.raws.append(raw)
+    assert raw.identity
+    assert raw.generation

@@ -11,9 +11,10 @@ from typing import Any
 from txpool.resources.base import BranchOutcome
 from txpool.resources.jdbc.databases.by_xa import DatabaseByXA, XaError
 from txpool.resources.jdbc.databases.database import Answer, Ended, Server
+from txpool.resources.jdbc.errors import call
 from txpool.resources.jdbc.marks import MariaDBMarks
+from txpool.resources.mysql import pooler, xa
 from txpool.resources.mysql import server as servers
-from txpool.resources.mysql import xa
 from txpool.resources.mysql.wire import Answer as WireAnswer
 from txpool.resources.phase_two import PhaseTwoVerb
 
@@ -29,6 +30,9 @@ class MariaDB(DatabaseByXA):
 
     def _server(self, raw: Any, *, writes: bool = False) -> servers.Server:
         found = servers.ask(MySQLSession(raw))
+        if not found.direct:
+            # In mode = local, too: to give up a statement, the driver sends KILL with the number that it was given.
+            raise pooler.refused(raw.settings.name)
         if not found.identity and writes and servers.assign_identity(MySQLSession(raw)):
             found = servers.ask(MySQLSession(raw))
         return found
@@ -66,6 +70,7 @@ class MySQLSession:
     def __init__(self, raw: Any) -> None:
         self.raw = raw
         raw.is_mariadb = "mariadb" in raw.product or "mariadb" in raw.version.lower()
+        raw.session_number = _greeted(raw.java)
         self._answers: list[WireAnswer] = []
 
     def is_alive(self) -> bool:
@@ -104,3 +109,12 @@ class MySQLSession:
         if "'" in text or "\\" in text:
             raise ValueError("a text with a quote or a backslash in it")
         return f"'{text}'"
+
+
+def _greeted(java: Any) -> int | None:
+    """The number that the driver was greeted with; None where it does not tell."""
+    for name in ("getThreadId", "getId"):  # MariaDB's driver, and MySQL's
+        method = getattr(java, name, None)
+        if method is not None:
+            return int(call(method))
+    return None

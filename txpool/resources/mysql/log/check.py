@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from txpool.findings.finding import Finding, NotConnected, failure, ok, warning
 from txpool.log.statements import TABLES
-from txpool.resources.mysql.log.facts import settings_of, why_nots
+from txpool.resources.mysql.log.facts import POOLER, WhyNot, settings_of, why_nots
 from txpool.resources.mysql.server import CREATE_IDENTITY, IDENTITY_TABLE, Server, ask
 from txpool.resources.mysql.wire import code_of
 
@@ -37,22 +37,20 @@ def findings(server: MySQLLogServer) -> Iterator[Finding]:
         facts, settings = ask(raw.session), settings_of(raw)
         yield ok("version", f"the log is in {facts.product}")
         faults = list(why_nots(facts, settings))
-        for found, why, do in faults:
-            yield failure("durability" if "sync" in found or "flush" in found else "server", found, why, do)
-        if str(raw.thread_id()) != settings["session"]:
-            yield failure(
-                "pooler",
-                "a proxy such as ProxySQL or MaxScale is between here and the log's server",
-                "a process holds its lease in a session of its own; a proxy that shares sessions keeps the session "
-                "after the process has died, and recovery would wait for ever",
-                "let log.url lead to the server itself",
-            )
+        for fault in faults:
+            yield failure(_topic(fault), *fault)
         yield from _vanished_hosts(raw, facts)
         yield from _identity(raw, facts)
     if not faults:
         server.close(server.connect("txpool check"))
         with closing(server.connect_unchecked()) as again:
             yield from _accounts(again)
+
+
+def _topic(fault: WhyNot) -> str:
+    if fault is POOLER:
+        return "pooler"
+    return "durability" if "sync" in fault[0] or "flush" in fault[0] else "server"
 
 
 def _vanished_hosts(raw: Any, facts: Server) -> Iterator[Finding]:

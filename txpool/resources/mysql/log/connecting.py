@@ -88,6 +88,7 @@ class Connecting:
         # The driver's own connect_timeout ends with TCP's handshake: the server's greeting is waited for, too.
         limit = options["connect_timeout"]
         raw = self.driver.open_raw(options, limit if timeout is None else min(timeout, limit))
+        raw.session_number = int(raw.thread_id())
         raw.is_mariadb = "mariadb" in str(raw.get_server_info()).lower()
         if "unix_socket" not in options:
             _keep_alive(raw.fileno(), self._keepalives)

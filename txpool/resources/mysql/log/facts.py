@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from txpool.resources.mysql import pooler
 from txpool.resources.mysql.server import Server
 
-_SETTINGS: Final = """SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@binlog_format, @@read_only,
-    connection_id()"""
+_SETTINGS: Final = """SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@binlog_format, @@read_only"""
 _FILE: Final = "and write it into the server's file"
 
 #: What was found, why it matters, what to do.
 WhyNot = tuple[str, str, str]
+POOLER: Final[WhyNot] = (
+    pooler.FOUND,
+    "a process holds its lease in a session of its own; a pooler that shares sessions keeps the session after the "
+    "process has died, and recovery would wait for ever",
+    "let log.url lead to the server itself",
+)
 
 
 def settings_of(raw: Any, until: float | None = None) -> Mapping[str, str]:
     """The server's settings that the log depends on, as text."""
     (row,) = raw.session.run(_SETTINGS, until)
-    names = ("flush", "log_bin", "sync_binlog", "binlog_format", "read_only", "session")
+    names = ("flush", "log_bin", "sync_binlog", "binlog_format", "read_only")
     return dict(zip(names, (str(as_text(value)) for value in row), strict=True))
 
 
@@ -40,6 +46,8 @@ def durability_of(settings: Mapping[str, str]) -> Iterator[WhyNot]:
 
 def why_nots(server: Server, settings: Mapping[str, str]) -> Iterator[WhyNot]:
     """Why no log can be kept on this server."""
+    if not server.direct:
+        yield POOLER
     if server.galera:
         yield (
             "the server is a node of a Galera cluster (wsrep_on = ON)",

@@ -260,6 +260,8 @@ class MySQLBranch(LocalTransaction):
             except Exception as error:
                 logger.info("datasource %s: the session was closed, which rolls back: %s", self.datasource, error)
                 self._driver.close(raw)
+        if not self._session.is_alive():
+            self._driver.close(raw)
         return self._left(_ROLLED_BACK)
 
 

@@ -61,7 +61,12 @@ class MySQLConnection(Connection):
                 f"{name}() on a connection of {self.datasource.name} inside {enlistment.gtrid} would end its part "
                 "there, and what follows would commit by itself: call it outside. Nothing was done."
             )
-        self._call(name, args, {})
+        try:
+            self._call(name, args, {})
+        finally:
+            pooled = self.pooled
+            if pooled is not None:
+                pooled.mark_unreusable()  # what was asked of the first session may not hold for this one
 
     @property
     def open(self) -> bool:

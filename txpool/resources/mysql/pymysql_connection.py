@@ -87,6 +87,15 @@ class PyMySQLConnection(SessionState, RowsConnection):
         key = id(self)
         _opened[key] = ref(self, lambda _: _opened.pop(key, None))
 
+    def connect(self, sock: Any = None) -> None:
+        again = "session" in vars(self)
+        if again:
+            self._force_close()
+            self.unread = 0
+        super().connect(sock)
+        if again:  # by the program: another session, over another socket
+            self.session, self.session_number = PyMySQLSession(self), int(self.thread_id())
+
     @property
     def lost(self) -> bool:
         """Whether it was closed, or its answers are out of step."""

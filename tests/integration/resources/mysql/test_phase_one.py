@@ -236,3 +236,14 @@ def test_a_command_never_takes_the_answer_of_one_before_it(world: BranchDatabase
     with pytest.raises(world.module.OperationalError, match="interrupted"):
         raw.query("select 'fresh'")
     assert raw.session.is_alive() is False
+
+
+@pytest.mark.parametrize("statement", ["insert into work values (1, 1)", None])
+def test_a_rollback_keeps_no_session_that_the_server_has_ended(world: BranchDatabase, statement: str | None) -> None:
+    branch = world.branch(statement)
+    raw = world.raws[-1]
+    world.kill()
+    world.until(lambda: not raw.session.is_alive())
+    assert branch.rollback() is BranchOutcome.ROLLED_BACK
+    assert raw.lost
+    assert world.rows() == []

@@ -254,3 +254,35 @@ def test_a_read_only_datasource_knows_its_server(world: BranchDatabase) -> None:
     world.raws.append(raw)
     assert raw.identity
     assert raw.generation
+
+
+def test_a_connection_that_the_program_connects_again_is_another_session_and_leaves_the_pool(
+    managed: BranchDatabase,
+) -> None:
+    managed.require_pymysql()
+    source = managed.datasource(mode="local")
+    with source.connect() as connection:
+        former = connection.raw_connection().session_number
+        connection.connect()
+        raw = connection.raw_connection()
+        cursor = connection.cursor()
+        cursor.execute("select connection_id()")
+        assert cursor.fetchone() == (raw.session_number,)
+        assert raw.session_number != former
+        assert raw.session.is_alive()
+        source.driver_adapter.cancel(raw)  # of the session that it has now
+        managed.kill(raw)
+        managed.until(lambda: not raw.session.is_alive())
+    with source.connect() as connection:
+        assert connection.raw_connection() is not raw
+
+
+def test_a_connection_of_another_user_leaves_the_pool(managed: BranchDatabase) -> None:
+    if managed.driver_name != "mysqlclient":
+        pytest.skip("PyMySQL has no change_user()")
+    source = managed.datasource(mode="local")
+    with source.connect() as connection:
+        raw = connection.raw_connection()
+        connection.change_user(managed.server.user, managed.server.password, "one")
+    with source.connect() as connection:
+        assert connection.raw_connection() is not raw

@@ -168,9 +168,13 @@ class RecoveryDatasources:
         if staging is not None:
             self.stagings[name] = staging
 
-    def table(self, name: str) -> XidsTable | None:
-        """The table of marks of a datasource, by its name or tag. This process must have configured or opened it."""
-        if name not in self.tables and self._others is not None:
+    def table(self, name: str, identity: str) -> XidsTable | None:
+        """The table of marks of a datasource, by its name or tag.
+
+        A datasource that is not configured, and that this process has opened, serves only where the table's identity
+        is known: the table requires it then. By a name alone, another database would decide.
+        """
+        if name not in self.tables and identity and self._others is not None:
             datasource = self._others.marked(name)
             if datasource is not None:
                 name = datasource.name

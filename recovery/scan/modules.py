@@ -66,7 +66,8 @@ class ResolvedMark:
 
 def tombstone(this_pass: RecoveryPass, datasource: str, gtrid: str) -> MarkedRow:
     """Resolve durably how the marked datasource decides. After an error, the transaction stays undecided."""
-    table = this_pass.datasources.table(datasource)
+    identity = this_pass.snapshot.identity_of(gtrid)
+    table = this_pass.datasources.table(datasource, identity)
     if table is None:
         raise ConfigurationError(
             f"{datasource} is no marked datasource (mode=cmr) of this configuration: add its file to `datasources`"
@@ -75,7 +76,7 @@ def tombstone(this_pass: RecoveryPass, datasource: str, gtrid: str) -> MarkedRow
         raise OperationalError(this_pass.snapshot.unanswered[datasource])
     if failpoints.armed:
         failpoints.hit("recovery.tombstone")
-    return table.tombstone(gtrid, this_pass.snapshot.identity_of(gtrid))
+    return table.tombstone(gtrid, identity)
 
 
 def finish_branches(this_pass: RecoveryPass, datasource: str, row: MarkedRow) -> Callable[[], ResolvedMark]:

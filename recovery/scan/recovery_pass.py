@@ -108,7 +108,7 @@ class RecoveryPass:
     def _is_decided(self, gtrid: str) -> bool:
         """Whether the decision is still there."""
         name = self.snapshot.marked_by(gtrid)
-        table = None if name is None else self.datasources.table(name)
+        table = None if name is None else self.datasources.table(name, self.snapshot.identity_of(gtrid))
         if table is None:
             return gtrid in self.log.decisions()
         return any(row.gtrid == gtrid and row.committed for row in table.read())

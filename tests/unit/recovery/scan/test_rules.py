@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from recovery import RecoveryManager
 from tests.models.recovery import RecoveryWorld, logged, marked, pointed, unaccounted, world_after
 from tests.models.recovery_databases import NODE, ModelDatabase
+from txpool import DataSource
 from txpool.log.base import IncarnationState
 from txpool.resources.base import BranchOutcome, BranchRecord, MarkedRow
+from txpool.resources.xids import Xids
 from txpool.xid import TaskName, make_gtrid, make_xid
 
 COMMITTED, ROLLED_BACK = BranchOutcome.COMMITTED, BranchOutcome.ROLLED_BACK
@@ -298,6 +301,14 @@ def test_a_marked_datasource_that_is_not_configured_decides_nothing() -> None:
     assert "ledger" in report.pending[0].reason
     assert "not configured" not in {branch.state for each in manager.in_doubt() for branch in each.branches}
     assert all("ledger" in each.next for each in manager.in_doubt())
+
+
+def test_a_datasource_that_is_open_and_has_the_same_name_decides_nothing(tmp_path: Path) -> None:
+    world = world_after(marked, "decided")
+    with DataSource("ledger", driver="sqlite3", url=f"sqlite:///{tmp_path}/other.db", mode="cmr") as other:
+        Xids("ledger", other.driver_adapter, other.settings.cmr_table).create()
+        RecoveryManager(log=world.log, datasources=[world.a, world.b], backoff=0).scan()
+        assert len(world.a.prepared) == len(world.b.prepared) == 1
 
 
 def test_7_a_row_is_kept_while_a_branch_has_not_answered() -> None:

@@ -17,7 +17,7 @@ from txpool.config.credentials import CredentialsFunction
 from txpool.config.dsn import is_dsn, key_of, settings_of
 from txpool.config.secrets import Secret, redact_url
 from txpool.config.settings import DataSourceSettings
-from txpool.dbapi.connection import Connection
+from txpool.dbapi.connection import PEP249Connection
 from txpool.dbapi.enlistment import Enlistment
 from txpool.dbapi.types import add_driver
 from txpool.errors import ConfigurationError, ProgrammingError, translated
@@ -165,7 +165,7 @@ class DataSource(PoolAdministration):
 
     def connect(
         self, timeout: float | None = None, *, user: str | None = None, password: str | Secret | None = None
-    ) -> Connection:
+    ) -> PEP249Connection:
         """Take a connection. Inside a transaction it is enlisted in that, else it is plain.
 
         `timeout` is how long to wait for a free connection, in seconds; the default is pool.max-wait. With a `user` or
@@ -186,7 +186,7 @@ class DataSource(PoolAdministration):
 
     def _connect_as(
         self, user: str | None, password: str | Secret | None, ambient: Transaction | None, timeout: float | None
-    ) -> Connection:
+    ) -> PEP249Connection:
         if self.resource_manager.url_is_path:
             raise ConfigurationError(f"datasource {self.name}: {self.resource_manager.database} knows no users")
         if ambient is not None:
@@ -366,7 +366,7 @@ def connect(
     *,
     user: str | None = None,
     password: str | Secret | None = None,
-) -> Connection:
+) -> PEP249Connection:
     """Take a connection of a datasource: itself, its registered name, its file, or a connection string.
 
     A connection string is a url, as postgresql://app@localhost/orders or sqlite:///orders.db, or what libpq takes, as

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from txpool import errors
-from txpool.dbapi.cursor import Cursor
+from txpool.dbapi.cursor import Cursor, PEP249Cursor
 from txpool.dbapi.enlistment import refuse_end
 from txpool.dbapi.handle import Handle
 from txpool.errors import translate
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from txpool.datasource import DataSource
 
 
-class Connection(Handle):
+class PEP249Connection(Handle):
     """A PEP 249 connection. Inside a transaction its statements are part of that, and only the transaction ends them.
 
     Enlisted, it may be used by several threads, which are serialised; plain, as its driver allows. Its errors are
-    instances of the driver's classes and of ours. Attributes beyond PEP 249 are the driver's own. `pooled`,
-    `enlistment`, `handle_state`, `required` and the methods below "for cursors" are for this package.
+    instances of the driver's classes and of ours. Attributes beyond PEP 249 are the driver's own, without a
+    `__getattr__`: see `txpool.dbapi.forwarding`. `pooled`, `enlistment`, `handle_state`, `required` and the methods
+    below "for cursors" are for this package.
     """
 
     __slots__ = ()
@@ -41,7 +42,7 @@ class Connection(Handle):
     ProgrammingError = errors.ProgrammingError
     NotSupportedError = errors.NotSupportedError
 
-    _cursor_class: ClassVar[type[Cursor]] = Cursor
+    _cursor_class: ClassVar[type[PEP249Cursor]] = Cursor
 
     @classmethod
     def handle_modules(cls) -> set[str]:
@@ -172,3 +173,12 @@ class Connection(Handle):
         if pooled is not None and pooled.pool_state is not None:
             # The pool closes the physical connection, whose state is unknown.
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+
+
+class Connection(PEP249Connection):
+    """A connection whose attributes beyond PEP 249 are whatever its driver's has."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        return self.driver_attribute(name)

@@ -12,14 +12,14 @@ from txpool.errors import InterfaceError, ProgrammingError, translate
 from txpool.tm.ambient import ambient
 
 if TYPE_CHECKING:
-    from txpool.dbapi.connection import Connection
+    from txpool.dbapi.connection import PEP249Connection
     from txpool.dbapi.enlistment import Enlistment
 
 
 class PEP249Cursor:
     """A PEP 249 cursor. It keeps its connection alive; what PEP 249 leaves to the driver is the driver's own.
 
-    It has no `__getattr__`, which would make each use of its attributes, and each call of its methods, slower.
+    It has no `__getattr__`: see `txpool.dbapi.forwarding`.
     """
 
     __slots__ = ("__weakref__", "_arguments", "_connection", "_holder", "_use", "raw")
@@ -38,7 +38,7 @@ class PEP249Cursor:
     arraysize = CursorAttribute()
 
     def __init__(
-        self, connection: Connection, args: tuple[Any, ...], kwargs: dict[str, Any], *, opened: bool = True
+        self, connection: PEP249Connection, args: tuple[Any, ...], kwargs: dict[str, Any], *, opened: bool = True
     ) -> None:
         """With `opened` false, the first statement makes the driver's cursor: nobody may use it before."""
         self._connection = connection
@@ -249,7 +249,7 @@ class PEP249Cursor:
         return int(self.raw.rowcount)
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> PEP249Connection:
         """The connection that made it."""
         return self._connection
 
@@ -300,13 +300,10 @@ class PEP249Cursor:
     def __repr__(self) -> str:
         return f"<txpool cursor on {self._connection!r}>"
 
+    # -- the driver's own ---------------------------------------------------------------------------------------
 
-class Cursor(PEP249Cursor):
-    """A cursor whose attributes beyond PEP 249 are the driver's own."""
-
-    __slots__ = ()
-
-    def __getattr__(self, name: str) -> Any:
+    def driver_attribute(self, name: str) -> Any:
+        """An attribute of the driver's own, that no class of ours defines."""
         if name.startswith("__") or name in PEP249Cursor.__slots__:
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
         value = getattr(self.raw, name)
@@ -319,6 +316,15 @@ class Cursor(PEP249Cursor):
     def _moved(self, method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         result = self._fetch(partial(method, *args, **kwargs))
         return self if result is self.raw else result
+
+
+class Cursor(PEP249Cursor):
+    """A cursor whose attributes beyond PEP 249 are whatever its driver's has."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        return self.driver_attribute(name)
 
 
 def refuse_script() -> ProgrammingError:

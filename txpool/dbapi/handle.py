@@ -60,7 +60,8 @@ class Handle:
         self.enlistment = enlistment
         self.handle_state: HandleState | None = None
 
-    def __getattr__(self, name: str) -> Any:
+    def driver_attribute(self, name: str) -> Any:
+        """An attribute of the driver's own, that no class of ours defines."""
         if name.startswith("__") or not (
             self._datasource is not None or hasattr(self._driver_class, name) or self._closed_raw() is not None
         ):
@@ -80,7 +81,8 @@ class Handle:
         return lambda *args, **kwargs: around(name, args, kwargs)
 
     if TYPE_CHECKING:
-        # For type checkers: connect() returns any driver's handle, with that driver's own attributes to set.
+        # For type checkers: connect() returns any driver's handle, with that driver's own attributes.
+        def __getattr__(self, name: str) -> Any: ...
         def __setattr__(self, name: str, value: Any) -> None: ...
 
     # -- which physical connection ------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from txpool.errors import NotSupportedError
 if TYPE_CHECKING:
     from txpool.characteristics import Characteristics
     from txpool.config.settings import DataSourceSettings
-    from txpool.dbapi.connection import Connection
+    from txpool.dbapi.connection import PEP249Connection
     from txpool.findings.finding import Finding
     from txpool.resources.base import Branch, BranchRecord, BranchRecovery, OpenBranch, StagingArea
     from txpool.resources.deadlines import Deadlines
@@ -119,7 +119,7 @@ class ResourceManager(ABC):
 
     @property
     @abstractmethod
-    def handle(self) -> type[Connection]:
+    def handle(self) -> type[PEP249Connection]:
         """The class of the connections that users hold.
 
         A subclass of `Connection` sets `_driver_class`, the class for which its instances pass, and adds methods of the
@@ -184,7 +184,7 @@ class ResourceManager(ABC):
 
     # -- optional parts -----------------------------------------------------------------------------------------
 
-    def connected_by_sqlalchemy(self, connection: Connection, arguments: Mapping[str, Any]) -> None:  # noqa: B027
+    def connected_by_sqlalchemy(self, connection: PEP249Connection, arguments: Mapping[str, Any]) -> None:  # noqa: B027
         """Set on a connection of an Engine what SQLAlchemy's dialect would have passed to the driver's connect()."""
 
     @property

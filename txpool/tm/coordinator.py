@@ -174,24 +174,25 @@ class Coordinator:
     def _prepare(self) -> None:
         if failpoints.armed:
             failpoints.hit("coordinator.begin")
-        participants = self._unprepared
-        if self._request.adopted or len(participants) > 1:
+        request = self._request
+        participants = self._unprepared()
+        if request.adopted or len(participants) > 1:
             participants = self._set_readers_apart(participants)
-        if not self._request.adopted and len(participants) < 2:
+        if not request.adopted and len(participants) < 2:
             self._require_not_rollback_only()
             self.phase = ONE_PHASE
             return
-        log = self._required_log
+        log, branches = self._log or self._required_log(), self._branches
         self._name_branches()
-        for branch in self._branches:
+        for branch in branches:
             log.note_location(branch.location)
         if self._marked is not None:
             self._mark(self._marked)
-        for branch in self._branches:
+        for branch in branches:
             branch.start_prepare()
         if failpoints.armed:
             failpoints.hit("coordinator.preparing")
-        for branch in self._branches:
+        for branch in branches:
             if branch.await_prepare() is _YES:
                 self._prepared.append(branch)
         if failpoints.armed:
@@ -208,12 +209,14 @@ class Coordinator:
             if branch in self._branches:
                 branch.name(make_xid(request.gtrid, place, branch.datasource, decider=decider, identity=identity))
 
-    @property
     def _unprepared(self) -> list[Participant]:
         """The participants that have executed something and are not prepared."""
-        if self._marked is None and self._last is None:
-            return [*self._branches]
-        return [*self._branches, *filter(None, (self._marked, self._last))]
+        participants: list[Participant] = [*self._branches]
+        if self._marked is not None:
+            participants.append(self._marked)
+        if self._last is not None:
+            participants.append(self._last)
+        return participants
 
     def _set_readers_apart(self, participants: list[Participant]) -> list[Participant]:
         """Leave those that have only read to `Readers`; returns the others."""
@@ -226,7 +229,7 @@ class Coordinator:
                 self._marked = None
             if self._last is not None and self._last in readers:
                 self._last = None
-            participants = self._unprepared
+            participants = self._unprepared()
         if failpoints.armed:
             failpoints.hit("readers.apart")
         return participants
@@ -243,7 +246,7 @@ class Coordinator:
         if not all_name(marked.datasource, marked.identity(), [record.xid for record in records]):
             # Some were named earlier, and say that the log decides: only a pointer tells recovery otherwise.
             self._pointed = True
-            self._required_log.point(self._request.gtrid, make_pointer(marked.datasource, marked.identity()))
+            self._required_log().point(self._request.gtrid, make_pointer(marked.datasource, marked.identity()))
         marked.mark(self._request.gtrid, records)
         if self._pointed and self._fenced():
             raise Refused("recovery has fenced this process while it wrote the marked row")
@@ -251,7 +254,7 @@ class Coordinator:
             failpoints.hit("coordinator.marked")
 
     def _one_phase(self) -> None:
-        participant = next(iter(self._unprepared), None)
+        participant = next(iter(self._unprepared()), None)
         if participant is not None:
             commit_participant(participant, self._result)
             if self._result.outcome is Outcome.IN_DOUBT:
@@ -275,7 +278,7 @@ class Coordinator:
         if self._request.annotations:
             records = with_annotations(records, self._request.annotations)
         try:
-            self._decision_store.record(self._request.gtrid, records)
+            self._decision_store().record(self._request.gtrid, records)
         except Refused as refusal:
             self._keep_error(refusal)
             self.phase = ROLLBACK
@@ -302,7 +305,7 @@ class Coordinator:
 
         Reading would not tell: a decision that is still on its way may land after the read.
         """
-        resolution = self._decision_store.abort(self._request.gtrid)
+        resolution = self._decision_store().abort(self._request.gtrid)
         if resolution is Resolution.COMMITTED:
             self.phase = COMMIT
         elif self._fenced():
@@ -363,7 +366,7 @@ class Coordinator:
                 outcome = self._outcomes[branch] = judged_absent(branch, decided, self._fenced, self._log_failure)
             elif answer is _NO_ROW:
                 outcome = self._outcomes[branch] = judged_without_row(
-                    branch, self._completed_by_recovery, self._required_log.heuristics, self._log_failure
+                    branch, self._completed_by_recovery, self._required_log().heuristics, self._log_failure
                 )
             if outcome is not decided:
                 self._unanimous = False
@@ -380,7 +383,7 @@ class Coordinator:
         While this process lives, recovery leaves a gtrid alone that has no finished mark: so writing it is tried again
         after a failure.
         """
-        log, decided = self._required_log, self._decided
+        log, decided = self._log or self._required_log(), self._decided
         if not self._unanimous:
             settled = (decided, _UNKNOWN)
             heuristics = {branch: outcome for branch, outcome in self._outcomes.items() if outcome not in settled}
@@ -392,7 +395,7 @@ class Coordinator:
             if self._pointed:
                 self._forget_pointed(log)
             elif decided is _COMMITTED:
-                self._decision_store.forget(self._request.gtrid)
+                self._decision_store().forget(self._request.gtrid)
             if branch_rows.in_use and decided is _COMMITTED:
                 purge = log.purge if self._marked is None else self._marked.purge
                 branch_rows.forget_rows((*self._request.adopted, *self._prepared), purge)
@@ -417,7 +420,7 @@ class Coordinator:
         logger.warning("%s: %s: %s", gtrid, self.phase.value, error, extra={"gtrid": gtrid})
 
     def _fenced(self) -> bool:
-        return self._required_log.is_fenced(split_gtrid(self._request.gtrid).incarnation)
+        return self._required_log().is_fenced(split_gtrid(self._request.gtrid).incarnation)
 
     def _completed_by_recovery(self) -> bool:
         """Whether recovery has ended every branch, so that it has forgotten the decision, and deleted rows."""
@@ -425,13 +428,11 @@ class Coordinator:
             return False
         if self._marked is not None:
             return not self._marked.is_decided(self.gtrid)
-        return self.gtrid not in self._required_log.decisions()
+        return self.gtrid not in self._required_log().decisions()
 
-    @property
     def _decision_store(self) -> DecisionStore:
-        return self._marked or self._log or self._required_log
+        return self._marked or self._log or self._required_log()
 
-    @property
     def _required_log(self) -> DecisionLog:
         if self._log is None:
             raise Refused("no decision log is configured")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from txpool.dbapi.connection import Connection
+from txpool.dbapi.connection import PEP249Connection
 from txpool.dbapi.cursor import Cursor
+from txpool.dbapi.forwarding import forwards
 from txpool.dbapi.open_results import OpenResults, close_open, hold_open
 from txpool.dbapi.overrides import Attribute
 from txpool.pool import Pooled
@@ -37,7 +38,8 @@ class JdbcHandleCursor(Cursor):
         return cursor
 
 
-class JdbcHandle(Connection):
+@forwards(_OF_THE_DRIVER)
+class JdbcHandle(PEP249Connection):
     """A connection over JDBC. `java` is its java.sql.Connection: what is done by it, nobody sees."""
 
     __slots__ = ("cursors",)
@@ -60,11 +62,6 @@ class JdbcHandle(Connection):
         self.cursors: OpenResults = set()
         if pooled is not None:
             pooled.results = self.cursors
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _OF_THE_DRIVER:
-            raise AttributeError(f"a connection over JDBC has no attribute {name!r}")
-        return super().__getattr__(name)
 
     def execute(self, operation: str, parameters: Sequence[Any] | None = None) -> Any:
         """Execute a statement on a new cursor, and return that."""

@@ -11,7 +11,7 @@ from txpool.resources.manager import PhaseTwo, ResourceManager
 if TYPE_CHECKING:
     from txpool.characteristics import Characteristics
     from txpool.config.settings import DataSourceSettings
-    from txpool.dbapi.connection import Connection
+    from txpool.dbapi.connection import PEP249Connection
     from txpool.findings.finding import Finding
     from txpool.resources.base import BranchRecovery, OpenBranch
     from txpool.resources.deadlines import Deadlines
@@ -53,7 +53,7 @@ class Jdbc(ResourceManager):
         return JdbcDriver(settings, recovery=recovery)
 
     @property
-    def handle(self) -> type[Connection]:
+    def handle(self) -> type[PEP249Connection]:
         from txpool.resources.jdbc.handle import JdbcHandle
 
         return JdbcHandle

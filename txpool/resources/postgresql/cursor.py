@@ -9,15 +9,19 @@ from typing import Any, Self
 import psycopg
 from psycopg.copy import Writer
 
-from txpool.dbapi.cursor import Cursor
+from txpool.dbapi.cursor import Cursor, PEP249Cursor
+from txpool.dbapi.forwarding import forwards
 from txpool.dbapi.overrides import CursorAttribute
 from txpool.errors import translated
 from txpool.resources.postgresql.copy_handle import Copy
 from txpool.resources.postgresql.psycopg_private import sent_by, write_through
 from txpool.resources.postgresql.session import outlives_transaction
 
+_CURSORS = psycopg.Cursor, psycopg.ServerCursor
 
-class PsycopgCursor(Cursor):
+
+@forwards(name for cursor in _CURSORS for name in dir(cursor))
+class PsycopgCursor(PEP249Cursor):
     """A cursor as psycopg has it, server-side ones too."""
 
     __slots__ = ()
@@ -109,7 +113,7 @@ class PsycopgCursor(Cursor):
                 self._holder.raw.changed = True
 
 
-class UserCursor(PsycopgCursor):
+class UserCursor(Cursor, PsycopgCursor):
     """A cursor of a class that the user has set as the connection's factory: its attributes can be set, too."""
 
     __slots__ = ()

@@ -13,6 +13,7 @@ from psycopg.abc import AdaptContext
 from psycopg.adapt import AdaptersMap
 from psycopg.pq import Format, PGconn, TransactionStatus
 
+from txpool.dbapi.forwarding import forwards
 from txpool.dbapi.overrides import Attribute
 from txpool.errors import InterfaceError, ProgrammingError, translated
 from txpool.resources.postgresql.cursor import PsycopgCursor, UserCursor
@@ -106,6 +107,13 @@ class Block(psycopg.Transaction):
         return False
 
 
+def _closed_connection() -> psycopg.Connection[Any]:
+    pgconn = PGconn.connect_start(b"=")  # which opens nothing
+    pgconn.finish()
+    return psycopg.Connection(pgconn)
+
+
+@forwards({*dir(psycopg.Connection), *vars(_closed_connection())})
 class PsycopgConnection(TwoPhaseConnection):
     """A connection as psycopg has it: attributes of the user's own can be set on it, too."""
 
@@ -285,9 +293,7 @@ class PsycopgConnection(TwoPhaseConnection):
         return f"{super().__repr__()[:-1]} [{status}]>"
 
     def _make_closed_raw(self) -> Any:
-        pgconn = PGconn.connect_start(b"=")  # which opens nothing
-        pgconn.finish()
-        return psycopg.Connection(pgconn)
+        return _closed_connection()
 
     def _leave_block(self, *, failed: bool) -> None:
         try:

@@ -15,7 +15,7 @@ from txpool.resources.manager import PhaseTwo, ResourceManager
 if TYPE_CHECKING:
     from txpool.characteristics import Characteristics
     from txpool.config.settings import DataSourceSettings
-    from txpool.dbapi.connection import Connection
+    from txpool.dbapi.connection import PEP249Connection
     from txpool.findings.finding import Finding
     from txpool.resources.base import BranchRecovery, OpenBranch
     from txpool.resources.deadlines import Deadlines
@@ -88,7 +88,7 @@ class PostgreSQL(ResourceManager):
         begin_as(raw, characteristics)
 
     @property
-    def handle(self) -> type[Connection]:
+    def handle(self) -> type[PEP249Connection]:
         from txpool.resources.postgresql.handle import PsycopgConnection
 
         return PsycopgConnection
@@ -116,7 +116,7 @@ class PostgreSQL(ResourceManager):
         driver = self.make_driver(settings, recovery=recovery)
         return PostgreSQLBranchRecovery(settings.name, driver, user=user, owners=settings.prepared_owners)
 
-    def connected_by_sqlalchemy(self, connection: Connection, arguments: Mapping[str, Any]) -> None:
+    def connected_by_sqlalchemy(self, connection: PEP249Connection, arguments: Mapping[str, Any]) -> None:
         context = arguments.get("context")
         if context is not None:  # the dialect's own adapters: json_deserializer and the like are in them
             connection.use_adapters(context)

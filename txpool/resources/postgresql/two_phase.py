@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 from psycopg.errors import InFailedSqlTransaction, NoActiveSqlTransaction, ObjectNotInPrerequisiteState
 
-from txpool.dbapi.connection import Connection
+from txpool.dbapi.connection import PEP249Connection
 from txpool.errors import translated
 from txpool.pool import Pooled
 from txpool.resources.postgresql.libpq import IDLE
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("txpool")
 
 
-class TwoPhaseConnection(Connection):
+class TwoPhaseConnection(PEP249Connection):
     """The part of psycopg's connection that begins, prepares and ends two-phase transactions."""
 
     __slots__ = ()

@@ -6,8 +6,9 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
-from txpool.dbapi.connection import Connection
+from txpool.dbapi.connection import PEP249Connection
 from txpool.dbapi.cursor import Cursor, PEP249Cursor, refuse_script
+from txpool.dbapi.forwarding import forwards
 from txpool.dbapi.open_results import OpenResults, close_open, hold_open
 from txpool.dbapi.overrides import Attribute, CursorAttribute
 from txpool.errors import InterfaceError, ProgrammingError, translate, translated
@@ -178,7 +179,8 @@ class SQLiteFactoryCursor(Cursor, SQLiteCursor):
         return super()._make_raw(raw, holder)
 
 
-class SQLiteConnection(Connection):
+@forwards(dir(sqlite3.Connection))
+class SQLiteConnection(PEP249Connection):
     """A connection as sqlite3 has it."""
 
     __slots__ = ("cursors",)

@@ -12,7 +12,7 @@ from txpool.resources.manager import ResourceManager
 if TYPE_CHECKING:
     from txpool.characteristics import Characteristics
     from txpool.config.settings import DataSourceSettings
-    from txpool.dbapi.connection import Connection
+    from txpool.dbapi.connection import PEP249Connection
     from txpool.findings.finding import Finding
     from txpool.resources.driver import Driver
     from txpool.resources.records import RecordsTable
@@ -61,7 +61,7 @@ class SQLite(ResourceManager):
         begin_as(raw, characteristics)
 
     @property
-    def handle(self) -> type[Connection]:
+    def handle(self) -> type[PEP249Connection]:
         from txpool.resources.sqlite.handle import SQLiteConnection
 
         return SQLiteConnection

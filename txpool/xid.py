@@ -104,10 +104,9 @@ def new_incarnation() -> str:
 
 def make_gtrid(node: str, incarnation: str, number: int) -> str:
     """The gtrid of an incarnation's number-th transaction."""
-    return f"{gtrid_prefix(node, incarnation)}{number:x}"
+    return f"{PREFIX}:{node}:{incarnation}:{number:x}"
 
 
-@lru_cache(maxsize=64)
 def gtrid_prefix(node: str, incarnation: str) -> str:
     """What every gtrid of an incarnation begins with, and no other's does."""
     return f"{PREFIX}:{node}:{incarnation}:"
@@ -117,7 +116,6 @@ def make_xid(
     gtrid: str,
     number: int,
     datasource: str,
-    *,
     decider: str | None = None,
     identity: str = "",
     task: TaskName | None = None,
@@ -126,7 +124,7 @@ def make_xid(
     bqual = _bqual(number, datasource, decider, identity)
     if task is not None:
         bqual += f":{task.write}.{task.partition}.{task.attempt}.{task.branches}"
-    return Xid(gtrid, bqual)
+    return tuple.__new__(Xid, (gtrid, bqual))  # as Xid(gtrid, bqual), which takes two calls more
 
 
 @lru_cache(maxsize=1024)

@@ -38,7 +38,7 @@ class PEP249Cursor:
     arraysize = CursorAttribute()
 
     def __init__(
-        self, connection: PEP249Connection, args: tuple[Any, ...], kwargs: dict[str, Any], *, opened: bool = True
+        self, connection: PEP249Connection, args: tuple[Any, ...], kwargs: dict[str, Any], opened: bool = True
     ) -> None:
         """With `opened` false, the first statement makes the driver's cursor: nobody may use it before."""
         self._connection = connection

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from operator import methodcaller
 
 from txpool import failpoints
 from txpool.log.base import DecisionLog
@@ -58,13 +57,14 @@ from txpool.tm.phase import (
     Phase,
 )
 from txpool.tm.readers import Readers, checks_of
-from txpool.tm.split_phase import await_commit, await_each, await_rollback, start_commit, start_each, start_rollback
+from txpool.tm.split_phase import await_each, start_each
 from txpool.xid import all_name, make_pointer, make_xid, split_gtrid
 
 logger = logging.getLogger("txpool")
 
 # As names of their own: see `txpool.tm.phase`.
-_COMMITTED, _UNKNOWN, _YES = BranchOutcome.COMMITTED, BranchOutcome.UNKNOWN, PrepareVote.COMMIT
+_COMMITTED, _ROLLED_BACK, _UNKNOWN = BranchOutcome.COMMITTED, BranchOutcome.ROLLED_BACK, BranchOutcome.UNKNOWN
+_YES = PrepareVote.COMMIT
 _ABSENT, _LOST, _NO_ROW = BranchOutcome.ABSENT, BranchOutcome.LOST, BranchOutcome.NO_ROW
 
 
@@ -207,7 +207,7 @@ class Coordinator:
         request = self._request
         for place, branch in enumerate(request.branches):
             if branch in self._branches:
-                branch.name(make_xid(request.gtrid, place, branch.datasource, decider=decider, identity=identity))
+                branch.name(make_xid(request.gtrid, place, branch.datasource, decider, identity))
 
     def _unprepared(self) -> list[Participant]:
         """The participants that have executed something and are not prepared."""
@@ -321,10 +321,11 @@ class Coordinator:
         self._phase_two_begun = True
         if failpoints.armed:
             failpoints.hit("coordinator.decided")
-        started = start_each(branches, start_commit, self._log_failure)
+        failed = self._log_failure
+        started = start_each(branches, _COMMITTED, failed)
         if failpoints.armed:
             failpoints.hit("coordinator.committing")
-        await_each(started, await_commit, self._outcomes, self._log_failure)
+        await_each(started, _COMMITTED, self._outcomes, failed)
         if self._marked is not None:
             self._outcomes[self._marked] = _COMMITTED
         if self._last is not None:
@@ -348,16 +349,19 @@ class Coordinator:
             failpoints.hit("coordinator.rolling-back")
         if self._marked is not None:
             self._outcomes[self._marked] = _UNKNOWN
-            await_each([self._marked], methodcaller("rollback"), self._outcomes, self._log_failure)
-        started = start_each(branches, start_rollback, self._log_failure)
+            try:
+                self._outcomes[self._marked] = self._marked.rollback()
+            except BaseException as error:
+                self._log_failure(error)
+        started = start_each(branches, _ROLLED_BACK, self._log_failure)
         if self._readers is not None:
             self._readers.roll_back()
-        await_each(started, await_rollback, self._outcomes, self._log_failure)
+        await_each(started, _ROLLED_BACK, self._outcomes, self._log_failure)
         self.phase = COMPLETE
 
     def _complete(self) -> None:
         committed = self._result.outcome is COMMITTED
-        self._decided = decided = _COMMITTED if committed else BranchOutcome.ROLLED_BACK
+        self._decided = decided = _COMMITTED if committed else _ROLLED_BACK
         found = self._result.branch_outcomes
         self._unanimous = True
         for branch, answer in self._outcomes.items():

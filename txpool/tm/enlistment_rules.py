@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from txpool.errors import ProgrammingError
-from txpool.resources.base import PREPARED, Role
+from txpool.resources.base import Role
 
 if TYPE_CHECKING:
     from txpool.characteristics import Characteristics
@@ -23,12 +23,6 @@ def require_atomic(
     gtrid: str, others: Sequence[DataSource], datasource: DataSource, *, adopted: bool, logged: bool
 ) -> None:
     """ProgrammingError where a datasource cannot join the others, or prepared branches that were `adopted`."""
-    if logged and datasource.role is PREPARED:
-        for each in others:
-            if each.role is not PREPARED:
-                break
-        else:
-            return
     datasources = [*others, datasource]
     local = next((each for each in datasources if each.role is Role.ALONE), None)
     unprepared = [each for each in datasources if each.role in (Role.MARKED, Role.LAST)]

@@ -18,7 +18,7 @@ from txpool.characteristics import UNSPECIFIED
 from txpool.errors import ProgrammingError, TransactionRolledBack, TransactionTimeout
 from txpool.log.base import DecisionLog
 from txpool.metrics import instruments
-from txpool.resources.base import LAST, MARKED, Branch, Participant
+from txpool.resources.base import LAST, MARKED, PREPARED, Branch, Participant
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.tm import dropped, own, statistics
 from txpool.tm.annotations import checked_note, decision_annotations
@@ -76,6 +76,7 @@ class Transaction:
         self._lock = RLock()
         self._enlisted: dict[str, Enlistment] = {}
         self._adopted: list[Branch] = []
+        self._unprepared = False  #: Something may take part that does not prepare.
         self._late_branches = False
         self._deferring = 0  #: How many threads are in `defer_commit`.
         self._rollback_cause: BaseException | None = None
@@ -157,7 +158,10 @@ class Transaction:
                 self.require_active()
             enlistment = self._enlisted.get(datasource.name)
             if enlistment is None:
-                self._require_atomic(datasource)
+                # Datasources that prepare, and a log: these can always join.
+                if datasource.role is not PREPARED or self._log is None or self._unprepared:
+                    self._require_atomic(datasource)
+                    self._unprepared = True
                 if self.characteristics is not UNSPECIFIED:
                     require_begins_as(self.gtrid, datasource, self.characteristics)
                 if not self._enlisted:

@@ -145,7 +145,7 @@ class PsycopgConnection(TwoPhaseConnection):
     def execute(self, query: Any, params: Any = None, *, prepare: bool | None = None, binary: bool = False) -> Any:
         """Execute on a new cursor, and return that."""
         if self.enlistment is not None and self.handle_state is None and not binary:
-            cursor = PsycopgCursor(self, (), {}, opened=False)
+            cursor = PsycopgCursor(self, (), {}, False)
         else:
             cursor = self.cursor()
             if binary:

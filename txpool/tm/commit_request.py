@@ -28,7 +28,7 @@ COMMITTED, IN_DOUBT = Outcome.COMMITTED, Outcome.IN_DOUBT
 _UNKNOWN = BranchOutcome.UNKNOWN
 
 
-@dataclass
+@dataclass(slots=True)
 class CommitRequest:
     """What one global transaction consists of when its commit begins."""
 
@@ -50,6 +50,8 @@ class CommitRequest:
 
 class Result:
     """The outcome, and its details for error messages and operators."""
+
+    __slots__ = ("branch_outcomes", "cause", "gtrid", "interrupt", "outcome", "resolvable", "unreported")
 
     def __init__(self, outcome: Outcome, gtrid: str) -> None:
         self.outcome = outcome

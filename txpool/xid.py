@@ -29,6 +29,7 @@ _BQUAL = re.compile(
 _RESERVED = re.compile(r"txp[0-9]+:")
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 _TAG_LIMIT = 16
+_new = tuple.__new__
 
 
 class Gtrid(NamedTuple):
@@ -57,7 +58,8 @@ class Xid(NamedTuple):
     @property
     def joined(self) -> str:
         """Both parts as one text, for databases that have a single name (PostgreSQL's gid)."""
-        return f"{self.gtrid}:{self.bqual}"
+        gtrid, bqual = self
+        return f"{gtrid}:{bqual}"
 
     @property
     def tag(self) -> str:
@@ -124,7 +126,7 @@ def make_xid(
     bqual = _bqual(number, datasource, decider, identity)
     if task is not None:
         bqual += f":{task.write}.{task.partition}.{task.attempt}.{task.branches}"
-    return tuple.__new__(Xid, (gtrid, bqual))  # as Xid(gtrid, bqual), which takes two calls more
+    return _new(Xid, (gtrid, bqual))  # as Xid(gtrid, bqual), which takes two calls more
 
 
 @lru_cache(maxsize=1024)

@@ -120,6 +120,7 @@ def make_xid(
     datasource: str,
     decider: str | None = None,
     identity: str = "",
+    *,
     task: TaskName | None = None,
 ) -> Xid:
     """The name of a branch; `decider` is the name of the marked datasource, or None for the decision log."""

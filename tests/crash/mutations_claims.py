@@ -12,8 +12,8 @@ _MARKED_BY = "recovery.scan.snapshot:Snapshot.marked_by"
 _DISPUTED = "recovery.scan.snapshot:Snapshot.disputed"
 _UNIT = "tests/unit/recovery/scan/test_foreign_branches.py::"
 
-_NOTED = "    for branch in self._branches:\n        log.note_location(branch.location)\n"
-_STARTED = "    for branch in self._branches:\n        branch.start_prepare()\n"
+_NOTED = "    for branch in branches:\n        log.note_location(branch.location)\n"
+_STARTED = "    for branch in branches:\n        branch.start_prepare()\n"
 
 _BELIEVED = Edit(
     "recovery.scan.owners:BranchOwners.is_ours", "if branch.prepared_by(self._noted_roles(branch)):", "if True:"

@@ -16,7 +16,7 @@ MUTATIONS = (
     Mutation(
         "4",
         "no decision is written before the first COMMIT",
-        (Edit(_C + "_decide", "self._decision_store.record(self._request.gtrid, records)", "pass"),),
+        (Edit(_C + "_decide", "self._decision_store().record(self._request.gtrid, records)", "pass"),),
         scenario=TWO,
     ),
     Mutation(
@@ -57,7 +57,7 @@ MUTATIONS = (
         (
             Edit(
                 _C + "_mark",
-                "self._required_log.point(self._request.gtrid, make_pointer(marked.datasource, marked.identity()))",
+                "self._required_log().point(self._request.gtrid, make_pointer(marked.datasource, marked.identity()))",
                 "pass",
             ),
         ),
@@ -99,7 +99,7 @@ MUTATIONS = (
         (
             Edit(
                 _C + "_resolve",
-                "resolution = self._decision_store.abort(self._request.gtrid)",
+                "resolution = self._decision_store().abort(self._request.gtrid)",
                 "logged = self._request.gtrid in self._log.decisions()\n"
                 "    resolution = Resolution.COMMITTED if logged else Resolution.ABORTED",
             ),
@@ -112,8 +112,8 @@ MUTATIONS = (
         (
             Edit(
                 _C + "_resolve",
-                "    resolution = self._decision_store",
-                "    self._log.finish(self._request.gtrid)\n    resolution = self._decision_store",
+                "    resolution = self._decision_store()",
+                "    self._log.finish(self._request.gtrid)\n    resolution = self._decision_store()",
             ),
         ),
         scenario=replace(TWO, fates=2),
@@ -131,8 +131,8 @@ MUTATIONS = (
         (
             Edit(
                 _C + "_resolve",
-                "    resolution = self._decision_store",
-                "    fenced = self._fenced()\n    resolution = self._decision_store",
+                "    resolution = self._decision_store()",
+                "    fenced = self._fenced()\n    resolution = self._decision_store()",
             ),
             Edit(_C + "_resolve", "elif self._fenced():", "elif fenced:"),
         ),

@@ -12,7 +12,7 @@ _MANY = "tests/integration/recovery/test_many_branches.py"
 _MARKED_END = "recovery.scan.modules:finish_branches"
 _TOMBSTONE = "recovery.scan.modules:tombstone"
 
-_ASKED = "return table.tombstone(gtrid, this_pass.snapshot.identity_of(gtrid))"
+_ASKED = "return table.tombstone(gtrid, identity)"
 
 _LISTED = "    listings, unanswered = datasources.listings(log.locations())\n"
 _LIVES = "    incarnations = log.incarnations()\n"
@@ -84,7 +84,7 @@ MUTATIONS = (
             Edit(
                 _TOMBSTONE,
                 _ASKED,
-                'row = table.tombstone(gtrid + "0", this_pass.snapshot.identity_of(gtrid))\n'
+                'row = table.tombstone(gtrid + "0", identity)\n'
                 '    return __import__("dataclasses").replace(row, gtrid=gtrid)',
             ),
         ),

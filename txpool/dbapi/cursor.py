@@ -278,7 +278,8 @@ class PEP249Cursor:
             self.raw.close()
         else:
             with enlistment.lock:
-                self.raw.close()
+                if not enlistment.ended:  # else the connection may be another transaction's by now
+                    self.raw.close()
 
     def _closing_executes(self) -> bool:
         """Whether close() sends something. Only then it takes a lock, since finalisers call it."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
+import time
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -150,6 +153,44 @@ def test_a_block_around_the_end_of_its_transaction(postgres_source: DataSource) 
     with postgres_source.connect() as connection, connection.transaction():
         connection.execute("insert into t values (2, 'kept')")
     assert rows(postgres_source) == [(1, "kept"), (2, "kept")]
+
+
+@pytest.mark.parametrize("left", ["block", "cursor"])
+def test_what_a_thread_leaves_while_the_transaction_ends_does_not_reach_the_next_one(
+    postgres_source: DataSource, databases: Databases, left: str
+) -> None:
+    postgres_source.pool.resize(0, 1)
+    told: list[BaseException] = []
+
+    def leave() -> None:
+        try:
+            end()
+        except BaseException as error:
+            told.append(error)
+
+    with transaction() as tx:
+        connection = postgres_source.connect()
+        pid, lock = connection.info.backend_pid, connection.enlistment.lock
+        if left == "block":
+            block = connection.transaction()
+            block.__enter__()
+            end = partial(block.__exit__, None, None, None)
+        else:
+            end = connection.cursor("named").execute("select generate_series(1, 9)").close
+        thread = threading.Thread(target=leave)
+        lock.acquire()
+        thread.start()
+        while sys._current_frames()[thread.ident].f_code.co_name not in ("__exit__", "close"):  # type: ignore[index]
+            time.sleep(0.001)
+    with transaction():
+        with postgres_source.connect() as other:
+            other.execute("insert into t values (1, 'kept')")
+        lock.release()
+        thread.join()
+        ((last,),) = databases.rows("two", "select query from pg_stat_activity where pid = %s", (pid,))
+    assert last.startswith("insert")
+    assert rows(postgres_source) == [(1, "kept")]
+    assert [tx.gtrid in str(error) for error in told] == [True] * (left == "block")
 
 
 def test_a_lost_connection_is_closed_and_replaced(postgres_source: DataSource, databases: Databases) -> None:

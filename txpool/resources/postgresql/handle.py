@@ -67,13 +67,14 @@ class Block(psycopg.Transaction):
         enlistment = self._enlistment
         home: Any = self._home
         left = home.uses != self._use or self._handle.pooled is not home
-        over = left if enlistment is None else enlistment.ended
-        if home.pool_state is None or over:
+        if home.pool_state is None or (enlistment is None and left):
             return self._left_behind(error)
         if enlistment is None:
             with translated():
                 return super().__exit__(kind, error, trace)
         with enlistment.lock, translated():
+            if enlistment.ended:  # the connection may be another transaction's by now
+                return self._left_behind(error)
             try:
                 return super().__exit__(kind, error, trace)
             finally:

@@ -25,6 +25,9 @@ class MySQLCursor(Cursor):
         """Execute a statement once for each set of parameters; returns how many rows it has changed."""
         return self._execute("executemany", operation, *args, **kwargs)
 
+    def _closing_executes(self) -> bool:
+        return True  # it reads what is left of its results
+
 
 class MySQLConnection(Connection):
     """A connection of either driver."""

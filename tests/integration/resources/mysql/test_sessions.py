@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -32,6 +33,29 @@ def managed(world: BranchDatabase, tmp_path: Path) -> Iterator[BranchDatabase]:
 
 def executes(statement: str) -> Callable[[Any], object]:
     return lambda connection: connection.cursor().execute(statement)
+
+
+@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
+def test_a_cursor_that_a_thread_closes_waits_for_the_statement_of_another(
+    managed: BranchDatabase, *, buffered: bool
+) -> None:
+    cursors = importlib.import_module(f"{managed.module.__name__}.cursors")
+    closed = threading.Event()
+    with txpool.transaction(), managed.datasource().connect() as connection:
+        cursor = connection.cursor(cursors.Cursor if buffered else cursors.SSCursor)
+        cursor.execute("select 1")
+
+        def close() -> None:
+            cursor.close()
+            closed.set()
+
+        thread = threading.Thread(target=close)
+        with connection.enlistment.lock:  # as while a statement executes
+            thread.start()
+            assert not closed.wait(0.2)
+        thread.join()
+        assert closed.is_set()
+        connection.cursor().execute("select 2")
 
 
 #: By driver where only one has it.

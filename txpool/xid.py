@@ -26,6 +26,7 @@ _BQUAL = re.compile(
     rf"([0-9]{{1,4}}):({_NAME}{{1,16}}):(L|M\.{_NAME}{{1,16}}(?::[a-z0-9]{{12}})?)"
     r"(?::([0-9]+)\.([0-9]+)\.([0-9]+)\.([0-9]+))?"
 )
+_IDENTITY = re.compile(r"[a-z0-9]{12}")
 _RESERVED = re.compile(r"txp[0-9]+:")
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 _TAG_LIMIT = 16
@@ -154,6 +155,11 @@ def all_name(decider: str, identity: str, xids: Iterable[Xid]) -> bool:
 def make_pointer(datasource: str, identity: str) -> str:
     """The text of a pointer: a marked datasource, and the identity of its table of marks, if that has one."""
     return f"{datasource}:{identity}" if identity else datasource
+
+
+def is_identity(text: str) -> bool:
+    """Whether it has the form of the identity of a table of marks: no other can be in a name."""
+    return _IDENTITY.fullmatch(text) is not None
 
 
 def split_pointer(pointer: str) -> tuple[str, str]:

@@ -28,7 +28,7 @@ from txpool.errors import ConfigurationError, NotSupportedError, OperationalErro
 from txpool.resources.base import BranchRecord, MarkedRow, Refused, decode, encode
 from txpool.resources.driver import Driver
 from txpool.resources.marks import IDENTITY, WrongTable
-from txpool.xid import PREFIX, split_gtrid
+from txpool.xid import PREFIX, is_identity, split_gtrid
 
 _DELETED_AT_ONCE = 500  # rows that one DELETE names
 
@@ -218,7 +218,14 @@ class Xids:
         if found is None:
             return None
         self._require_format(found[2])
-        return str(found[0]), str(found[1])
+        identity = str(found[0])
+        if not is_identity(identity):  # recovery would not know the branches whose names have it
+            raise OperationalError(
+                f"datasource {self.datasource}: the identity of the table {self._table} is {identity!r}, which txpool "
+                f"has not written: its row {IDENTITY!r} is damaged, or was changed by hand. Restore that row from a "
+                "backup. Nothing was done"
+            )
+        return identity, str(found[1])
 
     def _require_format(self, number: str) -> None:
         if number != PREFIX:

@@ -73,6 +73,18 @@ def test_a_row_never_goes_into_another_table_and_the_next_goes_by_what_is_there(
     assert ledger.query_rows(f"select action_uid from xids where xid = '{IDENTITY}'") == [(branch.identity(),)]
 
 
+@pytest.mark.parametrize("identity", ["short", "x''; select 1", "ABCDEFGHIJKL"])
+def test_an_identity_that_recovery_would_not_know_names_no_branch(ledger: Ledger, identity: str) -> None:
+    ledger.write(f"update xids set action_uid = '{identity}' where xid = '{IDENTITY}'")
+    branch = ledger.branch()
+    with pytest.raises(Error, match="which txpool has not written"):
+        branch.identity()
+    branch.rollback()
+    with pytest.raises(Error, match="which txpool has not written"):
+        Xids("ledger", ledger.driver).tombstone(new_gtrid(), "another00000")
+    assert ledger.rows() == {}
+
+
 def test_marks_are_not_deleted_in_another_table(ledger: Ledger) -> None:
     branch, gtrid = ledger.decided()
     ledger.write(f"update xids set action_uid = 'another00000' where xid = '{IDENTITY}'")

@@ -54,17 +54,17 @@ class PostgreSQLBranch(LocalTransaction):
 
     role = Role.PREPARED
     _prepare = UNSENT
-    #: Set by `name`, the second as an SQL literal: a branch that is alone in its transaction needs none.
+    #: Set by `name`: a branch that is alone in its transaction needs none. `_quoted` is the name as an SQL literal.
+    #: `_row` is the statement that writes the branch's row; empty where it writes none.
     _xid: Xid
-    _quoted = ""
+    _quoted: str
+    _row: str
     _evidence: Mapping[str, str] = _NO_EVIDENCE  #: Set by the answer to PREPARE.
-    #: The statement that writes the branch's row, and what deletes it; empty and None where it writes none.
-    _row = ""
-    rows_queue: RowsQueue | None = None
-    #: What phase two has begun, whether it could be sent, and when to stop waiting for its answer.
+    rows_queue: RowsQueue | None = None  #: What deletes its row; None where it writes none.
+    #: What phase two has begun; set with it, whether it could be sent, and when to stop waiting for its answer.
     _begun: PhaseTwoVerb | None = None
-    _sent = False
-    _until: float | None = None
+    _sent: bool
+    _until: float | None
 
     def write_row(self, driver: RowsDriver) -> None:
         """Let it write a row before its PREPARE. Errors: as `BranchRows.evidence`."""
@@ -90,9 +90,8 @@ class PostgreSQLBranch(LocalTransaction):
 
     def name(self, xid: Xid) -> None:
         self._xid = xid
-        self._quoted = self._raw.session.quoted(xid.joined)
-        if self.rows_queue is not None:
-            self._row = f"{self.rows_queue.rows.insert(xid)}; "
+        self._quoted = f"'{xid.joined}'"  # a name of ours has no character that a literal would have to escape
+        self._row = "" if self.rows_queue is None else f"{self.rows_queue.rows.insert(xid)}; "
 
     # -- phase one ----------------------------------------------------------------------------------------------
 
@@ -101,12 +100,13 @@ class PostgreSQLBranch(LocalTransaction):
         if self._ended_commands:
             raise self._ended_by_sql_error(self._xid.gtrid)
         raw = self._raw
-        if not raw.session.is_alive() or raw.pgconn.transaction_status != INTRANS:
+        session: Session = raw.session
+        if not session.is_alive() or raw.pgconn.transaction_status != INTRANS:
             # PostgreSQL would answer ROLLBACK without an error, which psycopg's tpc_prepare() takes for a yes.
             raise self._rollback_vote(why_not_open(raw))
         self._prepare = SENT
         try:
-            raw.session.send(f"{self._row}select pg_current_xact_id_if_assigned(); prepare transaction {self._quoted}")
+            session.send(f"{self._row}select pg_current_xact_id_if_assigned(); prepare transaction {self._quoted}")
         except psycopg.Error as error:
             self._prepare = LOST
             self._note_rollback_vote(error)
@@ -118,14 +118,14 @@ class PostgreSQLBranch(LocalTransaction):
         """Read both answers; only the tag of PREPARE TRANSACTION is a yes."""
         session: Session = self._raw.session
         try:
-            results = session.receive(self._deadlines.before_decision())
-        except BaseException as error:
-            self._keep_evidence(session.results)
-            if isinstance(error, psycopg.Error):
-                self._prepare = LOST
-                self._note_rollback_vote(error)
+            session.receive(self._deadlines.before_decision())
+        except psycopg.Error as error:
+            self._prepare = LOST
+            self._note_rollback_vote(error)
             raise
-        self._keep_evidence(results)
+        finally:
+            self._keep_evidence(session.results)
+        results = session.results
         if results and results[-1].command_status == b"PREPARE TRANSACTION":
             self._prepare = PREPARED
             return _YES

@@ -49,8 +49,21 @@ class PostgreSQLDialect:
             return None
         return PostgreSQLReadOnlyCheck(datasource, driver, raw, deadlines)
 
-    def commit(self, raw: Any) -> None:
-        commit(raw, "commit")
+    def commit(self, raw: Any, message: str = "commit") -> None:
+        """As `Dialect.commit`; COMMIT is the last statement of the message."""
+        session: Session = raw.session
+        if not session.is_alive() or raw.pgconn.transaction_status != INTRANS:
+            raise Refused(f"COMMIT was not sent: {why_not_open(raw)}")
+        session.send(message)
+        results = session.receive()
+        if results and results[-1].command_status == b"COMMIT":
+            return
+        error = failure(results)
+        if error is not None and ends_session(error) and error.sqlstate != _IDLE_TOO_LONG:
+            raise error
+        if error is not None:
+            raise Refused(f"the database refused to commit: {error}") from error
+        raise Refused("the database answered COMMIT by ROLLBACK: a statement before it had failed")
 
     def rollback(self, driver: Driver, raw: Any, until: float | None) -> BranchOutcome:
         session = raw.session
@@ -64,20 +77,3 @@ class PostgreSQLDialect:
             except psycopg.Error:
                 raw.close()
         return _ROLLED_BACK
-
-
-def commit(raw: Any, message: str) -> None:
-    """Send a message whose last statement is COMMIT; errors as `Dialect.commit`."""
-    session: Session = raw.session
-    if not session.is_alive() or raw.pgconn.transaction_status != INTRANS:
-        raise Refused(f"COMMIT was not sent: {why_not_open(raw)}")
-    session.send(message)
-    results = session.receive()
-    if results and results[-1].command_status == b"COMMIT":
-        return
-    error = failure(results)
-    if error is not None and ends_session(error) and error.sqlstate != _IDLE_TOO_LONG:
-        raise error
-    if error is not None:
-        raise Refused(f"the database refused to commit: {error}") from error
-    raise Refused("the database answered COMMIT by ROLLBACK: a statement before it had failed")

@@ -283,7 +283,9 @@ class PsycopgDriver:
     def begin(self, raw: PsycopgRawConnection, label: str = "") -> bool:
         """As `Driver.begin`: psycopg, which would begin with the statement, finds it begun."""
         if raw.pgconn.transaction_status == IDLE:
-            message = raw.beginning = raw.beginning or beginning_of(raw)
+            message = raw.beginning
+            if not message:
+                message = raw.beginning = beginning_of(raw)
             if label:
                 # Not set_config(), whose snapshot would come before the user's own SET TRANSACTION.
                 message += f"; set local application_name = {raw.session.quoted(label)}"
@@ -313,11 +315,11 @@ class PsycopgDriver:
         """
         results = results_of(raw_cursor)
         status = raw.pgconn.transaction_status
-        if not results and status == INTRANS and not raw.pgconn.pipeline_status and not sent_by(raw_cursor):
+        sent = sent_by(raw_cursor)
+        if not results and status == INTRANS and not raw.pgconn.pipeline_status and not sent:
             return None  # it failed before anything was sent
-        if not raw.changed:
-            sent = sent_by(raw_cursor)
-            raw.changed = not sent or outlives_transaction(sent)
+        if not sent or outlives_transaction(sent):
+            raw.changed = True
         if len(results) == 1 and status == INTRANS:
             tag = results[0].command_status
             if tag is not None and tag.startswith(_WRITING):
@@ -349,7 +351,7 @@ class PsycopgDriver:
             # Statements after a ROLLBACK in one message are committed at the message's end.
             return "rollback" if not any(after) else "commit"
         # Still in a transaction: it was a ROLLBACK TO SAVEPOINT, or a new transaction was begun.
-        return "rollback" if not _BEGINNING.isdisjoint(after) or _CHAINED.search(sent_by(raw_cursor)) else None
+        return "rollback" if not _BEGINNING.isdisjoint(after) or _CHAINED.search(sent) else None
 
 
 def _tag(result: PGresult) -> bytes | None:

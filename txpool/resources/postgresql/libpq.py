@@ -70,20 +70,21 @@ class Session:
 
     def is_alive(self) -> bool:
         """Whether the server has not closed the connection, as far as is known without waiting."""
+        pgconn = self._pgconn
         try:
             # The first read returns the server's last message, and only the second finds the connection closed.
-            self._pgconn.consume_input()
-            self._pgconn.consume_input()
+            pgconn.consume_input()
+            pgconn.consume_input()
         except psycopg.Error:
             return False
-        alive: bool = self._pgconn.status == OPEN
-        return alive
+        return pgconn.status == OPEN
 
     def send(self, message: str) -> None:
         """Send without waiting; psycopg.OperationalError where the connection is lost."""
+        pgconn = self._pgconn
         self.results = []
-        self._pgconn.send_query(message.encode())
-        self._unsent = self._pgconn.flush() != 0
+        pgconn.send_query(message.encode())
+        self._unsent = pgconn.flush() != 0
 
     def receive(self, until: float | None = None) -> list[PGresult]:
         """Wait for the whole answer; an error of the server is one of its results, a lost connection raises.
@@ -95,19 +96,18 @@ class Session:
             wait(bounded(sending(self._pgconn), until), self._pgconn.socket, interval=INTERVAL)
             self._unsent = False
         pgconn, results = self._pgconn, self.results
-        is_busy, get_result = pgconn.is_busy, pgconn.get_result
         try:
             while True:
                 # Most results come together with the first, and need no wait of their own. What has been read already
                 # comes before any wait: it may be the server's farewell, behind which the connection is closed.
                 while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
-                    if not is_busy():
+                    if not pgconn.is_busy():
                         break
                     if self._poll(_INTERVAL_MILLISECONDS):
                         pgconn.consume_input()
                     elif until is not None and monotonic() > until:
                         raise ReplyTimeout("the server has not answered in time")
-                result = get_result()
+                result = pgconn.get_result()
                 if result is None:
                     return results
                 if result.status in _COPYING:  # it would be the next result, too, for ever
@@ -122,22 +122,23 @@ class Session:
     def run(self, message: str, until: float | None = None) -> list[PGresult]:
         """Send and receive; raises the server's error."""
         self.send(message)
-        return self._answered(until)
+        results = self.receive(until)
+        error = failure(results)
+        if error is not None:
+            raise error
+        return results
 
     def run_prepared(self, name: str, *values: str) -> PGresult:
         """Execute a statement that the session has prepared by this name; raises the server's error."""
         self.results = []
         self._pgconn.send_query_prepared(name.encode(), [value.encode() for value in values])
         self._unsent = self._pgconn.flush() != 0
-        (result,) = self._answered(None)
-        return result
-
-    def _answered(self, until: float | None) -> list[PGresult]:
-        results = self.receive(until)
+        results = self.receive()
         error = failure(results)
         if error is not None:
             raise error
-        return results
+        (result,) = results
+        return result
 
     def quoted(self, text: str) -> str:
         """The text as an SQL literal."""

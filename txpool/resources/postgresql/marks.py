@@ -10,7 +10,7 @@ import psycopg
 from txpool.resources.base import Refused
 from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, WrongTable
 from txpool.resources.postgresql import trust
-from txpool.resources.postgresql.dialect import commit
+from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.libpq import INTRANS, value, why_not_open
 
 #: The whole name of a table, by a name that is a literal or a parameter.
@@ -88,7 +88,7 @@ class PostgreSQLMarks(Marks):
         # By ctid: a serializable transaction's search by key would make concurrent ones fail.
         session = raw.session
         update = f"update {table} set branches = {session.quoted(branches)} where ctid = {session.quoted(row)}"  # noqa: S608
-        commit(raw, f"{update}; commit")
+        PostgreSQLDialect().commit(raw, f"{update}; commit")
 
     def begin(self, raw: psycopg.Connection[Any], lock_timeout: float, *, writes: bool) -> None:
         raw.isolation_level = psycopg.IsolationLevel.READ_COMMITTED

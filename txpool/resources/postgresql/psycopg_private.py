@@ -33,19 +33,15 @@ BACKLOG = "_notifies_backlog"
 wait = waiting.wait
 
 
-#: What a cursor has sent last, with its SQL in bytes as `query`. None before that, and of a prepared statement. Nothing
-#: public returns it.
-_query_of: Callable[[psycopg.Cursor[Any]], PostgresQuery | None] = attrgetter("_query")
-#: The statement that a cursor has executed last, as its user gave it; None after one that failed.
-_given_to: Callable[[psycopg.Cursor[Any]], object] = attrgetter("_last_query")
-
-
 def sent_by(cursor: psycopg.Cursor[Any]) -> bytes:
-    """The SQL that a cursor has sent last; empty where it is not known, as of a prepared statement that failed."""
-    query = _query_of(cursor)
+    """The SQL that a cursor has sent last; empty where it is not known, as of a prepared statement that failed.
+
+    Nothing public returns it.
+    """
+    query: PostgresQuery | None = cursor._query  # None before it sends, and of a prepared statement
     if query is not None:
-        return bytes(query.query)
-    given = _given_to(cursor)
+        return query.query
+    given: object = cursor._last_query  # as its user gave it; None after one that failed
     if isinstance(given, str):
         return given.encode()
     if isinstance(given, sql.Composable):

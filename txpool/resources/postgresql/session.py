@@ -8,19 +8,29 @@ text is searched for the functions that outlive the transaction. Behind another 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
-# A longer statement costs more than the search.
+# How many answers are kept, and of which statements: of longer ones they cost more memory than the search is worth.
+_MOST_KEPT = 512
 _LONGEST_KEPT = 4096
 # Its third argument is written out: the setting ends with the transaction.
 _LOCAL_SETTING = re.compile(rb"set_config\s*\((?:[^()';]|'[^']*')*,\s*true\s*\)")
 # What may hide an argument's end from that: comments, and strings other than plain ones.
 _OBSCURE = re.compile(rb"--|/\*|\\|\$[^0-9]")
 
+# By statement. Each use is one operation of a dict. functools.lru_cache would make a tuple of every key but a str.
+_answers: dict[bytes, bool] = {}
+
 
 def outlives_transaction(statement: bytes) -> bool:
     """Whether it may take a session's advisory lock, or change a setting of the session, by a function."""
-    return _kept(statement) if len(statement) <= _LONGEST_KEPT else _search(statement)
+    answer = _answers.get(statement)
+    if answer is None:
+        answer = _search(statement)
+        if len(statement) <= _LONGEST_KEPT:
+            if len(_answers) >= _MOST_KEPT:
+                _answers.clear()
+            _answers[statement] = answer
+    return answer
 
 
 def _search(statement: bytes) -> bool:
@@ -29,6 +39,3 @@ def _search(statement: bytes) -> bool:
         return True
     settings = text.count(b"set_config")
     return settings > 0 and (settings > len(_LOCAL_SETTING.findall(text)) or _OBSCURE.search(text) is not None)
-
-
-_kept = lru_cache(maxsize=512)(_search)

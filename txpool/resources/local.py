@@ -25,6 +25,8 @@ _NONE: frozenset[str] = frozenset()
 class LocalTransaction:
     """The local transaction of one physical connection. Used by one thread at a time."""
 
+    __slots__ = ("_deadlines", "_dialect", "_driver", "_ended_commands", "_raw", "datasource", "failure")
+
     def __init__(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines = NO_DEADLINES) -> None:
         self.datasource = datasource
         self._driver = driver

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from txpool.resources.postgresql import session
 from txpool.resources.postgresql.session import outlives_transaction
 
 LEAVES = (
@@ -45,3 +46,15 @@ def test_something(statement: str) -> None:
 @pytest.mark.parametrize("statement", LEAVES_NOTHING)
 def test_nothing(statement: str) -> None:
     assert not outlives_transaction(statement.encode())
+
+
+def test_only_so_many_answers_are_kept_and_of_short_statements_only() -> None:
+    for number in range(3 * session._MOST_KEPT):
+        leaves = number % 2 == 0
+        function = "pg_advisory_lock" if leaves else "abs"
+        assert outlives_transaction(f"select {function}({number})".encode()) is leaves
+        assert outlives_transaction(f"select {function}({number})".encode()) is leaves  # as it was kept
+        assert 0 < len(session._answers) <= session._MOST_KEPT
+    kept = len(session._answers)
+    assert outlives_transaction(b"select pg_advisory_lock(1)".ljust(session._LONGEST_KEPT + 1))
+    assert len(session._answers) == kept

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
-from typing import cast
+from typing import Any, cast
 
 import psycopg
 from psycopg.pq.abc import PGresult
@@ -22,6 +22,8 @@ from txpool.resources.base import (
     Role,
 )
 from txpool.resources.branch_rows import RowsDriver, RowsQueue, without_row
+from txpool.resources.deadlines import NO_DEADLINES, Deadlines
+from txpool.resources.driver import Driver
 from txpool.resources.local import LocalTransaction
 from txpool.resources.postgresql.libpq import ACTIVE, IDLE, INTRANS, Session, ends_session, failure, value, why_not_open
 from txpool.resources.postgresql.phase_two import NO_XID, PhaseTwoCommand, PhaseTwoVerb
@@ -52,19 +54,23 @@ _NO_EVIDENCE: Mapping[str, str] = {}
 class PostgreSQLBranch(LocalTransaction):
     """A branch in a PostgreSQL database, on one raw connection of the driver `psycopg`."""
 
+    __slots__ = ("_begun", "_evidence", "_prepare", "_quoted", "_row", "_sent", "_until", "_xid", "rows_queue")
+
     role = Role.PREPARED
-    _prepare = UNSENT
-    #: Set by `name`: a branch that is alone in its transaction needs none. `_quoted` is the name as an SQL literal.
-    #: `_row` is the statement that writes the branch's row; empty where it writes none.
+    #: Set by `name`: its xid, that as an SQL literal, and the statement that writes its row, or nothing.
     _xid: Xid
     _quoted: str
     _row: str
-    _evidence: Mapping[str, str] = _NO_EVIDENCE  #: Set by the answer to PREPARE.
-    rows_queue: RowsQueue | None = None  #: What deletes its row; None where it writes none.
-    #: What phase two has begun; set with it, whether it could be sent, and when to stop waiting for its answer.
-    _begun: PhaseTwoVerb | None = None
+    #: Set with `_begun`: whether the command could be sent, and when to stop waiting for its answer.
     _sent: bool
     _until: float | None
+
+    def __init__(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines = NO_DEADLINES) -> None:
+        LocalTransaction.__init__(self, datasource, driver, raw, deadlines)  # super() costs more than all the rest here
+        self._prepare = UNSENT
+        self._evidence: Mapping[str, str] = _NO_EVIDENCE  #: Set by the answer to PREPARE.
+        self.rows_queue: RowsQueue | None = None  #: What deletes its row; None where it writes none.
+        self._begun: PhaseTwoVerb | None = None  #: What phase two has begun.
 
     def write_row(self, driver: RowsDriver) -> None:
         """Let it write a row before its PREPARE. Errors: as `BranchRows.evidence`."""

@@ -49,8 +49,9 @@ class PostgreSQLDialect:
             return None
         return PostgreSQLReadOnlyCheck(datasource, driver, raw, deadlines)
 
-    def commit(self, raw: Any, message: str = "commit") -> None:
-        """As `Dialect.commit`; COMMIT is the last statement of the message."""
+    @staticmethod
+    def commit(raw: Any, message: str = "commit") -> None:
+        """As `Dialect.commit`, by a message whose last statement is COMMIT."""
         session: Session = raw.session
         if not session.is_alive() or raw.pgconn.transaction_status != INTRANS:
             raise Refused(f"COMMIT was not sent: {why_not_open(raw)}")

@@ -88,7 +88,7 @@ class PostgreSQLMarks(Marks):
         # By ctid: a serializable transaction's search by key would make concurrent ones fail.
         session = raw.session
         update = f"update {table} set branches = {session.quoted(branches)} where ctid = {session.quoted(row)}"  # noqa: S608
-        PostgreSQLDialect().commit(raw, f"{update}; commit")
+        PostgreSQLDialect.commit(raw, f"{update}; commit")
 
     def begin(self, raw: psycopg.Connection[Any], lock_timeout: float, *, writes: bool) -> None:
         raw.isolation_level = psycopg.IsolationLevel.READ_COMMITTED

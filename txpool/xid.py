@@ -86,6 +86,8 @@ class Xid(NamedTuple):
     @property
     def task(self) -> TaskName | None:
         """Where in a Spark job the branch was prepared; None where it was not prepared in a Spark task."""
+        if self.bqual.endswith(":L"):  # as most names do; the rest is not read, which takes longer
+            return None
         found = _parsed(self)
         return TaskName(*map(int, found.groups()[3:])) if found[4] is not None else None
 

@@ -253,7 +253,8 @@ class MySQLdbSession:
                 raise ReplyTimeout(CR.SERVER_LOST, "the server has not answered in time")
         try:
             raw.read_query_result()
-            result = raw.store_result()
+            # Not asked for a result that there is not: the driver would make one first.
+            result = raw.store_result() if raw.field_count() else None
         except MySQLdb.Error as error:
             if ends_session(error):
                 raise

@@ -38,6 +38,8 @@ LET_GO: Final = (
     "set session wait_timeout = cast(ifnull(@txpool_wait_timeout, @@session.wait_timeout) as unsigned), "
     "@txpool_wait_timeout = null"
 )
+#: The end of a branch's name.
+_FORMAT: Final = f"',{FORMAT_ID}"
 # MySQL would send the bytes of anybody's name as text, which may be none.
 _RECOVER: Final = {True: "xa recover", False: "xa recover convert xid"}
 
@@ -45,7 +47,7 @@ _RECOVER: Final = {True: "xa recover", False: "xa recover convert xid"}
 def named(verb: str, xid: Xid) -> str:
     """A command to a branch: start, end, prepare, commit or rollback. A name of txpool's needs no escaping."""
     gtrid, bqual = xid
-    return f"xa {verb} '{gtrid}','{bqual}',{FORMAT_ID}"
+    return f"xa {verb} '{gtrid}','{bqual}{_FORMAT}"
 
 
 def one_phase(xid: Xid) -> str:

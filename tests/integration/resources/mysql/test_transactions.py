@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pymysql
 import pytest
@@ -512,3 +513,45 @@ def test_what_a_marked_datasource_has_kept_is_told(managed: BranchDatabase, data
             work(3, marked)
     assert databases.rows("one", "select id from work") == []
     assert both(managed)[1] == [2]
+
+
+def test_a_statement_tells_what_it_tells_without_txpool(managed: BranchDatabase) -> None:
+    """How many rows it has changed, and the new row's number: in the server's answer each has one byte, or more."""
+    managed.server.execute(
+        "create table mine (id bigint auto_increment primary key, v int) engine=innodb",
+        "create table bare (id bigint auto_increment primary key, v int) engine=innodb",
+        database="one",
+    )
+    statements = [
+        "insert into {} (v) values (1)",
+        f"insert into {{}} (v) values {', '.join(['(2)'] * 250)}",
+        f"insert into {{}} (v) values {', '.join(['(3)'] * 251)}",
+        "insert into {} (v) values (4)",
+        "insert into {} values (70000, 5)",
+        "insert into {} values (5000000000, 6)",
+        "insert ignore into {} (id, v) values (1, 7)",
+        "update {} set v = 8",
+        "update {} set v = 8",
+        "select id, v from {} order by id",
+        "delete from {} where v = 9",
+    ]
+
+    def told(cursor: Any, table: str) -> list[object]:
+        said: list[object] = []
+        for statement in statements:
+            returned = cursor.execute(statement.format(table))
+            warnings = getattr(cursor, "warning_count", None)  # mysqlclient's cursor has none
+            said.append((returned, cursor.rowcount, cursor.lastrowid, warnings, cursor.fetchall()))
+        return said
+
+    module = importlib.import_module({"pymysql": "pymysql", "mysqlclient": "MySQLdb"}[managed.driver_name])
+    server = managed.server
+    account = {"host": "127.0.0.1", "port": server.port, "user": server.user, "password": server.password}
+    with closing(module.connect(database="one", **account)) as connection:
+        expected = told(connection.cursor(), "bare")
+    with txpool.transaction(), managed.datasource("one").connect() as connection:
+        assert told(connection.cursor(), "mine") == expected
+    with managed.datasource("one", name="plain").connect() as connection:
+        connection.cursor().execute("delete from mine")
+        connection.cursor().execute("alter table mine auto_increment = 1")
+        assert told(connection.cursor(), "mine") == expected

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from json.encoder import encode_basestring_ascii as _quoted  # a text as json writes it
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -82,12 +83,18 @@ class BranchRecord(NamedTuple):
 def encode(branches: Iterable[BranchRecord]) -> str:
     """The branches of a decision as JSON. The log and the table of marks keep the number of this format."""
     rows = ""
-    for xid, datasource, identity, evidence in branches:
+    for (_, bqual), datasource, identity, evidence in branches:
         facts = ""
         for name, fact in evidence.items():
-            facts += f",{_quoted(name)}:{_quoted(fact)}"
-        rows += f",[{_quoted(xid.bqual)},{_quoted(datasource)},{_quoted(identity)},{{{facts[1:]}}}]"
+            facts = f"{facts},{_quoted(name)}:{_quoted(fact)}"
+        rows = f"{rows},[{_place(bqual, datasource, identity)},{{{facts[1:]}}}]"
     return f"[{rows[1:]}]"
+
+
+@lru_cache(maxsize=1024)
+def _place(bqual: str, datasource: str, identity: str) -> str:
+    """What records in the same place of other transactions have in common."""
+    return f"{_quoted(bqual)},{_quoted(datasource)},{_quoted(identity)}"
 
 
 def decode(gtrid: str, text: str) -> tuple[BranchRecord, ...]:

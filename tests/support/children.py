@@ -17,7 +17,8 @@ _SPEECH = """
 import sys, warnings
 warnings.simplefilter("error")
 def say(*words):
-    print(*words, flush=True)
+    # By one write, since a forked child says its own at the same time.
+    print(" ".join(map(str, words)) + "\\n", end="", flush=True)
 def heard():
     return sys.stdin.readline().split()
 """

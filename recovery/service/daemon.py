@@ -78,7 +78,13 @@ def _reloaded(running: _RunningManager, conf: Path) -> _RunningManager:
 
 
 def _log_pending(manager: RecoveryManager) -> None:
-    report = manager.last_report
+    report, failure = manager.last_report, manager.last_scan.failure
+    if failure:  # what an earlier scan has reported may not hold any more
+        logger.info(
+            "recovery has ended; its last scan failed: %s. What is pending keeps its locks until recovery runs again",
+            failure,
+        )
+        return
     if report is None:
         logger.info("recovery has ended; no scan was completed")
         return

@@ -243,11 +243,7 @@ class DataSource(PoolAdministration):
         """Take a physical connection for the whole transaction, and make its branch."""
         if "pyspark" in modules:  # the transaction may have created a Spark session since
             publish(ambient())
-        try:
-            pooled = self.pool.take(timeout)
-        except self.driver_adapter.module.Error as error:
-            self._name_in(error)
-            raise
+        pooled = self._take(timeout)
         try:
             if transaction.characteristics is not UNSPECIFIED:
                 characteristics = transaction.characteristics.over(self.settings.characteristics)

@@ -182,7 +182,7 @@ class Coordinator:
             self._require_not_rollback_only()
             self.phase = ONE_PHASE
             return
-        log, branches = self._log or self._required_log(), self._branches
+        log, branches = self._required_log(), self._branches
         self._name_branches()
         for branch in branches:
             log.note_location(branch.location)
@@ -387,7 +387,7 @@ class Coordinator:
         While this process lives, recovery leaves a gtrid alone that has no finished mark: so writing it is tried again
         after a failure.
         """
-        log, decided = self._log or self._required_log(), self._decided
+        log, decided = self._required_log(), self._decided
         if not self._unanimous:
             settled = (decided, _UNKNOWN)
             heuristics = {branch: outcome for branch, outcome in self._outcomes.items() if outcome not in settled}
@@ -435,7 +435,7 @@ class Coordinator:
         return self.gtrid not in self._required_log().decisions()
 
     def _decision_store(self) -> DecisionStore:
-        return self._marked or self._log or self._required_log()
+        return self._marked or self._required_log()
 
     def _required_log(self) -> DecisionLog:
         if self._log is None:

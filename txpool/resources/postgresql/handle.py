@@ -66,8 +66,8 @@ class Block(psycopg.Transaction):
     ) -> bool:
         enlistment = self._enlistment
         home: Any = self._home
-        left = home.uses != self._use or self._handle.pooled is not home
-        if home.pool_state is None or (enlistment is None and left):
+        left = enlistment is None and (home.uses != self._use or self._handle.pooled is not home)
+        if home.pool_state is None or left:
             return self._left_behind(error)
         if enlistment is None:
             with translated():

@@ -122,23 +122,22 @@ class Session:
     def run(self, message: str, until: float | None = None) -> list[PGresult]:
         """Send and receive; raises the server's error."""
         self.send(message)
-        results = self.receive(until)
-        error = failure(results)
-        if error is not None:
-            raise error
-        return results
+        return self._answered(until)
 
     def run_prepared(self, name: str, *values: str) -> PGresult:
         """Execute a statement that the session has prepared by this name; raises the server's error."""
         self.results = []
         self._pgconn.send_query_prepared(name.encode(), [value.encode() for value in values])
         self._unsent = self._pgconn.flush() != 0
-        results = self.receive()
+        (result,) = self._answered(None)
+        return result
+
+    def _answered(self, until: float | None) -> list[PGresult]:
+        results = self.receive(until)
         error = failure(results)
         if error is not None:
             raise error
-        (result,) = results
-        return result
+        return results
 
     def quoted(self, text: str) -> str:
         """The text as an SQL literal."""

@@ -62,11 +62,9 @@ class PEP249Cursor:
                 #: The driver's cursor.
                 self.raw = self._make_raw(holder.raw, connection)
             else:
-                enlistment.enter(connection)
-                try:
+                with enlistment.lock:
+                    enlistment.begin_use(connection)
                     self.raw = self._make_raw(enlistment.raw, enlistment)
-                finally:
-                    enlistment.lock.release()
         except Exception as error:
             translate(error)
             raise
@@ -121,26 +119,26 @@ class PEP249Cursor:
         holder = self._holder
         if holder is not enlistment and holder is not None:
             self._reopen(enlistment)
-        enlistment.start(connection)
-        try:
+        with enlistment.lock:
+            enlistment.start(connection)
             if holder is None:
-                raw = self.raw = self._make_first_raw(enlistment.raw, enlistment)
+                try:
+                    raw = self.raw = self._make_first_raw(enlistment.raw, enlistment)
+                except Exception as error:
+                    translate(error)
+                    raise
                 self._holder, self._use = enlistment, enlistment.uses
             else:
                 raw = self.raw
-        except BaseException as error:
-            enlistment.lock.release()
-            translate(error)
-            raise
-        try:
-            if kwargs or len(args) != 1:
-                raw.execute(operation, *args, **kwargs)
-            else:
-                raw.execute(operation, args[0])
-        except BaseException as error:
-            enlistment.failed(raw, error)
-            raise
-        enlistment.finish(raw)
+            try:
+                if kwargs or len(args) != 1:
+                    raw.execute(operation, *args, **kwargs)
+                else:
+                    raw.execute(operation, args[0])
+            except BaseException as error:
+                enlistment.failed(raw, error)
+                raise
+            enlistment.finish(raw)
         return self
 
     def executemany(self, operation: Any, *args: Any, **kwargs: Any) -> Self:
@@ -154,23 +152,24 @@ class PEP249Cursor:
         if not self._is_on(enlistment or connection.pooled):
             self._reopen(enlistment)
         raw = self.raw
-        if enlistment is not None:
-            enlistment.start(connection)
-        else:
+        if enlistment is None:
             connection.require_transaction()
-        try:
-            result = getattr(raw, method)(*args, **kwargs)
-        except BaseException as error:
-            if enlistment is None:
+            try:
+                result = getattr(raw, method)(*args, **kwargs)
+            except Exception as error:
                 translate(error)
+                raise
+            finally:
                 self._executed()
-            else:
-                enlistment.failed(raw, error)
-            raise
-        if enlistment is not None:
-            enlistment.finish(raw)
         else:
-            self._executed()
+            with enlistment.lock:
+                enlistment.start(connection)
+                try:
+                    result = getattr(raw, method)(*args, **kwargs)
+                except BaseException as error:
+                    enlistment.failed(raw, error)
+                    raise
+                enlistment.finish(raw)
         return self if result is raw else result
 
     def _executed(self) -> None:
@@ -217,14 +216,13 @@ class PEP249Cursor:
             enlistment = connection.current_enlistment()
         if enlistment is None or self._holder is not enlistment:
             raise self._result_gone()
-        enlistment.enter(connection)
-        try:
-            return method(*args)
-        except Exception as error:
-            translate(error)
-            raise
-        finally:
-            enlistment.lock.release()
+        with enlistment.lock:
+            enlistment.begin_use(connection)
+            try:
+                return method(*args)
+            except Exception as error:
+                translate(error)
+                raise
 
     def _fetch_left(self, method: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Fetch after the connection has left the physical one on which the result was made."""

@@ -34,6 +34,8 @@ _CANCEL_AGAIN = 1.0
 class Enlistment:
     """One datasource's part in one transaction. Thread-safe: every use of the physical connection holds `lock`.
 
+    The lock is taken by `with`, and not by acquire(): an interrupt that comes behind that would leave it held.
+
     A thread may use it where its transaction is ambient, and a thread other than the one that opened it also where no
     transaction is ambient. So a thread where another transaction is ambient is refused, and the one that opened it
     once it has suspended the transaction.
@@ -197,7 +199,7 @@ class Enlistment:
                 "ambient here: resume() it first, or connect() outside it. Nothing was done."
             )
 
-    def _begin_use(self, handle: Handle) -> Transaction:
+    def begin_use(self, handle: Handle) -> Transaction:
         """Under the lock: raise where no work may be done, and set what this handle has overridden."""
         transaction = self.owner()
         if transaction is None:
@@ -234,23 +236,10 @@ class Enlistment:
                 "Nothing was done."
             )
 
-    def enter(self, handle: Handle) -> None:
-        """Lock the connection for use without a statement; the caller must `leave`, unless this raises."""
-        self.lock.acquire()
-        try:
-            self._begin_use(handle)
-        except BaseException:
-            self.lock.release()
-            raise
-
-    def leave(self) -> None:
-        self.lock.release()
-
     def start(self, handle: Handle) -> None:
-        """Lock the connection for a statement; the caller must `finish` or `failed` it, unless this raises."""
-        self.lock.acquire()
+        """Before a statement, under the lock; the caller must `finish` or `failed` it, unless this raises."""
         try:
-            transaction = self._begin_use(handle)
+            transaction = self.begin_use(handle)
             if self._fresh:
                 self._fresh = not self._driver.begin(self.raw, transaction.label)
             elif self.in_pipeline:
@@ -258,7 +247,6 @@ class Enlistment:
             if self.savepoints is not None:
                 self.savepoints.open(handle)
         except BaseException as error:
-            self.lock.release()
             translate(error)
             raise
 
@@ -268,34 +256,27 @@ class Enlistment:
             raise self.ended_by_sql("commit")
 
     def finish(self, raw_cursor: Any) -> None:
-        """After a statement: raise where it was the user's own COMMIT or ROLLBACK, and unlock."""
-        try:
-            self._fresh = False
-            if not self.in_pipeline:
-                command = self._driver.ended_by(self.raw, raw_cursor)
-                if command is not None:
-                    raise self.ended_by_sql(command)
-        finally:
-            self.lock.release()
+        """After a statement: raise where it was the user's own COMMIT or ROLLBACK."""
+        self._fresh = False
+        if not self.in_pipeline:
+            command = self._driver.ended_by(self.raw, raw_cursor)
+            if command is not None:
+                raise self.ended_by_sql(command)
 
     def failed(self, raw_cursor: Any, error: BaseException) -> None:
-        """After a statement that failed, and may have followed the user's own COMMIT in one message: unlock."""
+        """After a statement that failed, and may have followed the user's own COMMIT in one message."""
         translate(error)
         self._driver.note_failure(self.raw, raw_cursor, error)
-        if self._fresh and not self._driver.reached_server(error):
-            self.lock.release()
-        else:
+        if not self._fresh or self._driver.reached_server(error):
             self.finish(raw_cursor)
 
     @contextmanager
     def entered(self, handle: Handle) -> Iterator[None]:
-        """`enter` and `leave` around a block."""
-        self.enter(handle)
-        try:
+        """Lock around a block that executes no statement."""
+        with self.lock:
+            self.begin_use(handle)
             with translated():
                 yield
-        finally:
-            self.leave()
 
     @contextmanager
     def started(self, handle: Handle, *, reads: bool = False) -> Iterator[None]:
@@ -304,8 +285,8 @@ class Enlistment:
         Whether the user's own SQL has ended the transaction is seen by the connection's state before and after it. With
         `reads` true, the block executes nothing that writes.
         """
-        self.start(handle)
-        try:
+        with self.lock:
+            self.start(handle)
             if not reads:
                 self._driver.dialect.note_write(self.raw)
             fresh = self._fresh
@@ -321,8 +302,6 @@ class Enlistment:
                 self._fresh = fresh and over
                 if over and not fresh and not self.in_pipeline:
                     raise self.ended_by_sql("commit")
-        finally:
-            self.leave()
 
     def ended_by_sql(self, command: str) -> Error:
         """The user's own SQL has ended the local transaction: the error that says so."""

@@ -35,15 +35,15 @@ _RECORD = """INSERT INTO decisions (gtrid, branches, made) SELECT ?, ?, ? FROM i
     WHERE name = ? AND fenced = 0 ON CONFLICT DO NOTHING"""
 _ABORT = """INSERT INTO decisions (gtrid, branches, made) VALUES (?, NULL, ?)
     ON CONFLICT (gtrid) DO UPDATE SET touched = touched + 1"""
-_POINT = """INSERT INTO pointers (gtrid, datasource) SELECT ?1, ?2 FROM incarnations
-    WHERE name = ?3 AND fenced = 0 AND NOT EXISTS (SELECT 1 FROM decisions WHERE gtrid = ?1)
+_POINT = """INSERT INTO pointers (gtrid, datasource) SELECT :gtrid, :datasource FROM incarnations
+    WHERE name = :incarnation AND fenced = 0 AND NOT EXISTS (SELECT 1 FROM decisions WHERE gtrid = :gtrid)
     ON CONFLICT (gtrid) DO UPDATE SET touched = touched + 1 WHERE datasource = excluded.datasource"""
-_IS_FENCED = """SELECT 1 FROM incarnations WHERE name = ?1 AND fenced > 0
-    UNION ALL SELECT 1 FROM expired WHERE name = ?1"""
+_IS_FENCED = """SELECT 1 FROM (SELECT name, fenced FROM incarnations UNION ALL SELECT name, 1 FROM expired)
+    WHERE name = ? AND fenced > 0"""
 _FINISH = """INSERT INTO finished (gtrid) VALUES (?) ON CONFLICT (gtrid) DO UPDATE SET touched = touched + 1"""
 _RECORD_HEURISTIC = """INSERT OR IGNORE INTO heuristics (gtrid, bqual, datasource, decided, ended, noted)
     VALUES (?, ?, ?, ?, ?, ?)"""
-_DISMISS = "DELETE FROM heuristics WHERE gtrid = ?1 AND bqual = coalesce(?2, bqual)"
+_DISMISS = "DELETE FROM heuristics WHERE gtrid = ? AND bqual = coalesce(?, bqual)"
 _HEURISTICS = "SELECT gtrid, bqual, datasource, decided, ended, noted FROM heuristics ORDER BY gtrid, bqual"
 
 
@@ -247,7 +247,8 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
         refused = f"{gtrid} cannot be decided by {datasource}, and rolls back: "
         if self._group.poison:
             return Refused(f"{refused}{self._group.poison}; a new incarnation may decide again")
-        if db.execute(_POINT, (gtrid, datasource, incarnation)).rowcount == 1:
+        values = {"gtrid": gtrid, "datasource": datasource, "incarnation": incarnation}
+        if db.execute(_POINT, values).rowcount == 1:
             return None
         other = db.execute("SELECT datasource FROM pointers WHERE gtrid = ?", (gtrid,)).fetchone()
         if other is not None and other[0] != datasource:

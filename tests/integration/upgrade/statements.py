@@ -47,8 +47,8 @@ _SQLITE_RECORD = """INSERT INTO decisions (gtrid, branches, made) SELECT ?, ?, ?
     WHERE name = ? AND fenced = 0 ON CONFLICT DO NOTHING"""
 _SQLITE_ABORT = """INSERT INTO decisions (gtrid, branches, made) VALUES (?, NULL, ?)
     ON CONFLICT (gtrid) DO UPDATE SET touched = touched + 1"""
-_SQLITE_POINT = """INSERT INTO pointers (gtrid, datasource) SELECT ?1, ?2 FROM incarnations
-    WHERE name = ?3 AND fenced = 0 AND NOT EXISTS (SELECT 1 FROM decisions WHERE gtrid = ?1)
+_SQLITE_POINT = """INSERT INTO pointers (gtrid, datasource) SELECT ?, ? FROM incarnations
+    WHERE name = ? AND fenced = 0 AND NOT EXISTS (SELECT 1 FROM decisions WHERE gtrid = ?)
     ON CONFLICT (gtrid) DO UPDATE SET touched = touched + 1 WHERE datasource = excluded.datasource"""
 _SQLITE_FINISH = """INSERT INTO finished (gtrid) VALUES (?) ON CONFLICT (gtrid) DO UPDATE SET touched = touched + 1"""
 
@@ -136,7 +136,7 @@ class FormerInFolder:
         return bool(found[0])
 
     def point(self, gtrid: str, datasource: str) -> bool:
-        row = gtrid, datasource, split_gtrid(gtrid).incarnation
+        row = gtrid, datasource, split_gtrid(gtrid).incarnation, gtrid
         return self._log.execute(_SQLITE_POINT, row).rowcount == 1
 
     def forget(self, gtrid: str) -> None:

@@ -142,6 +142,7 @@ def test_a_server_that_rolls_all_back_after_a_lock_timeout_has_kept_nothing(requ
     program = mariadb_program()
     require(program, "MariaDB: apt-get install mariadb-server")
     assert program is not None
+    txpool.configure(node_name="tests", log_url=f"sqlite:///{tmp_path}/log", log_create=True)
     settings = ("--innodb-rollback-on-timeout=ON", "--innodb-lock-wait-timeout=1")
     with MySQLServer(program, settings=settings) as server:
         server.execute(

@@ -37,10 +37,15 @@ class Synchronizations:
                     return
                 callback()
 
-    def call_after(self, status: Status) -> None:
-        """Call those after completion, the last registered first."""
+    def call_after(self, status: Status) -> BaseException | None:
+        """Call those after completion, the last registered first; returns an interrupt that came meanwhile."""
+        interrupt = None
         for callback in reversed(self._after):
-            call_logging_errors(callback, status)
+            try:
+                call_logging_errors(callback, status)
+            except BaseException as error:
+                interrupt = interrupt or error
+        return interrupt
 
 
 def call_logging_errors(callback: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:

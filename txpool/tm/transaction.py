@@ -433,7 +433,8 @@ class Transaction:
             self._resolve_later(self, coordinator)
         self._release(result)
         if self._synchronizations is not None:
-            self._synchronizations.call_after(self.status)
+            interrupt = self._synchronizations.call_after(self.status)
+            result.interrupt = result.interrupt or interrupt
         return result
 
     def _reopen(self) -> None:
@@ -487,3 +488,5 @@ class Transaction:
                     enlistment.release(self.status, reusable=not unknown)
                 except Exception:
                     logger.exception("%s: giving back a connection of %s failed; the outcome stands", self.gtrid, name)
+                except BaseException as interrupt:  # raised once the others are given back
+                    result.interrupt = result.interrupt or interrupt

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -339,6 +341,46 @@ def test_an_interrupt_while_the_end_waits_for_another_threads_statement_rolls_ba
     assert tx.status is txpool.Status.ROLLED_BACK
     assert world.one.statistics().taken == 0
     assert world.held == (0, 0, 0)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["commit", "rollback"])
+def test_an_interrupt_while_a_connection_is_given_back_leaves_the_outcome_and_the_others(
+    world: ThreeDatabases, fails: bool
+) -> None:
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name == "give_back":
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    told: list[txpool.Status] = []
+    with pytest.raises(KeyboardInterrupt) as caught, txpool.transaction() as tx:
+        world.insert(world.one)
+        world.insert(world.two)
+        tx.after_completion(told.append)
+        sys.setprofile(interrupt)
+        if fails:
+            raise ValueError
+    outcome = txpool.Status.ROLLED_BACK if fails else txpool.Status.COMMITTED
+    assert [*told, tx.status] == [outcome, outcome]
+    assert [note for note in caught.value.__notes__ if tx.gtrid in note and outcome.value in note]
+    assert world.two.statistics().taken == 0
+    assert world.held == ((0, 0, 0) if fails else (1, 1, 0))
+
+
+def test_an_interrupt_in_a_callback_after_the_end_leaves_the_outcome_and_the_other_callbacks(
+    world: ThreeDatabases,
+) -> None:
+    def interrupted(_: txpool.Status) -> None:
+        raise KeyboardInterrupt
+
+    told: list[txpool.Status] = []
+    with pytest.raises(KeyboardInterrupt) as caught, txpool.transaction() as tx:
+        world.insert(world.one)
+        tx.after_completion(told.append)
+        tx.after_completion(interrupted)
+    assert told == [txpool.Status.COMMITTED]
+    assert caught.value.__notes__ == [f"{tx.gtrid}: committed"]
+    assert world.held == (1, 0, 0)
 
 
 def test_work_after_the_timeout_is_refused_and_never_autocommitted(world: ThreeDatabases) -> None:

@@ -113,10 +113,12 @@ class Subordinate(Transaction):
                 outcome_known = enlistment.branch not in working or enlistment.branch in voted
                 call_logging_errors(enlistment.release, self.status, reusable=outcome_known)
             dropped.release(self)
+            interrupt = readers.interrupt
             if self._synchronizations is not None:
-                self._synchronizations.call_after(self.status)
-            if readers.interrupt is not None:
-                raise readers.interrupt
+                in_callbacks = self._synchronizations.call_after(self.status)
+                interrupt = interrupt or in_callbacks
+            if interrupt is not None:
+                raise interrupt
         return [branch.record for branch in voted]
 
     def early_name(self, datasource: str) -> Xid:

@@ -433,8 +433,8 @@ class Transaction:
             self._resolve_later(self, coordinator)
         self._release(result)
         if self._synchronizations is not None:
-            interrupt = self._synchronizations.call_after(self.status)
-            result.interrupt = result.interrupt or interrupt
+            in_callbacks = self._synchronizations.call_after(self.status)
+            result.interrupt = result.interrupt or in_callbacks
         return result
 
     def _reopen(self) -> None:

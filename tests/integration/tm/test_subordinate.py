@@ -99,6 +99,23 @@ def test_it_ends_prepared_under_the_names_of_its_task(
     assert one.statistics().taken == two.statistics().taken == 0
 
 
+def test_an_interrupt_in_a_callback_goes_on_after_the_other_callbacks(
+    databases: Databases, pair: tuple[DataSource, DataSource]
+) -> None:
+    def interrupted(_: Status) -> None:
+        raise KeyboardInterrupt
+
+    ended: list[Status] = []
+    with task() as subordinate:
+        insert(pair[0], 1)
+        subordinate.after_completion(ended.append)
+        subordinate.after_completion(interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            subordinate.prepare()
+    assert ended == [Status.PREPARED]
+    assert len(databases.prepared()) == 1
+
+
 def test_what_did_nothing_is_neither_prepared_nor_counted(
     databases: Databases, pair: tuple[DataSource, DataSource]
 ) -> None:

@@ -167,13 +167,13 @@ _GROUP = "txpool.log.group:GroupCommit."
 MUTATIONS = {
     "no fsync": (Edit(_FOLDER + "_make_durable", "= FULL", "= OFF"), by_crashes),
     "no fsync of a commit": (Edit(_FOLDER + "_make_durable", "= FULL", "= NORMAL"), by_crashes),
-    "no fsync of directories": (Edit(_FOLDER + "_sync_directory", "os.fsync(descriptor)", "pass"), by_crashes),
+    "no fsync of directories": (Edit("txpool.resources.durable:sync", "os.fsync(descriptor)", "pass"), by_crashes),
     "no fsync of the directory above": (
-        Edit(_FOLDER + "LogFolder.create", "_sync_directory(self.path.parent)", "pass"),
+        Edit(_FOLDER + "LogFolder.create", "sync(self.path, self.path.parent)", "sync(self.path)"),
         by_crashes,
     ),
     "SQLite's fsync of its directory is trusted": (
-        Edit(_FOLDER + "LogFolder.connect", "_sync_directory(self.path)", "pass"),
+        Edit(_FOLDER + "LogFolder.connect", "sync(self.path)", "pass"),
         by_failing("EIO on a directory's fsync"),
     ),
     "a failed fsync does not poison": (

@@ -14,6 +14,7 @@ from txpool.log import registry
 from txpool.log.formats import FORMAT, require
 from txpool.log.owner import require_own, require_safe_place
 from txpool.log.wal import damaged
+from txpool.resources.durable import sync
 
 _BUSY_TIMEOUT = 10.0  # seconds that a writer waits for another process of its node
 _RESERVE_BYTES = 256 * 1024  # the reserve's size; it is deleted when the disk is full, so that forgetting has room
@@ -69,8 +70,7 @@ class LogFolder:
                 require_own(self.path)  # where the parent is sticky, another user may have created it meanwhile
                 created = self._build(node)
             # Also where it exists: the process that created it may not have synced it, or not yet.
-            _sync_directory(self.path)
-            _sync_directory(self.path.parent)
+            sync(self.path, self.path.parent)
         except (OSError, sqlite3.Error) as error:
             raise LogError(f"the decision log {self.path} cannot be created: {error}") from error
         return created
@@ -89,7 +89,7 @@ class LogFolder:
             _make_durable(connection)
             self._verify(connection, node)
             # The write-ahead log exists now. SQLite syncs its directory as well, but ignores an error of that.
-            _sync_directory(self.path)
+            sync(self.path)
         except sqlite3.Error as error:
             connection.close()
             raise self._unreadable(error) from error
@@ -253,7 +253,7 @@ class LogFolder:
             if damaged(connection, self.database):
                 # Renamed, since SQLite deletes it when the last connection is closed.
                 Path(f"{self.database}-wal").rename(self._damaged)
-                _sync_directory(self.path)
+                sync(self.path)
         except (OSError, sqlite3.Error) as error:
             raise self._unreadable(error) from error
         if verdict != "ok":
@@ -299,11 +299,3 @@ def _write_durably(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

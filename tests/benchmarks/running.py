@@ -48,6 +48,10 @@ class Place:
                 create_table(self.driver, server, name)
             yield found
 
+    def configure_log(self) -> None:
+        """Let the process's decision log stand here."""
+        txpool.configure(node_name="bench", log_url=f"sqlite:///{self.folder}/txlog", log_create=True)
+
     def __str__(self) -> str:
         return f"{self.name}: a flush takes {_flush(self.folder):,.0f} µs"
 
@@ -72,7 +76,7 @@ def chosen_places(*drivers: str) -> Iterator[Place]:
     arguments.add_argument("--driver", choices=drivers or ["psycopg"], default="psycopg")
     options = arguments.parse_args()
     for place in places(options.place, options.driver):
-        txpool.configure(node_name="bench", log_url=f"sqlite:///{place.folder}/txlog", log_create=True)
+        place.configure_log()
         yield place
 
 

@@ -100,7 +100,9 @@ class PEP249Cursor:
 
     # -- statements ---------------------------------------------------------------------------------------------
 
-    def execute(self, operation: Any, *args: Any, **kwargs: Any) -> Self:
+    def execute(  # noqa: PLR0912 - each call costs every statement
+        self, operation: Any, *args: Any, **kwargs: Any
+    ) -> Self:
         """Execute a statement; returns the cursor."""
         connection = self._connection
         enlistment = connection.enlistment
@@ -140,7 +142,11 @@ class PEP249Cursor:
         except BaseException as error:
             enlistment.failed(raw, error)
             raise
-        enlistment.finish(raw)
+        try:
+            enlistment.finish(raw)
+        except BaseException:  # perhaps an interrupt, behind which it is not known what the statement has changed
+            enlistment.mark_unreusable()
+            raise
         return self
 
     def executemany(self, operation: Any, *args: Any, **kwargs: Any) -> Self:
@@ -168,7 +174,11 @@ class PEP249Cursor:
                 enlistment.failed(raw, error)
             raise
         if enlistment is not None:
-            enlistment.finish(raw)
+            try:
+                enlistment.finish(raw)
+            except BaseException:
+                enlistment.mark_unreusable()
+                raise
         else:
             self._executed()
         return self if result is raw else result

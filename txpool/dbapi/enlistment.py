@@ -125,7 +125,8 @@ class Enlistment:
             return self.branch
 
     def mark_unreusable(self) -> None:
-        """Destroy the connection at `release`: a cancel is on its way, and may reach it late. No I/O."""
+        """Destroy the connection at `release`: a cancel is on its way, and may reach it late; or what was executed has
+        changed the session in a way that nobody has noted. No I/O."""
         self._unreusable = True
 
     def cancel(self) -> None:
@@ -284,8 +285,12 @@ class Enlistment:
         self._driver.note_failure(self.raw, raw_cursor, error)
         if self._fresh and not self._driver.reached_server(error):
             self.lock.release()
-        else:
+            return
+        try:
             self.finish(raw_cursor)
+        except BaseException:
+            self.mark_unreusable()
+            raise
 
     @contextmanager
     def entered(self, handle: Handle) -> Iterator[None]:

@@ -44,6 +44,7 @@ logger = logging.getLogger("txpool")
 class Transaction:
     """A global transaction. Its attributes may be read from any thread; the thread or task that began it ends it."""
 
+    status = Status.ROLLED_BACK  #: Of one that an interrupt has left half made.
     origin: dropped.Origin | None = None  #: Where it was begun.
     abandoned = False  #: Nobody may work in it any more, since its block or its last reference is gone: it rolls back.
     unanswered: Sequence[str] = ()  #: Once it has ended: the datasources that recovery will finish.
@@ -57,7 +58,6 @@ class Transaction:
         deadlines: Deadlines = NO_DEADLINES,
     ) -> None:
         self.gtrid = gtrid
-        self.status = ACTIVE
         #: A `with transaction()` block, a decorated function or a Spark task will end it.
         self.scoped = False
         #: Its spans, where it is traced.
@@ -85,6 +85,7 @@ class Transaction:
         self._deciding = False
         self._note = ""
         self._synchronizations: Synchronizations | None = None
+        self.status = ACTIVE
         statistics.begun()
 
     def __del__(self) -> None:

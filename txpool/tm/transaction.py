@@ -44,7 +44,6 @@ logger = logging.getLogger("txpool")
 class Transaction:
     """A global transaction. Its attributes may be read from any thread; the thread or task that began it ends it."""
 
-    status = Status.ROLLED_BACK  #: Of one that an interrupt has left half made.
     origin: dropped.Origin | None = None  #: Where it was begun.
     abandoned = False  #: Nobody may work in it any more, since its block or its last reference is gone: it rolls back.
     unanswered: Sequence[str] = ()  #: Once it has ended: the datasources that recovery will finish.
@@ -89,7 +88,11 @@ class Transaction:
         statistics.begun()
 
     def __del__(self) -> None:
-        if self.status in OPEN:
+        try:
+            left = self.status in OPEN
+        except AttributeError:  # an interrupt came before it was made
+            return
+        if left:
             dropped.roll_back_abandoned(self)
 
     def __repr__(self) -> str:

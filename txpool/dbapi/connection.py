@@ -168,7 +168,10 @@ class PEP249Connection(Handle):
         raise TypeError("a connection cannot travel to another process: send its datasource, and connect() there")
 
     def __del__(self) -> None:
-        pooled = self.pooled
+        try:
+            pooled = self.pooled
+        except AttributeError:  # an interrupt came before it was made
+            return
         # Without a pool state it belongs to the parent process: a forked child leaves it alone.
         if pooled is not None and pooled.pool_state is not None:
             # The pool closes the physical connection, whose state is unknown.

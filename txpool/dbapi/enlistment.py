@@ -49,6 +49,7 @@ class Enlistment:
         "_fresh",
         "_status",
         "_thread",
+        "_unnoted",
         "_unreusable",
         "branch",
         "cursors",
@@ -88,6 +89,8 @@ class Enlistment:
         self.in_pipeline = False
         self.ended = False
         self._unreusable = False
+        #: A statement has begun, and what it has changed in the session is not noted yet.
+        self._unnoted = False
         #: No local transaction was open before the statement that executes now, or comes next.
         self._fresh = True
 
@@ -153,7 +156,8 @@ class Enlistment:
             if self.cursors or self.overrides is not None:
                 reusable = self._restore() and reusable
         # Only now: whoever marks it later finds that it has ended.
-        if reusable and not self._unreusable and self._driver.is_open(pooled.raw):
+        unreusable = self._unreusable or self._unnoted  # behind an interrupt
+        if reusable and not unreusable and self._driver.is_open(pooled.raw):
             self.datasource.pool.give_back(pooled)
         else:
             self.datasource.pool.discard(pooled)
@@ -246,6 +250,7 @@ class Enlistment:
                 self._require_not_ended()
             if self.savepoints is not None:
                 self.savepoints.open(handle)
+            self._unnoted = True
         except BaseException as error:
             translate(error)
             raise
@@ -258,16 +263,18 @@ class Enlistment:
     def finish(self, raw_cursor: Any) -> None:
         """After a statement: raise where it was the user's own COMMIT or ROLLBACK."""
         self._fresh = False
-        if not self.in_pipeline:
-            command = self._driver.ended_by(self.raw, raw_cursor)
-            if command is not None:
-                raise self.ended_by_sql(command)
+        command = None if self.in_pipeline else self._driver.ended_by(self.raw, raw_cursor)
+        self._unnoted = False
+        if command is not None:
+            raise self.ended_by_sql(command)
 
     def failed(self, raw_cursor: Any, error: BaseException) -> None:
         """After a statement that failed, and may have followed the user's own COMMIT in one message."""
         translate(error)
         self._driver.note_failure(self.raw, raw_cursor, error)
-        if not self._fresh or self._driver.reached_server(error):
+        if self._fresh and not self._driver.reached_server(error):
+            self._unnoted = False
+        else:
             self.finish(raw_cursor)
 
     @contextmanager
@@ -300,6 +307,7 @@ class Enlistment:
                 over = not handle.has_work(self.raw) and self._driver.is_open(self.raw)
                 fresh = fresh and self._fresh  # a statement in a pipeline has begun it, too
                 self._fresh = fresh and over
+                self._unnoted = False
                 if over and not fresh and not self.in_pipeline:
                     raise self.ended_by_sql("commit")
 

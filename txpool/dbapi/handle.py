@@ -62,6 +62,8 @@ class Handle:
 
     def driver_attribute(self, name: str) -> Any:
         """An attribute of the driver's own, that no class of ours defines."""
+        if name in Handle.__slots__:  # an interrupt has left it half made
+            raise AttributeError(name)
         if name.startswith("__") or not (
             self._datasource is not None or hasattr(self._driver_class, name) or self._closed_raw() is not None
         ):

@@ -21,8 +21,8 @@ class SessionOverrides:
     def __init__(self, raw: Any) -> None:
         self._raw = raw
         self._before: dict[str, Any] = {}
-        #: The attributes that are set now, as `apply` was given them.
-        self.applied = NO_ATTRIBUTES
+        #: The attributes that are set now, as `apply` was given them; None where that was not done to its end.
+        self.applied: Mapping[str, Any] | None = NO_ATTRIBUTES
         #: Values to set when the connection is given back, whatever the handles have overridden.
         self.at_the_end: dict[str, Any] = {}
 
@@ -30,7 +30,8 @@ class SessionOverrides:
         """Set these attributes, and restore those that another handle has overridden."""
         if attributes is self.applied:
             return
-        for name in self.applied.keys() - attributes.keys():
+        self.applied = None
+        for name in self._before.keys() - attributes.keys():
             setattr(self._raw, name, self._before[name])
         for name, value in attributes.items():
             self._before.setdefault(name, getattr(self._raw, name))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from txpool.characteristics import UNSPECIFIED, Characteristics, IsolationLevel
 from txpool.errors import ProgrammingError, TransactionTimeout
+from txpool.jobs.properties import publish
 from txpool.tm import dropped
 from txpool.tm.ambient import ambient_variable, current, make_ambient, restore_ambient
 from txpool.tm.annotations import checked_note
@@ -24,6 +25,7 @@ from txpool.tm.manager import get_manager
 from txpool.tm.propagation import Propagation, check_arguments, check_id, require_recordable
 from txpool.tm.required import outside, refuse_beginning_in_task
 from txpool.tm.retry import RetryPolicy
+from txpool.tm.status import OPEN
 from txpool.tm.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -118,7 +120,13 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             origin = frame.f_code, frame.f_lasti
             if ambient is not None:
                 dropped.require_not_abandoned(ambient)
-            self._begin(get_manager().new_transaction(self._timeout, characteristics=self._characteristics))
+            begun = get_manager().new_transaction(self._timeout, characteristics=self._characteristics)
+            try:
+                self._begin(begun)
+            except BaseException:  # an interrupt: the block is not entered, so that nobody would end what is ambient
+                if current() is begun:
+                    make_ambient(ambient)
+                raise
             # From here to the end no function is called: an interrupt in one would leave the transaction ambient.
             self.entered_transaction.origin = origin
             self.begun = self.entered_transaction
@@ -158,8 +166,14 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
                 self.entered_transaction.end_commit()
             else:
                 self.end(error)
+        except BaseException:
+            if self.entered_transaction.status in OPEN:  # an interrupt has come before its end
+                dropped.roll_back_abandoned(self.entered_transaction)
+            raise
         finally:
-            self.leave_context()
+            ambient_variable.reset(self._token)  # here: an interrupt in a function of ours would leave it ambient
+            if self.entered_transaction.trace is not None or "pyspark" in modules:
+                self._tell_that_left()
 
     def must_end(self, error: BaseException | None) -> bool:
         """Whether this block must end the transaction now; where it has joined one, an error marks that rollback-only.
@@ -170,9 +184,9 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             if error is not None:
                 self.entered_transaction.set_rollback_only(error)
             return False
-        # Perhaps in a finaliser, which must do no I/O and take no lock.
-        abandoned = error is not None and isinstance(error, GeneratorExit)
         try:
+            # Perhaps in a finaliser, which must do no I/O and take no lock.
+            abandoned = error is not None and isinstance(error, GeneratorExit)
             ambient_variable.reset(self._token)
             self._token = ambient_variable.set(self.entered_transaction)
         except ValueError as wrong_context:
@@ -186,6 +200,11 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
                 "was done within it was rolled back. What other code did meanwhile may have been outside of it. Enter "
                 "and leave the block in one thread and context"
             ) from error or wrong_context
+        except BaseException:  # an interrupt: it may be ambient by a token that nobody has
+            outer = self._token.old_value
+            make_ambient(None if outer is Token.MISSING else outer)
+            dropped.roll_back_abandoned(self.entered_transaction)
+            raise
         if abandoned:
             try:
                 dropped.roll_back_abandoned(self.entered_transaction)
@@ -195,7 +214,13 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
 
     def leave_context(self) -> None:
         """Make the ambient transaction, and the current span, what they were before the block."""
-        restore_ambient(self._token)
+        ambient_variable.reset(self._token)
+        self._tell_that_left()
+
+    def _tell_that_left(self) -> None:
+        """Tell Spark's jobs and the tracer of the ambient transaction, which is what it was before the block."""
+        if "pyspark" in modules:
+            publish(ambient_variable.get(), self.entered_transaction)
         if self.entered_transaction.trace is not None:
             self.entered_transaction.trace.leave(self._span)
 

@@ -27,6 +27,7 @@ from txpool.tm.coordinator import Coordinator
 from txpool.tm.enlistment_rules import require_adoptable, require_atomic, require_begins_as, require_same
 from txpool.tm.one_phase import commit_alone
 from txpool.tm.outcome import raise_outcome, rolled_back
+from txpool.tm.phase import PREPARE
 from txpool.tm.status import ACTIVE, COMMITTING, MARKED_ROLLBACK, OPEN, STATUS_OF, UNDER_WAY, Status
 from txpool.tm.synchronizations import Synchronizations, call_logging_errors
 from txpool.xid import Xid, make_xid
@@ -56,7 +57,6 @@ class Transaction:
         deadlines: Deadlines = NO_DEADLINES,
     ) -> None:
         self.gtrid = gtrid
-        self.status = ACTIVE
         #: A `with transaction()` block, a decorated function or a Spark task will end it.
         self.scoped = False
         #: Its spans, where it is traced.
@@ -84,10 +84,15 @@ class Transaction:
         self._deciding = False
         self._note = ""
         self._synchronizations: Synchronizations | None = None
+        self.status = ACTIVE
         statistics.begun()
 
     def __del__(self) -> None:
-        if self.status in OPEN:
+        try:
+            left = self.status in OPEN
+        except AttributeError:  # an interrupt came before it was made
+            return
+        if left:
             dropped.roll_back_abandoned(self)
 
     def __repr__(self) -> str:
@@ -388,22 +393,25 @@ class Transaction:
     def _end(self, *, committing: bool) -> Result:  # noqa: PLR0912 - each call costs every commit
         if os.getpid() != self._pid:
             self._require_open()
-        with self._lock:
-            if self.status not in OPEN:
-                self.require_active()
-            self.status = COMMITTING if committing else Status.ROLLING_BACK
-        trace, alone, coordinator = self.trace, None, None
+        trace, alone, coordinator, begun = self.trace, None, None, False
         try:
+            with self._lock:
+                if self.status not in OPEN:
+                    self.require_active()
+                self.status, begun = COMMITTING if committing else Status.ROLLING_BACK, True
             listener = None if trace is None and not instruments.armed else statistics.phase_listener(trace)
             if committing and listener is None and len(self._enlisted) == 1:
                 result = Result(COMMITTED, self.gtrid)
                 alone = self._only_participant()
             if alone is None:
                 coordinator = Coordinator(self._commit_request(), self._log, listener)
+                result = coordinator.commit() if committing else coordinator.rollback()
             else:
                 commit_alone(alone, result, self._begin_decision)
         except BaseException as error:
-            if alone is None or (result.resolvable and not result.branch_outcomes):  # nothing was sent
+            if not begun or (coordinator is not None and coordinator.phase is not PREPARE):
+                raise
+            if alone is None or (result.resolvable and not result.branch_outcomes):  # nothing was decided
                 if not committing:
                     self._reopen()
                     raise
@@ -422,8 +430,6 @@ class Transaction:
                     result.interrupt = cause
                 return result
             result.interrupt = error  # it came behind the COMMIT, whose answer stays
-        if coordinator is not None:
-            result = coordinator.commit() if committing else coordinator.rollback()
         statistics.ended[result.outcome]()
         self.status = STATUS_OF[result.outcome]
         self.unanswered = result.pending

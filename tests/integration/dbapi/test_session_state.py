@@ -197,6 +197,17 @@ def test_notifications_that_nobody_has_read(auto: DataSource, databases: Databas
         assert list(connection.notifies(timeout=0.05)) == []
 
 
+def test_a_notification_that_came_with_the_end_of_its_transaction(auto: DataSource) -> None:
+    """It has arrived, and psycopg has not looked: the next statement of anybody would find it."""
+    with transaction(), closing(auto.connect()) as connection:
+        connection.execute("listen news")
+        connection.execute("notify news, 'at the end'")
+    with closing(auto.connect()) as connection:
+        connection.autocommit = True
+        connection.execute("select 1")
+        assert list(connection.notifies(timeout=0.05)) == []
+
+
 def test_auto_leaves_what_no_command_tells(auto: DataSource) -> None:
     """As the configuration reference says."""
     for statement, question in HIDDEN.values():

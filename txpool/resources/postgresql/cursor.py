@@ -41,7 +41,11 @@ class PsycopgCursor(PEP249Cursor):
 
     def _executed(self) -> None:
         # The driver notes what has changed the session, so that the pool restores it.
-        self._connection.datasource.driver_adapter.ended_by(self._holder.raw, self.raw)
+        try:
+            self._connection.datasource.driver_adapter.ended_by(self._holder.raw, self.raw)
+        except BaseException:  # an interrupt: it is not known
+            self._holder.mark_unreusable()
+            raise
 
     def _closing_executes(self) -> bool:
         return isinstance(self.raw, psycopg.ServerCursor)

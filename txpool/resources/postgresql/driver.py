@@ -255,6 +255,8 @@ class PsycopgDriver:
                 reset = _RESET_SESSION + _DEALLOCATE if raw.prepared or self._always_reset else _RESET_SESSION
                 reset_session(raw, reset, until)
                 raw.changed = raw.prepared = False
+                while raw.pgconn.notifies():  # those that psycopg has not looked for
+                    pass
                 getattr(raw, BACKLOG).clear()
             raw.autocommit = False
             begin_as(raw, self._characteristics)

@@ -1,0 +1,103 @@
+"""An interrupt wherever one can come while a block begins or ends: nothing stays ambient, open or half done."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from tests.support.interrupts import at_each_check, codes_of
+from txpool.datasource import DataSource
+from txpool.tm import ambient, scope
+from txpool.tm.ambient import current, make_ambient
+from txpool.tm.coordinator import Coordinator
+from txpool.tm.scope import transaction
+from txpool.tm.transaction import Transaction
+
+if TYPE_CHECKING:
+    from tests.conftest import Databases
+
+_ENDING = Transaction.end_commit, Transaction.end_rollback, Transaction._end
+_STARTING = Coordinator.commit, Coordinator.rollback, Coordinator._run
+CODES = codes_of(ambient) | codes_of(scope) | {each.__code__ for each in (*_ENDING, *_STARTING)}
+#: What comes at their very start has not left the block: no code of ours could do anything then.
+_LEAVING = transaction.__exit__.__code__, transaction.must_end.__code__
+#: What holds locks.
+_LEFT = """select query from pg_stat_activity where state like 'idle in transaction%'
+    union all select gid from pg_prepared_xacts"""
+
+
+class Interrupt(BaseException):
+    """Stands for KeyboardInterrupt."""
+
+
+class Interrupting:
+    """Raises at the n-th place."""
+
+    def __init__(self, nth: int) -> None:
+        self._left = nth
+        self.place = ""
+
+    def strike(self, frame: FrameType) -> None:
+        code = frame.f_code
+        if code is _LEAVING[0] or (code is _LEAVING[1] and frame.f_lineno == code.co_firstlineno):
+            return
+        if code is Transaction._end.__code__ and "result" in frame.f_locals:
+            return  # the outcome is known by now, and only the connections are still to be given back
+        self._left -= 1
+        if self._left == -1:
+            self.place = f"{code.co_name}, line {frame.f_lineno}"
+            raise Interrupt
+
+
+@pytest.fixture(params=[1, 2], ids=["one database", "two databases"])
+def sources(request: pytest.FixtureRequest, databases: Databases) -> Iterator[list[DataSource]]:
+    with ExitStack() as stack:
+        opened = []
+        for name in ("one", "two")[: request.param]:
+            databases.execute(name, "create table t (id integer primary key)")
+            url, password = databases.url(name), databases.server.password
+            opened.append(stack.enter_context(DataSource(name=name, driver="psycopg", url=url, password=password)))
+        yield opened
+
+
+def _insert(sources: list[DataSource], number: int, *, fails: bool) -> None:
+    with transaction():
+        for source in sources:
+            with closing(source.connect()) as connection:
+                connection.execute("insert into t values (%s)", (number,))
+        if fails:
+            raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["commit", "rollback"])
+def test_an_interrupt_wherever_one_can_come(databases: Databases, sources: list[DataSource], fails: bool) -> None:
+    with ExitStack() as stack:
+        looking = [stack.enter_context(psycopg.connect(databases.dsn(each.name), autocommit=True)) for each in sources]
+        for nth in itertools.count():
+            interrupting = Interrupting(nth)
+            try:
+                with at_each_check(CODES, interrupting.strike):
+                    _insert(sources, nth, fails=fails)
+            except (Interrupt, ZeroDivisionError):
+                pass
+            left = current()
+            make_ambient(None)
+            assert left is None, f"interrupted in {interrupting.place}"
+            del left
+            until = time.monotonic() + 10
+            while looking[0].execute(_LEFT).fetchall():
+                assert time.monotonic() < until, f"interrupted in {interrupting.place}"
+                time.sleep(0.01)
+            there = {(nth,) in each.execute("select id from t").fetchall() for each in looking}
+            assert len(there) == 1, f"interrupted in {interrupting.place}"
+            if not interrupting.place:
+                assert there == {not fails}
+                break
+    assert nth > 10

@@ -170,12 +170,18 @@ def test_too_few_slots_go_staged_task_by_task(spark: SparkSession, databases: Da
         log=get_manager().log, datasources=[DataSource.from_properties("one.properties")], backoff=0
     )
     for _ in range(100):
-        if not databases.prepared() + staging(databases):
+        if not databases.prepared() + staging(databases) and not running_tasks(spark):
             break
         manager.scan()
         time.sleep(0.1)
     assert rows(databases, "plain") == new(100)
     assert databases.prepared() == staging(databases) == []
+
+
+def running_tasks(spark: SparkSession) -> int:
+    """How many tasks run, those of a job that has failed as well."""
+    infos = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+    return sum(info.numRunningTasks() for info in infos)
 
 
 class _Others:

@@ -1,7 +1,9 @@
 """mysqlclient's connection (MySQLdb), with sending and receiving apart, by its send_query() and read_query_result().
 
 It cannot send a command before the one before is answered. So of several commands, those that take no time are answered
-first, and the one that waits for the disk is on its way when `send` returns. And it does not tell the server's status:
+first, and the one that waits for the disk is on its way when `send` returns. Where the session takes several statements
+in one message, as it does by default (multi_statements), they share one round trip. And the driver does not tell the
+server's status:
 whether a transaction is open is known by what was executed, and a write without a transaction is not seen.
 """
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, Final
@@ -115,6 +117,7 @@ class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
 
     def set_server_option(self, option: int) -> Any:
         self.changed = True
+        self.session.takes_several = False  # perhaps
         return super().set_server_option(option)
 
     def commit(self) -> None:
@@ -181,15 +184,19 @@ class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
 class MySQLdbSession:
     """As `Session`: of several commands, the first that waits for the disk is sent without waiting."""
 
-    __slots__ = ("_answers", "_hung_up", "_readable", "_rest", "raw")
+    __slots__ = ("_answers", "_hung_up", "_in_message", "_readable", "_rest", "raw", "takes_several")
 
-    def __init__(self, raw: MySQLdbConnection) -> None:
+    def __init__(self, raw: MySQLdbConnection, *, takes_several: bool) -> None:
         self.raw = raw
+        #: Whether a message may have several statements; what follows one that fails is not executed.
+        self.takes_several = takes_several
         self._hung_up, self._readable = select.poll(), select.poll()
         self._hung_up.register(raw.fileno(), select.POLLRDHUP)
         self._readable.register(raw.fileno(), select.POLLIN)
         self._answers: list[Answer] = []
-        self._rest: list[str] = []
+        #: What is not answered yet, and how many of these statements are in the message that was sent.
+        self._rest: Sequence[str] = ()
+        self._in_message = 0
 
     def is_alive(self) -> bool:
         return not self.raw.lost and not self._hung_up.poll(0)
@@ -201,33 +208,55 @@ class MySQLdbSession:
             raise MySQLdb.OperationalError(CR.SERVER_GONE_ERROR, "the connection was lost before")
         raw.unread = len(statements)
         self._answers = []
-        rest = [*statements]
+        slow, last = 0, len(statements) - 1
+        while slow < last and not statements[slow].startswith(_SLOW):
+            slow += 1
         try:
-            while True:
-                if len(rest) < 2 or rest[0].startswith(_SLOW):
-                    break
-                raw.send_query(rest.pop(0).encode())
-                self._answers.append(self._answer(None))
-            raw.send_query(rest[0].encode())
+            if slow:
+                self._send(statements[:slow])
+                self._receive(None)
+            self._send(statements[slow:])
         except BaseException as error:
             self._break_off(error)
             raise
-        self._rest = rest
 
     def receive(self, until: float | None = None) -> list[Answer]:
         raw = self.raw
         if raw.dead or not raw.unread:
             raise MySQLdb.OperationalError(CR.SERVER_LOST, "the answer was lost in an interrupt")
         try:
-            self._answers.append(self._answer(until))
-            for statement in self._rest[1:]:
-                raw.send_query(statement.encode())
-                self._answers.append(self._answer(until))
+            self._receive(until)
         except BaseException as error:
             self._break_off(error)
             raise
         raw.unread = 0
         return self._answers
+
+    def _send(self, statements: Sequence[str]) -> None:
+        """Send a message: with all of them, or with the first."""
+        self._rest = statements
+        self._in_message = len(statements) if self.takes_several else 1
+        self.raw.send_query("; ".join(statements[: self._in_message]).encode())
+
+    def _receive(self, until: float | None) -> None:
+        """Receive the answers to the message that was sent, and send and receive what was not executed by it."""
+        raw, answers = self.raw, self._answers
+        while True:
+            # A signal is handled between two waits.
+            while not self._readable.poll(100):
+                if until is not None and monotonic() > until:
+                    raise ReplyTimeout(CR.SERVER_LOST, "the server has not answered in time")
+            answer = self._answer(raw.read_query_result)
+            answers.append(answer)
+            executed = 1
+            # The answers to the rest of a message have come with the first, or follow at once.
+            while executed < self._in_message and answer.error is None:
+                answer = self._answer(raw.next_result)
+                answers.append(answer)
+                executed += 1
+            if executed == len(self._rest):
+                return
+            self._send(self._rest[executed:])
 
     def run(self, statement: str, until: float | None = None) -> tuple[Any, ...]:
         self.send(statement)
@@ -245,14 +274,10 @@ class MySQLdbSession:
     def quoted(self, text: str) -> str:
         return bytes(self.raw.string_literal(text.encode())).decode()
 
-    def _answer(self, until: float | None) -> Answer:
+    def _answer(self, read: Callable[[], object]) -> Answer:
         raw = self.raw
-        # A signal is handled between two waits.
-        while not self._readable.poll(100):
-            if until is not None and monotonic() > until:
-                raise ReplyTimeout(CR.SERVER_LOST, "the server has not answered in time")
         try:
-            raw.read_query_result()
+            read()
             # Not asked for a result that there is not: the driver would make one first.
             result = raw.store_result() if raw.field_count() else None
         except MySQLdb.Error as error:

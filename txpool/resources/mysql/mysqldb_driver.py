@@ -31,7 +31,7 @@ class MySQLdbDriver(MySQLDriver):
                 options[name] = max(1, ceil(options[name]))
         raw = MySQLdbConnection(autocommit=None, **options)
         raw.init_command = options.get("init_command")
-        raw.session = MySQLdbSession(raw)
+        raw.session = MySQLdbSession(raw, takes_several=options.get("multi_statements", True))
         return raw
 
     def _reset_session(self, raw: MySQLdbConnection) -> None:

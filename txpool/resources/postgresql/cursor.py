@@ -4,18 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
 from psycopg.copy import Writer
+from psycopg.rows import tuple_row
 
 from txpool.dbapi.cursor import Cursor, PEP249Cursor
 from txpool.dbapi.forwarding import forwards
 from txpool.dbapi.overrides import CursorAttribute
 from txpool.errors import translated
 from txpool.resources.postgresql.copy_handle import Copy
-from txpool.resources.postgresql.psycopg_private import sent_by, write_through
+from txpool.resources.postgresql.psycopg_private import (
+    adapters_of,
+    cursor_with,
+    sent_by,
+    unprepared_query,
+    write_through,
+)
 from txpool.resources.postgresql.session import outlives_transaction
+
+if TYPE_CHECKING:
+    from psycopg.adapt import AdaptersMap
+    from psycopg.pq.abc import PGresult
+
+    from txpool.dbapi.connection import PEP249Connection
 
 _CURSORS = psycopg.Cursor, psycopg.ServerCursor
 
@@ -34,10 +47,6 @@ class PsycopgCursor(PEP249Cursor):
 
     itersize = CursorAttribute()
     format = CursorAttribute()
-
-    def _make_first_raw(self, raw: Any, holder: Any) -> Any:
-        # As psycopg's cursor() does, once it has seen that the connection is open.
-        return raw.cursor_factory(raw, row_factory=raw.row_factory)
 
     def _executed(self) -> None:
         # The driver notes what has changed the session, so that the pool restores it.
@@ -115,6 +124,70 @@ class PsycopgCursor(PEP249Cursor):
         finally:
             if outlives_transaction(sent_by(self.raw)):
                 self._holder.raw.changed = True
+
+
+class ExecutedCursor(PsycopgCursor):
+    """The cursor of connection.execute() in a transaction.
+
+    After a command without rows it keeps only what that has answered, and psycopg's cursor is there for the next
+    command. It gets one again where more than its rowcount is asked for.
+    """
+
+    __slots__ = ("_answer", "_raw", "_spare")
+
+    def __init__(self, connection: PEP249Connection) -> None:
+        # As with `opened` false, and without the call.
+        self._connection = connection
+        self._arguments = (), {}
+        self._holder = None
+        #: psycopg's cursor; None where it was given back.
+        self._raw: psycopg.Cursor[Any] | None = None
+        #: What is left where psycopg's cursor was given back: the result, and the cursor's adapters.
+        self._answer: tuple[PGresult, AdaptersMap] | None = None
+        #: Where psycopg's cursor is given back to; None where it stays.
+        self._spare: list[psycopg.Cursor[Any]] | None = None
+
+    @property
+    def raw(self) -> Any:
+        if self._answer is not None:
+            self._raw, self._answer = cursor_with(self._holder.raw, *self._answer), None
+        return self._raw
+
+    @raw.setter
+    def raw(self, raw: Any) -> None:
+        self._raw, self._answer = raw, None
+
+    def _make_first_raw(self, raw: Any, holder: Any) -> Any:
+        if holder.in_pipeline or raw.row_factory is not tuple_row or raw.cursor_factory is not psycopg.Cursor:
+            return raw.cursor_factory(raw, row_factory=raw.row_factory)  # a pipeline goes on with its cursors
+        encoding = raw.pgconn.parameter_status(b"client_encoding")
+        if encoding != raw.spare_encoding:
+            raw.spare, raw.spare_encoding = [], encoding
+        try:
+            cursor = raw.spare.pop()
+        except IndexError:
+            cursor = psycopg.Cursor(raw)
+        self._spare = raw.spare
+        return cursor
+
+    def give_raw_back(self) -> None:
+        """Once the statement has succeeded, and before anybody else has this cursor."""
+        raw, spare = self._raw, self._spare
+        if spare is None or raw is None or unprepared_query(raw) is not None:
+            return  # it goes on with parameters, which may be large
+        result = raw.pgresult
+        if result is not None and not result.nfields:
+            self._raw, self._answer = None, (result, adapters_of(raw))
+            spare.append(raw)
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows the statement has changed; -1 where that is not known."""
+        answer = self._answer
+        if answer is None:
+            return super().rowcount
+        changed = answer[0].command_tuples
+        return -1 if changed is None else changed
 
 
 class UserCursor(Cursor, PsycopgCursor):

@@ -21,7 +21,7 @@ from txpool.resources.branch_rows import rows_of
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
 from txpool.resources.postgresql.characteristics import begin_as, beginning_of, level_of
-from txpool.resources.postgresql.connection import DeadlineConnection, check_alive, deadline_after, roll_back
+from txpool.resources.postgresql.connection import check_alive, deadline_after, roll_back
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.initial_sql import begin_session, reset_session
 from txpool.resources.postgresql.libpq import (
@@ -39,6 +39,7 @@ from txpool.resources.postgresql.libpq import (
 from txpool.resources.postgresql.marks import PostgreSQLMarks
 from txpool.resources.postgresql.psycopg_private import BACKLOG, TWO_PHASE, results_of, sent_by, tag_of
 from txpool.resources.postgresql.session import outlives_transaction
+from txpool.resources.postgresql.spare_cursor import SparingConnection
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
@@ -90,7 +91,7 @@ _LEAST_CONNECT_TIMEOUT = 1.0
 add_driver(psycopg)
 
 
-class PsycopgRawConnection(DeadlineConnection):
+class PsycopgRawConnection(SparingConnection):
     """A physical connection, and the state of its session."""
 
     #: The database's identity: the system identifier of the cluster and the oid of the database, which no rename

@@ -16,7 +16,7 @@ from psycopg.pq import Format, PGconn, TransactionStatus
 from txpool.dbapi.forwarding import forwards
 from txpool.dbapi.overrides import Attribute
 from txpool.errors import InterfaceError, ProgrammingError, translated
-from txpool.resources.postgresql.cursor import PsycopgCursor, UserCursor
+from txpool.resources.postgresql.cursor import ExecutedCursor, PsycopgCursor, UserCursor
 from txpool.resources.postgresql.libpq import IDLE
 from txpool.resources.postgresql.psycopg_private import OPEN_BLOCKS, two_phase_of
 from txpool.resources.postgresql.two_phase import TwoPhaseConnection
@@ -146,11 +146,16 @@ class PsycopgConnection(TwoPhaseConnection):
     def execute(self, query: Any, params: Any = None, *, prepare: bool | None = None, binary: bool = False) -> Any:
         """Execute on a new cursor, and return that."""
         if self.enlistment is not None and self.handle_state is None and not binary:
-            cursor = PsycopgCursor(self, (), {}, False)
-        else:
-            cursor = self.cursor()
-            if binary:
-                cursor.format = BINARY
+            cursor = ExecutedCursor(self)
+            if prepare is None:
+                cursor.execute(query, params)
+            else:
+                cursor.execute(query, params, prepare=prepare)
+            cursor.give_raw_back()
+            return cursor
+        cursor = self.cursor()
+        if binary:
+            cursor.format = BINARY
         if prepare is None:
             return cursor.execute(query, params)
         return cursor.execute(query, params, prepare=prepare)

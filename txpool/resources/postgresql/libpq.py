@@ -122,22 +122,22 @@ class Session:
     def run(self, message: str, until: float | None = None) -> list[PGresult]:
         """Send and receive; raises the server's error."""
         self.send(message)
-        return self._answered(until)
+        results = self.receive(until)
+        error = failure(results)
+        if error is not None:
+            raise error
+        return results
 
     def run_prepared(self, name: str, *values: str) -> PGresult:
         """Execute a statement that the session has prepared by this name; raises the server's error."""
         self.results = []
         self._pgconn.send_query_prepared(name.encode(), [value.encode() for value in values])
         self._unsent = self._pgconn.flush() != 0
-        (result,) = self._answered(None)
-        return result
-
-    def _answered(self, until: float | None) -> list[PGresult]:
-        results = self.receive(until)
+        (result,) = results = self.receive()
         error = failure(results)
         if error is not None:
             raise error
-        return results
+        return result
 
     def quoted(self, text: str) -> str:
         """The text as an SQL literal."""

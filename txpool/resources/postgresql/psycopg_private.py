@@ -6,20 +6,27 @@ pyproject.toml bounds psycopg's version for this file: no other file names a pri
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from operator import attrgetter
 from typing import Any, Self
+from weakref import ref
 
 import psycopg
 from psycopg import generators, sql, waiting
 from psycopg._queries import PostgresQuery
+from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.copy import LibpqWriter, Writer
 from psycopg.pq.abc import PGconn, PGresult
-from psycopg.rows import TupleRow
+from psycopg.rows import TupleRow, tuple_row
 
 from txpool.config.secrets import in_errors
 
 #: All results of a message with several statements. `Cursor.results()` and `nextset()` move the user's cursor.
 results_of: Callable[[psycopg.Cursor[Any]], list[PGresult]] = attrgetter("_results")
+#: The converted statement, with its parameters, that a cursor has sent last; None where psycopg had it prepared.
+unprepared_query: Callable[[psycopg.Cursor[Any]], PostgresQuery | None] = attrgetter("_query")
+#: A cursor's adapters. `Cursor.adapters` is a call of Python.
+adapters_of: Callable[[psycopg.Cursor[Any]], AdaptersMap] = attrgetter("_adapters")
 #: The last command's tag, in bytes as those of the results are. `Cursor.statusmessage` decodes it at each call.
 tag_of: Callable[[psycopg.Cursor[Any]], bytes | None] = attrgetter("_statusmessage")
 #: The attribute in which a connection counts its open blocks of conn.transaction(). An abandoned block stays counted.
@@ -38,7 +45,7 @@ def sent_by(cursor: psycopg.Cursor[Any]) -> bytes:
 
     Nothing public returns it.
     """
-    query: PostgresQuery | None = cursor._query  # None before it sends, and of a prepared statement
+    query = unprepared_query(cursor)  # None before it sends, too
     if query is not None:
         return query.query
     given: object = cursor._last_query  # as its user gave it; None after one that failed
@@ -47,6 +54,16 @@ def sent_by(cursor: psycopg.Cursor[Any]) -> bytes:
     if isinstance(given, sql.Composable):
         return given.as_bytes(cursor)
     return given if isinstance(given, bytes) else b""
+
+
+def cursor_with(raw: psycopg.Connection[Any], result: PGresult, adapters: AdaptersMap) -> psycopg.Cursor[Any]:
+    """A cursor that had these adapters and has executed what had this result. Only psycopg itself sets them."""
+    cursor = psycopg.Cursor(raw, row_factory=tuple_row)
+    cursor._adapters = AdaptersMap(adapters)
+    cursor._adapters._register_loader_callback = partial(cursor._loaders_changed, ref(cursor))
+    cursor._tx = Transformer(cursor)
+    cursor._set_results([result])
+    return cursor
 
 
 def write_through(writer: Writer, cursor: psycopg.Cursor[Any]) -> None:

@@ -1,0 +1,267 @@
+"""connection.execute() uses psycopg's cursor of a command again: nobody sees by that what was executed before."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg.adapt import Dumper, Loader
+from psycopg.rows import dict_row
+
+from txpool.datasource import DataSource
+from txpool.pool import PoolListener
+from txpool.resources.postgresql.cursor import ExecutedCursor
+from txpool.tm.scope import transaction
+
+if TYPE_CHECKING:
+    from tests.conftest import Databases
+
+INSERT = "insert into t values (%s, %s)"
+
+
+class Shouting(Loader):
+    def load(self, data: Any) -> str:
+        return bytes(data).decode().upper()
+
+
+class Word(str):
+    __slots__ = ()
+
+
+class ShoutingDumper(Dumper):
+    def dump(self, obj: Word) -> bytes:
+        return obj.upper().encode()
+
+
+@pytest.fixture
+def connection(postgres_source: DataSource) -> Iterator[Any]:
+    """In a transaction, on a connection with a spare cursor."""
+    with transaction(), postgres_source.connect() as connection:
+        insert(connection, 0)
+        assert connection.enlistment.raw.spare
+        yield connection
+
+
+def insert(connection: Any, number: int, word: str = "v") -> ExecutedCursor:
+    cursor: ExecutedCursor = connection.execute(INSERT, (number, word), prepare=True)
+    return cursor
+
+
+def test_it_is_used_again_and_in_the_next_transaction(postgres_source: DataSource) -> None:
+    with transaction(), postgres_source.connect() as connection:
+        insert(connection, 1)
+        (first,) = connection.enlistment.raw.spare
+        insert(connection, 2)
+        assert connection.enlistment.raw.spare == [first]
+    with transaction(), postgres_source.connect() as connection:
+        insert(connection, 3)
+        assert connection.enlistment.raw.spare == [first]
+
+
+def test_each_cursor_keeps_its_own_answer(connection: Any) -> None:
+    several = "insert into t select n, 'v' from generate_series(%s::int, %s) n"
+    cursors = [connection.execute(several, (10 * n, 10 * n + n), prepare=True) for n in (1, 2, 3)]
+    assert [cursor.rowcount for cursor in cursors] == [2, 3, 4]
+    assert [cursor.statusmessage for cursor in cursors] == ["INSERT 0 2", "INSERT 0 3", "INSERT 0 4"]
+    assert [cursor.rowcount for cursor in cursors] == [2, 3, 4]
+    assert [cursor.description for cursor in cursors] == [None, None, None]
+    assert all(cursor.connection is connection for cursor in cursors)
+
+
+def test_it_answers_as_a_cursor_of_psycopgs(postgres_source: DataSource, databases: Databases) -> None:
+    def answers(cursor: Any) -> list[Any]:
+        with pytest.raises(psycopg.ProgrammingError) as fetched:
+            cursor.fetchone()
+        with pytest.raises(psycopg.ProgrammingError) as iterated:
+            next(iter(cursor))
+        return [
+            isinstance(cursor, psycopg.Cursor), cursor.rowcount, cursor.rownumber, cursor.statusmessage,
+            cursor.nextset(), cursor.arraysize, cursor.format, cursor.row_factory, cursor.closed, str(fetched.value),
+            str(iterated.value), len(list(cursor.results())), bytes(cursor.pgresult.command_status),
+        ]  # fmt: skip
+
+    with psycopg.connect(databases.url("one"), password=databases.server.password) as bare:
+        expected = answers(bare.execute(INSERT, (1, "v"), prepare=True))
+        bare.rollback()
+    with transaction(), postgres_source.connect() as connection:
+        insert(connection, 0)
+        assert answers(insert(connection, 1)) == expected
+
+
+def test_a_command_that_tells_no_count(connection: Any) -> None:
+    cursor = connection.execute("create table u (id integer)", prepare=True)
+    assert (cursor.rowcount, cursor.statusmessage) == (-1, "CREATE TABLE")
+
+
+def test_it_executes_again(connection: Any) -> None:
+    first, second = insert(connection, 1), insert(connection, 2)
+    assert first.execute("select 'first'") is first
+    assert second.execute("select 'second'").fetchall() == [("second",)]
+    assert first.fetchall() == [("first",)]
+    first.execute("insert into t values (3, 'v')")
+    assert (first.rowcount, insert(connection, 4).rowcount) == (1, 1)
+
+
+def test_its_factory_and_adapters_are_those_of_when_it_was_made(connection: Any) -> None:
+    first = insert(connection, 1)
+    connection.row_factory = dict_row
+    connection.adapters.register_loader("text", Shouting)
+    assert first.execute("select v from t where id = 1").fetchone() == ("v",)
+    assert connection.execute("select v from t where id = 1").fetchone() == {"v": "V"}
+    first.adapters.register_loader("text", Shouting)
+    assert first.execute("select v from t where id = 1").fetchone() == ("V",)
+
+
+def test_a_loader_that_is_registered_on_it_after_its_statement(connection: Any) -> None:
+    cursor = insert(connection, 1)
+    adapters = cursor.adapters
+    cursor.execute("select 'v'::text")
+    adapters.register_loader("text", Shouting)
+    assert cursor.fetchone() == ("V",)
+
+
+def test_what_is_set_on_it_does_not_reach_the_next(connection: Any) -> None:
+    cursor = insert(connection, 1)
+    cursor.row_factory = dict_row
+    cursor.arraysize = 7
+    cursor.adapters.register_dumper(Word, ShoutingDumper)
+    cursor.adapters.register_loader("text", Shouting)
+    del cursor
+    insert(connection, 2, Word("w"))
+    assert connection.execute("select v from t where id = 2").fetchone() == ("w",)
+    assert insert(connection, 3).arraysize == 1
+
+
+def test_adapters_of_the_connection(connection: Any) -> None:
+    insert(connection, 1, Word("w"))
+    connection.adapters.register_dumper(Word, ShoutingDumper)
+    insert(connection, 2, Word("w"))
+    assert connection.execute("select id, v from t where id > 0 order by id").fetchall() == [(1, "w"), (2, "W")]
+
+
+def test_adapters_that_a_listener_registers(databases: Databases) -> None:
+    class Registering(PoolListener):
+        def taken(self, pool: str, connection: Any) -> None:
+            if registers:
+                connection.adapters.register_dumper(Word, ShoutingDumper)
+
+    registers: list[bool] = []
+    databases.execute("one", "create table t (id integer primary key, v text)")
+    url, password = databases.url("one"), databases.server.password
+    with DataSource(name="one", driver="psycopg", url=url, password=password, listeners=[Registering()]) as datasource:
+        for number in (1, 2):
+            with transaction(), datasource.connect() as connection:
+                insert(connection, number, Word("w"))
+            registers.append(True)
+    assert databases.rows("one", "select id, v from t order by id") == [(1, "w"), (2, "W")]
+
+
+def test_the_encoding_of_now(postgres_source: DataSource, databases: Databases) -> None:
+    with transaction(), postgres_source.connect() as connection:
+        connection.execute(
+            "create function pg_temp.encode_as(name text) returns text language sql as "
+            "$$ select set_config('client_encoding', name, true) $$"
+        )
+        insert(connection, 1, "é")
+        connection.execute("update t set v = v where pg_temp.encode_as('latin1') is not null", prepare=True)
+        insert(connection, 2, "é")
+        insert(connection, 3, "é")
+    assert databases.rows("one", "select v from t") == [("é",), ("é",), ("é",)]
+
+
+def test_in_a_pipeline(connection: Any) -> None:
+    with connection.pipeline():
+        cursors = [insert(connection, number) for number in range(1, 50)]
+        rows = connection.execute("select 'rows'")
+    assert {cursor.rowcount for cursor in cursors} == {1}
+    assert rows.fetchall() == [("rows",)]
+    assert insert(connection, 50).rowcount == 1
+
+
+def test_rows_and_columns_stay_with_their_cursor(connection: Any) -> None:
+    returned = connection.execute("insert into t values (1, 'v') returning id", prepare=True)
+    none = connection.execute("delete from t where id = 99 returning id", prepare=True)
+    insert(connection, 2)
+    assert returned.fetchall() == [(1,)]
+    assert [column.name for column in none.description] == ["id"]
+
+
+def test_a_statement_that_fails(connection: Any) -> None:
+    with connection.transaction():
+        kept = insert(connection, 1)
+    with pytest.raises(psycopg.errors.UniqueViolation), connection.transaction():
+        insert(connection, 1)
+    assert kept.rowcount == 1
+    assert insert(connection, 2).rowcount == 1
+
+
+def test_after_the_transaction_it_tells_its_answer_and_executes_nothing(postgres_source: DataSource) -> None:
+    with transaction(), postgres_source.connect() as connection:
+        insert(connection, 0)
+        seen, unseen = insert(connection, 1), insert(connection, 2)
+        assert seen.statusmessage == "INSERT 0 1"
+    for cursor in (seen, unseen):
+        assert cursor.rowcount == 1
+        with pytest.raises(psycopg.OperationalError, match="closed"):
+            cursor.execute("select 1")
+    assert unseen.statusmessage == "INSERT 0 1"
+
+
+def test_closed_it_executes_nothing(connection: Any) -> None:
+    with insert(connection, 1) as cursor:
+        pass
+    assert cursor.closed
+    with pytest.raises(psycopg.InterfaceError):
+        cursor.execute("select 1")
+    assert insert(connection, 2).rowcount == 1
+
+
+def test_a_finaliser_that_executes_during_a_statement(connection: Any) -> None:
+    class Writing:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            answers.append(insert(connection, 100))
+
+    answers: list[ExecutedCursor] = []
+    Writing()
+    taken = connection.enlistment.raw.spare.pop()  # as another statement has it, at its start
+    gc.collect()
+    (answer,) = answers
+    assert taken not in connection.enlistment.raw.spare
+    assert answer.rowcount == 1
+
+
+def test_an_idle_connection_keeps_no_parameters(postgres_source: DataSource) -> None:
+    with transaction(), postgres_source.connect() as connection:
+        insert(connection, 0)
+    tracemalloc.start()
+    try:
+        with transaction(), postgres_source.connect() as connection:
+            for number in range(1, 8):
+                connection.execute(INSERT, (number, "v" * 5_000_000))
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_closed_connection_is_no_part_of_a_cycle(databases: Databases) -> None:
+    databases.execute("one", "create table t (id integer primary key, v text)")
+    url, password = databases.url("one"), databases.server.password
+    gc.disable()
+    try:
+        with DataSource(name="one", driver="psycopg", url=url, password=password) as datasource:
+            with transaction(), datasource.connect() as connection:
+                insert(connection, 1)
+                raw = weakref.ref(connection.enlistment.raw)
+            del connection
+        del datasource
+        assert raw() is None
+    finally:
+        gc.enable()

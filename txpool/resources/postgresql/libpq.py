@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import select
 from collections.abc import Generator
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -97,9 +98,11 @@ class Session:
             self._unsent = False
         pgconn, results = self._pgconn, self.results
         try:
+            # The answer is hardly ever there before the wait. Where it is, an interval passes.
+            if not results and self._poll(_INTERVAL_MILLISECONDS):
+                pgconn.consume_input()
             while True:
-                # Most results come together with the first, and need no wait of their own. What has been read already
-                # comes before any wait: it may be the server's farewell, behind which the connection is closed.
+                # Most results come together with the first, and need no wait of their own.
                 while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
                     if not pgconn.is_busy():
                         break
@@ -110,33 +113,37 @@ class Session:
                 result = pgconn.get_result()
                 if result is None:
                     return results
-                if result.status in _COPYING:  # it would be the next result, too, for ever
+                if results and result.status in _COPYING:  # COPY's result comes again and again
                     raise psycopg.ProgrammingError("COPY needs its data, and there is none here")
                 results.append(result)
         except psycopg.Error:
             # The server's last error says more than the closed connection after it.
-            if failure(results) is None:
+            if failure(results) is None and not self._read_farewell():
                 raise
         return results
+
+    def _read_farewell(self) -> bool:
+        """Whether the server's last error was read before the connection was found closed: then it is a result."""
+        if self._pgconn.status == OPEN:
+            return False
+        with suppress(psycopg.Error):
+            result = self._pgconn.get_result()  # does not wait where the connection is closed
+            if result is not None and result.error_field(pq.DiagnosticField.SQLSTATE) is not None:
+                self.results.append(result)
+                return True
+        return False
 
     def run(self, message: str, until: float | None = None) -> list[PGresult]:
         """Send and receive; raises the server's error."""
         self.send(message)
-        results = self.receive(until)
-        error = failure(results)
-        if error is not None:
-            raise error
-        return results
+        return without_failure(self.receive(until))
 
     def run_prepared(self, name: str, *values: str) -> PGresult:
         """Execute a statement that the session has prepared by this name; raises the server's error."""
         self.results = []
         self._pgconn.send_query_prepared(name.encode(), [value.encode() for value in values])
         self._unsent = self._pgconn.flush() != 0
-        (result,) = results = self.receive()
-        error = failure(results)
-        if error is not None:
-            raise error
+        (result,) = without_failure(self.receive())
         return result
 
     def quoted(self, text: str) -> str:
@@ -166,14 +173,26 @@ def _bounded(steps: Generator[Any, Any, Any], until: float, message: str) -> Gen
         steps.close()
 
 
+def without_failure(results: list[PGresult]) -> list[PGresult]:
+    """The results; raises the first error among them."""
+    for result in results:
+        if result.status == _FATAL_ERROR:
+            raise _error_of(result)
+    return results
+
+
 def failure(results: list[PGresult]) -> psycopg.Error | None:
     """The first error among the results, of psycopg's class and txpool's; None where there is none."""
     for result in results:
         if result.status == _FATAL_ERROR:
-            error = psycopg.errors.error_from_result(result)
-            translate(error)
-            return error
+            return _error_of(result)
     return None
+
+
+def _error_of(result: PGresult) -> psycopg.Error:
+    error = psycopg.errors.error_from_result(result)
+    translate(error)
+    return error
 
 
 def ends_session(error: psycopg.Error) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import tracemalloc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 from psycopg.adapt import Dumper, Loader
-from psycopg.rows import dict_row
+from psycopg.rows import dict_row, scalar_row
 
 from txpool.datasource import DataSource
 from txpool.pool import PoolListener
@@ -144,21 +145,52 @@ def test_adapters_of_the_connection(connection: Any) -> None:
     assert connection.execute("select id, v from t where id > 0 order by id").fetchall() == [(1, "w"), (2, "W")]
 
 
-def test_adapters_that_a_listener_registers(databases: Databases) -> None:
-    class Registering(PoolListener):
-        def taken(self, pool: str, connection: Any) -> None:
-            if registers:
-                connection.adapters.register_dumper(Word, ShoutingDumper)
+def test_adapters_of_another_handle(postgres_source: DataSource) -> None:
+    with transaction(), postgres_source.connect() as mine, postgres_source.connect() as other:
+        mine.adapters.register_dumper(Word, ShoutingDumper)
+        for number in (1, 2, 3):
+            insert(mine, number, Word("w"))
+            insert(other, 10 + number, Word("w"))
+        words = other.execute("select string_agg(v, '' order by id) from t").fetchone()
+    assert words == ("WWWwww",)
 
-    registers: list[bool] = []
+
+class Own(psycopg.Cursor[Any]):
+    pass
+
+
+class Setting(PoolListener):
+    """Sets something on the connection from its second take on."""
+
+    def __init__(self, how: Callable[[Any], object]) -> None:
+        self.how, self.takes = how, 0
+
+    def taken(self, pool: str, connection: Any) -> None:
+        self.takes += 1
+        if self.takes > 1:
+            self.how(connection)
+
+
+@pytest.mark.parametrize(
+    ("how", "seen"),
+    [
+        (lambda raw: raw.adapters.register_dumper(Word, ShoutingDumper), (("W",), psycopg.Cursor)),
+        (lambda raw: setattr(raw, "row_factory", scalar_row), ("w", psycopg.Cursor)),
+        (lambda raw: setattr(raw, "cursor_factory", Own), (("w",), Own)),
+    ],
+    ids=["adapters", "row_factory", "cursor_factory"],
+)
+def test_what_a_listener_sets(databases: Databases, how: Any, seen: tuple[Any, type]) -> None:
     databases.execute("one", "create table t (id integer primary key, v text)")
     url, password = databases.url("one"), databases.server.password
-    with DataSource(name="one", driver="psycopg", url=url, password=password, listeners=[Registering()]) as datasource:
+    listeners = [Setting(how)]
+    with DataSource(name="one", driver="psycopg", url=url, password=password, listeners=listeners) as datasource:
         for number in (1, 2):
             with transaction(), datasource.connect() as connection:
                 insert(connection, number, Word("w"))
-            registers.append(True)
-    assert databases.rows("one", "select id, v from t order by id") == [(1, "w"), (2, "W")]
+                cursor = connection.execute("select v from t where id = %s", (number,))
+                row, kind = cursor.fetchone(), type(cursor.raw)
+    assert (row, kind) == seen
 
 
 def test_the_encoding_of_now(postgres_source: DataSource, databases: Databases) -> None:
@@ -167,11 +199,21 @@ def test_the_encoding_of_now(postgres_source: DataSource, databases: Databases) 
             "create function pg_temp.encode_as(name text) returns text language sql as "
             "$$ select set_config('client_encoding', name, true) $$"
         )
+        other = connection.cursor()
         insert(connection, 1, "é")
-        connection.execute("update t set v = v where pg_temp.encode_as('latin1') is not null", prepare=True)
+        other.execute("update t set v = v where pg_temp.encode_as('latin1') is not null")
         insert(connection, 2, "é")
-        insert(connection, 3, "é")
-    assert databases.rows("one", "select v from t") == [("é",), ("é",), ("é",)]
+    assert databases.rows("one", "select v from t") == [("é",), ("é",)]
+
+
+def test_the_time_zone_of_now(connection: Any) -> None:
+    other, query = connection.cursor(), "select timestamptz '2026-01-01 00:00:00+00'"
+    insert(connection, 1)
+    for zone, hours in (("UTC", 0), ("Asia/Tokyo", 9)):
+        other.execute(f"set local time zone '{zone}'")
+        (time,) = connection.execute(query, prepare=True).fetchone()
+        assert time.utcoffset() == timedelta(hours=hours)
+        del time
 
 
 def test_in_a_pipeline(connection: Any) -> None:
@@ -236,6 +278,15 @@ def test_a_finaliser_that_executes_during_a_statement(connection: Any) -> None:
     (answer,) = answers
     assert taken not in connection.enlistment.raw.spare
     assert answer.rowcount == 1
+
+
+def test_rows_do_not_stay_with_the_connection(connection: Any) -> None:
+    spare = connection.enlistment.raw.spare
+    connection.execute("select repeat('x', 1000)", prepare=True)
+    assert not spare
+    insert(connection, 1)
+    (kept,) = connection.enlistment.raw.spare
+    assert kept.pgresult.ntuples == 0
 
 
 def test_an_idle_connection_keeps_no_parameters(postgres_source: DataSource) -> None:

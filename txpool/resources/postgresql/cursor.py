@@ -158,8 +158,9 @@ class ExecutedCursor(PsycopgCursor):
         self._raw, self._answer = raw, None
 
     def _make_first_raw(self, raw: Any, holder: Any) -> Any:
-        if holder.in_pipeline or raw.row_factory is not tuple_row or raw.cursor_factory is not psycopg.Cursor:
-            return raw.cursor_factory(raw, row_factory=raw.row_factory)  # a pipeline goes on with its cursors
+        if raw.row_factory is not tuple_row or raw.cursor_factory is not psycopg.Cursor:
+            # As psycopg's cursor() does, once it has seen that the connection is open.
+            return raw.cursor_factory(raw, row_factory=raw.row_factory)
         encoding = raw.pgconn.parameter_status(b"client_encoding")
         if encoding != raw.spare_encoding:
             raw.spare, raw.spare_encoding = [], encoding

@@ -11,8 +11,6 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from itertools import islice
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from txpool.errors import LogError, LogUnknown
@@ -33,6 +31,7 @@ class _Entry(Generic[T, *Ts]):
     def __init__(self, work: Callable[[sqlite3.Cursor, *Ts], T], arguments: tuple[*Ts]) -> None:
         self.work = work
         self.arguments = arguments
+        #: The result is there: its thread may return with it.
         self.done = False
         self.value: T
         #: None once it is durable.
@@ -49,11 +48,6 @@ class _Entry(Generic[T, *Ts]):
         # Looked at again, since whoever has released the lock before may have seen nobody sleep.
         if not self.done and write_lock.locked():
             woken.acquire()
-
-    def answer(self) -> None:
-        """The result is there: its thread may return with it."""
-        self.done = True
-        self.wake()
 
     def wake(self) -> None:
         woken = self.woken
@@ -81,7 +75,8 @@ class GroupCommit:
         self._reader: sqlite3.Cursor | None = None
         self._write_lock = threading.Lock()
         self._read_lock = threading.Lock()
-        self._queue: deque[_AnyEntry] = deque()
+        #: Its keys are the queue, since each can be removed wherever it stands, also where another thread has done so.
+        self._queue: dict[_AnyEntry, None] = {}
         self._deferred: deque[tuple[str]] = deque()
         self._closed = ""
         #: Why nothing more may be decided, after a COMMIT whose outcome is unknown; "" otherwise.
@@ -96,7 +91,7 @@ class GroupCommit:
         """
         entry = _Entry(work, arguments)
         try:
-            self._queue.append(entry)
+            self._queue[entry] = None
             while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
                 if entry.done:
                     break
@@ -109,8 +104,8 @@ class GroupCommit:
                 if self._queue:
                     self._wake_next()
         except BaseException:
-            with suppress(ValueError):  # another thread has taken it, and writes it or has written it
-                self._queue.remove(entry)
+            # Where it is gone, another thread has taken it, and writes it or has written it.
+            self._queue.pop(entry, None)
             self._wake_next()
             raise
         if entry.failure is not None:
@@ -188,7 +183,7 @@ class GroupCommit:
         """After a fork, in the child: begin anew, since only the parent writes what its threads have queued."""
         self._write_lock = threading.Lock()
         self._read_lock = threading.Lock()
-        self._queue = deque()
+        self._queue = {}
         self._deferred = deque()
         self.poison = ""
         if not paused:
@@ -201,10 +196,12 @@ class GroupCommit:
         try:
             self._write_batch(batch)
             for entry in batch:
-                entry.answer()
+                entry.done = True
+                entry.wake()
         except BaseException:  # an interrupt, perhaps between two answers
             for entry in batch:
-                entry.answer()
+                entry.done = True
+                entry.wake()
             raise
 
     def _write_batch(self, batch: list[_AnyEntry]) -> None:
@@ -219,14 +216,11 @@ class GroupCommit:
                 for _ in deferred:  # only here, under the write lock, are keys taken from it
                     self._deferred.popleft()
                 writer.executemany(self._deferred_statement, deferred)
-            written = 0
             while True:  # other threads run during each statement, and may queue more
                 if not self._queue:
                     break
-                _move_all(self._queue, batch)
-                for entry in batch[written:]:
+                for entry in self._take(batch):
                     entry.value = entry.work(writer, *entry.arguments)
-                written = len(batch)
             committing = True
             writer.execute("COMMIT")
             self.commits += 1
@@ -234,7 +228,7 @@ class GroupCommit:
                 entry.failure = None
         except BaseException as error:
             if not committing:
-                _move_all(self._queue, batch)
+                self._take(batch)
             failure = self._certain_failure(error, committing)
             # Where an interrupt came before a key was taken, that is there twice: the statement may be done twice.
             self._deferred.extendleft(reversed(deferred))
@@ -243,10 +237,20 @@ class GroupCommit:
             if not isinstance(error, Exception):
                 raise
 
+    def _take(self, batch: list[_AnyEntry]) -> list[_AnyEntry]:
+        """Move the queue into the batch, and return what was moved. An interrupt may leave some of it in both."""
+        taken = [*self._queue]
+        batch += taken
+        for entry in taken:
+            self._queue.pop(entry, None)
+        return taken
+
     def _wake_next(self) -> None:
         """After the write lock is released: wake the first thread whose entry is not written yet."""
-        with suppress(IndexError):  # there is none, or another thread has just taken it
-            self._queue[0].wake()
+        for entry in [*self._queue]:
+            if not entry.done:
+                entry.wake()
+                break
 
     def _certain_failure(self, error: BaseException, committing: bool) -> type[LogError]:
         """LogError where nothing was written, else LogUnknown. Closes the writer: an open transaction rolls back."""
@@ -303,11 +307,3 @@ def _close(cursor: sqlite3.Cursor | None) -> None:
     if cursor is not None:
         cursor.close()
         cursor.connection.close()
-
-
-def _move_all(queue: deque[T], into: list[T]) -> None:
-    """Move all entries by one C call, so that no interrupt comes between taking an entry and keeping it."""
-    try:  # noqa: SIM105 - `suppress` costs several calls for each decision
-        into.extend(islice(iter(queue.popleft, None), len(queue)))
-    except IndexError:  # an interrupted thread has just removed its own entry
-        pass

@@ -31,8 +31,9 @@ from txpool.xid import new_incarnation, split_gtrid
 _FORGET_BATCH = 1000  # how many decisions wait to be forgotten before that gets a transaction of its own
 
 _FORGET = "DELETE FROM decisions WHERE gtrid = ? AND branches IS NOT NULL"
-_RECORD = """INSERT INTO decisions (gtrid, branches, made) SELECT ?, ?, ? FROM incarnations
-    WHERE name = ? AND fenced = 0 ON CONFLICT DO NOTHING"""
+# With ON CONFLICT DO NOTHING a NULL would fail: for that SQLite keeps a journal of the statement. OR IGNORE needs none.
+_RECORD = """INSERT OR IGNORE INTO decisions (gtrid, branches, made) SELECT ?, ?, ? FROM incarnations
+    WHERE name = ? AND fenced = 0"""
 _ABORT = """INSERT INTO decisions (gtrid, branches, made) VALUES (?, NULL, ?)
     ON CONFLICT (gtrid) DO UPDATE SET touched = touched + 1"""
 _POINT = """INSERT INTO pointers (gtrid, datasource) SELECT :gtrid, :datasource FROM incarnations

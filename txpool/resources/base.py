@@ -82,19 +82,21 @@ class BranchRecord(NamedTuple):
 
 def encode(branches: Iterable[BranchRecord]) -> str:
     """The branches of a decision as JSON. The log and the table of marks keep the number of this format."""
-    rows = ""
-    for (_, bqual), datasource, identity, evidence in branches:
-        facts = ""
+    parts: list[str] = []
+    for xid, datasource, identity, evidence in branches:
+        parts.append(_place(xid.bqual, datasource, identity))
+        comma = ""
         for name, fact in evidence.items():
-            facts = f"{facts},{_quoted(name)}:{_quoted(fact)}"
-        rows = f"{rows},[{_place(bqual, datasource, identity)},{{{facts[1:]}}}]"
-    return f"[{rows[1:]}]"
+            parts += (comma, _quoted(name), ":", _quoted(fact))
+            comma = ","
+        parts.append("}]")
+    return f"[{''.join(parts)[1:]}]"
 
 
 @lru_cache(maxsize=1024)
 def _place(bqual: str, datasource: str, identity: str) -> str:
-    """What records in the same place of other transactions have in common."""
-    return f"{_quoted(bqual)},{_quoted(datasource)},{_quoted(identity)}"
+    """What records in the same place of other transactions have in common: all that stands before the evidence."""
+    return f",[{_quoted(bqual)},{_quoted(datasource)},{_quoted(identity)},{{"
 
 
 def decode(gtrid: str, text: str) -> tuple[BranchRecord, ...]:

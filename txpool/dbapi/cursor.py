@@ -37,17 +37,12 @@ class PEP249Cursor:
 
     arraysize = CursorAttribute()
 
-    def __init__(
-        self, connection: PEP249Connection, args: tuple[Any, ...], kwargs: dict[str, Any], opened: bool = True
-    ) -> None:
-        """With `opened` false, the first statement makes the driver's cursor: nobody may use it before."""
+    def __init__(self, connection: PEP249Connection, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._connection = connection
         #: Those of the driver's cursor(); None once it is closed.
         self._arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = (args, kwargs)
         #: What holds the connection of the driver's cursor; None before that is made.
         self._holder: Any = None
-        if not opened:
-            return
         self._open(connection.current_enlistment())
 
     def _open(self, enlistment: Enlistment | None) -> None:
@@ -80,9 +75,10 @@ class PEP249Cursor:
         args, kwargs = self._arguments  # type: ignore[misc]
         return raw.cursor(*args, **kwargs)
 
-    def _make_first_raw(self, raw: Any, holder: Any) -> Any:
-        """The driver's cursor of one that was made with `opened` false, and executes a statement now."""
-        return self._make_raw(raw, holder)
+    def _take_raw(self, enlistment: Enlistment) -> Any:
+        """Under the lock: take the driver's cursor for the first statement, where none was made before that."""
+        self.raw, self._holder, self._use = self._make_raw(enlistment.raw, enlistment), enlistment, enlistment.uses
+        return self.raw
 
     def _reopen(self, enlistment: Enlistment | None) -> None:
         """The connection has joined a transaction, or left one: make the driver's cursor again, set as it was."""
@@ -121,15 +117,7 @@ class PEP249Cursor:
             self._reopen(enlistment)
         with enlistment.lock:
             enlistment.start(connection)
-            if holder is None:
-                try:
-                    raw = self.raw = self._make_first_raw(enlistment.raw, enlistment)
-                except Exception as error:
-                    translate(error)
-                    raise
-                self._holder, self._use = enlistment, enlistment.uses
-            else:
-                raw = self.raw
+            raw = self._take_raw(enlistment) if holder is None else self.raw
             try:
                 if kwargs or len(args) != 1:
                     raw.execute(operation, *args, **kwargs)

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
     from txpool.dbapi.connection import PEP249Connection
+    from txpool.dbapi.enlistment import Enlistment
 
 _CURSORS = psycopg.Cursor, psycopg.ServerCursor
+_NO_ARGUMENTS: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
 
 
 @forwards(name for cursor in _CURSORS for name in dir(cursor))
@@ -136,11 +138,10 @@ class ExecutedCursor(PsycopgCursor):
     __slots__ = ("_answer", "_raw", "_spare")
 
     def __init__(self, connection: PEP249Connection) -> None:
-        # As with `opened` false, and without the call.
         self._connection = connection
-        self._arguments = (), {}
+        self._arguments = _NO_ARGUMENTS
         self._holder = None
-        #: psycopg's cursor; None where it was given back.
+        #: psycopg's cursor; None before the statement, and where it was given back.
         self._raw: psycopg.Cursor[Any] | None = None
         #: What is left where psycopg's cursor was given back: the result, and the cursor's adapters.
         self._answer: tuple[PGresult, AdaptersMap] | None = None
@@ -157,10 +158,10 @@ class ExecutedCursor(PsycopgCursor):
     def raw(self, raw: Any) -> None:
         self._raw, self._answer = raw, None
 
-    def _make_first_raw(self, raw: Any, holder: Any) -> Any:
+    def _take_raw(self, enlistment: Enlistment) -> Any:
+        raw = enlistment.raw
         if raw.row_factory is not tuple_row or raw.cursor_factory is not psycopg.Cursor:
-            # As psycopg's cursor() does, once it has seen that the connection is open.
-            return raw.cursor_factory(raw, row_factory=raw.row_factory)
+            return super()._take_raw(enlistment)
         encoding = raw.pgconn.parameter_status(b"client_encoding")
         if encoding != raw.spare_encoding:
             raw.spare, raw.spare_encoding = [], encoding
@@ -168,7 +169,7 @@ class ExecutedCursor(PsycopgCursor):
             cursor = raw.spare.pop()
         except IndexError:
             cursor = psycopg.Cursor(raw)
-        self._spare = raw.spare
+        self._raw, self._spare, self._holder, self._use = cursor, raw.spare, enlistment, enlistment.uses
         return cursor
 
     def give_raw_back(self) -> None:

@@ -62,8 +62,8 @@ _UNDOING = frozenset({b"RESET", b"UNLISTEN", b"DEALLOCATE", b"DEALLOCATE ALL", b
 _NOTED = frozenset({*_BEGINNING, *_ENDING, *_CHANGING, *_UNDOING, b"ROLLBACK", b"NOTIFY", b""})
 # The beginnings of tags that show no write, though a SELECT's function may have written: then the server is asked.
 _READING = (b"SELECT", b"FETCH", b"SHOW", b"EXPLAIN", b"SET", b"SAVEPOINT", b"RELEASE", b"ROLLBACK", b"NOTIFY")
-# The beginnings of the most usual tags, which show a write and nothing else.
-_WRITING = (b"INSERT", b"UPDATE", b"DELETE")
+# The first six bytes of the most usual tags, which show a write and nothing else.
+_WRITING = frozenset({b"INSERT", b"UPDATE", b"DELETE"})
 _IN_FAILED_TRANSACTION = "25P02"
 _CHAINED = re.compile(rb"\band\s+chain\b", re.IGNORECASE)
 
@@ -325,7 +325,7 @@ class PsycopgDriver:
             raw.changed = True
         if len(results) == 1 and status == INTRANS:
             tag = results[0].command_status
-            if tag is not None and tag.startswith(_WRITING):
+            if tag is not None and tag[:6] in _WRITING:
                 raw.wrote = True
                 return None
             tag = _tag(results[0])

@@ -155,12 +155,12 @@ class Enlistment:
 
         Nobody uses it any more: `settled_branch` has waited for the last statement, and none begins after the end.
         """
+        self._status = status
+        self.ended = True
         try:
             pooled = self._held.pop()
         except IndexError:  # `open` releases it as well, where the transaction has ended meanwhile
             return
-        self._status = status
-        self.ended = True
         if self.cursors or self.overrides is not None:
             with self.lock:
                 reusable = self._restore() and reusable

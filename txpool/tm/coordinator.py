@@ -318,7 +318,8 @@ class Coordinator:
     def _commit(self) -> None:
         self._result.outcome = COMMITTED
         branches = [*self._request.adopted, *self._prepared]
-        self._outcomes = dict.fromkeys(branches, _UNKNOWN)
+        for branch in branches:
+            self._outcomes[branch] = _UNKNOWN
         self._phase_two_begun = True
         if failpoints.armed:
             failpoints.hit("coordinator.decided")
@@ -437,7 +438,7 @@ class Coordinator:
         return self.gtrid not in self._required_log().decisions()
 
     def _decision_store(self) -> DecisionStore:
-        return self._marked or self._required_log()
+        return self._marked or self._log or self._required_log()
 
     def _required_log(self) -> DecisionLog:
         if self._log is None:

@@ -12,7 +12,8 @@ _MARKED_BY = "recovery.scan.snapshot:Snapshot.marked_by"
 _DISPUTED = "recovery.scan.snapshot:Snapshot.disputed"
 _UNIT = "tests/unit/recovery/scan/test_foreign_branches.py::"
 
-_NOTED = "    for branch in branches:\n        log.note_location(branch.location)\n"
+_NAME = "txpool.tm.coordinator:Coordinator._name_branches"
+_NOTED = "            log.note_location(branch.location)\n"
 _STARTED = "    for branch in branches:\n        branch.start_prepare()\n"
 
 _BELIEVED = Edit(
@@ -98,7 +99,7 @@ MUTATIONS = (
     Mutation(
         "33",
         "nobody notes where it prepares",
-        (Edit(_PREPARE, _NOTED, ""),),
+        (Edit(_NAME, _NOTED, ""),),
         scenario=UNNOTED,
         found="stays prepared",
         test="tests/unit/tm/test_location_notes.py::test_33_a_note_is_durable_before_the_first_prepare",
@@ -106,7 +107,14 @@ MUTATIONS = (
     Mutation(
         "33 late",
         "it is noted once PREPARE is on its way",
-        (Edit(_PREPARE, _NOTED, ""), Edit(_PREPARE, _STARTED, _STARTED + _NOTED)),
+        (
+            Edit(_NAME, _NOTED, ""),
+            Edit(
+                _PREPARE,
+                _STARTED,
+                _STARTED + "    for branch in branches:\n        log.note_location(branch.location)\n",
+            ),
+        ),
         scenario=UNNOTED,
         found="stays prepared",
     ),
@@ -115,10 +123,10 @@ MUTATIONS = (
         "a note whose fate is unknown is no vote to roll back",
         (
             Edit(
-                _PREPARE,
-                "        log.note_location(branch.location)\n",
-                "        try:\n            log.note_location(branch.location)\n"
-                "        except Exception:\n            pass\n",
+                _NAME,
+                _NOTED,
+                "            try:\n                log.note_location(branch.location)\n"
+                "            except Exception:\n                pass\n",
             ),
         ),
         scenario=UNNOTED,

@@ -47,6 +47,7 @@ class Enlistment:
     __slots__ = (
         "_driver",
         "_fresh",
+        "_held",
         "_status",
         "_thread",
         "_unnoted",
@@ -69,6 +70,8 @@ class Enlistment:
     branch: OpenBranch | MarkedBranch
     #: The raw cursors that may hold something open on the connection.
     cursors: OpenResults
+    #: The physical connection until it is given back. To pop it is atomic, so that this happens once.
+    _held: list[Pooled[Any]]
 
     def __init__(self, datasource: DataSource, transaction: Transaction) -> None:
         self.datasource = datasource
@@ -105,6 +108,7 @@ class Enlistment:
             pooled, branch = datasource.begin_branch(transaction, timeout)
             thread, modes, savepoints = get_ident(), NO_MODES, None
             results: OpenResults = set()
+            held = [pooled]
             if transaction.characteristics is not UNSPECIFIED:
                 modes = fixed_modes(transaction.characteristics)
             if datasource.joins_commits:
@@ -118,6 +122,7 @@ class Enlistment:
             self._driver, self._thread = datasource.driver_adapter, thread
             self.branch, self.raw, self.fixed_modes, self.savepoints = branch, pooled.raw, modes, savepoints
             self.cursors = pooled.results = results
+            self._held = held
             self.pooled = pooled
             if transaction.status is not ACTIVE and transaction.status not in UNDER_WAY:
                 # It has ended since this began, and may have taken this for one that is not opened.
@@ -146,14 +151,18 @@ class Enlistment:
         self.lock.release()
 
     def release(self, status: Status, *, reusable: bool) -> None:
-        """The transaction has ended with this status: give the connection back, or destroy it if not `reusable`."""
-        pooled: Pooled[Any] = self.pooled  # type: ignore[assignment]
-        with self.lock:
-            if self.ended:
-                return
-            self._status = status
-            self.ended = True
-            if self.cursors or self.overrides is not None:
+        """The transaction has ended with this status: give the connection back, or destroy it if not `reusable`.
+
+        Nobody uses it any more: `settled_branch` has waited for the last statement, and none begins after the end.
+        """
+        self._status = status
+        self.ended = True
+        try:
+            pooled = self._held.pop()
+        except IndexError:  # `open` releases it as well, where the transaction has ended meanwhile
+            return
+        if self.cursors or self.overrides is not None:
+            with self.lock:
                 reusable = self._restore() and reusable
         # Only now: whoever marks it later finds that it has ended.
         unreusable = self._unreusable or self._unnoted  # behind an interrupt

@@ -140,11 +140,12 @@ class Coordinator:
         while True:
             try:  # around the inner loop, since an interrupt may also come between two phases
                 while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
-                    if self.phase is ENDED or self.phase is IN_DOUBT:
+                    step = _STEPS[self.phase]
+                    if step is None:
                         return
                     if self._phase_listener is not None:
                         self._notify_listener(self._phase_listener)
-                    _STEPS[self.phase](self)
+                    step(self)
             except BaseException as error:
                 self._choose_next(error)
 
@@ -183,9 +184,7 @@ class Coordinator:
             self.phase = ONE_PHASE
             return
         log, branches = self._required_log(), self._branches
-        self._name_branches()
-        for branch in branches:
-            log.note_location(branch.location)
+        self._name_branches(log)
         if self._marked is not None:
             self._mark(self._marked)
         for branch in branches:
@@ -202,12 +201,14 @@ class Coordinator:
         self._require_not_rollback_only()
         self.phase = DECIDE
 
-    def _name_branches(self) -> None:
+    def _name_branches(self, log: DecisionLog) -> None:
+        """Give each branch its name, and note in the log where it will prepare."""
         decider, identity = (self._marked.datasource, self._marked.identity()) if self._marked else (None, "")
         request = self._request
         for place, branch in enumerate(request.branches):
             if branch in self._branches:
                 branch.name(make_xid(request.gtrid, place, branch.datasource, decider, identity))
+                log.note_location(branch.location)
 
     def _unprepared(self) -> list[Participant]:
         """The participants that have executed something and are not prepared."""
@@ -317,7 +318,8 @@ class Coordinator:
     def _commit(self) -> None:
         self._result.outcome = COMMITTED
         branches = [*self._request.adopted, *self._prepared]
-        self._outcomes = dict.fromkeys(branches, _UNKNOWN)
+        for branch in branches:
+            self._outcomes[branch] = _UNKNOWN
         self._phase_two_begun = True
         if failpoints.armed:
             failpoints.hit("coordinator.decided")
@@ -366,14 +368,15 @@ class Coordinator:
         self._unanimous = True
         for branch, answer in self._outcomes.items():
             outcome = answer
-            if answer is _ABSENT:
-                outcome = self._outcomes[branch] = judged_absent(branch, decided, self._fenced, self._log_failure)
-            elif answer is _NO_ROW:
-                outcome = self._outcomes[branch] = judged_without_row(
-                    branch, self._completed_by_recovery, self._required_log().heuristics, self._log_failure
-                )
-            if outcome is not decided:
-                self._unanimous = False
+            if answer is not decided:
+                if answer is _ABSENT:
+                    outcome = self._outcomes[branch] = judged_absent(branch, decided, self._fenced, self._log_failure)
+                elif answer is _NO_ROW:
+                    outcome = self._outcomes[branch] = judged_without_row(
+                        branch, self._completed_by_recovery, self._required_log().heuristics, self._log_failure
+                    )
+                if outcome is not decided:
+                    self._unanimous = False
             if found.setdefault(branch.datasource, outcome) is decided:  # perhaps of another branch there
                 found[branch.datasource] = outcome
         if not self._unanimous:
@@ -435,7 +438,7 @@ class Coordinator:
         return self.gtrid not in self._required_log().decisions()
 
     def _decision_store(self) -> DecisionStore:
-        return self._marked or self._required_log()
+        return self._marked or self._log or self._required_log()
 
     def _required_log(self) -> DecisionLog:
         if self._log is None:
@@ -443,7 +446,8 @@ class Coordinator:
         return self._log
 
 
-_STEPS: dict[Phase, Callable[[Coordinator], None]] = {
+#: The step of each phase; None where the run ends.
+_STEPS: dict[Phase, Callable[[Coordinator], None] | None] = {
     PREPARE: Coordinator._prepare,
     ONE_PHASE: Coordinator._one_phase,
     DECIDE: Coordinator._decide,
@@ -452,6 +456,8 @@ _STEPS: dict[Phase, Callable[[Coordinator], None]] = {
     ROLLBACK: Coordinator._roll_back,
     COMPLETE: Coordinator._complete,
     FORGET: Coordinator._forget,
+    ENDED: None,
+    IN_DOUBT: None,
 }
 
 #: Which phase follows when one raises. After the decision none leads to rollback.

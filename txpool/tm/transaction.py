@@ -146,7 +146,20 @@ class Transaction:
         """
         enlistment = self._enlisted.get(datasource.name)
         if enlistment is None:
-            enlistment = self._add(datasource)
+            with self._lock:
+                if self.status is not ACTIVE:
+                    self.require_active()
+                enlistment = self._enlisted.get(datasource.name)
+                if enlistment is None:
+                    # Datasources that prepare, and a log: these can always join.
+                    if datasource.role is not PREPARED or self._log is None or self._unprepared:
+                        self._require_atomic(datasource)
+                        self._unprepared = True
+                    if self.characteristics is not UNSPECIFIED:
+                        require_begins_as(self.gtrid, datasource, self.characteristics)
+                    if not self._enlisted:
+                        dropped.hold(self, self._enlisted, self._adopted)
+                    enlistment = self._enlisted[datasource.name] = datasource.enlistment_class(datasource, self)
         elif self.status is not ACTIVE:
             self.require_active()
         if enlistment.datasource is not datasource:
@@ -156,23 +169,6 @@ class Transaction:
                 self.trace.enlisting(datasource)
             enlistment.open(self, timeout)
         return enlistment
-
-    def _add(self, datasource: DataSource) -> Enlistment:
-        with self._lock:
-            if self.status is not ACTIVE:
-                self.require_active()
-            enlistment = self._enlisted.get(datasource.name)
-            if enlistment is None:
-                # Datasources that prepare, and a log: these can always join.
-                if datasource.role is not PREPARED or self._log is None or self._unprepared:
-                    self._require_atomic(datasource)
-                    self._unprepared = True
-                if self.characteristics is not UNSPECIFIED:
-                    require_begins_as(self.gtrid, datasource, self.characteristics)
-                if not self._enlisted:
-                    dropped.hold(self, self._enlisted, self._adopted)
-                enlistment = self._enlisted[datasource.name] = datasource.enlistment_class(datasource, self)
-            return enlistment
 
     def enlistment_in(self, datasource: str) -> Enlistment | None:
         """The enlistment of the datasource of that name; None where that takes no part, or is not opened yet."""
@@ -461,7 +457,7 @@ class Transaction:
 
     def _commit_request(self) -> CommitRequest:
         branches, marked, last = [], None, None
-        for enlistment in list(self._enlisted.values()):
+        for enlistment in [*self._enlisted.values()]:
             branch: Any = None
             if enlistment.pooled is not None:
                 branch = enlistment.settled_branch()

@@ -23,7 +23,6 @@ from txpool.resources.base import (
 )
 from txpool.resources.branch_rows import RowsDriver, RowsQueue, without_row
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
-from txpool.resources.driver import Driver
 from txpool.resources.local import LocalTransaction
 from txpool.resources.postgresql.libpq import ACTIVE, IDLE, INTRANS, Session, ends_session, failure, value, why_not_open
 from txpool.resources.postgresql.phase_two import NO_XID, PhaseTwoCommand, PhaseTwoVerb
@@ -49,6 +48,7 @@ class _PrepareState(Enum):
 UNSENT, SENT, PREPARED, REFUSED, LOST = _PrepareState
 _YES, _COMMIT = PrepareVote.COMMIT, PhaseTwoVerb.COMMIT
 _NO_EVIDENCE: Mapping[str, str] = {}
+_new = tuple.__new__
 
 
 class PostgreSQLBranch(LocalTransaction):
@@ -65,17 +65,16 @@ class PostgreSQLBranch(LocalTransaction):
     _sent: bool
     _until: float | None
 
-    def __init__(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines = NO_DEADLINES) -> None:
+    def __init__(self, datasource: str, driver: RowsDriver, raw: Any, deadlines: Deadlines = NO_DEADLINES) -> None:
+        """Errors: as `BranchRows.evidence`, where it writes a row before its PREPARE."""
         LocalTransaction.__init__(self, datasource, driver, raw, deadlines)  # super() costs more than all the rest here
         self._prepare = UNSENT
         self._evidence: Mapping[str, str] = _NO_EVIDENCE  #: Set by the answer to PREPARE.
-        self.rows_queue: RowsQueue | None = None  #: What deletes its row; None where it writes none.
+        #: What deletes its row; None where it writes none.
+        self.rows_queue: RowsQueue | None = driver.rows_queue
+        if self.rows_queue is not None:
+            self._evidence = driver.rows.evidence(raw)
         self._begun: PhaseTwoVerb | None = None  #: What phase two has begun.
-
-    def write_row(self, driver: RowsDriver) -> None:
-        """Let it write a row before its PREPARE. Errors: as `BranchRows.evidence`."""
-        self._evidence = driver.rows.evidence(self._raw)
-        self.rows_queue = driver.rows_queue
 
     @property
     def idle(self) -> bool:
@@ -92,11 +91,11 @@ class PostgreSQLBranch(LocalTransaction):
 
     @property
     def record(self) -> BranchRecord:
-        return BranchRecord(self._xid, self.datasource, self._raw.identity, self._evidence)
+        return _new(BranchRecord, (self._xid, self.datasource, self._raw.identity, self._evidence))  # see `make_xid`
 
     def name(self, xid: Xid) -> None:
         self._xid = xid
-        self._quoted = f"'{xid.joined}'"  # a name of ours has no character that a literal would have to escape
+        self._quoted = f"'{xid.gtrid}:{xid.bqual}'"  # no character of a name of ours must be escaped in a literal
         self._row = "" if self.rows_queue is None else f"{self.rows_queue.rows.insert(xid)}; "
 
     # -- phase one ----------------------------------------------------------------------------------------------

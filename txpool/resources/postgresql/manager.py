@@ -98,10 +98,7 @@ class PostgreSQL(ResourceManager):
         return state in _CONFLICTS or (at_its_end and state == _NO_SLOT)
 
     def branch(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, file: str) -> OpenBranch:
-        branch = _branch_class()(datasource, driver, raw, deadlines)
-        if driver.rows_queue is not None:  # type: ignore[attr-defined]
-            branch.write_row(driver)  # type: ignore[arg-type]
-        return branch
+        return _branch_class()(datasource, driver, raw, deadlines)  # type: ignore[arg-type]
 
     def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
         from txpool.resources.postgresql.adopted import PostgreSQLPhaseTwo

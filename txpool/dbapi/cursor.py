@@ -264,7 +264,7 @@ class PEP249Cursor:
             self.raw.close()
         else:
             with enlistment.lock:
-                if not enlistment.ended:  # else the connection may be another transaction's by now
+                if not enlistment.settled:  # else the connection may be another transaction's by now
                     self.raw.close()
 
     def _closing_executes(self) -> bool:

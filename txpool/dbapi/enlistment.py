@@ -130,7 +130,7 @@ class Enlistment:
                 transaction.require_active()
 
     def settled_branch(self) -> OpenBranch | MarkedBranch:
-        """Its branch, once the statement that another thread executes on it has ended; no new one can start."""
+        """Its branch, once what another thread does on the connection has ended; nothing new can begin there."""
         with self.lock:
             return self.branch
 
@@ -153,7 +153,7 @@ class Enlistment:
     def release(self, status: Status, *, reusable: bool) -> None:
         """The transaction has ended with this status: give the connection back, or destroy it if not `reusable`.
 
-        Nobody uses it any more: `settled_branch` has waited for the last statement, and none begins after the end.
+        Nobody uses it any more: `settled_branch` has waited for the last use, and none begins behind it.
         """
         self._status = status
         self.ended = True
@@ -172,9 +172,18 @@ class Enlistment:
             self.datasource.pool.discard(pooled)
 
     @property
+    def settled(self) -> bool:
+        """Under the lock: whether the transaction's end has begun. Then no handle may use the connection any more."""
+        transaction = self.owner()
+        return self.ended or transaction is None or transaction.ended
+
+    @property
     def how_it_ended(self) -> str:
-        """The transaction's status once it has ended, for messages."""
-        return self._status.value
+        """The transaction's status once its end has begun, for messages."""
+        transaction = self.owner()
+        if self.ended or transaction is None:
+            return self._status.value if self.ended else "dropped without its end"
+        return transaction.status.value
 
     def _restore(self) -> bool:
         """Close what is open on the connection, and restore what was overridden; whether that succeeded."""

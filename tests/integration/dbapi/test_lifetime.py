@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from tests.integration.dbapi.table import rows
+from txpool import failpoints
 from txpool.datasource import DataSource
 from txpool.errors import InterfaceError, OperationalError, TransactionRolledBack
 from txpool.tm.scope import transaction
@@ -191,6 +192,45 @@ def test_what_a_thread_leaves_while_the_transaction_ends_does_not_reach_the_next
     assert last.startswith("insert")
     assert rows(postgres_source) == [(1, "kept")]
     assert [tx.gtrid in str(error) for error in told] == [True] * (left == "block")
+
+
+@pytest.mark.parametrize("left", ["block", "cursor"])
+@pytest.mark.parametrize("when", ["coordinator.begin", "coordinator.preparing", "coordinator.decided"])
+def test_what_a_thread_leaves_within_the_end_executes_nothing(
+    databases: Databases, postgres_source: DataSource, left: str, when: str
+) -> None:
+    """The branch is prepared on that very connection, or its COMMIT PREPARED is on its way."""
+    told: list[BaseException] = []
+
+    def leave() -> None:
+        try:
+            end()
+        except BaseException as error:
+            told.append(error)
+
+    def leave_elsewhere() -> None:
+        thread = threading.Thread(target=leave)
+        thread.start()
+        thread.join()
+
+    databases.execute("two", "create table t (id integer primary key, v text)")
+    url, password = databases.url("two"), databases.server.password
+    try:
+        with DataSource(name="two", driver="psycopg", url=url, password=password) as second, transaction() as tx:
+            second.connect().execute("insert into t values (1, 'kept')")
+            connection = postgres_source.connect()
+            connection.execute("insert into t values (1, 'kept')")
+            if left == "block":
+                block = connection.transaction()
+                block.__enter__()
+                end = partial(block.__exit__, None, None, None)
+            else:
+                end = connection.cursor("named").execute("select generate_series(1, 9)").close
+            failpoints.arm(when, leave_elsewhere)
+    finally:
+        failpoints.disarm()
+    assert [tx.gtrid in str(error) for error in told] == [True] * (left == "block")
+    assert rows(postgres_source) == databases.rows("two", "select id, v from t") == [(1, "kept")]
 
 
 def test_a_lost_connection_is_closed_and_replaced(postgres_source: DataSource, databases: Databases) -> None:

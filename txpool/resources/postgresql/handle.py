@@ -73,7 +73,7 @@ class Block(psycopg.Transaction):
             with translated():
                 return super().__exit__(kind, error, trace)
         with enlistment.lock, translated():
-            if enlistment.ended:  # the connection may be another transaction's by now
+            if enlistment.settled:  # the connection may be another transaction's by now
                 return self._left_behind(error)
             try:
                 return super().__exit__(kind, error, trace)

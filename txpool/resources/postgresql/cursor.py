@@ -16,10 +16,9 @@ from txpool.dbapi.overrides import CursorAttribute
 from txpool.errors import translated
 from txpool.resources.postgresql.copy_handle import Copy
 from txpool.resources.postgresql.psycopg_private import (
-    adapters_of,
+    answer_alone,
     cursor_with,
     sent_by,
-    unprepared_query,
     write_through,
 )
 from txpool.resources.postgresql.session import outlives_transaction
@@ -175,12 +174,11 @@ class ExecutedCursor(PsycopgCursor):
     def give_raw_back(self) -> None:
         """Once the statement has succeeded, and before anybody else has this cursor."""
         raw, spare = self._raw, self._spare
-        if spare is None or raw is None or unprepared_query(raw) is not None:
-            return  # it goes on with parameters, which may be large
-        result = raw.pgresult
-        if result is not None and not result.nfields:
-            self._raw, self._answer = None, (result, adapters_of(raw))
-            spare.append(raw)
+        if raw is not None and spare is not None:
+            answer = self._answer = answer_alone(raw)
+            if answer is not None:
+                self._raw = None
+                spare.append(raw)
 
     @property
     def rowcount(self) -> int:

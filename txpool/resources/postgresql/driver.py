@@ -37,8 +37,8 @@ from txpool.resources.postgresql.libpq import (
     value,
 )
 from txpool.resources.postgresql.marks import PostgreSQLMarks
-from txpool.resources.postgresql.psycopg_private import BACKLOG, TWO_PHASE, results_of, sent_by, tag_of
-from txpool.resources.postgresql.session import outlives_transaction
+from txpool.resources.postgresql.psycopg_private import BACKLOG, TWO_PHASE, executed_by, sent_by, tag_of
+from txpool.resources.postgresql.session import outlives_transaction, text_of
 from txpool.resources.postgresql.spare_cursor import SparingConnection
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ _READING = (b"SELECT", b"FETCH", b"SHOW", b"EXPLAIN", b"SET", b"SAVEPOINT", b"RE
 # The first six bytes of the most usual tags, which show a write and nothing else.
 _WRITING = frozenset({b"INSERT", b"UPDATE", b"DELETE"})
 _IN_FAILED_TRANSACTION = "25P02"
-_CHAINED = re.compile(rb"\band\s+chain\b", re.IGNORECASE)
+_CHAINED = re.compile(r"\band\s+chain\b", re.IGNORECASE)
 
 # All of DISCARD ALL but the prepared statements: psycopg needs its own, which are not from SQL.
 _RESET_SESSION = (
@@ -316,9 +316,8 @@ class PsycopgDriver:
         same message. Its tags are unknown, so this answers `commit`: work that may be committed is never reported as
         rolled back.
         """
-        results = results_of(raw_cursor)
+        results, sent = executed_by(raw_cursor)
         status = raw.pgconn.transaction_status
-        sent = sent_by(raw_cursor)
         if not results and status == INTRANS and not raw.pgconn.pipeline_status and not sent:
             return None  # it failed before anything was sent
         if not sent or outlives_transaction(sent):
@@ -354,7 +353,7 @@ class PsycopgDriver:
             # Statements after a ROLLBACK in one message are committed at the message's end.
             return "rollback" if not any(after) else "commit"
         # Still in a transaction: it was a ROLLBACK TO SAVEPOINT, or a new transaction was begun.
-        return "rollback" if not _BEGINNING.isdisjoint(after) or _CHAINED.search(sent) else None
+        return "rollback" if not _BEGINNING.isdisjoint(after) or _CHAINED.search(text_of(sent)) else None
 
 
 def _tag(result: PGresult) -> bytes | None:

@@ -39,6 +39,8 @@ _WHY_NOT_OPEN = {
 _LITERAL = re.compile(r"'(?:[^']|'')*(?:'|\Z)|\$(\w*)\$.*?(?:\$\1\$|\Z)", re.DOTALL)
 #: Characters of a statement that an error shows.
 _SHOWN = 200
+#: Characters of a message that is sent at once.
+_SHORT = 1000
 #: How often a wait checks the clock and signals, in seconds.
 INTERVAL = 0.1
 _INTERVAL_MILLISECONDS = int(INTERVAL * 1000)
@@ -85,7 +87,8 @@ class Session:
         pgconn = self._pgconn
         self.results = []
         pgconn.send_query(message.encode())
-        self._unsent = pgconn.flush() != 0
+        # What came before was answered, so a short message fits into the socket.
+        self._unsent = len(message) > _SHORT and pgconn.flush() != 0
 
     def receive(self, until: float | None = None) -> list[PGresult]:
         """Wait for the whole answer; an error of the server is one of its results, a lost connection raises.
@@ -110,6 +113,8 @@ class Session:
                         pgconn.consume_input()
                     elif until is not None and monotonic() > until:
                         raise ReplyTimeout("the server has not answered in time")
+                    else:
+                        pgconn.flush()  # where even a short one did not fit
                 result = pgconn.get_result()
                 if result is None:
                     return results
@@ -209,9 +214,10 @@ def why_not_open(raw: Any) -> str:
     return f"{why}, and its error was caught ({failure})" if status == INERROR and failure else why
 
 
-def shown(statement: bytes) -> str:
+def shown(statement: bytes | str) -> str:
     """A statement for an error: one line, not too long, without its literals, which may be secret."""
-    text = " ".join(_LITERAL.sub("'…'", statement.decode(errors="replace")).split())
+    text = statement if isinstance(statement, str) else statement.decode(errors="replace")
+    text = " ".join(_LITERAL.sub("'…'", text).split())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 

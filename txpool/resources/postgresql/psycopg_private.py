@@ -21,12 +21,6 @@ from psycopg.rows import TupleRow, tuple_row
 
 from txpool.config.secrets import in_errors
 
-#: All results of a message with several statements. `Cursor.results()` and `nextset()` move the user's cursor.
-results_of: Callable[[psycopg.Cursor[Any]], list[PGresult]] = attrgetter("_results")
-#: The converted statement, with its parameters, that a cursor has sent last; None where psycopg had it prepared.
-unprepared_query: Callable[[psycopg.Cursor[Any]], PostgresQuery | None] = attrgetter("_query")
-#: A cursor's adapters. `Cursor.adapters` is a call of Python.
-adapters_of: Callable[[psycopg.Cursor[Any]], AdaptersMap] = attrgetter("_adapters")
 #: The last command's tag, in bytes as those of the results are. `Cursor.statusmessage` decodes it at each call.
 tag_of: Callable[[psycopg.Cursor[Any]], bytes | None] = attrgetter("_statusmessage")
 #: The attribute in which a connection counts its open blocks of conn.transaction(). An abandoned block stays counted.
@@ -40,20 +34,38 @@ BACKLOG = "_notifies_backlog"
 wait = waiting.wait
 
 
-def sent_by(cursor: psycopg.Cursor[Any]) -> bytes:
+def executed_by(cursor: psycopg.Cursor[Any]) -> tuple[list[PGresult], bytes | str]:
+    """All results of what a cursor has executed last, and the SQL as `sent_by` has it.
+
+    `Cursor.results()` and `nextset()` move the user's cursor.
+    """
+    given: object = cursor._last_query if cursor._query is None else None
+    return cursor._results, given if type(given) is str else sent_by(cursor)
+
+
+def sent_by(cursor: psycopg.Cursor[Any]) -> bytes | str:
     """The SQL that a cursor has sent last; empty where it is not known, as of a prepared statement that failed.
 
     Nothing public returns it.
     """
-    query = unprepared_query(cursor)  # None before it sends, too
+    query: PostgresQuery | None = cursor._query  # None before it sends, and of a prepared statement
     if query is not None:
         return query.query
     given: object = cursor._last_query  # as its user gave it; None after one that failed
-    if isinstance(given, str):
-        return given.encode()
     if isinstance(given, sql.Composable):
         return given.as_bytes(cursor)
-    return given if isinstance(given, bytes) else b""
+    return given if isinstance(given, bytes | str) else b""
+
+
+def answer_alone(cursor: psycopg.Cursor[Any]) -> tuple[PGresult, AdaptersMap] | None:
+    """The result of a command, and the cursor's adapters; None where the cursor keeps more of what it has executed.
+
+    That would be columns, their loaders and rows, or the parameters of a statement that psycopg has not prepared.
+    """
+    result = cursor.pgresult
+    if cursor._query is not None or result is None or result.nfields:
+        return None
+    return result, cursor._adapters
 
 
 def cursor_with(raw: psycopg.Connection[Any], result: PGresult, adapters: AdaptersMap) -> psycopg.Cursor[Any]:

@@ -13,15 +13,15 @@ import re
 _MOST_KEPT = 512
 _LONGEST_KEPT = 4096
 # Its third argument is written out: the setting ends with the transaction.
-_LOCAL_SETTING = re.compile(rb"set_config\s*\((?:[^()';]|'[^']*')*,\s*true\s*\)")
+_LOCAL_SETTING = re.compile(r"set_config\s*\((?:[^()';]|'[^']*')*,\s*true\s*\)")
 # What may hide an argument's end from that: comments, and strings other than plain ones.
-_OBSCURE = re.compile(rb"--|/\*|\\|\$[^0-9]")
+_OBSCURE = re.compile(r"--|/\*|\\|\$[^0-9]")
 
 # By statement. Each use is one operation of a dict. functools.lru_cache would make a tuple of every key but a str.
-_answers: dict[bytes, bool] = {}
+_answers: dict[bytes | str, bool] = {}
 
 
-def outlives_transaction(statement: bytes) -> bool:
+def outlives_transaction(statement: bytes | str) -> bool:
     """Whether it may take a session's advisory lock, or change a setting of the session, by a function."""
     answer = _answers.get(statement)
     if answer is None:
@@ -33,9 +33,14 @@ def outlives_transaction(statement: bytes) -> bool:
     return answer
 
 
-def _search(statement: bytes) -> bool:
-    text = statement.lower()
-    if b"advisory_lock" in text:  # pg_advisory_xact_lock and the like end with the transaction
+def text_of(statement: bytes | str) -> str:
+    """A statement as text. What is searched for is ASCII, whatever encoding the bytes are in."""
+    return statement if isinstance(statement, str) else statement.decode("latin-1")
+
+
+def _search(statement: bytes | str) -> bool:
+    text = text_of(statement).lower()
+    if "advisory_lock" in text:  # pg_advisory_xact_lock and the like end with the transaction
         return True
-    settings = text.count(b"set_config")
+    settings = text.count("set_config")
     return settings > 0 and (settings > len(_LOCAL_SETTING.findall(text)) or _OBSCURE.search(text) is not None)

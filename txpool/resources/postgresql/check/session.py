@@ -31,7 +31,7 @@ def findings(raw: Any, settings: DataSourceSettings) -> Iterator[Finding]:
     names = [
         name
         for name, source in raw.execute(_FUNCTIONS).fetchall()
-        if outlives_transaction(source.encode()) or _TEMPORARY.search(source)
+        if outlives_transaction(source) or _TEMPORARY.search(source)
     ]
     if names:
         more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""

@@ -5,8 +5,8 @@ a random name, which is in the register before the table is there, with its tran
 somebody who may write the register has named it, and nobody can make one before us.
 
 Staged rows need not outlive the server: where it has crashed, the write fails. So MariaDB keeps them in MyISAM, which
-has no log, and takes a third of the time. What a crash leaves of such a table proves nothing, whatever is counted. But a
-row in a table of MEMORY, which was there before the first staged row, is gone after any end of the server.
+has no log, and takes a third of the time. What a crash leaves of such a table proves nothing, whatever is counted. But
+a row in a table of MEMORY, which was there before the first staged row, is gone after any end of the server.
 
 DDL commits by itself, so a table that a write creates cannot be a part of its transaction. A row names it, which is
 deleted within the transaction: while the row is there, the table does not count as created. Where the transaction rolls

@@ -46,6 +46,7 @@ def test_where_the_server_refuses_to_begin_nothing_stays(world: BranchDatabase, 
     with pytest.raises(TransactionRolledBack, match="the connection was lost before the end"):
         branch.start_prepare()
     assert branch.await_rollback() is BranchOutcome.ROLLED_BACK
+    world.until(lambda: raw.session_number not in world.sessions())
     assert world.rows() == []
     assert world.server.execute("show tables", database="one") == [("work",)]
     assert world.server.prepared() == []

@@ -8,6 +8,7 @@ _BRANCH = "txpool.resources.mysql.branch:MySQLBranch."
 _PHASE_TWO = "txpool.resources.mysql.phase_two:PhaseTwoCommand."
 _MARKS = "txpool.resources.mysql.marks:"
 _DRIVER = "txpool.resources.mysql.driver:MySQLDriver."
+_PYMYSQL = "txpool.resources.mysql.pymysql_connection:PyMySQLConnection."
 _FOLDER = "tests/integration/resources/mysql/"
 _ONE, _TWO, _MARKED = (f"{_FOLDER}test_{name}.py::" for name in ("phase_one", "phase_two", "marked"))
 _SESSIONS, _TRANSACTIONS, _POOLERS = (f"{_FOLDER}test_{name}.py::" for name in ("sessions", "transactions", "poolers"))
@@ -18,6 +19,18 @@ MUTATIONS = (
         "a later name takes the place of the one that XA START has sent",
         test=_ONE + "test_the_first_name_stays_whoever_decides_later",
         real=(Edit(_BRANCH + "name", 'if getattr(self, "record", None) is None:', "if True:"),),
+    ),
+    Mutation(
+        "mysql-ahead",
+        "a statement counts as a part of the branch that XA START, ahead of it, has not begun",
+        test=_ONE + "test_where_the_server_refuses_to_begin_nothing_stays[pymysql-mariadb-insert]",
+        real=(Edit(_PYMYSQL + "_read_ahead", "if content[0]:", "if False:"),),
+    ),
+    Mutation(
+        "mysql-ahead-ddl",
+        "a statement that commits by itself goes in one message with XA START",
+        test=_ONE + "test_where_the_server_refuses_to_begin_nothing_stays[pymysql-mariadb-create]",
+        real=(Edit("txpool.resources.mysql.session:commits_nothing", "found[1].lower() in _CHANGES_ROWS", "True"),),
     ),
     Mutation(
         "mysql-hold",

@@ -9,6 +9,7 @@ from tests.support.mysql import MySQLServer
 #: Tables of txpool's own that stay.
 OWN = {
     "txpool_spark_staging",
+    "txpool_spark_living",
     "txpool_spark_created",
     "txpool_spark_writes",
     "txpool_spark_partitions",
@@ -28,6 +29,6 @@ def describe(folder: Path, server: MySQLServer, name: str = "shop", *more: str, 
 def left(server: MySQLServer) -> list[str]:
     """The tables beside the ones that belong there, and the rows that name staging tables and tables in the making."""
     names = {name for (name,) in server.execute("show tables", database="one")}
-    registers = sorted(names & {"txpool_spark_staging", "txpool_spark_created"})
+    registers = sorted(names & {"txpool_spark_staging", "txpool_spark_living", "txpool_spark_created"})
     registered = [str(row) for name in registers for row in server.execute(f"select * from one.{name}")]
     return sorted(names - OWN) + registered

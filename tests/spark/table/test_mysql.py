@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +15,7 @@ from tests.support.mysql import MySQLServer
 from txpool.datasource import DataSource, connect
 from txpool.errors import DataError, NotSupportedError, OperationalError, ProgrammingError
 from txpool.spark import Progress, write_table
+from txpool.spark.table.mysql.dialect import MySQLTables
 from txpool.tm.demarcation import resume, suspend
 from txpool.tm.scope import transaction
 
@@ -195,13 +197,19 @@ def test_no_two_rows_may_have_the_same_key_as_the_table_tells_them_apart(spark: 
     assert ask("select count(*) from exact") == [(3,)]
 
 
-def test_a_snapshot_that_is_too_old_is_told(spark: SparkSession, rows: Any) -> None:
+def test_a_snapshot_that_is_too_old_is_told(spark: SparkSession, server: MySQLServer, rows: Any) -> None:
     write_table(frame(spark, 1), "shop.properties", "landed")
     message = "has read in shop before, with isolation level repeatable-read"
-    with pytest.raises(NotSupportedError, match=message), transaction():
-        connect("shop.properties").cursor().execute("select * from landed")
-        write_table(frame(spark, 1, 3), "shop.properties", "landed")
-    with transaction(isolation="read-committed"):
+    if server.is_mariadb:  # or else staged rows are in MyISAM, which has no snapshots
+        server.execute("set global enforce_storage_engine = InnoDB")
+    try:
+        with pytest.raises(NotSupportedError, match=message), transaction():
+            connect("shop.properties").cursor().execute("select * from landed")
+            write_table(frame(spark, 1, 3), "shop.properties", "landed")
+    finally:
+        if server.is_mariadb:
+            server.execute("set global enforce_storage_engine = null")
+    with transaction(isolation="repeatable-read" if server.is_mariadb else "read-committed"):
         connect("shop.properties").cursor().execute("select * from landed")
         write_table(frame(spark, 1, 3), "shop.properties", "landed")
     with transaction():  # what it has only written is no snapshot
@@ -261,6 +269,45 @@ def test_rows_that_are_lost_are_missed(
         keys = ["id"] if mode == "upsert" else []
         write_table(frame(spark, 10), "shop.properties", "landed", mode, keys=keys, strategy="staged", progress=lose)
     assert (rows(), left()) == ([], [])
+
+
+def test_rows_that_a_server_crash_may_have_cost_are_not_moved(
+    spark: SparkSession, server: MySQLServer, rows: Any, left: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> AbstractContextManager[None]:
+        """Called once all rows are staged, and before any is moved."""
+        server.restart("immediate")
+        return nullcontext()
+
+    def write() -> None:
+        write_table(frame(spark, 10), "shop.properties", "landed", strategy="staged")
+
+    monkeypatch.setattr(MySQLTables, "watch", crash)
+    if server.is_mariadb:
+        with pytest.raises(OperationalError, match="the server has been started anew since tasks began to stage rows"):
+            write()
+    else:
+        write()  # MySQL keeps a log of them
+    assert (rows(), left()) == ([] if server.is_mariadb else new(10), [])
+
+
+def test_rows_are_staged_in_innodb_where_nothing_else_is_allowed(
+    spark: SparkSession, server: MySQLServer, ask: Any, rows: Any, left: Any
+) -> None:
+    def look(progress: Progress) -> None:
+        if progress.done == 3:
+            engines.update(ask(f"select engine from information_schema.tables where {is_staging}"))
+
+    engines: set[tuple[str]] = set()
+    is_staging = "table_name regexp '^txpool_spark_[0-9a-f]{24}$'"
+    if server.is_mariadb:
+        server.execute("set global enforce_storage_engine = InnoDB")
+    try:
+        write_table(frame(spark, 10), "shop.properties", "landed", strategy="staged", progress=look)
+    finally:
+        if server.is_mariadb:
+            server.execute("set global enforce_storage_engine = null")
+    assert (engines, rows(), left()) == ({("InnoDB",)}, new(10), [])
 
 
 def test_a_rerun_writes_nothing(spark: SparkSession, ask: Any, rows: Any, left: Any) -> None:

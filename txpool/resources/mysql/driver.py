@@ -142,6 +142,7 @@ class MySQLDriver(ABC):
             raw.lost
             or raw.changed
             or raw.started
+            or raw.ahead
             or raw.begun
             or raw.in_transaction
             or raw.get_autocommit()
@@ -227,9 +228,13 @@ class MySQLDriver(ABC):
             begin(raw)
             return
         raw.begins_anew()
+        session, start = raw.session, xa.named("start", raw.xid)
+        if raw.may_send_ahead and not raw.characteristics.specified:
+            raw.ahead = start  # first, or after an interrupt a statement could go without it
+            raw.started = True
+            return
         raw.started = True  # first, so that an interrupt leaves a connection that is not clean
-        session = raw.session
-        session.send(*beginning_as(raw.characteristics), xa.named("start", raw.xid))
+        session.send(*beginning_as(raw.characteristics), start)
         *_, answer = session.receive()
         if answer.error is not None:
             raw.started = False

@@ -23,9 +23,9 @@ from MySQLdb.connections import Connection
 from MySQLdb.constants import CR
 
 from txpool.errors import translate
-from txpool.resources.mysql.session import changes_session
+from txpool.resources.mysql.session import LONG, changes_session
 from txpool.resources.mysql.state import SessionState
-from txpool.resources.mysql.wire import Answer, ends_session
+from txpool.resources.mysql.wire import Answer, after_what_went_ahead, ends_session
 
 #: The commands that wait for the disk.
 _SLOW: Final = ("xa prepare", "xa commit", "xa rollback", "commit")
@@ -78,6 +78,10 @@ class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
         return (self.started or self.begun) and self.characteristics.read_only is True
 
     @property
+    def may_send_ahead(self) -> bool:
+        return self.session.takes_several  # what follows in a message is not executed where the first is refused
+
+    @property
     def database_name(self) -> str:
         """The database that the session began in; empty where it began in none."""
         return str(self.database or "")
@@ -98,10 +102,33 @@ class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
         self.changed = self.changed or changes_session(query)
         self.touched = True
         try:
-            super().query(query)
+            if self.ahead:
+                self._query_after_ahead(query)
+            else:
+                super().query(query)
         except MySQLdb.Error as error:
             self._note_end(error)
             raise
+
+    def _query_after_ahead(self, query: Any) -> None:
+        """Execute a statement in one message with what goes ahead of it: where that is refused, it is not executed."""
+        if not isinstance(query, bytes) or len(query) >= LONG:
+            self.run_ahead()
+            super().query(query)
+            return
+        self.unread = 1
+        try:
+            super().query(self.ahead.encode() + b"; " + query)
+        except MySQLdb.Error:
+            self.break_off()
+            raise
+        self.ahead = ""
+        try:
+            self.next_result()
+        except MySQLdb.Error:
+            self.unread = 0
+            raise
+        self.unread = 0
 
     def select_db(self, db: Any) -> None:
         self.changed = True
@@ -184,7 +211,7 @@ class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
 class MySQLdbSession:
     """As `Session`: of several commands, the first that waits for the disk is sent without waiting."""
 
-    __slots__ = ("_answers", "_hung_up", "_in_message", "_readable", "_rest", "raw", "takes_several")
+    __slots__ = ("_answers", "_hung_up", "_in_message", "_readable", "_rest", "_went_ahead", "raw", "takes_several")
 
     def __init__(self, raw: MySQLdbConnection, *, takes_several: bool) -> None:
         self.raw = raw
@@ -194,6 +221,8 @@ class MySQLdbSession:
         self._hung_up.register(raw.fileno(), select.POLLRDHUP)
         self._readable.register(raw.fileno(), select.POLLIN)
         self._answers: list[Answer] = []
+        #: The first of the answers is to what went ahead.
+        self._went_ahead = False
         #: What is not answered yet, and how many of these statements are in the message that was sent.
         self._rest: Sequence[str] = ()
         self._in_message = 0
@@ -208,6 +237,9 @@ class MySQLdbSession:
             raise MySQLdb.OperationalError(CR.SERVER_GONE_ERROR, "the connection was lost before")
         raw.unread = len(statements)
         self._answers = []
+        self._went_ahead = bool(raw.ahead)
+        if raw.ahead:
+            statements = (raw.ahead, *statements)
         slow, last = 0, len(statements) - 1
         while slow < last and not statements[slow].startswith(_SLOW):
             slow += 1
@@ -219,6 +251,7 @@ class MySQLdbSession:
         except BaseException as error:
             self._break_off(error)
             raise
+        raw.ahead = ""
 
     def receive(self, until: float | None = None) -> list[Answer]:
         raw = self.raw
@@ -230,7 +263,7 @@ class MySQLdbSession:
             self._break_off(error)
             raise
         raw.unread = 0
-        return self._answers
+        return after_what_went_ahead(self._answers) if self._went_ahead else self._answers
 
     def _send(self, statements: Sequence[str]) -> None:
         """Send a message: with all of them, or with the first."""

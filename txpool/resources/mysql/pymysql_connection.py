@@ -23,13 +23,14 @@ from weakref import ref
 import pymysql
 from pymysql.connections import MySQLResult
 from pymysql.constants import CLIENT, COMMAND, CR, SERVER_STATUS
+from pymysql.err import raise_mysql_exception
 from pymysql.protocol import EOFPacketWrapper
 
 from txpool.errors import translate
 from txpool.resources.mysql.pymysql_rows import RowsConnection
-from txpool.resources.mysql.session import changes_session
+from txpool.resources.mysql.session import LONG, changes_session, commits_nothing
 from txpool.resources.mysql.state import SessionState
-from txpool.resources.mysql.wire import Answer
+from txpool.resources.mysql.wire import Answer, after_what_went_ahead
 
 _COM_RESET_CONNECTION: Final = 0x1F
 _STATE_CHANGED: Final = 0x4000
@@ -39,6 +40,7 @@ _TRANSACTION_STATE: Final = b"\x05\x09\x08"
 _WRITES_WITHOUT_TRANSACTION: Final = ord("w")
 _INTERRUPTED: Final = "a command was interrupted before its answer was read"
 _WHOLE_PACKET: Final = 2**24 - 1
+_AUTOCOMMIT: Final = SERVER_STATUS.SERVER_STATUS_AUTOCOMMIT
 _MORE_RESULTS: Final = SERVER_STATUS.SERVER_MORE_RESULTS_EXISTS
 #: The beginning of an OK: the packet's length in three bytes, its number in one; what it is, 0; the numbers of rows and
 #: of the new row, where each is of one byte; the status.
@@ -49,6 +51,7 @@ _OK_HEAD: Final = struct.Struct("<BBBHH")
 _ok_head, _OK_HEAD_SIZE = _OK_HEAD.unpack_from, _OK_HEAD.size
 #: The head of a command's packet, whose number is 0, and the command's kind.
 _COMMAND: Final = struct.Struct("<IB")
+_HEAD: Final = struct.Struct("<I")
 _LONGER: Final = 251  # the first byte of a number that has more than one
 _OK: Final = Answer()
 
@@ -99,6 +102,8 @@ class PyMySQLConnection(SessionState, RowsConnection):
 
     #: How many answers were not read to their end.
     unread = 0
+    #: The first of these is of what went ahead of the command.
+    went_ahead = False
     _read_timeout: float | None
     _current_timeout: float | None
     _rfile: Any
@@ -117,7 +122,7 @@ class PyMySQLConnection(SessionState, RowsConnection):
         again = "session" in vars(self)
         if again:
             self._force_close()
-            self.unread = 0
+            self.unread, self.went_ahead, self.ahead = 0, False, ""
         super().connect(sock)
         self._rfile = io.BufferedReader(_SocketReader(self._sock))
         if again:  # by the program: another session, over another socket
@@ -139,6 +144,11 @@ class PyMySQLConnection(SessionState, RowsConnection):
         return bool(self.server_status & _READ_ONLY)
 
     @property
+    def may_send_ahead(self) -> bool:
+        # What is executed all the same is in a local transaction, which does not commit by itself.
+        return not (self.server_status & _AUTOCOMMIT or self.client_flag & CLIENT.MULTI_STATEMENTS)
+
+    @property
     def database_name(self) -> str:
         """The database that the session began in; empty where it began in none."""
         name = self.db
@@ -157,10 +167,39 @@ class PyMySQLConnection(SessionState, RowsConnection):
 
     def _execute_command(self, command: int, sql: Any) -> None:
         self.finish_results()
+        if self.ahead:
+            if command == COMMAND.COM_QUERY and len(sql) < LONG and commits_nothing(sql):
+                self._send_with_ahead(sql)
+                return
+            self.run_ahead()
         self.unread = 1
         super()._execute_command(command, sql)
 
+    def _send_with_ahead(self, sql: bytes) -> None:
+        """Send a statement in one message with what goes ahead of it."""
+        message = _packet(self.ahead) + _COMMAND.pack(len(sql) + 1, COMMAND.COM_QUERY) + sql
+        self.unread, self.went_ahead = 2, True
+        self._write_bytes(message)
+        self.ahead = ""
+        self._next_seq_id = 1
+
+    def _read_ahead(self) -> None:
+        """Read the answer to what went ahead of a statement.
+
+        Where it is an error, the statement was executed all the same, in a local transaction. The connection is closed,
+        so that the server rolls it back.
+        """
+        (head,) = _HEAD.unpack(self._read_bytes(_HEAD.size))
+        content = self._read_bytes(head & _WHOLE_PACKET)
+        if content[0]:
+            self.break_off()
+            raise_mysql_exception(content)
+        self.went_ahead = False
+        self.unread -= 1
+
     def _read_query_result(self, unbuffered: bool = False) -> Any:
+        if self.went_ahead:
+            self._read_ahead()
         self.unread = max(self.unread, 1)
         self._result = None
         result = _Result(self)
@@ -260,9 +299,13 @@ class PyMySQLConnection(SessionState, RowsConnection):
             raise pymysql.OperationalError(CR.CR_SERVER_GONE_ERROR, "the connection was lost before")
         self.finish_results()
         self._result = None
+        self.went_ahead = bool(self.ahead)
+        if self.ahead:
+            statements = (self.ahead, *statements)
         message = b"".join(map(_packet, statements))
         self.unread = len(statements)
         self._write_bytes(message)
+        self.ahead = ""
 
     def _receive_all(self) -> list[Answer]:
         """The answers to all that was sent, in order."""
@@ -270,10 +313,11 @@ class PyMySQLConnection(SessionState, RowsConnection):
             self._sock.settimeout(self._read_timeout)
             self._current_timeout = self._read_timeout
         answers: list[Answer] = []
+        went_ahead, self.went_ahead = self.went_ahead, False
         while self.unread:
             if not self._take_plain(answers):
                 answers.append(self._receive_one())
-        return answers
+        return after_what_went_ahead(answers) if went_ahead else answers
 
     def _take_plain(self, answers: list[Answer]) -> bool:
         """Read the plain OKs that have come, as most answers are; False where the next answer is none.

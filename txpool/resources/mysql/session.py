@@ -15,6 +15,10 @@ _PLAIN: Final = frozenset(
     {b"select", b"insert", b"update", b"delete", b"replace", b"with", b"values", b"table", b"show", b"describe"}
     | {b"commit", b"rollback", b"begin", b"start", b"savepoint", b"release", b"explain", b"desc", b"xa"}
 )
+#: A statement that is so long goes in a message of its own.
+LONG: Final = 1 << 16
+# What commits by no means.
+_CHANGES_ROWS: Final = frozenset({b"insert", b"update", b"delete", b"replace", b"select"})
 # MariaDB's BEGIN NOT ATOMIC is a program.
 _COMPOUND: Final = re.compile(rb"\s*+not\b", re.I)
 # A whole statement without a user variable, a user's lock, a comment that is code, or another statement behind it. What
@@ -24,6 +28,12 @@ _HARMLESS: Final = re.compile(
     rb"|/\*(?![!M])(?:[^*]++|\*(?!/))*+\*/|--(?=\s|\Z)[^\n]*+|-(?!-(?:\s|\Z))|#[^\n]*+)*+(?:;\s*+)?\Z",
     re.I | re.S,
 )
+
+
+def commits_nothing(sql: bytes) -> bool:
+    """Whether this statement can be rolled back, in a session that is not in autocommit mode."""
+    found = _FIRST_WORD.match(sql)
+    return found is not None and found[1].lower() in _CHANGES_ROWS
 
 
 def changes_session(sql: object) -> bool:

@@ -36,6 +36,8 @@ class SessionState:
         self.xid: Xid | None = None
         #: XA START was sent, and the branch has not ended.
         self.started = False
+        #: XA START where it is not sent yet, and goes ahead of the next command, in its message.
+        self.ahead = ""
         #: The local transaction was begun by txpool, which has set a savepoint at its beginning.
         self.begun = False
         #: A statement may have changed the session: a reset restores it.
@@ -62,6 +64,24 @@ class SessionState:
         """Forget what was noted of the transaction before."""
         self.unrollable = self.timed_out = self.ended_unseen = False
         self.rolled_back = ""
+
+    @property
+    def may_send_ahead(self) -> bool:
+        """Whether `ahead` may go in one message with a statement.
+
+        If the server refuses it, nothing stays of the statement, which raises the server's error, and the connection is
+        closed.
+        """
+        raise NotImplementedError
+
+    def run_ahead(self) -> None:
+        """Execute by itself what goes ahead. Where it is refused, the connection is closed: nothing may follow it."""
+        raw: Any = self
+        try:
+            raw.session.run("do 0")
+        except BaseException:
+            raw.break_off()
+            raise
 
     def left(self) -> None:
         """Note that what was begun on it has ended."""

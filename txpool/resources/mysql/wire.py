@@ -43,6 +43,8 @@ class Session(Protocol):
     def receive(self, until: float | None = None) -> list[Answer]:
         """The answers to all that was sent, in order. An error of the server is an answer; a lost connection raises.
 
+        An error of what went ahead takes the place of the first answer.
+
         `ReplyTimeout` where they have not come at `until`, by the monotonic clock. After an exception the connection is
         closed.
         """
@@ -55,6 +57,12 @@ class Session(Protocol):
 
     def quoted(self, text: str) -> str:
         """The text as an SQL literal."""
+
+
+def after_what_went_ahead(answers: list[Answer]) -> list[Answer]:
+    """The answers without the first, whose error takes the place of the second, and says why that is one."""
+    ahead, first, *rest = answers
+    return [first if ahead.error is None else ahead, *rest]
 
 
 def code_of(error: BaseException) -> int:

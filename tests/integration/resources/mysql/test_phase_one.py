@@ -32,6 +32,38 @@ def test_the_branch_is_named_before_its_first_statement(world: BranchDatabase) -
 
 
 @pytest.mark.parametrize(
+    "statement", ["insert into work values (2, 2)", "create table x (i int)"], ids=["insert", "create"]
+)
+def test_where_the_server_refuses_to_begin_nothing_stays(world: BranchDatabase, statement: str) -> None:
+    """XA START goes ahead of the first statement, which is executed all the same, or by itself, before that."""
+    branch = world.branch(None)
+    (raw,) = world.raws
+    raw.session.run("insert into work values (1, 1)")  # unseen by anybody: a local transaction is open
+    with pytest.raises(world.module.Error) as caught:
+        world.execute(statement)
+    assert caught.value.args[0] == xa.OUTSIDE
+    assert raw.lost, "or what follows would be in no branch"
+    with pytest.raises(TransactionRolledBack, match="the connection was lost before the end"):
+        branch.start_prepare()
+    assert branch.await_rollback() is BranchOutcome.ROLLED_BACK
+    world.until(lambda: raw.session_number not in world.sessions())
+    assert world.rows() == []
+    assert world.server.execute("show tables", database="one") == [("work",)]
+    assert world.server.prepared() == []
+
+
+def test_a_branch_without_a_statement_that_the_server_has_taken(world: BranchDatabase) -> None:
+    branch = world.branch(None)
+    world.driver.begin(world.raws[-1])
+    branch.start_prepare()
+    assert branch.await_prepare() is PrepareVote.COMMIT
+    assert world.server.names() == [branch.record.xid.joined]
+    branch.start_rollback()
+    assert branch.await_rollback() is BranchOutcome.ROLLED_BACK
+    assert world.server.prepared() == []
+
+
+@pytest.mark.parametrize(
     "statement", ["commit", "rollback", "begin", "start transaction", "create table x (i int)", "set autocommit = 1"]
 )
 def test_the_server_refuses_what_would_end_the_branch(world: BranchDatabase, statement: str) -> None:
@@ -134,7 +166,7 @@ def test_a_duplicate_name_is_refused(world: BranchDatabase) -> None:
     with pytest.raises(world.module.Error) as caught:
         world.execute("insert into work values (2, 2)")
     assert caught.value.args[0] == 1440
-    assert second.idle
+    assert second._raw.lost
     first.start_commit()
     assert first.await_commit() is BranchOutcome.COMMITTED
     assert world.rows() == [1]

@@ -13,7 +13,7 @@ from typing import Any
 from txpool.datasource import DataSource
 from txpool.errors import DataError, NotSupportedError, OperationalError
 from txpool.resources.mysql.own_tables import DENIED, database_of, quoted
-from txpool.resources.mysql.staging import MySQLStaging, MySQLStagingTable, keep_target
+from txpool.resources.mysql.staging import MySQLStaging, MySQLStagingTable, keep_target, require_kept
 from txpool.resources.mysql.wire import code_of
 from txpool.spark.commit.attempts import PartitionResult
 from txpool.spark.table.copying import ATTEMPT
@@ -57,17 +57,15 @@ class MySQLMerge:
 
     def _move(self, cursor: Any, rows: Mapping[int, int]) -> None:
         self._require_not_hidden(cursor)
+        require_kept(cursor, self.table)
         staging = self._staging(cursor)
         chosen = f"{staging} as staged where staged.{ATTEMPT} in ({', '.join(map(str, rows))})"
-        if rows and self.mode == "upsert":
-            self._require_keys(cursor, chosen)
+        if rows and self.mode == "upsert":  # the number of rows that it changes is another one
+            found = self._count(cursor, chosen)
         if self.mode == "overwrite":
             cursor.execute(f"delete from {self.target.name}".encode())  # noqa: S608
         if not rows:
             return
-        if self.mode == "upsert":  # its number of changed rows is another one
-            cursor.execute(f"select count(*) from {chosen} lock in share mode")  # noqa: S608
-            (found,) = cursor.fetchone()
         names = quoted_list(self.layout.names)
         columns = ", ".join(f"staged.{quoted(name)}" for name in self.layout.names)
         cursor.execute(
@@ -103,9 +101,17 @@ class MySQLMerge:
         sets = ", ".join(f"{self.target.name}.{quoted(name)} = staged.{quoted(name)}" for name in names)
         return f" on duplicate key update {sets}"
 
-    def _require_keys(self, cursor: Any, chosen: str) -> None:
-        """Check that each row has a key, and no two rows the same key, since only one of them could stay."""
+    def _count(self, cursor: Any, chosen: str) -> int:
+        """The number of rows. Each has a key, and no two the same key, since only one of them could stay."""
         keys = ", ".join(f"staged.{quoted(key)}" for key in self.keys)
+        cursor.execute(f"select count(*), count(distinct {keys}) from {chosen} lock in share mode".encode())  # noqa: S608
+        found, different = cursor.fetchone()
+        if found != different:  # where a part of a key is NULL, it is not counted
+            self._refuse_keys(cursor, chosen, keys)
+        return int(found)
+
+    def _refuse_keys(self, cursor: Any, chosen: str, keys: str) -> None:
+        """DataError with a key that two rows have, or that is NULL."""
         null = " or ".join(f"staged.{quoted(key)} is null" for key in self.keys)
         cursor.execute(
             f"select {keys}, count(*) as number from {chosen} group by {keys} "  # noqa: S608

@@ -125,7 +125,7 @@ class Client:
         self._dropped = True
         self.transaction.status = Status.PREPARED
         self._enlistment.release(Status.PREPARED, reusable=False)
-        dropped.release(self.transaction)
+        dropped.parts.pop(id(self.transaction), None)
 
 
 def _never_in_doubt(_transaction: Transaction, _coordinator: object) -> None:

@@ -29,24 +29,14 @@ logger = logging.getLogger("txpool")
 #: Where a transaction was begun: the code, and the instruction in it. The line is looked up when somebody asks.
 Origin = tuple[CodeType, int]
 
-#: The enlistments and branches of open transactions, by the id of the transaction. The references keep them from the
-#: garbage collector until a dropped transaction has rolled back.
-_parts: dict[int, object] = {}
+#: The enlistments and branches of open transactions, by the id of the transaction, which adds and removes them. The
+#: references keep them from the garbage collector until a dropped transaction has rolled back.
+parts: dict[int, object] = {}
 #: Kept for ever by a forked child: were they collected, the parent's connections would be closed.
 _inherited: list[object] = []
 #: A lock for each transaction that is being rolled back, released when that has ended.
 _rolling_back: list[_thread.LockType] = []
 _closed = False
-
-
-def hold(transaction: Transaction, *parts: object) -> None:
-    """Keep these parts of a transaction, also after it is dropped, until `release`."""
-    _parts[id(transaction)] = parts
-
-
-def release(transaction: Transaction) -> None:
-    """The transaction has ended: its parts need not be kept."""
-    _parts.pop(id(transaction), None)
 
 
 def roll_back_abandoned(transaction: Transaction) -> None:
@@ -66,7 +56,7 @@ def roll_back_abandoned(transaction: Transaction) -> None:
         _thread.start_new_thread(_roll_back, (transaction, done))
     except RuntimeError:  # no thread can be started: the pool closes the connections, which rolls back
         _rolling_back.remove(done)
-        release(transaction)
+        parts.pop(id(transaction), None)
 
 
 def _roll_back(transaction: Transaction, done: _thread.LockType) -> None:
@@ -86,7 +76,7 @@ def _roll_back(transaction: Transaction, done: _thread.LockType) -> None:
     except BaseException:
         logger.exception("%s was dropped without its end, and its rollback has not ended well", transaction.gtrid)
     finally:
-        release(transaction)
+        parts.pop(id(transaction), None)
         _rolling_back.remove(done)
         done.release()
 
@@ -126,9 +116,10 @@ def line_of(origin: Origin | None) -> str:
 
 
 def _after_fork_in_child() -> None:
-    global _parts, _rolling_back
-    _inherited.append(_parts)
-    _parts, _rolling_back = {}, []
+    global _rolling_back
+    _inherited.append(parts.copy())
+    parts.clear()
+    _rolling_back = []
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -112,7 +112,7 @@ class Subordinate(Transaction):
                 # Closing its connection rolls a branch back that was not sent a PREPARE, and no other.
                 outcome_known = enlistment.branch not in working or enlistment.branch in voted
                 call_logging_errors(enlistment.release, self.status, reusable=outcome_known)
-            dropped.release(self)
+            dropped.parts.pop(id(self), None)
             interrupt = readers.interrupt
             if self._synchronizations is not None:
                 in_callbacks = self._synchronizations.call_after(self.status)

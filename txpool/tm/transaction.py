@@ -158,7 +158,7 @@ class Transaction:
                     if self.characteristics is not UNSPECIFIED:
                         require_begins_as(self.gtrid, datasource, self.characteristics)
                     if not self._enlisted:
-                        dropped.hold(self, self._enlisted, self._adopted)
+                        dropped.parts[id(self)] = self._enlisted, self._adopted
                     enlistment = self._enlisted[datasource.name] = datasource.enlistment_class(datasource, self)
         elif self.status is not ACTIVE:
             self.require_active()
@@ -226,7 +226,7 @@ class Transaction:
                 self.require_active()
             require_adoptable(self.gtrid, self.datasources, logged=self._log is not None)
             self._adopted.extend(branches)
-            dropped.hold(self, self._enlisted, self._adopted)
+            dropped.parts[id(self)] = self._enlisted, self._adopted
             self._late_branches = self._late_branches or late_branches
 
     @contextmanager
@@ -428,7 +428,8 @@ class Transaction:
             result.interrupt = error  # it came behind the COMMIT, whose answer stays
         statistics.ended[result.outcome]()
         self.status = STATUS_OF[result.outcome]
-        self.unanswered = result.pending
+        if coordinator is not None or result.outcome is IN_DOUBT:
+            self.unanswered = result.pending
         if trace is not None:
             trace.ended(result, self._note, committing=committing, rollback_cause=self._rollback_cause)
         if coordinator is not None and not result.complete and result.resolvable:
@@ -453,7 +454,8 @@ class Transaction:
         (enlistment,) = self._enlisted.values()
         if self._adopted or self._late_branches or enlistment.pooled is None:
             return None
-        return enlistment.settled_branch()
+        with enlistment.lock:  # as `settled_branch`, without a call
+            return enlistment.branch
 
     def _commit_request(self) -> CommitRequest:
         branches, marked, last = [], None, None
@@ -481,7 +483,7 @@ class Transaction:
                 pass
         enlisted, self._enlisted = self._enlisted, {}
         if enlisted or self._adopted:
-            dropped.release(self)
+            dropped.parts.pop(id(self), None)
         in_doubt = result.outcome is IN_DOUBT
         for name, enlistment in enlisted.items():
             if enlistment.pooled is not None:

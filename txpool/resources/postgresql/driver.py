@@ -127,6 +127,11 @@ class PsycopgRawConnection(SparingConnection):
     #: The statement that begins a transaction, with what is set on the connection; empty until it is made.
     beginning = ""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # Each transaction reads these, and Python 3.11 reads slowly what only the class has.
+        self.inherited = self.changed = self.begins_otherwise = False
+
     def set_isolation_level(self, value: psycopg.IsolationLevel | None) -> None:
         self.begins_otherwise, self.beginning = True, ""
         super().set_isolation_level(value)

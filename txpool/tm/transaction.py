@@ -44,9 +44,7 @@ logger = logging.getLogger("txpool")
 class Transaction:
     """A global transaction. Its attributes may be read from any thread; the thread or task that began it ends it."""
 
-    origin: dropped.Origin | None = None  #: Where it was begun.
     abandoned = False  #: Nobody may work in it any more, since its block or its last reference is gone: it rolls back.
-    unanswered: Sequence[str] = ()  #: Once it has ended: the datasources that recovery will finish.
     _cancels: tuple[Callable[[], object], ...] = ()
 
     def __init__(
@@ -57,6 +55,8 @@ class Transaction:
         deadlines: Deadlines = NO_DEADLINES,
     ) -> None:
         self.gtrid = gtrid
+        self.origin: dropped.Origin | None = None  #: Where it was begun.
+        self.unanswered: Sequence[str] = ()  #: Once it has ended: the datasources that recovery will finish.
         #: A `with transaction()` block, a decorated function or a Spark task will end it.
         self.scoped = False
         #: Its spans, where it is traced.
@@ -454,8 +454,7 @@ class Transaction:
         (enlistment,) = self._enlisted.values()
         if self._adopted or self._late_branches or enlistment.pooled is None:
             return None
-        with enlistment.lock:  # as `settled_branch`, without a call
-            return enlistment.branch
+        return enlistment.settled_branch()
 
     def _commit_request(self) -> CommitRequest:
         branches, marked, last = [], None, None

@@ -23,14 +23,15 @@ _answers: dict[bytes | str, bool] = {}
 
 def outlives_transaction(statement: bytes | str) -> bool:
     """Whether it may take a session's advisory lock, or change a setting of the session, by a function."""
-    answer = _answers.get(statement)
-    if answer is None:
+    try:
+        return _answers[statement]
+    except KeyError:
         answer = _search(statement)
         if len(statement) <= _LONGEST_KEPT:
             if len(_answers) >= _MOST_KEPT:
                 _answers.clear()
             _answers[statement] = answer
-    return answer
+        return answer
 
 
 def text_of(statement: bytes | str) -> str:

@@ -217,6 +217,24 @@ def test_the_time_zone_of_now(connection: Any) -> None:
         del time
 
 
+def test_a_dumper_of_now(connection: Any) -> None:
+    """psycopg keeps a cursor's dumpers for as long as that executes the same statement."""
+    number = iter(range(1, 9))
+
+    class Numbering(Dumper):
+        def __init__(self, cls: type, context: Any = None) -> None:
+            super().__init__(cls, context)
+            self.number = next(number)
+
+        def dump(self, obj: Word) -> bytes:
+            return f"{obj} {self.number}".encode()
+
+    connection.enlistment.raw.adapters.register_dumper(Word, Numbering)  # as a listener does
+    for key in (1, 2):
+        insert(connection, key, Word("w"))
+    assert connection.execute("select v from t where id > 0 order by id").fetchall() == [("w 1",), ("w 2",)]
+
+
 def test_in_a_pipeline(connection: Any) -> None:
     with connection.pipeline():
         cursors = [insert(connection, number) for number in range(1, 50)]

@@ -161,9 +161,6 @@ class ExecutedCursor(PsycopgCursor):
         raw = enlistment.raw
         if raw.row_factory is not tuple_row or raw.cursor_factory is not psycopg.Cursor:
             return super()._take_raw(enlistment)
-        encoding = raw.pgconn.parameter_status(b"client_encoding")
-        if encoding != raw.spare_encoding:
-            raw.spare, raw.spare_encoding = [], encoding
         try:
             cursor = raw.spare.pop()
         except IndexError:

@@ -60,11 +60,13 @@ def sent_by(cursor: psycopg.Cursor[Any]) -> bytes | str:
 def answer_alone(cursor: psycopg.Cursor[Any]) -> tuple[PGresult, AdaptersMap] | None:
     """The result of a command, and the cursor's adapters; None where the cursor keeps more of what it has executed.
 
-    That would be columns, their loaders and rows, or the parameters of a statement that psycopg has not prepared.
+    That would be columns, their loaders and rows, or the parameters of a statement that psycopg has not prepared. What
+    the cursor executes next has dumpers of its own, as with a new cursor: an instance may keep the encoding, or more.
     """
     result = cursor.pgresult
     if cursor._query is not None or result is None or result.nfields:
         return None
+    cursor._last_query = None
     return result, cursor._adapters
 
 

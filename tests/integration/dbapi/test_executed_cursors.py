@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import threading
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from psycopg.rows import dict_row, scalar_row
 
 from txpool.datasource import DataSource
 from txpool.pool import PoolListener
+from txpool.resources.postgresql import psycopg_private
 from txpool.resources.postgresql.cursor import ExecutedCursor
 from txpool.tm.scope import transaction
 
@@ -297,6 +300,21 @@ def test_a_finaliser_that_executes_during_a_statement(connection: Any) -> None:
     (answer,) = answers
     assert taken not in connection.enlistment.raw.spare
     assert answer.rowcount == 1
+
+
+def test_threads_that_ask_it_at_once(connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cursor, both = insert(connection, 1), threading.Barrier(2, timeout=10)
+
+    def slowly(*args: Any) -> Any:
+        made = psycopg_private.cursor_with(*args)
+        both.wait()
+        return made
+
+    monkeypatch.setattr("txpool.resources.postgresql.cursor.cursor_with", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: cursor.raw, range(2))
+    assert first is second is cursor.raw
+    assert cursor.statusmessage == "INSERT 0 1"
 
 
 def test_rows_do_not_stay_with_the_connection(connection: Any) -> None:

@@ -57,7 +57,7 @@ def sent_by(cursor: psycopg.Cursor[Any]) -> bytes | str:
     return given if isinstance(given, bytes | str) else b""
 
 
-def answer_alone(cursor: psycopg.Cursor[Any]) -> tuple[PGresult, AdaptersMap] | None:
+def answer_alone(cursor: psycopg.Cursor[Any]) -> list[Any] | None:
     """The result of a command, and the cursor's adapters; None where the cursor keeps more of what it has executed.
 
     That would be columns, their loaders and rows, or the parameters of a statement that psycopg has not prepared. What
@@ -67,7 +67,7 @@ def answer_alone(cursor: psycopg.Cursor[Any]) -> tuple[PGresult, AdaptersMap] | 
     if cursor._query is not None or result is None or result.nfields:
         return None
     cursor._last_query = None
-    return result, cursor._adapters
+    return [result, cursor._adapters]
 
 
 def cursor_with(raw: psycopg.Connection[Any], result: PGresult, adapters: AdaptersMap) -> psycopg.Cursor[Any]:

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from psycopg.adapt import Dumper, Loader
 from psycopg.rows import dict_row, scalar_row
+from psycopg.types import TypeInfo
 
 from txpool.datasource import DataSource
 from txpool.pool import PoolListener
@@ -195,6 +196,21 @@ def test_what_a_listener_sets(databases: Databases, how: Any, seen: tuple[Any, t
                 row, kind = cursor.fetchone(), type(cursor.raw)
                 insert(connection, 10 + number)  # leaves a spare cursor to the next transaction
     assert (row, kind) == seen
+
+
+def test_adapters_that_somebody_has_kept(connection: Any) -> None:
+    kept = connection.enlistment.raw.adapters  # as a listener may
+    insert(connection, 1, Word("w"))
+    kept.register_dumper(Word, ShoutingDumper)
+    insert(connection, 2, Word("w"))
+    assert connection.execute("select v from t where id > 0 order by id").fetchall() == [("w",), ("W",)]
+
+
+def test_types_that_somebody_has_registered(connection: Any) -> None:
+    types = connection.enlistment.raw.adapters.types
+    insert(connection, 1)
+    types.add(TypeInfo("own", 999999, 999998))
+    assert insert(connection, 2).adapters.types["own"].oid == 999999
 
 
 def test_the_encoding_of_now(postgres_source: DataSource, databases: Databases) -> None:

@@ -18,6 +18,7 @@ from txpool.resources.postgresql.copy_handle import Copy
 from txpool.resources.postgresql.psycopg_private import (
     answer_alone,
     cursor_with,
+    has_adapters_of,
     sent_by,
     write_through,
 )
@@ -139,7 +140,7 @@ class ExecutedCursor(PsycopgCursor):
         self._holder = None
         #: psycopg's cursor; None before the statement, and where it was given back.
         self._raw: psycopg.Cursor[Any] | None = None
-        #: What is left where psycopg's cursor was given back: the result, the cursor's adapters, and what is made of it.
+        #: What is left where it was given back: the result, the cursor's adapters, and the cursor made of them, if any.
         self._answer: list[Any] | None = None
         #: Where psycopg's cursor is given back to; None where it stays.
         self._spare: list[psycopg.Cursor[Any]] | None = None
@@ -163,6 +164,8 @@ class ExecutedCursor(PsycopgCursor):
         try:
             cursor = raw.spare.pop()
         except IndexError:
+            cursor = None
+        if cursor is None or not has_adapters_of(cursor, raw):
             cursor = psycopg.Cursor(raw)
         self._raw, self._spare, self._holder, self._use = cursor, raw.spare, enlistment, enlistment.uses
         return cursor

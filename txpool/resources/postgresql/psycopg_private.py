@@ -70,6 +70,17 @@ def answer_alone(cursor: psycopg.Cursor[Any]) -> list[Any] | None:
     return [result, cursor._adapters]
 
 
+def has_adapters_of(cursor: psycopg.Cursor[Any], raw: psycopg.Connection[Any]) -> bool:
+    """Whether a cursor made now would have the same adapters. Maps share their parts until one of them is changed."""
+    mine, now = cursor._adapters, raw.adapters
+    return (
+        mine._dumpers == now._dumpers
+        and mine._loaders == now._loaders
+        and mine._dumpers_by_oid == now._dumpers_by_oid
+        and mine.types._registry is now.types._registry
+    )
+
+
 def cursor_with(raw: psycopg.Connection[Any], result: PGresult, adapters: AdaptersMap) -> psycopg.Cursor[Any]:
     """A cursor that had these adapters and has executed what had this result. Only psycopg itself sets them."""
     cursor = psycopg.Cursor(raw, row_factory=tuple_row)

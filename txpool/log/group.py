@@ -19,6 +19,9 @@ from txpool.log import forks
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+# Seconds after which a thread that nobody has woken looks again: one that was interrupted twice may have told nobody.
+_LOOK_AGAIN = 1.0
+
 #: The parent's cursors, in a child that was forked during a write: closing their connections there is not safe.
 _abandoned: list[sqlite3.Cursor | None] = []
 
@@ -47,7 +50,7 @@ class _Entry(Generic[T, *Ts]):
         self.woken = woken
         # Looked at again, since whoever has released the lock before may have seen nobody sleep.
         if not self.done and write_lock.locked():
-            woken.acquire()
+            woken.acquire(timeout=_LOOK_AGAIN)
 
     def wake(self) -> None:
         woken = self.woken
@@ -100,6 +103,8 @@ class GroupCommit:
                     continue
                 with self._write_lock:
                     if not entry.done:
+                        if entry not in self._queue:  # who wrote it was interrupted, and again while it told of that
+                            break
                         self._write_queue()
                 if self._queue:
                     self._wake_next()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import threading
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +15,11 @@ import psycopg
 import pytest
 from psycopg.adapt import Dumper, Loader
 from psycopg.rows import dict_row, scalar_row
+from psycopg.types import TypeInfo
 
 from txpool.datasource import DataSource
 from txpool.pool import PoolListener
+from txpool.resources.postgresql import psycopg_private
 from txpool.resources.postgresql.cursor import ExecutedCursor
 from txpool.tm.scope import transaction
 
@@ -194,6 +198,21 @@ def test_what_a_listener_sets(databases: Databases, how: Any, seen: tuple[Any, t
     assert (row, kind) == seen
 
 
+def test_adapters_that_somebody_has_kept(connection: Any) -> None:
+    kept = connection.enlistment.raw.adapters  # as a listener may
+    insert(connection, 1, Word("w"))
+    kept.register_dumper(Word, ShoutingDumper)
+    insert(connection, 2, Word("w"))
+    assert connection.execute("select v from t where id > 0 order by id").fetchall() == [("w",), ("W",)]
+
+
+def test_types_that_somebody_has_registered(connection: Any) -> None:
+    types = connection.enlistment.raw.adapters.types
+    insert(connection, 1)
+    types.add(TypeInfo("own", 999999, 999998))
+    assert insert(connection, 2).adapters.types["own"].oid == 999999
+
+
 def test_the_encoding_of_now(postgres_source: DataSource, databases: Databases) -> None:
     with transaction(), postgres_source.connect() as connection:
         connection.execute(
@@ -215,6 +234,24 @@ def test_the_time_zone_of_now(connection: Any) -> None:
         (time,) = connection.execute(query, prepare=True).fetchone()
         assert time.utcoffset() == timedelta(hours=hours)
         del time
+
+
+def test_a_dumper_of_now(connection: Any) -> None:
+    """psycopg keeps a cursor's dumpers for as long as that executes the same statement."""
+    number = iter(range(1, 9))
+
+    class Numbering(Dumper):
+        def __init__(self, cls: type, context: Any = None) -> None:
+            super().__init__(cls, context)
+            self.number = next(number)
+
+        def dump(self, obj: Word) -> bytes:
+            return f"{obj} {self.number}".encode()
+
+    connection.enlistment.raw.adapters.register_dumper(Word, Numbering)  # as a listener does
+    for key in (1, 2):
+        insert(connection, key, Word("w"))
+    assert connection.execute("select v from t where id > 0 order by id").fetchall() == [("w 1",), ("w 2",)]
 
 
 def test_in_a_pipeline(connection: Any) -> None:
@@ -279,6 +316,21 @@ def test_a_finaliser_that_executes_during_a_statement(connection: Any) -> None:
     (answer,) = answers
     assert taken not in connection.enlistment.raw.spare
     assert answer.rowcount == 1
+
+
+def test_threads_that_ask_it_at_once(connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cursor, both = insert(connection, 1), threading.Barrier(2, timeout=10)
+
+    def slowly(*args: Any) -> Any:
+        made = psycopg_private.cursor_with(*args)
+        both.wait()
+        return made
+
+    monkeypatch.setattr("txpool.resources.postgresql.cursor.cursor_with", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: cursor.raw, range(2))
+    assert first is second is cursor.raw
+    assert cursor.statusmessage == "INSERT 0 1"
 
 
 def test_rows_do_not_stay_with_the_connection(connection: Any) -> None:

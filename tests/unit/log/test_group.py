@@ -141,6 +141,38 @@ def test_wherever_an_interrupt_comes_to_the_writer_every_other_thread_is_told_th
     assert set(world.told.values()) == {"yes"}
 
 
+@pytest.mark.parametrize(("first", "told"), [("in its work", "no"), ("while it tells", "yes")])
+def test_a_writer_that_is_interrupted_twice_leaves_nobody_asleep(
+    worlds: Iterator[World], monkeypatch: pytest.MonkeyPatch, first: str, told: str
+) -> None:
+    world, keys = next(worlds), ("one", "two", "three")
+    interrupts = ["the second"] if first == "in its work" else ["the first", "the second"]
+    wake = group._Entry.wake
+
+    def interrupted(entry: group._Entry[object, str]) -> None:
+        if interrupts:
+            raise Interrupt(interrupts.pop())
+        wake(entry)
+
+    def work(db: sqlite3.Cursor) -> None:
+        if first == "in its work":
+            raise Interrupt
+
+    threads = [threading.Thread(target=world.keep, args=(key,), daemon=True) for key in keys]
+    with world.group._write_lock:
+        for count, thread in enumerate(threads, 1):
+            thread.start()
+            await_asleep(world, count)
+    monkeypatch.setattr(group._Entry, "wake", interrupted)
+    with pytest.raises(Interrupt):
+        world.group.write(work)
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive(), "it waits for ever"
+    assert world.told == dict.fromkeys(keys, told)
+    assert world.kept() == (set(keys) if told == "yes" else set())
+
+
 def test_a_read_that_was_interrupted_keeps_no_snapshot(worlds: Iterator[World], database: Path) -> None:
     """Or the write-ahead log could not be emptied, and would grow until the next read."""
     world = next(worlds)

@@ -18,15 +18,13 @@ from txpool.resources.postgresql.copy_handle import Copy
 from txpool.resources.postgresql.psycopg_private import (
     answer_alone,
     cursor_with,
+    has_adapters_of,
     sent_by,
     write_through,
 )
 from txpool.resources.postgresql.session import outlives_transaction
 
 if TYPE_CHECKING:
-    from psycopg.adapt import AdaptersMap
-    from psycopg.pq.abc import PGresult
-
     from txpool.dbapi.connection import PEP249Connection
     from txpool.dbapi.enlistment import Enlistment
 
@@ -142,15 +140,17 @@ class ExecutedCursor(PsycopgCursor):
         self._holder = None
         #: psycopg's cursor; None before the statement, and where it was given back.
         self._raw: psycopg.Cursor[Any] | None = None
-        #: What is left where psycopg's cursor was given back: the result, and the cursor's adapters.
-        self._answer: tuple[PGresult, AdaptersMap] | None = None
+        #: What is left where it was given back: the result, the cursor's adapters, and the cursor made of them, if any.
+        self._answer: list[Any] | None = None
         #: Where psycopg's cursor is given back to; None where it stays.
         self._spare: list[psycopg.Cursor[Any]] | None = None
 
     @property
     def raw(self) -> Any:
-        if self._answer is not None:
-            self._raw, self._answer = cursor_with(self._holder.raw, *self._answer), None
+        answer = self._answer
+        if answer is not None:
+            answer.append(cursor_with(self._holder.raw, answer[0], answer[1]))
+            self._raw, self._answer = answer[2], None  # where several threads ask at once, all take the first
         return self._raw
 
     @raw.setter
@@ -161,12 +161,11 @@ class ExecutedCursor(PsycopgCursor):
         raw = enlistment.raw
         if raw.row_factory is not tuple_row or raw.cursor_factory is not psycopg.Cursor:
             return super()._take_raw(enlistment)
-        encoding = raw.pgconn.parameter_status(b"client_encoding")
-        if encoding != raw.spare_encoding:
-            raw.spare, raw.spare_encoding = [], encoding
         try:
             cursor = raw.spare.pop()
         except IndexError:
+            cursor = None
+        if cursor is None or not has_adapters_of(cursor, raw):
             cursor = psycopg.Cursor(raw)
         self._raw, self._spare, self._holder, self._use = cursor, raw.spare, enlistment, enlistment.uses
         return cursor

@@ -111,10 +111,11 @@ class Session:
                         break
                     if self._poll(_INTERVAL_MILLISECONDS):
                         pgconn.consume_input()
-                    elif until is not None and monotonic() > until:
-                        raise ReplyTimeout("the server has not answered in time")
                     else:
                         pgconn.flush()  # where even a short one did not fit
+                    # Notices and notifications are no answer, however many come.
+                    if until is not None and monotonic() > until and pgconn.is_busy():
+                        raise ReplyTimeout("the server has not answered in time")
                 result = pgconn.get_result()
                 if result is None:
                     return results

@@ -57,15 +57,28 @@ def sent_by(cursor: psycopg.Cursor[Any]) -> bytes | str:
     return given if isinstance(given, bytes | str) else b""
 
 
-def answer_alone(cursor: psycopg.Cursor[Any]) -> tuple[PGresult, AdaptersMap] | None:
+def answer_alone(cursor: psycopg.Cursor[Any]) -> list[Any] | None:
     """The result of a command, and the cursor's adapters; None where the cursor keeps more of what it has executed.
 
-    That would be columns, their loaders and rows, or the parameters of a statement that psycopg has not prepared.
+    That would be columns, their loaders and rows, or the parameters of a statement that psycopg has not prepared. What
+    the cursor executes next has dumpers of its own, as with a new cursor: an instance may keep the encoding, or more.
     """
     result = cursor.pgresult
     if cursor._query is not None or result is None or result.nfields:
         return None
-    return result, cursor._adapters
+    cursor._last_query = None
+    return [result, cursor._adapters]
+
+
+def has_adapters_of(cursor: psycopg.Cursor[Any], raw: psycopg.Connection[Any]) -> bool:
+    """Whether a cursor made now would have the same adapters. Maps share their parts until one of them is changed."""
+    mine, now = cursor._adapters, raw.adapters
+    return (
+        mine._dumpers == now._dumpers
+        and mine._loaders == now._loaders
+        and mine._dumpers_by_oid == now._dumpers_by_oid
+        and mine.types._registry is now.types._registry
+    )
 
 
 def cursor_with(raw: psycopg.Connection[Any], result: PGresult, adapters: AdaptersMap) -> psycopg.Cursor[Any]:

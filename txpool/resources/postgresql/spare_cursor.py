@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
-from psycopg.adapt import AdaptersMap
 
 from txpool.resources.postgresql.connection import DeadlineConnection
 
@@ -21,14 +20,6 @@ class SparingConnection(DeadlineConnection):
         super().__init__(*args, **options)
         #: The spare cursor. Whoever takes it, by pop(), has it alone, and gives it back to the list it was taken from.
         self.spare: list[psycopg.Cursor[Any]] = []
-        #: The session's encoding when it was made, which it goes on with.
-        self.spare_encoding: bytes | None = None
-
-    @property
-    def adapters(self) -> AdaptersMap:
-        """As psycopg's. A cursor has a copy of them, and whoever reads them here may change them."""
-        self.spare = []
-        return super().adapters
 
     def close(self) -> None:
         self.spare = []  # it refers to the connection

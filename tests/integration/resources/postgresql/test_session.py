@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import select
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
 from tests.integration.resources.postgresql.branches import BranchDatabase
+from txpool.resources.postgresql.libpq import ReplyTimeout
 
 if TYPE_CHECKING:
     from txpool.resources.postgresql.libpq import Session
@@ -73,6 +75,17 @@ def test_the_second_answer_comes_later(raw: Any) -> None:
     session: Session = raw.session
     session.send("select repeat('x', 20000); select pg_sleep(0.3); select 'last'")
     assert session.receive()[-1].get_value(0, 0) == b"last"
+
+
+def test_notices_do_not_defer_the_deadline(raw: Any) -> None:
+    session: Session = raw.session
+    started = time.monotonic()
+    with pytest.raises(ReplyTimeout):
+        session.run(
+            "do $$ begin for i in 1..100 loop raise notice 'still there'; perform pg_sleep(0.03); end loop; end $$",
+            started + 0.3,
+        )
+    assert time.monotonic() - started < 2
 
 
 @pytest.mark.parametrize("message", ["copy work from stdin", "copy work to stdout", "select 1; copy work from stdin"])

@@ -18,7 +18,7 @@ from txpool.resources.postgresql.copy_handle import Copy
 from txpool.resources.postgresql.psycopg_private import (
     answer_alone,
     cursor_with,
-    has_adapters_of,
+    has_psycopgs_adapters,
     sent_by,
     write_through,
 )
@@ -159,13 +159,15 @@ class ExecutedCursor(PsycopgCursor):
 
     def _take_raw(self, enlistment: Enlistment) -> Any:
         raw = enlistment.raw
-        if raw.row_factory is not tuple_row or raw.cursor_factory is not psycopg.Cursor:
+        usual = raw.row_factory is tuple_row and raw.cursor_factory is psycopg.Cursor and has_psycopgs_adapters(raw)
+        if not usual:
             return super()._take_raw(enlistment)
+        encoding = raw.pgconn.parameter_status(b"client_encoding")
+        if encoding != raw.spare_encoding:
+            raw.spare, raw.spare_encoding = [], encoding
         try:
             cursor = raw.spare.pop()
         except IndexError:
-            cursor = None
-        if cursor is None or not has_adapters_of(cursor, raw):
             cursor = psycopg.Cursor(raw)
         self._raw, self._spare, self._holder, self._use = cursor, raw.spare, enlistment, enlistment.uses
         return cursor

@@ -34,6 +34,15 @@ BACKLOG = "_notifies_backlog"
 wait = waiting.wait
 
 
+#: psycopg's adapters, as long as nobody had registered others when this was imported.
+_ADAPTERS = AdaptersMap(psycopg.adapters)
+_UNCHANGED = all(
+    dumper.__module__.partition(".")[0] in ("psycopg", "psycopg_binary", "psycopg_c")
+    for dumpers in _ADAPTERS._dumpers.values()
+    for dumper in dumpers.values()
+)
+
+
 def executed_by(cursor: psycopg.Cursor[Any]) -> tuple[list[PGresult], bytes | str]:
     """All results of what a cursor has executed last, and the SQL as `sent_by` has it.
 
@@ -60,24 +69,27 @@ def sent_by(cursor: psycopg.Cursor[Any]) -> bytes | str:
 def answer_alone(cursor: psycopg.Cursor[Any]) -> list[Any] | None:
     """The result of a command, and the cursor's adapters; None where the cursor keeps more of what it has executed.
 
-    That would be columns, their loaders and rows, or the parameters of a statement that psycopg has not prepared. What
-    the cursor executes next has dumpers of its own, as with a new cursor: an instance may keep the encoding, or more.
+    That would be columns, their loaders and rows, or the parameters of a statement that psycopg has not prepared.
     """
     result = cursor.pgresult
     if cursor._query is not None or result is None or result.nfields:
         return None
-    cursor._last_query = None
     return [result, cursor._adapters]
 
 
-def has_adapters_of(cursor: psycopg.Cursor[Any], raw: psycopg.Connection[Any]) -> bool:
-    """Whether a cursor made now would have the same adapters. Maps share their parts until one of them is changed."""
-    mine, now = cursor._adapters, raw.adapters
+def has_psycopgs_adapters(raw: psycopg.Connection[Any]) -> bool:
+    """Whether nobody has registered anything on the connection, or before that for all connections.
+
+    Maps share their parts until one of them is changed. A cursor keeps the instances of its dumpers for a statement
+    that comes again: psycopg's own are the same for each, but for the session's encoding.
+    """
+    adapters = raw._adapters or raw.adapters
     return (
-        mine._dumpers == now._dumpers
-        and mine._loaders == now._loaders
-        and mine._dumpers_by_oid == now._dumpers_by_oid
-        and mine.types._registry is now.types._registry
+        adapters._dumpers == _ADAPTERS._dumpers
+        and adapters._loaders == _ADAPTERS._loaders
+        and adapters._dumpers_by_oid == _ADAPTERS._dumpers_by_oid
+        and adapters.types._registry is _ADAPTERS.types._registry
+        and _UNCHANGED
     )
 
 

@@ -20,6 +20,8 @@ class SparingConnection(DeadlineConnection):
         super().__init__(*args, **options)
         #: The spare cursor. Whoever takes it, by pop(), has it alone, and gives it back to the list it was taken from.
         self.spare: list[psycopg.Cursor[Any]] = []
+        #: The session's encoding when it was made, which it goes on with.
+        self.spare_encoding: bytes | None = None
 
     def close(self) -> None:
         self.spare = []  # it refers to the connection

@@ -140,7 +140,7 @@ class ExecutedCursor(PsycopgCursor):
         self._holder = None
         #: psycopg's cursor; None before the statement, and where it was given back.
         self._raw: psycopg.Cursor[Any] | None = None
-        #: What is left where it was given back: the result, the cursor's adapters, and the cursor made of them, if any.
+        #: What is left where it was given back: the result, and behind it the cursor that was made with that, if any.
         self._answer: list[Any] | None = None
         #: Where psycopg's cursor is given back to; None where it stays.
         self._spare: list[psycopg.Cursor[Any]] | None = None
@@ -149,8 +149,8 @@ class ExecutedCursor(PsycopgCursor):
     def raw(self) -> Any:
         answer = self._answer
         if answer is not None:
-            answer.append(cursor_with(self._holder.raw, answer[0], answer[1]))
-            self._raw, self._answer = answer[2], None  # where several threads ask at once, all take the first
+            answer.append(cursor_with(self._holder.raw, answer[0]))
+            self._raw, self._answer = answer[1], None  # where several threads ask at once, all take the first
         return self._raw
 
     @raw.setter
@@ -176,9 +176,9 @@ class ExecutedCursor(PsycopgCursor):
         """Once the statement has succeeded, and before anybody else has this cursor."""
         raw, spare = self._raw, self._spare
         if raw is not None and spare is not None:
-            answer = self._answer = answer_alone(raw)
-            if answer is not None:
-                self._raw = None
+            result = answer_alone(raw)
+            if result is not None:
+                self._raw, self._answer = None, [result]
                 spare.append(raw)
 
     @property

@@ -34,13 +34,13 @@ BACKLOG = "_notifies_backlog"
 wait = waiting.wait
 
 
-#: psycopg's adapters, as long as nobody had registered others when this was imported.
+#: psycopg's adapters. Maps share their parts until one of them is changed.
 _ADAPTERS = AdaptersMap(psycopg.adapters)
-_UNCHANGED = all(
-    dumper.__module__.partition(".")[0] in ("psycopg", "psycopg_binary", "psycopg_c")
-    for dumpers in _ADAPTERS._dumpers.values()
-    for dumper in dumpers.values()
-)
+_PARTS = _ADAPTERS._dumpers, _ADAPTERS._loaders, _ADAPTERS._dumpers_by_oid, _ADAPTERS.types._registry
+_MODULES = frozenset({"psycopg", "psycopg_binary", "psycopg_c"})
+_DUMPERS = {dumper for dumpers in _ADAPTERS._dumpers.values() for dumper in dumpers.values()}
+#: Whether nobody had registered others before this was imported.
+_ORIGINAL = all(dumper.__module__.partition(".")[0] in _MODULES for dumper in _DUMPERS)
 
 
 def executed_by(cursor: psycopg.Cursor[Any]) -> tuple[list[PGresult], bytes | str]:
@@ -66,37 +66,30 @@ def sent_by(cursor: psycopg.Cursor[Any]) -> bytes | str:
     return given if isinstance(given, bytes | str) else b""
 
 
-def answer_alone(cursor: psycopg.Cursor[Any]) -> list[Any] | None:
-    """The result of a command, and the cursor's adapters; None where the cursor keeps more of what it has executed.
+def answer_alone(cursor: psycopg.Cursor[Any]) -> PGresult | None:
+    """The result of a command; None where the cursor keeps more of what it has executed.
 
     That would be columns, their loaders and rows, or the parameters of a statement that psycopg has not prepared.
     """
     result = cursor.pgresult
-    if cursor._query is not None or result is None or result.nfields:
-        return None
-    return [result, cursor._adapters]
+    return None if result is None or result.nfields or cursor._query is not None else result
 
 
 def has_psycopgs_adapters(raw: psycopg.Connection[Any]) -> bool:
-    """Whether nobody has registered anything on the connection, or before that for all connections.
+    """Whether nobody has registered anything on the connection, nor for all connections before it was opened.
 
-    Maps share their parts until one of them is changed. A cursor keeps the instances of its dumpers for a statement
-    that comes again: psycopg's own are the same for each, but for the session's encoding.
+    A cursor keeps the instances of its dumpers for a statement that comes again. psycopg's own are the same for each
+    statement, but for the session's encoding.
     """
     adapters = raw._adapters or raw.adapters
-    return (
-        adapters._dumpers == _ADAPTERS._dumpers
-        and adapters._loaders == _ADAPTERS._loaders
-        and adapters._dumpers_by_oid == _ADAPTERS._dumpers_by_oid
-        and adapters.types._registry is _ADAPTERS.types._registry
-        and _UNCHANGED
-    )
+    parts = adapters._dumpers, adapters._loaders, adapters._dumpers_by_oid, adapters.types._registry
+    return _ORIGINAL and parts == _PARTS
 
 
-def cursor_with(raw: psycopg.Connection[Any], result: PGresult, adapters: AdaptersMap) -> psycopg.Cursor[Any]:
-    """A cursor that had these adapters and has executed what had this result. Only psycopg itself sets them."""
+def cursor_with(raw: psycopg.Connection[Any], result: PGresult) -> psycopg.Cursor[Any]:
+    """A cursor that has psycopg's adapters and has executed what had this result. Only psycopg itself sets them."""
     cursor = psycopg.Cursor(raw, row_factory=tuple_row)
-    cursor._adapters = AdaptersMap(adapters)
+    cursor._adapters = AdaptersMap(_ADAPTERS)
     cursor._adapters._register_loader_callback = partial(cursor._loaders_changed, ref(cursor))
     cursor._tx = Transformer(cursor)
     cursor._set_results([result])

@@ -274,7 +274,7 @@ MUTATIONS = (
         real=(
             Edit(
                 "txpool.tm.transaction:Transaction._begin_decision",
-                "self._deciding = self._rollback_cause is None",
+                "self._deciding = True",
                 "pass",
             ),
         ),

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import fields
-from threading import current_thread
+from threading import current_thread, local
 from time import monotonic
 from typing import Any, Generic
 
@@ -26,6 +26,8 @@ from txpool.pool.statistics import Counters, PoolStatistics
 
 _held = HISTOGRAMS[USE_SECONDS].observe
 
+#: Of each thread its own object, since `current_thread()` is a call of Python.
+_here = local()
 #: Seconds that close() grants to a connect in the background.
 JOIN_TIMEOUT = 5.0
 
@@ -153,7 +155,11 @@ class Pool(Generic[C]):
         pooled.taken_at = now
         pooled.plain = False
         pooled.uses += 1
-        pooled.holder.append(current_thread())
+        try:
+            pooled.holder.append(_here.thread)
+        except AttributeError:
+            _here.thread = thread = current_thread()
+            pooled.holder.append(thread)
         if self._watched:
             self._watch(pooled)
         return pooled

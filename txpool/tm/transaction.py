@@ -258,12 +258,18 @@ class Transaction:
                 self.status = Status.MARKED_ROLLBACK
 
     def _begin_decision(self) -> BaseException | None:
-        """The rollback cause; where there is none, no later one counts."""
-        with self._lock:
-            if self._deferring and self._rollback_cause is None:
-                self._rollback_cause = rolled_back(self.gtrid, "another thread was still adding work to it")
-            self._deciding = self._rollback_cause is None
-            return self._rollback_cause
+        """The rollback cause; where there is none, no later one counts.
+
+        It needs no lock: this sets `_deciding` before it looks for a cause, and `expire` sets the cause before it looks
+        at `_deciding`. So a timeout is heard here, or cancels nothing.
+        """
+        self._deciding = True
+        if self._deferring and self._rollback_cause is None:
+            self._rollback_cause = rolled_back(self.gtrid, "another thread was still adding work to it")
+        cause = self._rollback_cause
+        if cause is not None:
+            self._deciding = False
+        return cause
 
     def expire(self, seconds: float) -> None:
         """Its timeout of so many seconds has passed: mark it rollback-only, and cancel what executes, a PREPARE too.

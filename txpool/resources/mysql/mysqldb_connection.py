@@ -124,11 +124,13 @@ class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
             raise
         self.ahead = ""
         try:
-            self.next_result()
+            nothing = self.next_result() < 0
         except MySQLdb.Error:
             self.unread = 0
             raise
         self.unread = 0
+        if nothing:  # the statement is empty, and alone an error
+            super().query(query)
 
     def select_db(self, db: Any) -> None:
         self.changed = True
@@ -263,7 +265,7 @@ class MySQLdbSession:
             self._break_off(error)
             raise
         raw.unread = 0
-        return after_what_went_ahead(self._answers) if self._went_ahead else self._answers
+        return after_what_went_ahead(raw, self._answers) if self._went_ahead else self._answers
 
     def _send(self, statements: Sequence[str]) -> None:
         """Send a message: with all of them, or with the first."""

@@ -317,7 +317,7 @@ class PyMySQLConnection(SessionState, RowsConnection):
         while self.unread:
             if not self._take_plain(answers):
                 answers.append(self._receive_one())
-        return after_what_went_ahead(answers) if went_ahead else answers
+        return after_what_went_ahead(self, answers) if went_ahead else answers
 
     def _take_plain(self, answers: list[Answer]) -> bool:
         """Read the plain OKs that have come, as most answers are; False where the next answer is none.

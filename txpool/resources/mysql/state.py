@@ -69,19 +69,15 @@ class SessionState:
     def may_send_ahead(self) -> bool:
         """Whether `ahead` may go in one message with a statement.
 
-        If the server refuses it, nothing stays of the statement, which raises the server's error, and the connection is
-        closed.
+        If the server refuses it, nothing stays of the statement in a table with transactions. It raises the server's
+        error, and the connection is closed.
         """
         raise NotImplementedError
 
     def run_ahead(self) -> None:
         """Execute by itself what goes ahead. Where it is refused, the connection is closed: nothing may follow it."""
         raw: Any = self
-        try:
-            raw.session.run("do 0")
-        except BaseException:
-            raw.break_off()
-            raise
+        raw.session.run("do 0")
 
     def left(self) -> None:
         """Note that what was begun on it has ended."""

@@ -43,7 +43,7 @@ class Session(Protocol):
     def receive(self, until: float | None = None) -> list[Answer]:
         """The answers to all that was sent, in order. An error of the server is an answer; a lost connection raises.
 
-        An error of what went ahead takes the place of the first answer.
+        Where what went ahead is refused, its error is each answer, and the connection is closed.
 
         `ReplyTimeout` where they have not come at `until`, by the monotonic clock. After an exception the connection is
         closed.
@@ -59,10 +59,13 @@ class Session(Protocol):
         """The text as an SQL literal."""
 
 
-def after_what_went_ahead(answers: list[Answer]) -> list[Answer]:
-    """The answers without the first, whose error takes the place of the second, and says why that is one."""
-    ahead, first, *rest = answers
-    return [first if ahead.error is None else ahead, *rest]
+def after_what_went_ahead(raw: Any, answers: list[Answer]) -> list[Answer]:
+    """The answers without the first. Where that is an error, nothing may stay of the others, and it is each of them."""
+    ahead, *rest = answers
+    if ahead.error is None:
+        return rest
+    raw.break_off()  # what was executed all the same is in a local transaction: the server rolls it back
+    return [ahead] * len(rest)
 
 
 def code_of(error: BaseException) -> int:

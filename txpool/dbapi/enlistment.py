@@ -180,10 +180,10 @@ class Enlistment:
     @property
     def how_it_ended(self) -> str:
         """The transaction's status once its end has begun, for messages."""
+        if self.ended:
+            return self._status.value
         transaction = self.owner()
-        if self.ended or transaction is None:
-            return self._status.value if self.ended else "dropped without its end"
-        return transaction.status.value
+        return "dropped without its end" if transaction is None else transaction.status.value
 
     def _restore(self) -> bool:
         """Close what is open on the connection, and restore what was overridden; whether that succeeded."""

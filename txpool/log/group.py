@@ -34,7 +34,6 @@ class _Entry(Generic[T, *Ts]):
     def __init__(self, work: Callable[[sqlite3.Cursor, *Ts], T], arguments: tuple[*Ts]) -> None:
         self.work = work
         self.arguments = arguments
-        #: The result is there: its thread may return with it.
         self.done = False
         self.value: T
         #: None once it is durable.
@@ -51,6 +50,11 @@ class _Entry(Generic[T, *Ts]):
         # Looked at again, since whoever has released the lock before may have seen nobody sleep.
         if not self.done and write_lock.locked():
             woken.acquire(timeout=_LOOK_AGAIN)
+
+    def answer(self) -> None:
+        """The result is there: its thread may return with it."""
+        self.done = True
+        self.wake()
 
     def wake(self) -> None:
         woken = self.woken
@@ -201,12 +205,10 @@ class GroupCommit:
         try:
             self._write_batch(batch)
             for entry in batch:
-                entry.done = True
-                entry.wake()
+                entry.answer()
         except BaseException:  # an interrupt, perhaps between two answers
             for entry in batch:
-                entry.done = True
-                entry.wake()
+                entry.answer()
             raise
 
     def _write_batch(self, batch: list[_AnyEntry]) -> None:

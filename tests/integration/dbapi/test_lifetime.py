@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -156,18 +157,19 @@ def test_a_block_around_the_end_of_its_transaction(postgres_source: DataSource) 
     assert rows(postgres_source) == [(1, "kept"), (2, "kept")]
 
 
+def call_noting_errors(call: Callable[[], object], told: list[BaseException]) -> None:
+    try:
+        call()
+    except BaseException as error:
+        told.append(error)
+
+
 @pytest.mark.parametrize("left", ["block", "cursor"])
 def test_what_a_thread_leaves_while_the_transaction_ends_does_not_reach_the_next_one(
     postgres_source: DataSource, databases: Databases, left: str
 ) -> None:
     postgres_source.pool.resize(0, 1)
     told: list[BaseException] = []
-
-    def leave() -> None:
-        try:
-            end()
-        except BaseException as error:
-            told.append(error)
 
     with transaction() as tx:
         connection = postgres_source.connect()
@@ -178,7 +180,7 @@ def test_what_a_thread_leaves_while_the_transaction_ends_does_not_reach_the_next
             end = partial(block.__exit__, None, None, None)
         else:
             end = connection.cursor("named").execute("select generate_series(1, 9)").close
-        thread = threading.Thread(target=leave)
+        thread = threading.Thread(target=call_noting_errors, args=(end, told))
         lock.acquire()
         thread.start()
         while sys._current_frames()[thread.ident].f_code.co_name not in ("__exit__", "close"):  # type: ignore[index]
@@ -202,14 +204,8 @@ def test_what_a_thread_leaves_within_the_end_executes_nothing(
     """The branch is prepared on that very connection, or its COMMIT PREPARED is on its way."""
     told: list[BaseException] = []
 
-    def leave() -> None:
-        try:
-            end()
-        except BaseException as error:
-            told.append(error)
-
     def leave_elsewhere() -> None:
-        thread = threading.Thread(target=leave)
+        thread = threading.Thread(target=call_noting_errors, args=(end, told))
         thread.start()
         thread.join()
 

@@ -42,6 +42,7 @@ from txpool.resources.base import (
 from txpool.resources.branch_rows import BranchRows
 from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
+from txpool.resources.driver import BeginsWithStatement
 from txpool.resources.drivers import make_driver
 from txpool.resources.local import LocalBranch
 from txpool.resources.manager import PhaseTwo
@@ -105,6 +106,8 @@ class DataSource(PoolAdministration):
         self.url = settings.url
         self.driver_adapter = make_driver(settings)
         add_driver(self.driver_adapter.module)
+        #: The driver, where it can send BEGIN with a transaction's first statement.
+        self.begins_with = self.driver_adapter if isinstance(self.driver_adapter, BeginsWithStatement) else None
         self.pool: Pool[Any] = Pool(
             sessions_of(settings, self.driver_adapter),
             name=settings.name,

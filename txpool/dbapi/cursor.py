@@ -116,10 +116,12 @@ class PEP249Cursor:
         if holder is not enlistment and holder is not None:
             self._reopen(enlistment)
         with enlistment.lock:
-            enlistment.start(connection)
+            first = enlistment.start(connection, executes=True)
             raw = self._take_raw(enlistment) if holder is None else self.raw
             try:
-                if kwargs or len(args) != 1:
+                if first:
+                    enlistment.execute_first(raw, operation, args, kwargs)
+                elif kwargs or len(args) != 1:
                     raw.execute(operation, *args, **kwargs)
                 else:
                     raw.execute(operation, args[0])

@@ -258,12 +258,19 @@ class Enlistment:
                 "Nothing was done."
             )
 
-    def start(self, handle: Handle) -> None:
-        """Before a statement, under the lock; the caller must `finish` or `failed` it, unless this raises."""
+    def start(self, handle: Handle, *, executes: bool = False) -> bool:
+        """Before a statement, under the lock; the caller must `finish` or `failed` it, unless this raises.
+
+        Where it returns true, a statement that `executes` by the driver's execute() has to do so by `execute_first`.
+        """
+        first = False
         try:
             transaction = self.begin_use(handle)
             if self._fresh:
-                self._fresh = not self._driver.begin(self.raw, transaction.label)
+                first = executes and self.datasource.begins_with is not None
+                if transaction.label or self.savepoints is not None:
+                    first = False  # these come between BEGIN and the statement
+                self._fresh = first or not self._driver.begin(self.raw, transaction.label)
             elif self.in_pipeline:
                 self._require_not_ended()
             if self.savepoints is not None:
@@ -271,6 +278,16 @@ class Enlistment:
             self._unnoted = True
         except BaseException as error:
             translate(error)
+            raise
+        return first
+
+    def execute_first(self, raw_cursor: Any, statement: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """Execute the statement that begins the transaction."""
+        self._fresh = False  # behind an interrupt, too
+        try:
+            self.datasource.begins_with.execute_first(self.raw, raw_cursor, statement, args, options)  # type: ignore[union-attr]
+        except BaseException:
+            self._fresh = not self._driver.dialect.in_transaction(self.raw)
             raise
 
     def _require_not_ended(self) -> None:

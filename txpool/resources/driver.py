@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
@@ -86,3 +86,16 @@ class Driver(Protocol):
 
     def ended_by(self, raw: Any, raw_cursor: Any) -> str | None:
         """Called after a statement: `commit` or `rollback` where the user's own SQL has ended the local transaction."""
+
+
+@runtime_checkable
+class BeginsWithStatement(Protocol):
+    """A driver that can begin a transaction together with its first statement."""
+
+    def execute_first(
+        self, raw: Any, raw_cursor: Any, statement: Any, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> None:
+        """Begin the local transaction, and execute a statement, as the cursor's `execute` does.
+
+        Where BEGIN is refused, or nothing is sent, no transaction is open behind the error.
+        """

@@ -23,6 +23,7 @@ from txpool.resources.marks import Marks
 from txpool.resources.postgresql.characteristics import begin_as, beginning_of, level_of
 from txpool.resources.postgresql.connection import check_alive, deadline_after, roll_back
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
+from txpool.resources.postgresql.first_statement import execute_first
 from txpool.resources.postgresql.initial_sql import begin_session, reset_session
 from txpool.resources.postgresql.libpq import (
     ACTIVE,
@@ -131,6 +132,12 @@ class PsycopgRawConnection(SparingConnection):
         super().__init__(*args, **options)
         # Each transaction reads these, and Python 3.11 reads slowly what only the class has.
         self.inherited = self.changed = self.begins_otherwise = False
+
+    def begin_message(self) -> str:
+        """The BEGIN of the next transaction."""
+        if not self.beginning:
+            self.beginning = beginning_of(self)
+        return self.beginning
 
     def set_isolation_level(self, value: psycopg.IsolationLevel | None) -> None:
         self.begins_otherwise, self.beginning = True, ""
@@ -291,17 +298,17 @@ class PsycopgDriver:
     def begin(self, raw: PsycopgRawConnection, label: str = "") -> bool:
         """As `Driver.begin`: psycopg, which would begin with the statement, finds it begun."""
         if raw.pgconn.transaction_status == IDLE:
-            message = raw.beginning
-            if not message:
-                message = raw.beginning = beginning_of(raw)
+            message = raw.begin_message()
             if label:
                 # Not set_config(), whose snapshot would come before the user's own SET TRANSACTION.
                 message += f"; set local application_name = {raw.session.quoted(label)}"
             raw.session.run(message)
         return True
 
+    execute_first = staticmethod(execute_first)
+
     def reached_server(self, error: BaseException) -> bool:
-        return getattr(error, "sqlstate", None) is not None
+        return False  # it is asked only where no transaction has begun: then none has ended
 
     def note_failure(
         self, raw: PsycopgRawConnection, raw_cursor: psycopg.Cursor[Any] | None, error: BaseException

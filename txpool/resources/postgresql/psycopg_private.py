@@ -12,7 +12,8 @@ from typing import Any, Self
 from weakref import ref
 
 import psycopg
-from psycopg import generators, sql, waiting
+from psycopg import generators, pq, sql, waiting
+from psycopg._preparing import Prepare
 from psycopg._queries import PostgresQuery
 from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.copy import LibpqWriter, Writer
@@ -21,6 +22,9 @@ from psycopg.rows import TupleRow, tuple_row
 
 from txpool.config.secrets import in_errors
 
+_OPEN = int(pq.ConnStatus.OK)
+_FATAL_ERROR = int(pq.ExecStatus.FATAL_ERROR)
+_SYNC = int(pq.ExecStatus.PIPELINE_SYNC)
 #: The last command's tag, in bytes as those of the results are. `Cursor.statusmessage` decodes it at each call.
 tag_of: Callable[[psycopg.Cursor[Any]], bytes | None] = attrgetter("_statusmessage")
 #: The attribute in which a connection counts its open blocks of conn.transaction(). An abandoned block stays counted.
@@ -94,6 +98,65 @@ def cursor_with(raw: psycopg.Connection[Any], result: PGresult) -> psycopg.Curso
     cursor._tx = Transformer(cursor)
     cursor._set_results([result])
     return cursor
+
+
+def executing_after(
+    beginning: str, cursor: psycopg.Cursor[Any], query: Any, params: Any = None, *, prepare: bool | None = None
+) -> Generator[Any, Any, None]:
+    """The steps of a cursor's execute(), with a BEGIN before the statement, in one message.
+
+    Where one of them fails, what follows it is not executed. As `Cursor._execute_gen`, which waits for its BEGIN. The
+    message is a pipeline of libpq's: psycopg's own leaves the answers to later calls. COPY is not to be in it.
+    """
+    if cursor.closed:
+        raise psycopg.InterfaceError("the cursor is closed")
+    pgconn, prepared = cursor._pgconn, cursor._conn._prepared
+    cursor._reset()
+    if not cursor._last_query or cursor._last_query is not query:
+        cursor._last_query = None
+        cursor._tx = Transformer(cursor)
+    statement = cursor._convert_query(query, params)
+    kind, name = prepared.get(statement, prepare)
+    pgconn.enter_pipeline_mode()
+    pgconn.send_query_params(beginning.encode(), None)
+    if kind is Prepare.SHOULD:
+        cursor._send_prepare(name, statement)
+    if kind is Prepare.NO:
+        cursor._execute_send(statement, force_extended=True)
+    else:
+        cursor._send_query_prepared(name, statement)
+    pgconn.pipeline_sync()
+    yield from generators.send(pgconn)
+    answers: list[PGresult] = []
+    try:
+        while True:
+            answer = (yield from generators.fetch(pgconn)) if pgconn.is_busy() else pgconn.get_result()
+            if answer is None:  # between two answers, and where no more will come
+                if pgconn.status != _OPEN:
+                    raise psycopg.OperationalError("the connection is lost")
+            elif answer.status == _SYNC:
+                break
+            else:
+                answers.append(answer)
+    except psycopg.DatabaseError:
+        _raise_first(answers, cursor)  # the server's last error says more than the closed connection after it
+        raise
+    pgconn.exit_pipeline_mode()
+    results = [answers.pop()]
+    _raise_first(answers, cursor)
+    key = prepared.maybe_add_to_cache(statement, kind, name)
+    if key is not None:
+        prepared.validate(key, kind, name, results)
+    cursor._check_results(results)
+    cursor._set_results(results)
+    cursor._last_query = query
+    yield from prepared.maintain_gen(cursor._conn)
+
+
+def _raise_first(answers: list[PGresult], cursor: psycopg.Cursor[Any]) -> None:
+    for answer in answers:
+        if answer.status == _FATAL_ERROR:
+            raise psycopg.errors.error_from_result(answer, encoding=cursor._encoding)
 
 
 def write_through(writer: Writer, cursor: psycopg.Cursor[Any]) -> None:

@@ -317,7 +317,8 @@ class PsycopgDriver:
         # Statements after the first that failed are refused for that reason, and say nothing of it.
         if state is not None and state != _IN_FAILED_TRANSACTION and raw.pgconn.transaction_status == INERROR:
             reason = str(error).partition("\n")[0]
-            raw.failure = reason if raw_cursor is None else f"{reason}; it was {shown(sent_by(raw_cursor))}"
+            sent = b"" if raw_cursor is None else sent_by(raw_cursor)
+            raw.failure = f"{reason}; it was {shown(sent)}" if sent else reason
 
     def ended_by(  # noqa: PLR0911 - each answer where it is known
         self, raw: PsycopgRawConnection, raw_cursor: psycopg.Cursor[Any]

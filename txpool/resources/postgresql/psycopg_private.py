@@ -117,18 +117,10 @@ def executing_after(
         cursor._tx = Transformer(cursor)
     statement = cursor._convert_query(query, params)
     kind, name = prepared.get(statement, prepare)
-    pgconn.enter_pipeline_mode()
-    pgconn.send_query_params(beginning.encode(), None)
-    if kind is Prepare.SHOULD:
-        cursor._send_prepare(name, statement)
-    if kind is Prepare.NO:
-        cursor._execute_send(statement, force_extended=True)
-    else:
-        cursor._send_query_prepared(name, statement)
-    pgconn.pipeline_sync()
-    yield from generators.send(pgconn)
     answers: list[PGresult] = []
     try:
+        _send_after(beginning, cursor, statement, kind, name)
+        yield from generators.send(pgconn)
         while True:
             answer = (yield from generators.fetch(pgconn)) if pgconn.is_busy() else pgconn.get_result()
             if answer is None:  # between two answers, and where no more will come
@@ -138,10 +130,13 @@ def executing_after(
                 break
             else:
                 answers.append(answer)
+        pgconn.exit_pipeline_mode()
     except psycopg.DatabaseError:
         _raise_first(answers, cursor)  # the server's last error says more than the closed connection after it
         raise
-    pgconn.exit_pipeline_mode()
+    finally:
+        if pgconn.pipeline_status and pgconn.status == _OPEN:
+            pgconn.finish()  # after an interrupt, in a message without its end, the next statement would wait for ever
     results = [answers.pop()]
     _raise_first(answers, cursor)
     key = prepared.maybe_add_to_cache(statement, kind, name)
@@ -151,6 +146,21 @@ def executing_after(
     cursor._set_results(results)
     cursor._last_query = query
     yield from prepared.maintain_gen(cursor._conn)
+
+
+def _send_after(
+    beginning: str, cursor: psycopg.Cursor[Any], statement: PostgresQuery, kind: Prepare, name: bytes
+) -> None:
+    pgconn = cursor._pgconn
+    pgconn.enter_pipeline_mode()
+    pgconn.send_query_params(beginning.encode(), None)
+    if kind is Prepare.SHOULD:
+        cursor._send_prepare(name, statement)
+    if kind is Prepare.NO:
+        cursor._execute_send(statement, force_extended=True)
+    else:
+        cursor._send_query_prepared(name, statement)
+    pgconn.pipeline_sync()
 
 
 def _raise_first(answers: list[PGresult], cursor: psycopg.Cursor[Any]) -> None:

@@ -1,0 +1,380 @@
+"""PostgreSQL's BEGIN goes in one message with a transaction's first statement, and nothing else is seen of that."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.support.interrupts import at_each_check, codes_of
+from txpool.datasource import DataSource
+from txpool.dbapi.enlistment import Enlistment
+from txpool.errors import TransactionRolledBack
+from txpool.resources.postgresql import first_statement, psycopg_private
+from txpool.resources.postgresql.first_statement import may_share
+from txpool.tm.scope import transaction
+
+if TYPE_CHECKING:
+    from tests.conftest import Databases
+
+INSERT = "insert into t values (%s, %s)"
+IDLE, INTRANS = psycopg.pq.TransactionStatus.IDLE, psycopg.pq.TransactionStatus.INTRANS
+
+First = Callable[[Any], Any]
+
+
+@contextmanager
+def traced(connection: Any, path: Path) -> Iterator[list[str]]:
+    """The names of the messages, as libpq has sent and received them within the block."""
+    pgconn = connection.current_enlistment().raw.pgconn
+    names: list[str] = []
+    with path.open("w") as file:
+        pgconn.trace(file.fileno())
+        try:
+            yield names
+        finally:
+            pgconn.untrace()
+    for line in path.read_text().splitlines():
+        _, sender, _, name, *rest = [*line.split("\t"), ""]
+        names.append(f"{sender} {name} {rest[0]}".strip())
+
+
+@contextmanager
+def rolled_back() -> Iterator[None]:
+    """A transaction that rolls back in any case."""
+    with suppress(TransactionRolledBack), transaction() as tx:
+        yield
+        tx.set_rollback_only()
+
+
+def round_trips(names: list[str]) -> int:
+    """How often the server was waited for."""
+    return sum(name.startswith("B ReadyForQuery") for name in names)
+
+
+@pytest.mark.parametrize(
+    "execute",
+    [
+        lambda connection: connection.execute(INSERT, (1, "v")),
+        lambda connection: connection.execute(INSERT, (1, "v"), prepare=True),
+        lambda connection: connection.execute(INSERT, params=(1, "v")),
+        lambda connection: connection.execute("insert into t values (1, 'v');"),
+        lambda connection: connection.cursor().execute(INSERT, (1, "v")),
+        lambda connection: connection.cursor().execute(INSERT, [1, "v"], prepare=False),
+    ],
+    ids=["parameters", "prepared", "named", "without parameters", "cursor", "unprepared"],
+)
+def test_it_takes_one_round_trip(
+    postgres_source: DataSource, databases: Databases, execute: First, tmp_path: Path
+) -> None:
+    with transaction(), postgres_source.connect() as connection, traced(connection, tmp_path / "trace") as names:
+        cursor = execute(connection)
+        assert (cursor.rowcount, cursor.statusmessage) == (1, "INSERT 0 1")
+        assert connection.info.transaction_status is INTRANS
+        assert connection.info.pipeline_status is psycopg.pq.PipelineStatus.OFF
+    assert round_trips(names) == 1, names
+    assert databases.rows("one", "select id, v from t") == [(1, "v")]
+
+
+def test_every_execution_of_the_same_statement(postgres_source: DataSource, databases: Databases) -> None:
+    """psycopg prepares it at the sixth."""
+    for number in range(8):
+        with transaction(), postgres_source.connect() as connection:
+            assert connection.execute(INSERT, (number, "v")).rowcount == 1
+    with transaction(), postgres_source.connect() as connection:
+        prepared = connection.execute("select statement from pg_prepared_statements").fetchall()
+    assert prepared == [("insert into t values ($1, $2)",)]
+    assert databases.rows("one", "select count(*) from t") == [(8,)]
+
+
+def test_it_answers_as_psycopg(postgres_source: DataSource, databases: Databases) -> None:
+    statements: list[tuple[Any, ...]] = [
+        ("select 1 as a, 'x' as b, null, %s::date", ["2020-02-29"]),
+        ("select 1 as a, 'x' as b",),
+        ("select n from generate_series(1, %s) n", [5000]),
+        ("select n from generate_series(1, 0) n",),
+        ("with x as (insert into t values (%(id)s, 'v') returning id) select * from x", {"id": 3}),
+        ("update t set v = 'w' where false",),
+        ("  SELECT 'without a %' ;\n",),
+        ("select current_setting('transaction_isolation')",),
+        (sql.SQL("select {}").format(sql.Literal(7)),),
+        (b"select 8",),
+        ("select 1; select 2",),
+        ("/* a comment */ select 9",),
+        ("show transaction_read_only",),
+        ("values (1), (2)",),
+    ]
+
+    def answer(cursor: Any) -> list[Any]:
+        rows = cursor.fetchall() if cursor.description else None
+        described = [(column.name, column.type_code) for column in cursor.description or ()]
+        return [rows, described, cursor.rowcount, cursor.statusmessage, cursor.nextset(), cursor.rownumber]
+
+    with psycopg.connect(databases.dsn("one")) as bare:
+        for statement in statements:
+            expected = answer(bare.cursor().execute(*statement))
+            bare.rollback()
+            for execute in (lambda it: it.execute, lambda it: it.cursor().execute):
+                with rolled_back(), postgres_source.connect() as connection:
+                    assert answer(execute(connection)(*statement)) == expected, statement
+
+
+@pytest.mark.parametrize(
+    ("statement", "parameters", "error"),
+    [
+        ("selec", (), psycopg.errors.SyntaxError),
+        ("select 1/%s", (0,), psycopg.errors.DivisionByZero),
+        ("select nothing", (), psycopg.errors.UndefinedColumn),
+        ("insert into t values (%s, %s)", (1, "taken"), psycopg.errors.UniqueViolation),
+    ],
+)
+@pytest.mark.parametrize("prepare", [None, True])
+def test_it_fails(
+    postgres_source: DataSource,
+    databases: Databases,
+    statement: str,
+    parameters: tuple[Any, ...],
+    error: type[Exception],
+    prepare: bool | None,
+) -> None:
+    databases.execute("one", "insert into t values (1, 'v')")
+    with pytest.raises(TransactionRolledBack, match="its error was caught") as caught:  # noqa: SIM117
+        with transaction(), postgres_source.connect() as connection:
+            with pytest.raises(error):
+                connection.execute(statement, parameters or None, prepare=prepare)
+            assert connection.info.transaction_status is psycopg.pq.TransactionStatus.INERROR
+    # psycopg forgets a prepared statement that has failed; one that it could not prepare it has not forgotten.
+    assert prepare or f"it was {statement.split(maxsplit=1)[0]}" in str(caught.value)
+    assert "it was )" not in str(caught.value)
+    with transaction(), postgres_source.connect() as connection:  # the next user's is whole
+        connection.execute(INSERT, (2, "w"))
+    assert databases.rows("one", "select id from t order by 1") == [(1,), (2,)]
+
+
+def test_what_is_never_sent_begins_nothing(postgres_source: DataSource, databases: Databases) -> None:
+    with transaction(), postgres_source.connect() as connection:
+        for wrong in ((INSERT, (1,)), (INSERT, (1, object())), (INSERT, {"no": 1})):
+            with pytest.raises((psycopg.ProgrammingError, TypeError)):
+                connection.execute(*wrong)
+            assert connection.info.transaction_status is IDLE
+        connection.execute(INSERT, (1, "v"))
+    assert databases.rows("one", "select id from t") == [(1,)]
+
+
+def test_a_begin_that_is_refused(postgres_source: DataSource, databases: Databases) -> None:
+    """Nothing of the statement executes, prepared or not, and the next one begins again."""
+    with transaction(), postgres_source.connect() as connection:
+        raw = connection.current_enlistment().raw
+        for prepare in (None, True):
+            raw.beginning = "begin transaction of another kind"
+            with pytest.raises(psycopg.errors.SyntaxError, match="of"):
+                connection.execute(INSERT, (1, "v"), prepare=prepare)
+            assert connection.info.transaction_status is IDLE
+        raw.beginning = ""
+        connection.execute(INSERT, (2, "v"))
+    assert databases.rows("one", "select id from t") == [(2,)]
+
+
+def test_only_a_begin_that_is_refused(postgres_source: DataSource) -> None:
+    with transaction(), postgres_source.connect() as connection:
+        connection.current_enlistment().raw.beginning = "begin transaction of another kind"
+        with pytest.raises(psycopg.errors.SyntaxError):
+            connection.execute("select 1")
+    with transaction(), postgres_source.connect() as connection:
+        connection.current_enlistment().raw.beginning = ""
+        assert connection.execute("select 1").fetchone() == (1,)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        lambda connection: connection.execute("copy t from '/nowhere'"),
+        lambda connection: connection.execute("copy t to stdout"),
+        lambda connection: connection.execute("select $1"),
+    ],
+    ids=["copy from a file", "copy to the client", "a dollar"],
+)
+def test_what_libpq_would_not_take_there(postgres_source: DataSource, first: First) -> None:
+    with rolled_back(), postgres_source.connect() as connection:
+        with pytest.raises(psycopg.Error):
+            first(connection)
+        assert connection.info.transaction_status is not IDLE
+    with transaction(), postgres_source.connect() as connection:
+        assert connection.execute("select 1").fetchone() == (1,)
+
+
+def copy(connection: Any) -> None:
+    with connection.cursor().copy("copy t from stdin") as rows:
+        rows.write_row((1, "v"))
+
+
+def block(connection: Any) -> None:
+    with connection.transaction():
+        connection.execute(INSERT, (1, "v"))
+
+
+def pipeline(connection: Any) -> None:
+    with connection.pipeline():
+        connection.execute(INSERT, (1, "v"))
+
+
+def server_cursor(connection: Any) -> None:
+    with connection.cursor("c") as cursor:
+        cursor.execute("select 1 as id")
+        assert cursor.fetchall() == [(1,)]
+    connection.execute(INSERT, (1, "v"))
+
+
+def client_cursor(connection: Any) -> None:
+    connection.cursor_factory = psycopg.ClientCursor
+    connection.execute(INSERT, (1, "v"))
+
+
+def raw_cursor(connection: Any) -> None:
+    connection.cursor_factory = psycopg.RawCursor
+    connection.execute("insert into t values ($1, $2)", (1, "v"))
+    connection.cursor_factory = psycopg.Cursor
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        lambda connection: connection.cursor().executemany(INSERT, [(1, "v")]),
+        lambda connection: list(connection.cursor().stream("insert into t values (1, 'v') returning id")),
+        lambda connection: connection.execute(sql.SQL(INSERT), (1, "v")),
+        lambda connection: connection.execute("insert into t values (1, 'v'); select 1"),
+        lambda connection: connection.execute("insert into t values (1, $$v$$)"),
+        lambda connection: connection.execute("create table if not exists t (id integer); " + INSERT % (1, "'v'")),
+        lambda connection: connection.execute("insert into t values (1, 'v') returning id", binary=True),
+        copy, block, pipeline, server_cursor, client_cursor, raw_cursor,
+    ],
+)  # fmt: skip
+def test_other_beginnings(postgres_source: DataSource, databases: Databases, first: First) -> None:
+    with transaction(), postgres_source.connect() as connection:
+        first(connection)
+        assert connection.info.transaction_status is INTRANS
+        connection.execute(INSERT, (2, "w"))
+    assert databases.rows("one", "select id from t order by id") == [(1,), (2,)]
+
+
+def test_a_session_s_lock_is_noted(postgres_source: DataSource) -> None:
+    with transaction(), postgres_source.connect() as connection:
+        connection.execute("select pg_advisory_lock(%s)", (7,), prepare=True)
+    with transaction(), postgres_source.connect() as connection:
+        mine = "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()"
+        assert connection.execute(mine).fetchone() == (0,)
+
+
+def test_the_transaction_s_own_modes(postgres_source: DataSource) -> None:
+    with transaction(isolation="serializable"), postgres_source.connect() as connection:
+        assert connection.execute("select current_setting('transaction_isolation')").fetchone() == ("serializable",)
+    with transaction(), postgres_source.connect() as connection:
+        connection.read_only = True
+        assert connection.execute("select current_setting('transaction_read_only')").fetchone() == ("on",)
+
+
+def test_the_server_ends_the_session_meanwhile(postgres_source: DataSource, databases: Databases) -> None:
+    with pytest.raises(TransactionRolledBack), transaction(), postgres_source.connect() as connection:
+        pid = connection.info.backend_pid
+
+        def kill() -> None:
+            active = f"select 1 from pg_stat_activity where pid = {pid} and state = 'active'"
+            while not databases.rows("one", active):
+                pass
+            databases.execute("one", f"select pg_terminate_backend({pid})")
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        with pytest.raises(psycopg.errors.AdminShutdown):
+            connection.execute("insert into t select 1, 'v' from pg_sleep(60)")
+        killer.join()
+    with transaction(), postgres_source.connect() as connection:
+        assert connection.execute("select count(*) from t").fetchone() == (0,)
+
+
+def test_an_interrupt_cancels_it(postgres_source: DataSource) -> None:
+    with suppress(KeyboardInterrupt), transaction(), postgres_source.connect() as connection:
+        pid = connection.info.backend_pid
+        threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+        connection.execute("insert into t select 1, 'v' from pg_sleep(60)")
+    with transaction(), postgres_source.connect() as connection:
+        assert connection.info.backend_pid == pid, "the session is whole, and the pool keeps it"
+        assert connection.execute("select count(*) from t").fetchone() == (0,)
+
+
+_CODES = codes_of(psycopg_private) | codes_of(first_statement) | {Enlistment.start.__code__}
+
+
+class Interrupt(BaseException):
+    """Stands for KeyboardInterrupt."""
+
+
+@pytest.mark.parametrize("prepare", [None, True])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_an_interrupt_at_each_place(
+    postgres_source: DataSource, databases: Databases, prepare: bool | None, goes_on: bool
+) -> None:
+    """The transaction has executed the statement, or it has not, or it cannot commit; the next user is not touched."""
+    for nth in itertools.count():
+        left, place = [nth], [""]
+
+        def strike(frame: FrameType, left: list[int] = left, place: list[str] = place) -> None:
+            left[0] -= 1
+            if left[0] == -1:
+                place[0] = f"{frame.f_code.co_name}, line {frame.f_lineno}"
+                raise Interrupt
+
+        committed = again = False
+        with suppress(Interrupt, psycopg.Error):
+            with transaction(), postgres_source.connect() as connection:
+                try:
+                    with at_each_check(_CODES, strike):
+                        connection.execute(INSERT, (2 * nth, "v"), prepare=prepare)
+                except Interrupt:
+                    if not goes_on:
+                        raise
+                    connection.execute(INSERT, (2 * nth + 1, "v"), prepare=prepare)
+                    again = True
+            committed = True
+        found = databases.rows("one", f"select id from t where id / 2 = {nth} order by id")
+        if not committed:
+            assert found == [], place
+        elif again:
+            assert (2 * nth + 1,) in found, place
+        else:
+            assert found == [(2 * nth,)], place
+        if not place[0]:
+            break
+    assert nth > 10
+
+
+def test_what_may_share() -> None:
+    yes = (
+        "select 1",
+        " SELECT 1; ",
+        "insert into t values (%s)",
+        "with a as (select 1) select 2",
+        "update t set a = 1",
+    )
+    no = (
+        "copy t to stdout",
+        "select 1; select 2",
+        "select $1",
+        "begin",
+        "-- x\nselect 1",
+        "",
+        ";",
+        "call p()",
+        b"select 1",
+    )
+    assert [may_share(each) for each in yes * 2] == [True] * 2 * len(yes)
+    assert [may_share(each) for each in no * 2] == [False] * 2 * len(no)

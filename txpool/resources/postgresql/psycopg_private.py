@@ -122,14 +122,20 @@ def executing_after(
         _send_after(beginning, cursor, statement, kind, name)
         yield from generators.send(pgconn)
         while True:
-            answer = (yield from generators.fetch(pgconn)) if pgconn.is_busy() else pgconn.get_result()
-            if answer is None:  # between two answers, and where no more will come
-                if pgconn.status != _OPEN:
-                    raise psycopg.OperationalError("the connection is lost")
-            elif answer.status == _SYNC:
+            # The server answers at once, but hardly ever before this looks. To look releases the GIL, which costs more.
+            if not answers or pgconn.is_busy():
+                while not (yield waiting.WAIT_R):
+                    continue
+                pgconn.consume_input()
+                if pgconn.is_busy():
+                    continue
+            answer = pgconn.get_result()
+            if answer is None:
+                raise psycopg.OperationalError("the connection is lost")
+            if answer.status == _SYNC:
                 break
-            else:
-                answers.append(answer)
+            answers.append(answer)
+            pgconn.get_result()  # None: libpq returns it after each answer, and reads nothing for that
         pgconn.exit_pipeline_mode()
     except psycopg.DatabaseError:
         _raise_first(answers, cursor)  # the server's last error says more than the closed connection after it

@@ -24,6 +24,7 @@ from txpool.config.secrets import in_errors
 
 _OPEN = int(pq.ConnStatus.OK)
 _FATAL_ERROR = int(pq.ExecStatus.FATAL_ERROR)
+_ABORTED = int(pq.ExecStatus.PIPELINE_ABORTED)
 _SYNC = int(pq.ExecStatus.PIPELINE_SYNC)
 #: The last command's tag, in bytes as those of the results are. `Cursor.statusmessage` decodes it at each call.
 tag_of: Callable[[psycopg.Cursor[Any]], bytes | None] = attrgetter("_statusmessage")
@@ -144,7 +145,8 @@ def executing_after(
         if pgconn.pipeline_status and pgconn.status == _OPEN:
             pgconn.finish()  # after an interrupt, in a message without its end, the next statement would wait for ever
     results = [answers.pop()]
-    _raise_first(answers, cursor)
+    if results[0].status == _ABORTED:  # since one before it has failed
+        _raise_first(answers, cursor)
     key = prepared.maybe_add_to_cache(statement, kind, name)
     if key is not None:
         prepared.validate(key, kind, name, results)

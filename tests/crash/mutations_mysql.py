@@ -24,13 +24,15 @@ MUTATIONS = (
         "mysql-ahead",
         "a statement counts as a part of the branch that XA START, ahead of it, has not begun",
         test=_ONE + "test_where_the_server_refuses_to_begin_nothing_stays[pymysql-mariadb-insert]",
-        real=(Edit(_PYMYSQL + "_read_ahead", "if content[0]:", "if False:"),),
+        real=(Edit(_PYMYSQL + "_read_ahead", "self.break_off()\n            raise", "pass"),),
     ),
     Mutation(
         "mysql-ahead-ddl",
         "a statement that commits by itself goes in one message with XA START",
         test=_ONE + "test_where_the_server_refuses_to_begin_nothing_stays[pymysql-mariadb-create]",
-        real=(Edit("txpool.resources.mysql.session:commits_nothing", "found[1].lower() in _CHANGES_ROWS", "True"),),
+        real=(
+            Edit("txpool.resources.mysql.session:commits_nothing", "_first_word(_text(sql)) in _CHANGES_ROWS", "True"),
+        ),
     ),
     Mutation(
         "mysql-hold",

@@ -43,6 +43,7 @@ _REFUSED, _LOST, _ENDED = _PrepareState.REFUSED, _PrepareState.LOST, _PrepareSta
 _COMMIT, _ROLLBACK = PhaseTwoVerb.COMMIT, PhaseTwoVerb.ROLLBACK
 _COMMITTED, _ROLLED_BACK, _UNKNOWN = BranchOutcome.COMMITTED, BranchOutcome.ROLLED_BACK, BranchOutcome.UNKNOWN
 _YES = PrepareVote.COMMIT
+_new = tuple.__new__
 
 
 class MySQLBranch(LocalTransaction):
@@ -52,12 +53,9 @@ class MySQLBranch(LocalTransaction):
     #: Set by `name`.
     record: BranchRecord
 
-    def __init__(
-        self, datasource: str, driver: RowsDriver, raw: Any, deadlines: Deadlines = NO_DEADLINES, *, file: str = ""
-    ) -> None:
+    def __init__(self, datasource: str, driver: RowsDriver, raw: Any, deadlines: Deadlines = NO_DEADLINES) -> None:
         super().__init__(datasource, driver, raw, deadlines)
         self._driver: RowsDriver = driver
-        self._file = file
         self._session = raw.session
         self._prepare = _UNSENT
         self._phase_two: PhaseTwoCommand | None = None
@@ -74,13 +72,16 @@ class MySQLBranch(LocalTransaction):
 
     @property
     def location(self) -> PrepareLocation:
-        return PrepareLocation(self.datasource, self._raw.identity, self._raw.role, self._file)
+        location: PrepareLocation = self._raw.location
+        return location
 
     def name(self, xid: Xid) -> None:
         """The first name stays: XA START sends it. It says that the log decides."""
         if getattr(self, "record", None) is None:
             self._raw.xid = xid
-            self.record = BranchRecord(xid, self.datasource, self._raw.identity, self._evidence)
+            self.record = _new(
+                BranchRecord, (xid, self.datasource, self._raw.identity, self._evidence)
+            )  # see `make_xid`
 
     # -- phase one ----------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from txpool.characteristics import UNSPECIFIED
 from txpool.config.secrets import without_secrets
 from txpool.errors import ConfigurationError, InternalError, NotSupportedError, OperationalError, translate, translated
+from txpool.resources.base import PrepareLocation
 from txpool.resources.branch_rows import rows_of
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
@@ -111,6 +112,7 @@ class MySQLDriver(ABC):
         if not named and assign_identity(raw.session, until):
             server = ask(raw.session, until=until)
         raw.identity = server.identity
+        raw.location = PrepareLocation(self._settings.name, raw.identity, raw.role, self._settings.file)
         if raw.identity and self._settings.mode == "xa" and not self._recovery:
             if not has_generation(raw.session, self._generation, until):
                 self._generation = add_generation(raw.session, until)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from txpool.config.keys import MODES
 from txpool.resources.manager import PhaseTwo, ResourceManager
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from txpool.dbapi.connection import Connection
     from txpool.findings.finding import Finding
     from txpool.resources.base import BranchRecovery, OpenBranch
-    from txpool.resources.branch_rows import RowsDriver
     from txpool.resources.deadlines import Deadlines
     from txpool.resources.driver import Driver
+    from txpool.resources.mysql.branch import MySQLBranch
     from txpool.resources.mysql.driver import MySQLDriver
     from txpool.resources.mysql.staging import MySQLStaging
     from txpool.resources.records import RecordsTable
@@ -74,9 +74,7 @@ class MySQL(ResourceManager):
         return type(error).__module__.partition(".")[0] in ("pymysql", "MySQLdb") and code in _CONFLICTS
 
     def branch(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, file: str) -> OpenBranch:
-        from txpool.resources.mysql.branch import MySQLBranch
-
-        return MySQLBranch(datasource, cast("RowsDriver", driver), raw, deadlines, file=file)
+        return _branch_class()(datasource, driver, raw, deadlines)  # type: ignore[arg-type]
 
     def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
         from txpool.resources.mysql.adopted import MySQLPhaseTwo
@@ -120,6 +118,14 @@ class MySQLClient(MySQL):
         from txpool.resources.mysql.mysqldb_handle import MySQLdbHandle
 
         return MySQLdbHandle
+
+
+# `branch` is called for each transaction, and an import in it would take as long as the rest.
+@cache
+def _branch_class() -> type[MySQLBranch]:
+    from txpool.resources.mysql.branch import MySQLBranch
+
+    return MySQLBranch
 
 
 # One object for both drivers. A cached_property would take a lock, which a fork could leave held.

@@ -41,16 +41,27 @@ class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
     """A physical connection, and the state of its session."""
 
     session: MySQLdbSession
-    #: How many answers were not read.
-    unread = 0
-    #: Something was executed since the last COMMIT or ROLLBACK.
-    touched = False
-    #: It was closed, or the server has ended the session.
-    dead = False
-    #: As PyMySQL's; the server's own status says the same.
-    autocommit_mode: bool | None = None
+
+    # The driver's own compare each name with "closed", which it computes, and so keep Python from remembering where an
+    # attribute is: each use of one would take several times the instructions.
+    __getattribute__ = object.__getattribute__
+    __setattr__ = object.__setattr__
+    __delattr__ = object.__delattr__
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed, as the driver's."""
+        return not self.open
 
     def __init__(self, **options: Any) -> None:
+        #: How many answers were not read.
+        self.unread = 0
+        #: Something was executed since the last COMMIT or ROLLBACK.
+        self.touched = False
+        #: It was closed, or the server has ended the session.
+        self.dead = False
+        #: As PyMySQL's; the server's own status says the same.
+        self.autocommit_mode: bool | None = None
         super().__init__(**options)
         #: The character set that the session began with.
         self.first_character_set = str(self.character_set_name())

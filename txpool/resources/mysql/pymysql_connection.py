@@ -1,4 +1,5 @@
-"""PyMySQL's connection, with sending and receiving apart. Only this and `pymysql_rows` use its private parts.
+"""PyMySQL's connection, with sending and receiving apart. Only this, `pymysql_reading` and `pymysql_rows` use its
+private parts.
 
 A command may be interrupted between any two bytecodes, after it was sent and before its answer was read. The next
 command would take that answer for its own. So each connection counts the answers that are not read yet, and is closed
@@ -7,7 +8,6 @@ where a command would meet one.
 
 from __future__ import annotations
 
-import io
 import os
 import select
 import socket
@@ -23,10 +23,11 @@ from weakref import ref
 import pymysql
 from pymysql.connections import MySQLResult
 from pymysql.constants import CLIENT, COMMAND, CR, SERVER_STATUS
-from pymysql.err import raise_mysql_exception
 from pymysql.protocol import EOFPacketWrapper
 
 from txpool.errors import translate
+from txpool.resources.mysql import xa
+from txpool.resources.mysql.pymysql_reading import OK
 from txpool.resources.mysql.pymysql_rows import RowsConnection
 from txpool.resources.mysql.session import LONG, changes_session, commits_nothing
 from txpool.resources.mysql.state import SessionState
@@ -41,18 +42,8 @@ _WRITES_WITHOUT_TRANSACTION: Final = ord("w")
 _INTERRUPTED: Final = "a command was interrupted before its answer was read"
 _WHOLE_PACKET: Final = 2**24 - 1
 _AUTOCOMMIT: Final = SERVER_STATUS.SERVER_STATUS_AUTOCOMMIT
-_MORE_RESULTS: Final = SERVER_STATUS.SERVER_MORE_RESULTS_EXISTS
-#: The beginning of an OK: the packet's length in three bytes, its number in one; what it is, 0; the numbers of rows and
-#: of the new row, where each is of one byte; the status.
-_PLAIN_OK: Final = struct.Struct("<IBBBH")
-_plain_ok, _LEAST_OK = _PLAIN_OK.unpack_from, _PLAIN_OK.size
-#: As above, of a packet's content: what it is, the two numbers, the status, and how many warnings there are.
-_OK_HEAD: Final = struct.Struct("<BBBHH")
-_ok_head, _OK_HEAD_SIZE = _OK_HEAD.unpack_from, _OK_HEAD.size
 #: The head of a command's packet, whose number is 0, and the command's kind.
 _COMMAND: Final = struct.Struct("<IB")
-_HEAD: Final = struct.Struct("<I")
-_LONGER: Final = 251  # the first byte of a number that has more than one
 _OK: Final = Answer()
 
 
@@ -60,31 +51,16 @@ class ReplyTimeout(pymysql.OperationalError):  # type: ignore[misc]
     """No answer came in time: whether the server executes the command is not known."""
 
 
-class _SocketReader(io.RawIOBase):
-    """What reads from the socket under a buffer. That of socket.makefile() runs Python code for each read."""
-
-    def __init__(self, sock: Any) -> None:
-        self.readinto = sock.recv_into  # type: ignore[method-assign]
-
-    def readable(self) -> bool:
-        return True
-
-
 class _Result(MySQLResult):  # type: ignore[misc]
     """A result that hands on the server's status at its end: an answer with rows has it nowhere else."""
 
     unbuffered_active = False  # for the finaliser of one that an interrupt has kept from being made
 
-    def _read_ok_packet(self, packet: Any) -> None:
-        """As PyMySQL's, which takes six times the instructions, and reads the numbers that have more than one byte."""
-        content = packet.get_all_data()
-        _, rows, new, status, warnings = _ok_head(content)
-        if rows >= _LONGER or new >= _LONGER:
-            super()._read_ok_packet(packet)
-            return
-        self.affected_rows, self.insert_id, self.server_status, self.warning_count = rows, new, status, warnings
-        self.message = content[_OK_HEAD_SIZE:]
-        self.has_next = status & _MORE_RESULTS
+    def take(self, ok: OK) -> None:
+        """Take what an OK says, in place of PyMySQL's own reading."""
+        self.affected_rows, self.insert_id, self.server_status, self.warning_count, self.message = ok
+        self.has_next = 0
+        self.connection = None
 
     def _check_packet_is_eof(self, packet: Any) -> bool:
         if not packet.is_eof_packet():
@@ -100,16 +76,13 @@ class _Result(MySQLResult):  # type: ignore[misc]
 class PyMySQLConnection(SessionState, RowsConnection):
     """A physical connection, and the state of its session."""
 
-    #: How many answers were not read to their end.
-    unread = 0
-    #: The first of these is of what went ahead of the command.
-    went_ahead = False
-    _read_timeout: float | None
-    _current_timeout: float | None
-    _rfile: Any
     session: PyMySQLSession
 
     def __init__(self, **options: Any) -> None:
+        #: How many answers were not read to their end.
+        self.unread = 0
+        #: The first of these is of what went ahead of the command.
+        self.went_ahead = False
         options["client_flag"] = options.get("client_flag", 0) | CLIENT.SESSION_TRACK
         super().__init__(**options)
         #: The character set and the collation that the session began with.
@@ -124,7 +97,6 @@ class PyMySQLConnection(SessionState, RowsConnection):
             self._force_close()
             self.unread, self.went_ahead, self.ahead = 0, False, ""
         super().connect(sock)
-        self._rfile = io.BufferedReader(_SocketReader(self._sock))
         if again:  # by the program: another session, over another socket
             self.session, self.session_number = PyMySQLSession(self), int(self.thread_id())
 
@@ -189,11 +161,13 @@ class PyMySQLConnection(SessionState, RowsConnection):
         Where it is an error, the statement was executed all the same, in a local transaction. The connection is closed,
         so that the server rolls it back.
         """
-        (head,) = _HEAD.unpack(self._read_bytes(_HEAD.size))
-        content = self._read_bytes(head & _WHOLE_PACKET)
-        if content[0]:
-            self.break_off()
-            raise_mysql_exception(content)
+        if not self.read_oks(1):
+            try:
+                self._read_packet()
+            except pymysql.MySQLError:
+                self.break_off()
+                raise
+            self._next_seq_id = 1
         self.went_ahead = False
         self.unread -= 1
 
@@ -204,7 +178,11 @@ class PyMySQLConnection(SessionState, RowsConnection):
         self._result = None
         result = _Result(self)
         try:
-            if unbuffered:
+            # Where several results answer one command, the numbers of their packets go on.
+            oks = self.read_oks(1) if self._next_seq_id == 1 else ()
+            if oks:
+                result.take(*oks)
+            elif unbuffered:
                 result.init_unbuffered_query()
             else:
                 result.read()
@@ -302,48 +280,24 @@ class PyMySQLConnection(SessionState, RowsConnection):
         self.went_ahead = bool(self.ahead)
         if self.ahead:
             statements = (self.ahead, *statements)
-        message = b"".join(map(_packet, statements))
+        message = b"".join([_PACKETS.get(statement) or _packet(statement) for statement in statements])
         self.unread = len(statements)
         self._write_bytes(message)
         self.ahead = ""
+        self._next_seq_id = 1
 
     def _receive_all(self) -> list[Answer]:
         """The answers to all that was sent, in order."""
-        if self._current_timeout != self._read_timeout:
-            self._sock.settimeout(self._read_timeout)
-            self._current_timeout = self._read_timeout
         answers: list[Answer] = []
         went_ahead, self.went_ahead = self.went_ahead, False
         while self.unread:
-            if not self._take_plain(answers):
+            oks = self.read_oks(self.unread)
+            for affected, _, self.server_status, _, _ in oks:
+                answers.append(Answer(affected=affected) if affected else _OK)
+                self.unread -= 1
+            if not oks:
                 answers.append(self._receive_one())
         return after_what_went_ahead(self, answers) if went_ahead else answers
-
-    def _take_plain(self, answers: list[Answer]) -> bool:
-        """Read the plain OKs that have come, as most answers are; False where the next answer is none.
-
-        It waits where nothing has come. That is a quarter of what PyMySQL's own objects cost.
-        """
-        try:
-            ahead = self._rfile.peek()
-        except OSError as error:
-            self._force_close()
-            raise pymysql.OperationalError(CR.CR_SERVER_LOST, f"the connection was lost: {error}") from error
-        length, end, unread = len(ahead), 0, self.unread
-        while unread and end + _LEAST_OK <= length:
-            head, kind, rows, new, status = _plain_ok(ahead, end)
-            after = end + 4 + (head & _WHOLE_PACKET)
-            if kind or head >> 24 != 1 or rows >= _LONGER or new >= _LONGER or status & _MORE_RESULTS:
-                break
-            if not end + _LEAST_OK <= after <= length:
-                break
-            self.server_status = status
-            unread -= 1
-            answers.append(Answer(affected=rows) if rows else _OK)
-            end = after
-        self._rfile.read(end)
-        self.unread = unread
-        return end > 0
 
     def _receive_one(self) -> Answer:
         """The next answer, as PyMySQL reads it."""
@@ -446,6 +400,10 @@ def _packet(statement: str) -> bytes:
     if length >= _WHOLE_PACKET:
         raise pymysql.OperationalError(CR.CR_NET_PACKET_TOO_LARGE, "a statement of txpool's own is too long")
     return _COMMAND.pack(length, COMMAND.COM_QUERY) + text
+
+
+#: Those of every transaction.
+_PACKETS: Final = {statement: _packet(statement) for statement in (xa.HOLD, xa.LET_GO)}
 
 
 def _abandon(result: Any) -> None:

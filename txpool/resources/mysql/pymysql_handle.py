@@ -21,7 +21,8 @@ class PyMySQLCursor(MySQLCursor):
     _CLOSED = pymysql.ProgrammingError
 
     def _make_raw(self, raw: Any, holder: Any) -> Any:
-        cursor = super()._make_raw(raw, holder)
+        args, kwargs = self._arguments  # type: ignore[misc]
+        cursor = raw.cursor(*args, **kwargs)
         if isinstance(cursor, SSCursor) and hasattr(holder, "cursors"):
             hold_open(holder, cursor)  # its rows are still on their way when the statement is over
         return cursor

@@ -9,10 +9,10 @@ import struct
 from typing import Any, Final
 
 import pymysql
-from pymysql.connections import Connection
 from pymysql.constants import COMMAND
 
 from txpool.resources.mysql.bound_rows import BoundRows
+from txpool.resources.mysql.pymysql_reading import ReadingConnection
 
 #: The first bytes of the answer to a PREPARE: OK, the statement's number, and how many columns and parameters it has.
 _PREPARED: Final = struct.Struct("<BIHH")
@@ -25,7 +25,7 @@ _PACKET_LENGTH: Final = 2**24 - 1
 _MOST_STATEMENTS: Final = 4
 
 
-class RowsConnection(Connection):  # type: ignore[misc]
+class RowsConnection(ReadingConnection):
     """What `PyMySQLConnection` adds for rows; it counts the answers that are not read."""
 
     unread: int

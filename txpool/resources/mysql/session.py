@@ -8,43 +8,58 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_FIRST_WORD: Final = re.compile(rb"(?:\s++|--[^\n]*+|#[^\n]*+|/\*(?![!M])(?:(?!\*/).)*+\*/|\()*+([a-z]+)", re.I | re.S)
+# What may be ahead of it.
+_AHEAD: Final = r"(?:\s++|--[^\n]*+|#[^\n]*+|/\*(?![!M])(?:(?!\*/).)*+\*/|\()*+"
+_FIRST_WORD: Final = re.compile(_AHEAD + r"([a-z]+)", re.I | re.A | re.S)
 # A statement that begins otherwise may change the session: SET, USE, CALL, CREATE TEMPORARY TABLE, LOCK TABLES, PREPARE
 # and the like.
 _PLAIN: Final = frozenset(
-    {b"select", b"insert", b"update", b"delete", b"replace", b"with", b"values", b"table", b"show", b"describe"}
-    | {b"commit", b"rollback", b"begin", b"start", b"savepoint", b"release", b"explain", b"desc", b"xa"}
+    {"select", "insert", "update", "delete", "replace", "with", "values", "table", "show", "describe"}
+    | {"commit", "rollback", "begin", "start", "savepoint", "release", "explain", "desc", "xa"}
 )
 #: A statement that is so long goes in a message of its own.
 LONG: Final = 1 << 16
 # What commits by no means.
-_CHANGES_ROWS: Final = frozenset({b"insert", b"update", b"delete", b"replace", b"select"})
+_CHANGES_ROWS: Final = frozenset({"insert", "update", "delete", "replace", "select"})
 # MariaDB's BEGIN NOT ATOMIC is a program.
-_COMPOUND: Final = re.compile(rb"\s*+not\b", re.I)
+_COMPOUND: Final = re.compile(_AHEAD + r"begin\s*+not\b", re.I | re.A | re.S)
 # A whole statement without a user variable, a user's lock, a comment that is code, or another statement behind it. What
 # is in quotes or in a comment is none of these.
 _HARMLESS: Final = re.compile(
-    rb"(?:'(?:[^'\\]++|\\.|'')*+'|\"(?:[^\"\\]++|\\.|\"\")*+\"|`[^`]*+`|[^'\"`@/#;g-]++|@@|g(?!et_lock)|/(?!\*)"
-    rb"|/\*(?![!M])(?:[^*]++|\*(?!/))*+\*/|--(?=\s|\Z)[^\n]*+|-(?!-(?:\s|\Z))|#[^\n]*+)*+(?:;\s*+)?\Z",
-    re.I | re.S,
+    r"(?:'(?:[^'\\]++|\\.|'')*+'|\"(?:[^\"\\]++|\\.|\"\")*+\"|`[^`]*+`|[^'\"`@/#;g-]++|@@|g(?!et_lock)|/(?!\*)"
+    r"|/\*(?![!M])(?:[^*]++|\*(?!/))*+\*/|--(?=\s|\Z)[^\n]*+|-(?!-(?:\s|\Z))|#[^\n]*+)*+(?:;\s*+)?\Z",
+    re.I | re.A | re.S,
 )
 
 
 def commits_nothing(sql: bytes) -> bool:
     """Whether this statement can be rolled back, in a session that is not in autocommit mode."""
-    found = _FIRST_WORD.match(sql)
-    return found is not None and found[1].lower() in _CHANGES_ROWS
+    return _first_word(_text(sql)) in _CHANGES_ROWS
 
 
 def changes_session(sql: object) -> bool:
     """Whether this statement may change its session."""
-    text = sql.encode(errors="replace") if isinstance(sql, str) else bytes(sql)  # type: ignore[call-overload]
+    text = _text(sql)
+    word = _first_word(text)
+    if word not in _PLAIN or (word == "begin" and _COMPOUND.match(text) is not None):
+        return True
+    # Most have none of these anywhere, and need not be read as a whole.
+    if "@" in text or ";" in text or "/*" in text or "get_lock" in text.lower():
+        return _HARMLESS.match(text) is None
+    return False
+
+
+def _text(sql: object) -> str:
+    """A statement as text. What is searched for is ASCII, whatever encoding the bytes are in."""
+    if isinstance(sql, str):
+        return sql
+    return (sql if isinstance(sql, bytes) else bytes(sql)).decode("latin-1")  # type: ignore[call-overload]
+
+
+def _first_word(text: str) -> str:
+    """The statement's first word, in small letters; empty where it begins with none."""
+    word = text.partition(" ")[0].lower()
+    if word in _PLAIN:  # as most begin, for which there is no need to search
+        return word
     found = _FIRST_WORD.match(text)
-    if found is None or (word := found[1].lower()) not in _PLAIN:
-        return True
-    if word == b"begin" and _COMPOUND.match(text, found.end()):
-        return True
-    # Most have none of these characters, and need not be read as a whole.
-    if len(text.translate(None, b"'\"`@;/")) == len(text) and b"get_lock" not in text.lower():
-        return False
-    return _HARMLESS.match(text) is None
+    return "" if found is None else found[1].lower()

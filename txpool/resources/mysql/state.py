@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from txpool.characteristics import UNSPECIFIED
+from txpool.resources.base import PrepareLocation
 
 if TYPE_CHECKING:
     from txpool.xid import Xid
 
 
 class SessionState:
-    """The attributes that a raw connection has beyond its driver's own. Each is its own: Python finds those faster."""
+    """The attributes that a raw connection has beyond its driver's own.
+
+    Each is set on the instance, and its class has none of that name: Python finds those faster.
+    """
 
     def __init__(self, **options: Any) -> None:
         #: Whether the server is MariaDB, and not MySQL.
@@ -28,6 +32,8 @@ class SessionState:
         self.generation = ""
         #: Empty: the server does not tell who has prepared a branch.
         self.role = ""
+        #: Where its branches prepare; set once it is known who the server is.
+        self.location = PrepareLocation("")
         #: The identity of the table of marks that was last read over it.
         self.marks_identity = ""
         #: When the row was written, the session's sql_mode let no value be cut to its column's length.

@@ -46,8 +46,7 @@ _RECOVER: Final = {True: "xa recover", False: "xa recover convert xid"}
 
 def named(verb: str, xid: Xid) -> str:
     """A command to a branch: start, end, prepare, commit or rollback. A name of txpool's needs no escaping."""
-    gtrid, bqual = xid
-    return f"xa {verb} '{gtrid}','{bqual}{_FORMAT}"
+    return f"xa {verb} '{xid[0]}','{xid[1]}{_FORMAT}"  # by their places, which are found sooner than by their names
 
 
 def one_phase(xid: Xid) -> str:

@@ -32,6 +32,15 @@ def lost(mariadb: MySQLServer, require: Require) -> Iterator[Any]:
         yield raw
 
 
+def test_a_connection_says_that_it_is_closed_as_the_drivers_own_does(lost: Any, mariadb: MySQLServer) -> None:
+    mariadb.empty()
+    with closing(BranchDatabase(mariadb, "mysqlclient").driver.connect()) as raw:
+        assert not raw.closed
+        raw.close()
+        assert raw.closed
+    assert lost.closed == (not lost.open)
+
+
 def test_a_lost_connection_does_not_shut_anothers_socket(lost: Any) -> None:
     mine, peer = socket.socketpair()
     with mine, peer:

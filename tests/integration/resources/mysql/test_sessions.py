@@ -250,12 +250,19 @@ select @@version
 select 4/2 # @a
 /* hi */ begin
 select 'a\\'@b'
+select 'open
+INSERT into work values (1, 'a # b -- c')
+(select 4/2)
+begin
 insert into work values (1, -1) /* get_lock */"""
 LEAVING = """select get_lock('a', 1)
 select 5--@a
 select 1 /*! , @a := 1 */
 select 1; select 2
-select 'open
+select 'open, @a
+SELECT 1, Get_Lock('a', 1)
+SET @a = 1
+/* hi */ begin  not atomic select 1; end
 begin not atomic set @a = 1; end
 select @@version, @a := 1
 select 1 /* don't */, @a := 1

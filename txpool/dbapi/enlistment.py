@@ -285,10 +285,13 @@ class Enlistment:
         """Execute the statement that begins the transaction."""
         self._fresh = False  # behind an interrupt, too
         try:
-            self.datasource.begins_with.execute_first(self.raw, raw_cursor, statement, args, options)  # type: ignore[union-attr]
+            if self.datasource.begins_with.execute_first(self.raw, raw_cursor, statement, args, options):  # type: ignore[union-attr]
+                return
+            self._driver.begin(self.raw)
         except BaseException:
             self._fresh = not self._driver.dialect.in_transaction(self.raw)
             raise
+        raw_cursor.execute(statement, *args, **options)  # if it has ended the transaction, that is not fresh again
 
     def _require_not_ended(self) -> None:
         """In a pipeline only the next statement sees that the user's own SQL has ended the transaction."""

@@ -94,8 +94,9 @@ class BeginsWithStatement(Protocol):
 
     def execute_first(
         self, raw: Any, raw_cursor: Any, statement: Any, args: tuple[Any, ...], options: dict[str, Any]
-    ) -> None:
+    ) -> bool:
         """Begin the local transaction, and execute a statement, as the cursor's `execute` does.
 
-        Where BEGIN is refused, or nothing is sent, no transaction is open behind the error.
+        Where BEGIN is refused, or nothing is sent, no transaction is open behind the error. False where the statement
+        cannot be executed so: nothing is done.
         """

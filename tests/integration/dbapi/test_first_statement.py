@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import signal
+import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +19,14 @@ import pytest
 from psycopg import sql
 
 from tests.support.interrupts import at_each_check, codes_of
+from tests.support.proxy import Proxy
 from txpool.datasource import DataSource
 from txpool.dbapi.enlistment import Enlistment
-from txpool.errors import TransactionRolledBack
+from txpool.errors import HeuristicCommit, TransactionRolledBack
 from txpool.resources.postgresql import first_statement, psycopg_private
-from txpool.resources.postgresql.first_statement import may_share
+from txpool.resources.postgresql.first_statement import ALWAYS, NEVER, WITH_PARAMETERS, may_share
 from txpool.tm.scope import transaction
+from txpool.tm.status import Status
 
 if TYPE_CHECKING:
     from tests.conftest import Databases
@@ -67,11 +72,11 @@ def round_trips(names: list[str]) -> int:
         lambda connection: connection.execute(INSERT, (1, "v")),
         lambda connection: connection.execute(INSERT, (1, "v"), prepare=True),
         lambda connection: connection.execute(INSERT, params=(1, "v")),
-        lambda connection: connection.execute("insert into t values (1, 'v');"),
+        lambda connection: connection.execute("with x as (select 1) insert into t select 1, %(v)s;", {"v": "v"}),
         lambda connection: connection.cursor().execute(INSERT, (1, "v")),
         lambda connection: connection.cursor().execute(INSERT, [1, "v"], prepare=False),
     ],
-    ids=["parameters", "prepared", "named", "without parameters", "cursor", "unprepared"],
+    ids=["parameters", "prepared", "named", "by name", "cursor", "unprepared"],
 )
 def test_it_takes_one_round_trip(
     postgres_source: DataSource, databases: Databases, execute: First, tmp_path: Path
@@ -83,6 +88,37 @@ def test_it_takes_one_round_trip(
         assert connection.info.pipeline_status is psycopg.pq.PipelineStatus.OFF
     assert round_trips(names) == 1, names
     assert databases.rows("one", "select id, v from t") == [(1, "v")]
+
+
+def test_a_query_without_parameters_too(postgres_source: DataSource, tmp_path: Path) -> None:
+    for parameters in ((), (None,), ([],)):
+        with transaction(), postgres_source.connect() as connection, traced(connection, tmp_path / "trace") as names:
+            assert connection.execute("select 1;", *parameters).fetchall() == [(1,)]
+        assert round_trips(names) == 1, names
+
+
+@pytest.mark.parametrize("parameters", [(), (None,), ((),), ({},), ({"unused": 1},)])
+@pytest.mark.parametrize("statement", ["insert into u values (1)", "with x as (select 1) insert into u table x"])
+def test_rows_of_a_rule(
+    postgres_source: DataSource, databases: Databases, statement: str, parameters: tuple[Any, ...]
+) -> None:
+    """Only as a simple query a write returns them, and psycopg sends what has no parameters so."""
+    databases.execute("one", "create table u (id integer)")
+    databases.execute("one", "create rule r as on insert to u do instead select 7 as seven")
+    with psycopg.connect(databases.dsn("one")) as bare:
+        expected = bare.execute(statement.encode(), *parameters).fetchall()
+    with transaction(), postgres_source.connect() as connection:
+        assert connection.execute(statement, *parameters).fetchall() == expected == [(7,)]
+
+
+def test_a_libpq_without_pipelines(postgres_source: DataSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> None:
+        raise psycopg.NotSupportedError
+
+    monkeypatch.setattr(psycopg.Pipeline, "is_supported", lambda: False)
+    monkeypatch.setattr(first_statement, "executing_after", missing)
+    with transaction(), postgres_source.connect() as connection:
+        assert connection.execute("select 'no pipeline', %s", (1,)).fetchone() == ("no pipeline", 1)
 
 
 def test_every_execution_of_the_same_statement(postgres_source: DataSource, databases: Databases) -> None:
@@ -182,6 +218,40 @@ def test_a_begin_that_is_refused(postgres_source: DataSource, databases: Databas
         raw.beginning = ""
         connection.execute(INSERT, (2, "v"))
     assert databases.rows("one", "select id from t") == [(2,)]
+
+
+@pytest.mark.parametrize("prepare", [None, True])
+def test_a_statement_that_libpq_does_not_take(
+    postgres_source: DataSource, databases: Databases, prepare: bool | None
+) -> None:
+    """As psycopg's, its error leaves a transaction that goes on."""
+    many = 65536
+    statement = f"select 1 where 1 in ({', '.join(['%s'] * many)})"
+    with transaction(), postgres_source.connect() as connection:
+        with pytest.raises(psycopg.OperationalError, match="number of parameters"):
+            connection.execute(statement, [1] * many, prepare=prepare)
+        assert connection.info.transaction_status is INTRANS
+        connection.execute(INSERT, (1, "v"))
+    with suppress(psycopg.Error), transaction(), postgres_source.connect() as connection:
+        connection.current_enlistment().raw.beginning = "begin transaction of another kind"
+        with pytest.raises(psycopg.errors.SyntaxError):
+            connection.execute(statement, [1] * many, prepare=prepare)
+        connection.current_enlistment().raw.beginning = ""
+    assert databases.rows("one", "select id from t") == [(1,)]
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback", "listen x; commit"])
+def test_the_statement_s_own_commit_before_its_error(
+    postgres_source: DataSource, databases: Databases, end: str
+) -> None:
+    """It is never told as a transaction of which nothing was done."""
+    with pytest.raises(HeuristicCommit), transaction() as tx, postgres_source.connect() as connection:
+        with pytest.raises(psycopg.ProgrammingError, match="has ended its part"):
+            connection.execute(f"insert into t values (1, 'v'); {end}; select 1/0")
+        assert tx.status is Status.MARKED_ROLLBACK
+    assert databases.rows("one", "select id from t") == ([] if end == "rollback" else [(1,)])
+    with transaction(), postgres_source.connect() as connection:
+        assert connection.execute("select pg_listening_channels()").fetchall() == []
 
 
 def test_only_a_begin_that_is_refused(postgres_source: DataSource) -> None:
@@ -301,6 +371,63 @@ def test_the_server_ends_the_session_meanwhile(postgres_source: DataSource, data
         assert connection.execute("select count(*) from t").fetchone() == (0,)
 
 
+@pytest.mark.parametrize("size", [1, 20_000_000])
+@pytest.mark.parametrize("prepare", [None, True])
+def test_the_server_has_ended_the_session_before(
+    postgres_source: DataSource, databases: Databases, size: int, prepare: bool | None
+) -> None:
+    """The server's farewell is told, however much of the statement is not sent."""
+    with pytest.raises(TransactionRolledBack), transaction(), postgres_source.connect() as connection:
+        databases.rows("one", f"select pg_terminate_backend({connection.info.backend_pid}, 5000)")
+        with pytest.raises(psycopg.errors.AdminShutdown, match="administrator command"):
+            connection.execute(INSERT, (1, "v" * size), prepare=prepare)
+
+
+def test_the_network_has_ended_it_before(databases: Databases) -> None:
+    proxy = Proxy(databases.server.port)
+    url = databases.url("one").replace(f":{databases.server.port}/", f":{proxy.port}/")
+    with (
+        closing(proxy),
+        DataSource(name="one", driver="psycopg", url=url, password=databases.server.password) as datasource,
+        suppress(TransactionRolledBack),
+        transaction(),
+        datasource.connect() as connection,
+    ):
+        for link in proxy._links:
+            link._client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+        proxy.close()
+        with pytest.raises(psycopg.OperationalError, match=r"server closed the connection|reset by peer"):
+            connection.execute("select %s", ("v" * 20_000_000,))
+
+
+def test_another_exception_while_it_waits(postgres_source: DataSource, databases: Databases) -> None:
+    """No later statement takes its answers for its own, and the server does not go on with it."""
+
+    class Alarm(Exception):
+        pass
+
+    def ring(*_: object) -> None:
+        raise Alarm
+
+    former = signal.signal(signal.SIGALRM, ring)
+    try:
+        with pytest.raises(TransactionRolledBack), transaction(), postgres_source.connect() as connection:
+            pid = connection.info.backend_pid
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(Alarm) as kept:  # its traceback refers to where psycopg waits
+                connection.execute("select 1 from pg_sleep(60)")
+            for _ in range(2):
+                with pytest.raises(psycopg.OperationalError, match="closed"):
+                    connection.execute(INSERT, (1, "v"))
+    finally:
+        signal.signal(signal.SIGALRM, former)
+    del kept
+    until = monotonic() + 10
+    while databases.rows("one", f"select 1 from pg_stat_activity where pid = {pid}"):
+        assert monotonic() < until
+    assert databases.rows("one", "select id from t") == []
+
+
 def test_an_interrupt_cancels_it(postgres_source: DataSource) -> None:
     with suppress(KeyboardInterrupt), transaction(), postgres_source.connect() as connection:
         pid = connection.info.backend_pid
@@ -311,7 +438,8 @@ def test_an_interrupt_cancels_it(postgres_source: DataSource) -> None:
         assert connection.execute("select count(*) from t").fetchone() == (0,)
 
 
-_CODES = codes_of(psycopg_private) | codes_of(first_statement) | {Enlistment.start.__code__}
+_CODES = codes_of(psycopg_private) | codes_of(first_statement)
+_CODES |= {Enlistment.start.__code__, Enlistment.execute_first.__code__}
 
 
 class Interrupt(BaseException):
@@ -358,17 +486,19 @@ def test_an_interrupt_at_each_place(
 
 
 def test_what_may_share() -> None:
-    yes = (
-        "select 1",
-        " SELECT 1; ",
+    always = ("select 1", " SELECT 1; ", "select %s")
+    with_parameters = (
         "insert into t values (%s)",
-        "with a as (select 1) select 2",
-        "update t set a = 1",
+        "with a as (select %s) select 2",
+        "update t set a = %(a)s",
+        "delete from t where a = %s",
+        "merge into t using u on t.id = %s when matched then delete",
     )
-    no = (
+    never = (
         "copy t to stdout",
         "select 1; select 2",
         "select $1",
+        "insert into t values (1)",
         "begin",
         "-- x\nselect 1",
         "",
@@ -376,5 +506,5 @@ def test_what_may_share() -> None:
         "call p()",
         b"select 1",
     )
-    assert [may_share(each) for each in yes * 2] == [True] * 2 * len(yes)
-    assert [may_share(each) for each in no * 2] == [False] * 2 * len(no)
+    for statements, answer in ((always, ALWAYS), (with_parameters, WITH_PARAMETERS), (never, NEVER)):
+        assert {may_share(each) for each in statements * 2} == {answer}

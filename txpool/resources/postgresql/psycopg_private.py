@@ -6,6 +6,7 @@ pyproject.toml bounds psycopg's version for this file: no other file names a pri
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import Any, Self
@@ -26,6 +27,7 @@ _OPEN = int(pq.ConnStatus.OK)
 _FATAL_ERROR = int(pq.ExecStatus.FATAL_ERROR)
 _ABORTED = int(pq.ExecStatus.PIPELINE_ABORTED)
 _SYNC = int(pq.ExecStatus.PIPELINE_SYNC)
+_CANCEL_TIMEOUT = 5.0
 #: The last command's tag, in bytes as those of the results are. `Cursor.statusmessage` decodes it at each call.
 tag_of: Callable[[psycopg.Cursor[Any]], bytes | None] = attrgetter("_statusmessage")
 #: The attribute in which a connection counts its open blocks of conn.transaction(). An abandoned block stays counted.
@@ -120,7 +122,7 @@ def executing_after(
     kind, name = prepared.get(statement, prepare)
     answers: list[PGresult] = []
     try:
-        _send_after(beginning, cursor, statement, kind, name)
+        refusal = _send_after(beginning, cursor, statement, kind, name)
         yield from generators.send(pgconn)
         while True:
             # The server answers at once, but hardly ever before this looks. To look releases the GIL, which costs more.
@@ -139,14 +141,15 @@ def executing_after(
             pgconn.get_result()  # None: libpq returns it after each answer, and reads nothing for that
         pgconn.exit_pipeline_mode()
     except psycopg.DatabaseError:
-        _raise_first(answers, cursor)  # the server's last error says more than the closed connection after it
+        _read_farewell(pgconn, answers)
+        _raise_first(answers, cursor)
         raise
-    finally:
-        if pgconn.pipeline_status and pgconn.status == _OPEN:
-            pgconn.finish()  # after an interrupt, in a message without its end, the next statement would wait for ever
     results = [answers.pop()]
     if results[0].status == _ABORTED:  # since one before it has failed
         _raise_first(answers, cursor)
+    if refusal is not None:
+        cursor._check_results(results)
+        raise refusal
     key = prepared.maybe_add_to_cache(statement, kind, name)
     if key is not None:
         prepared.validate(key, kind, name, results)
@@ -158,17 +161,51 @@ def executing_after(
 
 def _send_after(
     beginning: str, cursor: psycopg.Cursor[Any], statement: PostgresQuery, kind: Prepare, name: bytes
-) -> None:
-    pgconn = cursor._pgconn
+) -> psycopg.Error | None:
+    """Returns the error of a statement that libpq does not take, as of too many parameters: then BEGIN goes alone."""
+    pgconn, refusal = cursor._pgconn, None
     pgconn.enter_pipeline_mode()
     pgconn.send_query_params(beginning.encode(), None)
-    if kind is Prepare.SHOULD:
-        cursor._send_prepare(name, statement)
-    if kind is Prepare.NO:
-        cursor._execute_send(statement, force_extended=True)
-    else:
-        cursor._send_query_prepared(name, statement)
-    pgconn.pipeline_sync()
+    try:
+        if kind is Prepare.SHOULD:
+            cursor._send_prepare(name, statement)
+        if kind is Prepare.NO:
+            cursor._execute_send(statement, force_extended=True)
+        else:
+            cursor._send_query_prepared(name, statement)
+    except psycopg.Error as error:
+        if pgconn.status != _OPEN:
+            raise
+        refusal = error
+    try:
+        pgconn.pipeline_sync()
+    except psycopg.OperationalError:  # whose words are others than libpq's
+        raise psycopg.OperationalError(pgconn.get_error_message()) from None
+    return refusal
+
+
+def _read_farewell(pgconn: PGconn, answers: list[PGresult]) -> None:
+    """Add the server's last error, where that has come: it says more than the closed connection after it."""
+    if pgconn.status != _OPEN:
+        with suppress(psycopg.Error):
+            answer = pgconn.get_result()  # does not wait where the connection is closed
+            if answer is not None and answer.error_field(pq.DiagnosticField.SQLSTATE) is not None:
+                answers.append(answer)
+
+
+def leave_message(raw: psycopg.Connection[Any]) -> None:
+    """After an interrupt within a message of `executing_after`, cancel what the server executes, and close.
+
+    The message's answers would be taken for the next statement's, or that would wait for ever.
+    """
+    pgconn = raw.pgconn
+    if pgconn.status == _OPEN and pgconn.pipeline_status:
+        try:
+            raw.cancel_safe(timeout=_CANCEL_TIMEOUT)
+        except psycopg.Error:
+            pass
+        finally:
+            pgconn.finish()
 
 
 def _raise_first(answers: list[PGresult], cursor: psycopg.Cursor[Any]) -> None:

@@ -415,6 +415,20 @@ def test_the_transaction_s_own_modes(postgres_source: DataSource) -> None:
         assert connection.execute("select current_setting('transaction_read_only')").fetchone() == ("on",)
 
 
+def test_what_comes_between(postgres_source: DataSource, databases: Databases) -> None:
+    """A label, and the savepoint of a connection that joins, have their BEGIN before them, and there is no other."""
+    url, password = databases.url("one"), databases.server.password
+    notices: list[str | None] = []
+    with DataSource(name="two", driver="psycopg", url=url, password=password, managed_commit="join") as joining:
+        for datasource in (postgres_source, joining):
+            with transaction() as tx, datasource.connect() as connection:
+                tx.label = "" if datasource is joining else "a job"
+                connection.add_notice_handler(lambda notice: notices.append(notice.message_primary))
+                (name,) = connection.execute("select current_setting('application_name')").fetchone()
+                assert name == tx.label
+    assert notices == []
+
+
 def test_the_server_ends_the_session_meanwhile(postgres_source: DataSource, databases: Databases) -> None:
     with pytest.raises(TransactionRolledBack), transaction(), postgres_source.connect() as connection:
         pid = connection.info.backend_pid

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import signal
 import socket
 import struct
@@ -19,7 +20,7 @@ import pytest
 from psycopg import sql
 
 from tests.support.interrupts import at_each_check, codes_of
-from tests.support.proxy import Proxy
+from tests.support.proxy import NetworkFault, Proxy
 from txpool.datasource import DataSource
 from txpool.dbapi.enlistment import Enlistment
 from txpool.errors import HeuristicCommit, TransactionRolledBack
@@ -109,6 +110,68 @@ def test_rows_of_a_rule(
         expected = bare.execute(statement.encode(), *parameters).fetchall()
     with transaction(), postgres_source.connect() as connection:
         assert connection.execute(statement, *parameters).fetchall() == expected == [(7,)]
+
+
+@pytest.mark.parametrize("parameters", [(), [], {}])
+def test_a_per_cent_sign_is_no_parameter(postgres_source: DataSource, databases: Databases, parameters: Any) -> None:
+    databases.execute("one", "create rule r as on insert to t do also select 7 as seven")
+    with transaction(), postgres_source.connect() as connection:
+        assert connection.execute("insert into t values (1, '5%%')", parameters).fetchall() == [(7,)]
+    assert databases.rows("one", "select v from t") == [("5%",)]
+
+
+def test_other_ways_to_give_it(postgres_source: DataSource, databases: Databases) -> None:
+    with transaction(), postgres_source.connect() as connection:
+        connection.execute(INSERT, (1, "v"))
+    with transaction(), postgres_source.connect() as connection:
+        cursor = connection.cursor().execute("select id from t where id = %s", (1,), binary=True)
+        assert cursor.fetchall() == [(1,)]
+        assert cursor.pgresult.fformat(0) == 1
+    with transaction(), postgres_source.connect() as connection, pytest.raises(TypeError, match=r"execute\(\) takes"):
+        connection.cursor().execute("select %s", (1,), (2,))
+    with transaction(), postgres_source.connect() as connection:
+        cursor = connection.cursor()
+        cursor.close()
+        with pytest.raises(psycopg.InterfaceError, match="closed"):
+            cursor.execute("select 1")
+
+
+@pytest.mark.parametrize("threshold", [0, 2, None])
+@pytest.mark.parametrize("most", [1, 100])
+def test_psycopg_s_prepared_statements_are_its_own(
+    postgres_source: DataSource, databases: Databases, threshold: int | None, most: int
+) -> None:
+    """What psycopg knows of them, after each statement, and after each error."""
+    choice = random.Random(7)
+    statements: list[tuple[Any, ...]] = [
+        ("select 1",),
+        ("select %s", (1,)),
+        ("select 1/%s", (0,)),
+        ("selec %s", (1,)),
+        ("select nothing %s", (1,)),
+        (INSERT, (1, "v")),
+        ("deallocate all",),
+        ("drop table if exists nothing",),
+    ]
+
+    def after(connection: Any, raw: psycopg.Connection[Any], statement: tuple[Any, ...], prepare: bool | None) -> Any:
+        raw.prepare_threshold, raw.prepared_max = threshold, most
+        cursor = connection.cursor()
+        try:
+            told = cursor.execute(*statement, prepare=prepare).statusmessage
+        except psycopg.Error as error:
+            told = str(error)
+        prepared = raw._prepared
+        known = {*prepared._counts.items()}, {*prepared._names.items()}, prepared._prepared_idx, [*prepared._to_flush]
+        return told, psycopg_private.sent_by(getattr(cursor, "raw", cursor)), known
+
+    with psycopg.connect(databases.dsn("one")) as bare:
+        for _ in range(100):
+            how = choice.choice(statements), choice.choice([None, None, True, False])
+            expected = after(bare, bare, *how)
+            bare.pgconn.exec_(b"rollback")  # as psycopg's rollback() does not do it, which forgets them all
+            with rolled_back(), postgres_source.connect() as connection:
+                assert after(connection, connection.current_enlistment().raw, *how) == expected, how
 
 
 def test_a_libpq_without_pipelines(postgres_source: DataSource, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +295,7 @@ def test_a_statement_that_libpq_does_not_take(
             connection.execute(statement, [1] * many, prepare=prepare)
         assert connection.info.transaction_status is INTRANS
         connection.execute(INSERT, (1, "v"))
-    with suppress(psycopg.Error), transaction(), postgres_source.connect() as connection:
+    with transaction(), postgres_source.connect() as connection:
         connection.current_enlistment().raw.beginning = "begin transaction of another kind"
         with pytest.raises(psycopg.errors.SyntaxError):
             connection.execute(statement, [1] * many, prepare=prepare)
@@ -352,6 +415,20 @@ def test_the_transaction_s_own_modes(postgres_source: DataSource) -> None:
         assert connection.execute("select current_setting('transaction_read_only')").fetchone() == ("on",)
 
 
+def test_what_comes_between(postgres_source: DataSource, databases: Databases) -> None:
+    """A label, and the savepoint of a connection that joins, have their BEGIN before them, and there is no other."""
+    url, password = databases.url("one"), databases.server.password
+    notices: list[str | None] = []
+    with DataSource(name="two", driver="psycopg", url=url, password=password, managed_commit="join") as joining:
+        for datasource in (postgres_source, joining):
+            with transaction() as tx, datasource.connect() as connection:
+                tx.label = "" if datasource is joining else "a job"
+                connection.add_notice_handler(lambda notice: notices.append(notice.message_primary))
+                (name,) = connection.execute("select current_setting('application_name')").fetchone()
+                assert name == tx.label
+    assert notices == []
+
+
 def test_the_server_ends_the_session_meanwhile(postgres_source: DataSource, databases: Databases) -> None:
     with pytest.raises(TransactionRolledBack), transaction(), postgres_source.connect() as connection:
         pid = connection.info.backend_pid
@@ -398,6 +475,43 @@ def test_the_network_has_ended_it_before(databases: Databases) -> None:
         proxy.close()
         with pytest.raises(psycopg.OperationalError, match=r"server closed the connection|reset by peer"):
             connection.execute("select %s", ("v" * 20_000_000,))
+
+
+def test_what_the_network_has_cut_is_not_cancelled(databases: Databases) -> None:
+    """The server may not be there, and a cancel would wait for it."""
+    databases.execute("one", "create table t (id integer, v text)")
+    proxy = Proxy(databases.server.port)
+    url = databases.url("one").replace(f":{databases.server.port}/", f":{proxy.port}/")
+    with (
+        closing(proxy),
+        DataSource(name="one", driver="psycopg", url=url, password=databases.server.password) as datasource,
+        suppress(TransactionRolledBack),
+        transaction(),
+        datasource.connect() as connection,
+    ):
+        proxy.fail_at(b"insert", NetworkFault.CUT_AFTER)
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute(INSERT, (1, "v"))
+        assert len(proxy._links) == 1
+
+
+def test_an_answer_that_libpq_does_not_understand(databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not waited for in a loop."""
+    proxy = Proxy(databases.server.port)
+    url = databases.url("one").replace(f":{databases.server.port}/", f":{proxy.port}/")
+    with (
+        closing(proxy),
+        DataSource(name="one", driver="psycopg", url=url, password=databases.server.password) as datasource,
+        suppress(TransactionRolledBack),
+        transaction(),
+        datasource.connect() as connection,
+    ):
+        (link,) = proxy._links
+        send = link._listening
+        assert send is not None
+        monkeypatch.setattr(link, "_listening", lambda answer: send(answer[:1] + b"\x7f" + answer[2:]))
+        with pytest.raises(psycopg.DatabaseError, match="lost synchronization"):
+            connection.execute("select %s", (1,))
 
 
 def test_another_exception_while_it_waits(postgres_source: DataSource, databases: Databases) -> None:
@@ -508,3 +622,12 @@ def test_what_may_share() -> None:
     )
     for statements, answer in ((always, ALWAYS), (with_parameters, WITH_PARAMETERS), (never, NEVER)):
         assert {may_share(each) for each in statements * 2} == {answer}
+
+
+def test_few_answers_are_kept() -> None:
+    first_statement._answers.clear()
+    may_share("select 1" + " " * 5000)
+    assert not first_statement._answers
+    for number in range(2000):
+        may_share(f"select {number}")
+        assert 0 < len(first_statement._answers) <= 512

@@ -17,7 +17,6 @@ _WORDS = ("select", "insert", "update", "delete", "merge", "with")
 _ALONE = "select"
 _REFUSED = (";", "$")
 _OPTIONS = frozenset({"params", "prepare"})
-_PARAMETERS = (tuple, list, dict)
 
 NEVER, WITH_PARAMETERS, ALWAYS = range(3)
 
@@ -40,7 +39,7 @@ def execute_first(
     shares = may_share(statement)
     if shares is not ALWAYS:
         given = args[0] if args else options.get("params")
-        if shares is NEVER or not given or type(given) not in _PARAMETERS:
+        if shares is NEVER or not given:
             return False
     with raw.lock:
         try:

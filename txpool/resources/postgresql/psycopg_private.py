@@ -6,7 +6,6 @@ pyproject.toml bounds psycopg's version for this file: no other file names a pri
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import Any, Self
@@ -115,7 +114,7 @@ def executing_after(
         raise psycopg.InterfaceError("the cursor is closed")
     pgconn, prepared = cursor._pgconn, cursor._conn._prepared
     cursor._reset()
-    if not cursor._last_query or cursor._last_query is not query:
+    if cursor._last_query is not query:
         cursor._last_query = None
         cursor._tx = Transformer(cursor)
     statement = cursor._convert_query(query, params)
@@ -174,8 +173,6 @@ def _send_after(
         else:
             cursor._send_query_prepared(name, statement)
     except psycopg.Error as error:
-        if pgconn.status != _OPEN:
-            raise
         refusal = error
     try:
         pgconn.pipeline_sync()
@@ -187,10 +184,9 @@ def _send_after(
 def _read_farewell(pgconn: PGconn, answers: list[PGresult]) -> None:
     """Add the server's last error, where that has come: it says more than the closed connection after it."""
     if pgconn.status != _OPEN:
-        with suppress(psycopg.Error):
-            answer = pgconn.get_result()  # does not wait where the connection is closed
-            if answer is not None and answer.error_field(pq.DiagnosticField.SQLSTATE) is not None:
-                answers.append(answer)
+        answer = pgconn.get_result()  # does not wait where the connection is closed
+        if answer is not None and answer.error_field(pq.DiagnosticField.SQLSTATE) is not None:
+            answers.append(answer)
 
 
 def leave_message(raw: psycopg.Connection[Any]) -> None:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -458,6 +458,31 @@ def test_the_server_has_ended_the_session_before(
         databases.rows("one", f"select pg_terminate_backend({connection.info.backend_pid}, 5000)")
         with pytest.raises(psycopg.errors.AdminShutdown, match="administrator command"):
             connection.execute(INSERT, (1, "v" * size), prepare=prepare)
+
+
+def test_an_answer_that_comes_byte_by_byte(databases: Databases) -> None:
+    """Whatever has come, the GIL is not held for the rest: the proxy's threads, which send it, are of this process."""
+    databases.execute("one", "create table t (id integer primary key, v text)")
+    proxy = Proxy(databases.server.port)
+    url = databases.url("one").replace(f":{databases.server.port}/", f":{proxy.port}/")
+
+    def bytewise(data: bytes) -> None:
+        for byte in data:
+            sleep(0.005)
+            link._client.sendall(bytes([byte]))
+
+    with (
+        closing(proxy),
+        DataSource(name="one", driver="psycopg", url=url, password=databases.server.password) as datasource,
+    ):
+        for prepare in (None, True):
+            with transaction(), datasource.connect() as connection:
+                (link,) = proxy._links
+                link._listening = bytewise
+                inserted = connection.execute(INSERT + " returning id", (int(prepare is True), "v"), prepare=prepare)
+                assert inserted.fetchall() == [(int(prepare is True),)]
+                link._listening = link._client.sendall
+    assert databases.rows("one", "select id from t order by id") == [(0,), (1,)]
 
 
 def test_the_network_has_ended_it_before(databases: Databases) -> None:

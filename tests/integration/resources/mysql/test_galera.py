@@ -146,7 +146,7 @@ def test_what_another_node_commits_rolls_back_both_databases(cluster: Nodes, dat
                     cursor.execute("insert into work values (%s, 0)", (number,))
                     cursor.execute("update work set v = %s where id = 1", (number,))
                 except pymysql.OperationalError as error:
-                    if error.args[0] != DEADLOCK:  # by what the round before has committed elsewhere, and comes only now
+                    if error.args[0] != DEADLOCK:  # by the commit of the round before, which comes only now
                         raise
                 else:
                     if not alone:

@@ -267,9 +267,9 @@ class Enlistment:
         try:
             transaction = self.begin_use(handle)
             if self._fresh:
-                first = executes and self.datasource.begins_with is not None
-                if transaction.label or self.savepoints is not None:
-                    first = False  # these come between BEGIN and the statement
+                # A label and a savepoint come between BEGIN and the statement.
+                apart = transaction.label or self.savepoints is not None
+                first = executes and not apart and self.datasource.begins_with is not None
                 self._fresh = first or not self._driver.begin(self.raw, transaction.label)
             elif self.in_pipeline:
                 self._require_not_ended()

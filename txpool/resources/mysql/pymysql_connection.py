@@ -27,7 +27,7 @@ from pymysql.protocol import EOFPacketWrapper
 
 from txpool.errors import translate
 from txpool.resources.mysql import xa
-from txpool.resources.mysql.pymysql_reading import OK
+from txpool.resources.mysql.pymysql_reading import OK, WHOLE_PACKET
 from txpool.resources.mysql.pymysql_rows import RowsConnection
 from txpool.resources.mysql.session import LONG, changes_session, commits_nothing
 from txpool.resources.mysql.state import SessionState
@@ -40,7 +40,6 @@ _READ_ONLY: Final = 0x2000
 _TRANSACTION_STATE: Final = b"\x05\x09\x08"
 _WRITES_WITHOUT_TRANSACTION: Final = ord("w")
 _INTERRUPTED: Final = "a command was interrupted before its answer was read"
-_WHOLE_PACKET: Final = 2**24 - 1
 _AUTOCOMMIT: Final = SERVER_STATUS.SERVER_STATUS_AUTOCOMMIT
 #: The head of a command's packet, whose number is 0, and the command's kind.
 _COMMAND: Final = struct.Struct("<IB")
@@ -397,7 +396,7 @@ def _watching(raw: PyMySQLConnection, events: int) -> select.poll:
 def _packet(statement: str) -> bytes:
     text = statement.encode()
     length = len(text) + 1
-    if length >= _WHOLE_PACKET:
+    if length >= WHOLE_PACKET:
         raise pymysql.OperationalError(CR.CR_NET_PACKET_TOO_LARGE, "a statement of txpool's own is too long")
     return _COMMAND.pack(length, COMMAND.COM_QUERY) + text
 

@@ -16,7 +16,8 @@ from pymysql.constants import CR, SERVER_STATUS
 
 #: How many bytes are asked for at once, and when it is known that so many follow.
 _AT_ONCE, _OF_A_LONG_ONE = 1 << 16, 1 << 20
-_WHOLE_PACKET: Final = 2**24 - 1
+#: The length of a packet that another continues; as a mask, a packet's length in its head.
+WHOLE_PACKET: Final = 2**24 - 1
 _MORE_RESULTS: Final = SERVER_STATUS.SERVER_MORE_RESULTS_EXISTS
 #: The beginning of an OK: the packet's length in three bytes, its number in one; what it is, 0; the numbers of rows and
 #: of the new row, where each is of one byte; the status, and how many warnings there are.
@@ -37,7 +38,7 @@ def _oks_of(answers: bytes, most: int) -> tuple[tuple[OK, ...], int]:
     begin, length = 0, len(answers)
     while len(found) < most and begin + _OK_HEAD.size <= length:
         head, kind, affected, insert_id, status, warnings = _OK_HEAD.unpack_from(answers, begin)
-        message, end = begin + _OK_HEAD.size, begin + 4 + (head & _WHOLE_PACKET)
+        message, end = begin + _OK_HEAD.size, begin + 4 + (head & WHOLE_PACKET)
         if kind or affected >= _LONGER or insert_id >= _LONGER or status & _MORE_RESULTS:
             break
         if head >> 24 != 1 or not message <= end <= length:

@@ -12,7 +12,7 @@ import pymysql
 from pymysql.constants import COMMAND
 
 from txpool.resources.mysql.bound_rows import BoundRows
-from txpool.resources.mysql.pymysql_reading import ReadingConnection
+from txpool.resources.mysql.pymysql_reading import WHOLE_PACKET, ReadingConnection
 
 #: The first bytes of the answer to a PREPARE: OK, the statement's number, and how many columns and parameters it has.
 _PREPARED: Final = struct.Struct("<BIHH")
@@ -20,7 +20,6 @@ _PREPARED: Final = struct.Struct("<BIHH")
 _EXECUTE: Final = struct.Struct("<IBI")
 _WITH_TYPES, _TYPES_AS_BEFORE = b"\1", b"\0"
 _NUMBER: Final = struct.Struct("<I")
-_PACKET_LENGTH: Final = 2**24 - 1
 #: How many statements a session keeps prepared.
 _MOST_STATEMENTS: Final = 4
 
@@ -66,7 +65,7 @@ class RowsConnection(ReadingConnection):
         # Each list of definitions ends with a packet of its own.
         for _ in range(sum(count + 1 for count in (columns, parameters) if count)):
             (head,) = _NUMBER.unpack(self._read_bytes(_NUMBER.size))
-            self._read_bytes(head & _PACKET_LENGTH)
+            self._read_bytes(head & WHOLE_PACKET)
         self.unread -= 1
         return int(number)
 

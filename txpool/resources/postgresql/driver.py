@@ -38,7 +38,7 @@ from txpool.resources.postgresql.libpq import (
     value,
 )
 from txpool.resources.postgresql.marks import PostgreSQLMarks
-from txpool.resources.postgresql.psycopg_private import BACKLOG, TWO_PHASE, executed_by, sent_by, tag_of
+from txpool.resources.postgresql.psycopg_private import BACKLOG, CANCEL_TIMEOUT, TWO_PHASE, executed_by, sent_by, tag_of
 from txpool.resources.postgresql.session import outlives_transaction, text_of
 from txpool.resources.postgresql.spare_cursor import SparingConnection
 
@@ -84,7 +84,6 @@ TIMELINE = "case when not pg_is_in_recovery() then left(pg_walfile_name(pg_curre
 ROLE = "to_regrole(quote_ident(session_user::text))::oid"
 SYSTEM = "(select system_identifier::text from pg_control_system())"
 DATABASE = "(select oid::text from pg_database where datname = current_database())"
-_CANCEL_TIMEOUT = 5.0
 # Seconds that a connect has at least, however short its timeout.
 _LEAST_CONNECT_TIMEOUT = 1.0
 
@@ -293,7 +292,7 @@ class PsycopgDriver:
     def cancel(self, raw: PsycopgRawConnection, timeout: float | None = None) -> None:
         # The thread that waits for the statement gets its error.
         with contextlib.suppress(Exception):
-            raw.cancel_safe(timeout=_CANCEL_TIMEOUT if timeout is None else timeout)
+            raw.cancel_safe(timeout=CANCEL_TIMEOUT if timeout is None else timeout)
 
     def begin(self, raw: PsycopgRawConnection, label: str = "") -> bool:
         """As `Driver.begin`: psycopg, which would begin with the statement, finds it begun."""

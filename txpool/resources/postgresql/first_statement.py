@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from txpool.resources.postgresql.psycopg_private import executing_after, leave_message
+from txpool.resources.postgresql.session import KeptAnswers
 
 if TYPE_CHECKING:
     from txpool.resources.postgresql.driver import PsycopgRawConnection
@@ -19,11 +20,6 @@ _REFUSED = (";", "$")
 _OPTIONS = frozenset({"params", "prepare"})
 
 NEVER, WITH_PARAMETERS, ALWAYS = range(3)
-
-# How many answers are kept, and of which statements.
-_MOST_KEPT = 512
-_LONGEST_KEPT = 4096
-_answers: dict[str, int] = {}
 
 
 def execute_first(
@@ -52,20 +48,16 @@ def execute_first(
 
 def may_share(statement: object) -> int:
     """Whether a statement may be in one message with a BEGIN, as far as its text shows it."""
-    if type(statement) is not str:
+    return _answers[statement] if type(statement) is str else NEVER
+
+
+def _search(statement: str) -> int:
+    text = statement.strip().rstrip("; \t\n").lower()
+    if not text.startswith(_WORDS) or any(sign in text for sign in _REFUSED) or not psycopg.Pipeline.is_supported():
         return NEVER
-    try:
-        return _answers[statement]
-    except KeyError:
-        text = statement.strip().rstrip("; \t\n").lower()
-        if not text.startswith(_WORDS) or any(sign in text for sign in _REFUSED) or not psycopg.Pipeline.is_supported():
-            answer = NEVER
-        elif text.startswith(_ALONE):
-            answer = ALWAYS
-        else:
-            answer = WITH_PARAMETERS if "%" in text else NEVER
-        if len(statement) <= _LONGEST_KEPT:
-            if len(_answers) >= _MOST_KEPT:
-                _answers.clear()
-            _answers[statement] = answer
-        return answer
+    if text.startswith(_ALONE):
+        return ALWAYS
+    return WITH_PARAMETERS if "%" in text else NEVER
+
+
+_answers: KeptAnswers[str, int] = KeptAnswers(_search)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import select
 from collections.abc import Generator
-from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -18,7 +17,7 @@ from psycopg import pq
 from psycopg.pq.abc import PGconn, PGresult
 
 from txpool.errors import translate
-from txpool.resources.postgresql.psycopg_private import sending, wait
+from txpool.resources.postgresql.psycopg_private import read_farewell, sending, wait
 
 # Plain numbers, as psycopg's C implementation returns them: to make an enum of each costs more than the call.
 IDLE = int(pq.TransactionStatus.IDLE)
@@ -123,21 +122,9 @@ class Session:
                     raise psycopg.ProgrammingError("COPY needs its data, and there is none here")
                 results.append(result)
         except psycopg.Error:
-            # The server's last error says more than the closed connection after it.
-            if failure(results) is None and not self._read_farewell():
+            if failure(results) is None and not read_farewell(pgconn, results):
                 raise
         return results
-
-    def _read_farewell(self) -> bool:
-        """Whether the server's last error was read before the connection was found closed: then it is a result."""
-        if self._pgconn.status == OPEN:
-            return False
-        with suppress(psycopg.Error):
-            result = self._pgconn.get_result()  # does not wait where the connection is closed
-            if result is not None and result.error_field(pq.DiagnosticField.SQLSTATE) is not None:
-                self.results.append(result)
-                return True
-        return False
 
     def run(self, message: str, until: float | None = None) -> list[PGresult]:
         """Send and receive; raises the server's error."""

@@ -6,6 +6,7 @@ pyproject.toml bounds psycopg's version for this file: no other file names a pri
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import Any, Self
@@ -26,7 +27,8 @@ _OPEN = int(pq.ConnStatus.OK)
 _FATAL_ERROR = int(pq.ExecStatus.FATAL_ERROR)
 _ABORTED = int(pq.ExecStatus.PIPELINE_ABORTED)
 _SYNC = int(pq.ExecStatus.PIPELINE_SYNC)
-_CANCEL_TIMEOUT = 5.0
+#: Seconds that a cancel of a statement may take.
+CANCEL_TIMEOUT = 5.0
 #: The last command's tag, in bytes as those of the results are. `Cursor.statusmessage` decodes it at each call.
 tag_of: Callable[[psycopg.Cursor[Any]], bytes | None] = attrgetter("_statusmessage")
 #: The attribute in which a connection counts its open blocks of conn.transaction(). An abandoned block stays counted.
@@ -140,7 +142,7 @@ def executing_after(
             pgconn.get_result()  # None: libpq returns it after each answer, and reads nothing for that
         pgconn.exit_pipeline_mode()
     except psycopg.DatabaseError:
-        _read_farewell(pgconn, answers)
+        read_farewell(pgconn, answers)
         _raise_first(answers, cursor)
         raise
     results = [answers.pop()]
@@ -181,12 +183,19 @@ def _send_after(
     return refusal
 
 
-def _read_farewell(pgconn: PGconn, answers: list[PGresult]) -> None:
-    """Add the server's last error, where that has come: it says more than the closed connection after it."""
-    if pgconn.status != _OPEN:
-        answer = pgconn.get_result()  # does not wait where the connection is closed
-        if answer is not None and answer.error_field(pq.DiagnosticField.SQLSTATE) is not None:
-            answers.append(answer)
+def read_farewell(pgconn: PGconn, results: list[PGresult]) -> bool:
+    """Add the server's last error, where that has come and the connection is lost: it says more than the end after it.
+
+    Whether there is one.
+    """
+    if pgconn.status == _OPEN:
+        return False
+    with suppress(psycopg.Error):
+        result = pgconn.get_result()  # does not wait where the connection is closed
+        if result is not None and result.error_field(pq.DiagnosticField.SQLSTATE) is not None:
+            results.append(result)
+            return True
+    return False
 
 
 def leave_message(raw: psycopg.Connection[Any]) -> None:
@@ -197,7 +206,7 @@ def leave_message(raw: psycopg.Connection[Any]) -> None:
     pgconn = raw.pgconn
     if pgconn.status == _OPEN and pgconn.pipeline_status:
         try:
-            raw.cancel_safe(timeout=_CANCEL_TIMEOUT)
+            raw.cancel_safe(timeout=CANCEL_TIMEOUT)
         except psycopg.Error:
             pass
         finally:

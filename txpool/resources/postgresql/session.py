@@ -8,6 +8,11 @@ text is searched for the functions that outlive the transaction. Behind another 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import TypeVar
+
+S = TypeVar("S", bound=bytes | str)
+T = TypeVar("T")
 
 # How many answers are kept, and of which statements: of longer ones they cost more memory than the search is worth.
 _MOST_KEPT = 512
@@ -17,21 +22,29 @@ _LOCAL_SETTING = re.compile(r"set_config\s*\((?:[^()';]|'[^']*')*,\s*true\s*\)")
 # What may hide an argument's end from that: comments, and strings other than plain ones.
 _OBSCURE = re.compile(r"--|/\*|\\|\$[^0-9]")
 
-# By statement. Each use is one operation of a dict. functools.lru_cache would make a tuple of every key but a str.
-_answers: dict[bytes | str, bool] = {}
+
+class KeptAnswers(dict[S, T]):
+    """What a search finds in each statement's text: kept by statement, and found by one operation of a dict.
+
+    functools.lru_cache would make a tuple of every key but a str.
+    """
+
+    def __init__(self, search: Callable[[S], T]) -> None:
+        super().__init__()
+        self._search = search
+
+    def __missing__(self, statement: S) -> T:
+        answer = self._search(statement)
+        if len(statement) <= _LONGEST_KEPT:
+            if len(self) >= _MOST_KEPT:
+                self.clear()
+            self[statement] = answer
+        return answer
 
 
 def outlives_transaction(statement: bytes | str) -> bool:
     """Whether it may take a session's advisory lock, or change a setting of the session, by a function."""
-    try:
-        return _answers[statement]
-    except KeyError:
-        answer = _search(statement)
-        if len(statement) <= _LONGEST_KEPT:
-            if len(_answers) >= _MOST_KEPT:
-                _answers.clear()
-            _answers[statement] = answer
-        return answer
+    return _answers[statement]
 
 
 def text_of(statement: bytes | str) -> str:
@@ -45,3 +58,6 @@ def _search(statement: bytes | str) -> bool:
         return True
     settings = text.count("set_config")
     return settings > 0 and (settings > len(_LOCAL_SETTING.findall(text)) or _OBSCURE.search(text) is not None)
+
+
+_answers: KeptAnswers[bytes | str, bool] = KeptAnswers(_search)

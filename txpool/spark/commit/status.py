@@ -17,8 +17,8 @@ from txpool.tm.ambient import current
 _ALL = 2**31 - 1
 #: How long Spark's events may take to reach its status store, once the job has ended.
 _EVENTS_TIMEOUT_MILLISECONDS = 10_000
-#: How long tasks may take to end after a cancel; Spark kills a Python worker after two seconds.
-_KILL_SECONDS = 5.0
+#: How long tasks may take to end after a cancel. Spark sees it within two seconds, and kills the worker two later.
+_KILL_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 
 

@@ -38,7 +38,7 @@ MUTATIONS = (
         "mysql-hold",
         "the session that prepared may hang, and hold the branch, for ever",
         test=_TWO + "test_a_session_that_hangs_lets_go_by_itself",
-        real=(Edit(_BRANCH + "start_prepare", "xa.HOLD,", '"do 0",'),),
+        real=(Edit(_BRANCH + "start_prepare", "self._raw.hold_command,", '"do 0",'),),
     ),
     Mutation(
         "mysql-end",

@@ -102,7 +102,7 @@ class MySQLBranch(LocalTransaction):
         self._prepare = _SENT
         try:
             row = [] if self.rows_queue is None else [self._driver.rows.insert(xid)]
-            self._session.send(*row, xa.named("end", xid), xa.HOLD, xa.named("prepare", xid))
+            self._session.send(*row, xa.named("end", xid), self._raw.hold_command, xa.named("prepare", xid))
         except Exception as error:
             self._prepare = _LOST
             self._note_rollback_vote(error)
@@ -254,7 +254,7 @@ class MySQLBranch(LocalTransaction):
         elif raw.started and self._session.is_alive():
             try:
                 # END is refused where the branch can only roll back, and ROLLBACK is not.
-                self._session.send(xa.named("end", raw.xid), xa.named("rollback", raw.xid), xa.LET_GO)
+                self._session.send(xa.named("end", raw.xid), xa.named("rollback", raw.xid), raw.let_go_command)
                 rolled_back = self._session.receive(until)[1]
                 if rolled_back.code not in _ROLLED_BACK_CODES:
                     self._driver.close(raw)

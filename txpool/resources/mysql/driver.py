@@ -98,7 +98,7 @@ class MySQLDriver(ABC):
     def _identify(self, raw: Any, until: float | None) -> None:
         """Ask who the server is. ConfigurationError where no branch can be trusted to it."""
         server = ask(raw.session, until=until)
-        raw.direct, raw.node = server.direct, server.node
+        raw.direct, raw.node, raw.wait_timeout = server.direct, server.node, server.wait_timeout
         if not raw.direct and self._settings.mode != "local":
             raise refused(self._settings.name)
         if not raw.direct and self._characteristics.specified:
@@ -175,6 +175,7 @@ class MySQLDriver(ABC):
 
     def _restore(self, raw: Any, until: float | None) -> None:
         self._reset_session(raw)
+        raw.wait_timeout = 0  # the server's may be another one now
         for command in self._session_commands():
             raw.session.run(command, until)
         for own in (raw.init_command, raw.initial_sql):
@@ -184,6 +185,7 @@ class MySQLDriver(ABC):
 
     def start_session(self, raw: Any, statement: str, timeout: float | None) -> None:
         """As `SessionStarter.start_session`."""
+        raw.wait_timeout = 0  # the statement may set it
         with translated():
             self._run_initial(raw, statement, None if timeout is None else monotonic() + timeout)
         raw.initial_sql = statement

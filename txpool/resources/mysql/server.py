@@ -28,7 +28,10 @@ CREATE_GENERATIONS: Final = (
 )
 #: How many tokens are kept. Where an older one is asked for, nothing is proven.
 _GENERATIONS: Final = 100_000
-_FACTS: Final = f"select @@version, @@server_id, @@log_bin, {SESSION}, concat_ws(' ', @@hostname, @@port, @@datadir)"
+_FACTS: Final = (
+    f"select @@version, @@server_id, @@log_bin, {SESSION}, concat_ws(' ', @@hostname, @@port, @@datadir), "
+    "@@session.wait_timeout"
+)
 _MARIADB_FACTS: Final = "select @@wsrep_on"
 _MYSQL_FACTS: Final = "select @@server_uuid"
 _CLUSTER: Final = (
@@ -54,6 +57,8 @@ class Server:
     identity: str
     #: Which server it is: those of a cluster have one identity.
     node: str
+    #: The session's wait_timeout, in seconds.
+    wait_timeout: int
     #: Whether this session is the one that has greeted the client: no pooler is in between, as far as the driver tells.
     direct: bool
 
@@ -90,7 +95,7 @@ def ask(session: Session, *, until: float | None = None) -> Server:
     for answer in (facts, of_product):
         if answer.error is not None:
             raise answer.error
-    (version, server_id, binary_log, number, node), (own,) = facts.rows[0], of_product.rows[0]
+    (version, server_id, binary_log, number, node, silent), (own,) = facts.rows[0], of_product.rows[0]
     if is_mariadb:
         row = "" if identity.error is not None else str(identity.rows[0][0]) if identity.rows else ""
     else:
@@ -112,6 +117,7 @@ def ask(session: Session, *, until: float | None = None) -> Server:
         # A replica has the row, too, and another number: what was prepared on the one may not be on the other.
         identity=f"{row}/{server_id}" if row else "",
         node=f"{node} {server_id}",
+        wait_timeout=int(silent),
         direct=session.raw.session_number is None or is_greeted(session.raw.session_number, int(number)),
     )
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from txpool.characteristics import UNSPECIFIED
 from txpool.resources.base import PrepareLocation
+from txpool.resources.mysql import xa
 
 if TYPE_CHECKING:
     from txpool.xid import Xid
@@ -60,6 +61,8 @@ class SessionState:
         self.characteristics = UNSPECIFIED
         #: The driver's own initial command.
         self.init_command: str | None = None
+        #: The wait_timeout that the session began with, in seconds; 0 where it is not known.
+        self.wait_timeout = 0
         #: The SQL that the session began with, and that a reset runs again.
         self.initial_sql = ""
         #: Bit flags that the server has sent with its last answer.
@@ -84,6 +87,16 @@ class SessionState:
         """Execute by itself what goes ahead. Where it is refused, the connection is closed: nothing may follow it."""
         raw: Any = self
         raw.session.run("do 0")
+
+    @property
+    def hold_command(self) -> str:
+        """The command between END and PREPARE, which lets the server end a session that is not heard of any more."""
+        return xa.HOLD_KNOWN if self.wait_timeout and not self.changed else xa.HOLD
+
+    @property
+    def let_go_command(self) -> str:
+        """The command that undoes `hold_command`; without one it changes nothing."""
+        return xa.letting_go(self.wait_timeout) if self.wait_timeout and not self.changed else xa.LET_GO
 
     def left(self) -> None:
         """Note that what was begun on it has ended."""

@@ -32,7 +32,9 @@ WHOLE_ROLLED_BACK: Final = ROLLED_BACK | {DEADLOCK, CHANGED_ROW, TOO_MANY_LOCKS}
 #: Seconds after which the server itself ends a session that has prepared and is not heard of any more. Until then no
 #: other session can end the branch.
 HOLD_SECONDS: Final = 10
-#: Sent between END and PREPARE: the session's own value comes back with `LET_GO`.
+#: Sent between END and PREPARE. Where the session's own value is known, that comes back with `letting_go`.
+HOLD_KNOWN: Final = f"set session wait_timeout = {HOLD_SECONDS}"
+#: The same where it is not known: it comes back with `LET_GO`. To note it costs the server more.
 HOLD: Final = f"set @txpool_wait_timeout = @@session.wait_timeout, session wait_timeout = {HOLD_SECONDS}"
 LET_GO: Final = (
     "set session wait_timeout = cast(ifnull(@txpool_wait_timeout, @@session.wait_timeout) as unsigned), "
@@ -47,6 +49,11 @@ _RECOVER: Final = {True: "xa recover", False: "xa recover convert xid"}
 def named(verb: str, xid: Xid) -> str:
     """A command to a branch: start, end, prepare, commit or rollback. A name of txpool's needs no escaping."""
     return f"xa {verb} '{xid[0]}','{xid[1]}{_FORMAT}"  # by their places, which are found sooner than by their names
+
+
+def letting_go(seconds: int) -> str:
+    """The end of `HOLD_KNOWN`: a session that is silent is ended after its own `seconds` again."""
+    return f"set session wait_timeout = {seconds}"
 
 
 def one_phase(xid: Xid) -> str:

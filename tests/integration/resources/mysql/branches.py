@@ -68,10 +68,14 @@ class BranchDatabase:
         return self.datasources[-1]
 
     def branch(
-        self, statement: str | None = "insert into work values (1, 1)", *, driver: Driver | None = None
+        self,
+        statement: str | None = "insert into work values (1, 1)",
+        *,
+        driver: Driver | None = None,
+        raw: Any = None,
     ) -> MySQLBranch:
         driver = driver or self.driver
-        raw = driver.connect()
+        raw = driver.connect() if raw is None else raw
         self.raws.append(raw)
         branch = MySQLBranch("one", driver, raw)
         branch.name(new_xid())

@@ -111,9 +111,18 @@ def test_while_its_session_is_connected_nobody_else_can_end_it(world: BranchData
     assert world.rows() == [1]
 
 
-def test_a_session_that_hangs_lets_go_by_itself(world: BranchDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xa, "HOLD", xa.HOLD.replace(f"= {xa.HOLD_SECONDS}", "= 1"))
-    branch = world.prepared_branch()
+@pytest.mark.parametrize("before", ["", "set @mine = 1; "], ids=["known", "noted"])
+def test_a_session_that_hangs_lets_go_by_itself(
+    world: BranchDatabase, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    for name in ("HOLD", "HOLD_KNOWN"):
+        command = getattr(xa, name)
+        monkeypatch.setattr(xa, name, command.replace(f"= {xa.HOLD_SECONDS}", "= 1"))
+        assert getattr(xa, name) != command
+    branch = world.branch(before.rstrip("; ") or None)
+    world.execute("insert into work values (1, 1)")
+    branch.start_prepare()
+    branch.await_prepare()
     world.until(lambda: world.recovery.commit(branch.record) is BranchOutcome.COMMITTED)
     assert world.rows() == [1]
     # Its coordinator goes on: the branch is gone, and it reads that recovery has fenced it.
@@ -121,24 +130,40 @@ def test_a_session_that_hangs_lets_go_by_itself(world: BranchDatabase, monkeypat
     assert branch.await_commit() is BranchOutcome.ABSENT
 
 
-def test_the_sessions_own_wait_timeout_comes_back(world: BranchDatabase) -> None:
+@pytest.mark.parametrize("set_by", ["the server", "init_command", "initial-sql", "a statement", "a statement before"])
+@pytest.mark.parametrize("verb", ["commit", "rollback"])
+def test_the_sessions_own_wait_timeout_comes_back(world: BranchDatabase, set_by: str, verb: str) -> None:
+    setting = "set session wait_timeout = 1234"
+    driver = world.driver_of(driver_init_command=setting) if set_by == "init_command" else world.driver
+    branch = world.branch(None, driver=driver)
+    raw = branch._raw
+    if set_by == "initial-sql":
+        driver.start_session(raw, setting, None)  # type: ignore[attr-defined]
+    elif set_by.startswith("a statement"):
+        world.execute(setting)
+        if set_by == "a statement before":  # the reset brings back the server's, which may be another one by then
+            world.server.execute("set global wait_timeout = 1234")
+            try:
+                driver.reset(raw)
+            finally:
+                world.server.execute("set global wait_timeout = 28800")
+            branch = world.branch(None, driver=driver, raw=raw)
+    world.execute("insert into work values (1, 1)")
+    branch.start_prepare()
+    branch.await_prepare()
     read = "select @@session.wait_timeout"
-    raw = world.prepared_branch()._raw
-    for verb in ("commit", "rollback"):
-        raw.session.send(xa.named(verb, raw.xid), xa.LET_GO)
-        raw.session.receive()
-        raw.started = False
-        assert raw.session.run(read) == ((28800,),)
-        branch = world.branch(f"insert into work values ({len(world.raws) + 1}, 1)")
-        raw = branch._raw
-        raw.session.run("set session wait_timeout = 1234")
-        branch.start_prepare()
-        branch.await_prepare()
-        assert raw.session.run(read) == ((xa.HOLD_SECONDS,),)
-        branch.start_commit()
-        branch.await_commit()
-        assert raw.session.run(read) == ((1234,),)
-        raw = world.prepared_branch(f"insert into work values ({len(world.raws) + 100}, 1)")._raw
+    assert raw.session.run(read) == ((xa.HOLD_SECONDS,),)
+    getattr(branch, f"start_{verb}")()
+    assert getattr(branch, f"await_{verb}")().value in ("committed", "rolled back")
+    assert raw.session.run(read) == ((28800 if set_by == "the server" else 1234,),)
+
+
+def test_a_rollback_without_a_prepare_leaves_the_sessions_wait_timeout(world: BranchDatabase) -> None:
+    for statement in ("insert into work values (1, 1)", "set session wait_timeout = 1234"):
+        branch = world.branch(statement)
+        assert branch.rollback() is BranchOutcome.ROLLED_BACK
+        expected = 1234 if statement.startswith("set") else 28800
+        assert branch._raw.session.run("select @@session.wait_timeout") == ((expected,),)
 
 
 def test_what_is_gone_is_no_heuristic_on_the_server_that_prepared_it(

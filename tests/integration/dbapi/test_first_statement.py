@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +102,7 @@ def test_rows_of_a_rule(
         assert connection.execute(statement, *parameters).fetchall() == expected == [(7,)]
 
 
-@pytest.mark.parametrize("parameters", [(), [], {}])
+@pytest.mark.parametrize("parameters", [(), [], {}, {"unused": 1}])
 def test_a_per_cent_sign_is_no_parameter(postgres_source: DataSource, databases: Databases, parameters: Any) -> None:
     databases.execute("one", "create rule r as on insert to t do also select 7 as seven")
     with transaction(), postgres_source.connect() as connection:
@@ -419,6 +419,30 @@ def test_what_comes_between(postgres_source: DataSource, databases: Databases) -
     assert notices == []
 
 
+def test_a_notification_that_has_come_before(databases: Databases) -> None:
+    """As psycopg's, it is told in the first statement: no later one may come. What its handler raises ends nothing."""
+    databases.execute("one", "create table t (id integer primary key, v text)")
+    url, password = databases.url("one"), databases.server.password
+    options: dict[str, Any] = {"url": url, "password": password, "pool_initial_sql": "listen news", "pool_max_size": 1}
+    heard: list[str] = []
+
+    def hear(notify: psycopg.Notify) -> None:
+        heard.append(notify.payload)
+        if notify.payload == "bad":
+            raise LookupError
+
+    with DataSource(name="one", driver="psycopg", **options) as datasource:
+        for number, (news, size) in enumerate([("good", 1), ("good", 20_000_000), ("bad", 1)]):
+            with transaction(), datasource.connect() as connection:
+                connection.add_notify_handler(hear)
+                databases.rows("one", "select pg_notify('news', %s)", (news,))
+                with pytest.raises(LookupError) if news == "bad" else nullcontext():
+                    connection.execute(INSERT, (number, "v" * size))
+                assert connection.info.transaction_status is INTRANS
+    assert heard == ["good", "good", "bad"]
+    assert databases.rows("one", "select id from t order by id") == [(0,), (1,), (2,)]
+
+
 def test_what_may_share() -> None:
     always = ("select 1", " SELECT 1; ", "select %s")
     with_parameters = (
@@ -433,6 +457,7 @@ def test_what_may_share() -> None:
         "select 1; select 2",
         "select $1",
         "insert into t values (1)",
+        "insert into t values ('5%%')",
         "begin",
         "-- x\nselect 1",
         "",

@@ -57,7 +57,7 @@ def _search(statement: str) -> int:
         return NEVER
     if text.startswith(_ALONE):
         return ALWAYS
-    return WITH_PARAMETERS if "%" in text else NEVER
+    return WITH_PARAMETERS if "%" in text.replace("%%", "") else NEVER
 
 
 _answers: KeptAnswers[str, int] = KeptAnswers(_search)

@@ -145,6 +145,7 @@ def executing_after(
         read_farewell(pgconn, answers)
         _raise_first(answers, cursor)
         raise
+    _tell_notifications(pgconn)  # only once all answers are read: a handler may raise anything
     results = [answers.pop()]
     if results[0].status == _ABORTED:  # since one before it has failed
         _raise_first(answers, cursor)
@@ -181,6 +182,13 @@ def _send_after(
     except psycopg.OperationalError:  # whose words are others than libpq's
         raise psycopg.OperationalError(pgconn.get_error_message()) from None
     return refusal
+
+
+def _tell_notifications(pgconn: PGconn) -> None:
+    """Tell what has come between the answers, as psycopg does where it fetches."""
+    notify = pgconn.notify_handler
+    while notify is not None and (notification := pgconn.notifies()) is not None:
+        notify(notification)
 
 
 def read_farewell(pgconn: PGconn, results: list[PGresult]) -> bool:

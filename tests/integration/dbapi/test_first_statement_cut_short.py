@@ -171,12 +171,30 @@ def test_an_interrupt_cancels_it(postgres_source: DataSource) -> None:
         assert connection.execute("select count(*) from t").fetchone() == (0,)
 
 
-_CODES = codes_of(psycopg_private) | codes_of(first_statement)
-_CODES |= {Enlistment.start.__code__, Enlistment.execute_first.__code__}
-
-
 class Interrupt(BaseException):
     """Stands for KeyboardInterrupt."""
+
+
+def test_a_second_interrupt(postgres_source: DataSource, databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes before anything is done about the first: no later statement takes the message's answers."""
+
+    def interrupted(connection: Any, steps: Any = None) -> None:
+        if steps is not None:
+            next(steps)  # the message is sent
+        raise Interrupt
+
+    with pytest.raises(TransactionRolledBack), transaction(), postgres_source.connect() as connection:
+        with monkeypatch.context() as patch, pytest.raises(Interrupt):
+            patch.setattr(psycopg.Connection, "wait", interrupted)
+            patch.setattr(first_statement, "cancel_message", interrupted)
+            connection.execute("select 7 where %s", (True,))
+        with pytest.raises(psycopg.OperationalError, match="closed"):
+            connection.execute(INSERT, (1, "v"))
+    assert databases.rows("one", "select id from t") == []
+
+
+_CODES = codes_of(psycopg_private) | codes_of(first_statement)
+_CODES |= {Enlistment.start.__code__, Enlistment.execute_first.__code__}
 
 
 @pytest.mark.parametrize("prepare", [None, True])

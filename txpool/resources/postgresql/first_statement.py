@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from txpool.resources.postgresql.psycopg_private import executing_after, leave_message
+from txpool.resources.postgresql.libpq import OPEN
+from txpool.resources.postgresql.psycopg_private import cancel_message, executing_after
 from txpool.resources.postgresql.session import KeptAnswers
 
 if TYPE_CHECKING:
@@ -41,7 +42,14 @@ def execute_first(
         try:
             raw.wait(executing_after(raw.beginning or raw.begin_message(), cursor, statement, *args, **options))
         except BaseException:
-            leave_message(raw)
+            # The answers would be taken for the next statement's, or that would wait for ever. No call is before this
+            # `try`: a second interrupt would come with it, and leave the message where it is.
+            pgconn = raw.pgconn
+            try:
+                cancel_message(raw)
+            finally:
+                if pgconn.status == OPEN and pgconn.pipeline_status:
+                    pgconn.finish()
             raise
     return True
 

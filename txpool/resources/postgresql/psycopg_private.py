@@ -206,19 +206,12 @@ def read_farewell(pgconn: PGconn, results: list[PGresult]) -> bool:
     return False
 
 
-def leave_message(raw: psycopg.Connection[Any]) -> None:
-    """After an interrupt within a message of `executing_after`, cancel what the server executes, and close.
-
-    The message's answers would be taken for the next statement's, or that would wait for ever.
-    """
+def cancel_message(raw: psycopg.Connection[Any]) -> None:
+    """After an interrupt within a message of `executing_after`, cancel what the server executes, and may go on with."""
     pgconn = raw.pgconn
     if pgconn.status == _OPEN and pgconn.pipeline_status:
-        try:
+        with suppress(psycopg.Error):
             raw.cancel_safe(timeout=CANCEL_TIMEOUT)
-        except psycopg.Error:
-            pass
-        finally:
-            pgconn.finish()
 
 
 def _raise_first(answers: list[PGresult], cursor: psycopg.Cursor[Any]) -> None:

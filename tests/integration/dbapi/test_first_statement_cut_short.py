@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import select
 import signal
 import socket
 import struct
@@ -101,6 +102,23 @@ def test_an_answer_that_comes_byte_by_byte(databases: Databases) -> None:
                 assert inserted.fetchall() == [(int(prepare is True),)]
                 link._listening = link._client.sendall
     assert databases.rows("one", "select id from t order by id") == [(0,), (1,)]
+
+
+def test_an_answer_that_has_come_while_the_message_was_sent(
+    postgres_source: DataSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libpq reads while it sends what is long, and may have read all of it: then nothing more comes."""
+    send = psycopg_private.generators.send
+
+    def read_too(pgconn: Any) -> Iterator[Any]:
+        yield from send(pgconn)
+        while pgconn.is_busy():
+            select.select([pgconn.socket], [], [])
+            pgconn.consume_input()
+
+    monkeypatch.setattr(psycopg_private.generators, "send", read_too)
+    with transaction(timeout=10), postgres_source.connect() as connection:
+        assert connection.execute("select %s", (1,)).fetchone() == (1,)
 
 
 def test_the_network_has_ended_it_before(databases: Databases) -> None:

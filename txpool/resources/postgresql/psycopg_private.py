@@ -128,7 +128,7 @@ def executing_after(
         while True:
             # The server answers at once, but hardly ever before this looks. To look releases the GIL, which costs more.
             if not answers or pgconn.is_busy():
-                while not (yield waiting.WAIT_R):
+                while not (yield waiting.WAIT_R) and pgconn.is_busy():  # it may have come while the rest was sent
                     continue
                 pgconn.consume_input()
                 if pgconn.is_busy():

@@ -384,6 +384,22 @@ def test_a_file_leads_to_one_resource(log: Path, outbox: Any, tmp_path: Path) ->
         DataSourceSettings.load(path)
 
 
+class Talkative(Outbox):  # type: ignore[misc]
+    def __init__(self, name: str, path: str, password: str) -> None:
+        super().__init__(name, path)
+        raise ConnectionError(f"cannot log in with {password}")
+
+
+def test_an_error_of_its_making_shows_no_secret(log: Path, outbox: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by its text, nor by the error that is its cause."""
+    monkeypatch.setenv("OUTBOX_PASSWORD", "tell-nobody")
+    path = file_of(outbox, log, f"{__name__}:Talkative")
+    path.write_text(f"{path.read_text()}password = ${{env:OUTBOX_PASSWORD}}\n")
+    with pytest.raises(txpool.ConfigurationError, match=r"cannot be made: ConnectionError: cannot log in") as caught:
+        find(path)
+    assert "tell-nobody" not in f"{caught.value} {caught.value.__cause__}"
+
+
 class Agreeable(ProvenOutbox):  # type: ignore[misc]
     """Whatever is asked for has happened."""
 

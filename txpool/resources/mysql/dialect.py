@@ -77,7 +77,7 @@ class MySQLDialect:
             if raw.unread:  # a statement was interrupted here: the server would go on with it, and hold its locks
                 driver.cancel(raw, None if until is None else max(until - monotonic(), 0.1))
             driver.close(raw)
-            return _after_rollback(raw, ended)
+            return _after_rollback(raw, ended or _may_have_committed(raw))
         try:
             for each in ("xa end", "xa rollback") if raw.started else ():
                 raw.session.send(xa.named(each.removeprefix("xa "), raw.xid))
@@ -93,6 +93,7 @@ class MySQLDialect:
             raw.left()
         except Exception:
             driver.close(raw)
+            ended = ended or _may_have_committed(raw)
         return _after_rollback(raw, ended)
 
 
@@ -101,6 +102,11 @@ def _after_rollback(raw: Any, ended: bool) -> BranchOutcome:
     if raw.unrollable:
         return BranchOutcome.COMMITTED
     return BranchOutcome.LOST if ended else BranchOutcome.ROLLED_BACK
+
+
+def _may_have_committed(raw: Any) -> bool:
+    """Whether a part of the local transaction may be committed, where the savepoint was not asked for, nor can be."""
+    return bool(raw.begun and raw.may_have_committed)
 
 
 def _rolled_back_by_itself(raw: Any, until: float | None) -> bool:
@@ -161,6 +167,7 @@ def require_released(raw: Any, answer: Answer) -> None:
         )
     if answer.error is not None:
         raise Refused(f"COMMIT was not sent: {answer.error}") from answer.error
+    raw.may_have_committed = False
 
 
 def _rolled_back(raw: Any) -> Refused:

@@ -23,7 +23,7 @@ from MySQLdb.connections import Connection
 from MySQLdb.constants import CR
 
 from txpool.errors import translate
-from txpool.resources.mysql.session import LONG, changes_session
+from txpool.resources.mysql.session import LONG
 from txpool.resources.mysql.state import SessionState
 from txpool.resources.mysql.wire import Answer, after_what_went_ahead, ends_session
 
@@ -110,7 +110,7 @@ class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
         if self.unread:
             self.break_off()
             raise MySQLdb.OperationalError(CR.COMMANDS_OUT_OF_SYNC, _INTERRUPTED)
-        self.changed = self.changed or changes_session(query)
+        self.note_statement(query)
         self.touched = True
         try:
             if self.ahead:

@@ -62,7 +62,9 @@ class PhaseTwoCommand(EndingCommand):
         try:
             if session.is_alive():
                 # From here on it may be executed, whatever the connection does.
-                session.send(xa.named(self._verb.word, self._record.xid), *([session.raw.let_go_command] if own else ()))
+                session.send(
+                    xa.named(self._verb.word, self._record.xid), *([session.raw.let_go_command] if own else ())
+                )
             else:
                 self._session = None
         except Exception as error:

@@ -29,7 +29,7 @@ from txpool.errors import translate
 from txpool.resources.mysql import xa
 from txpool.resources.mysql.pymysql_reading import OK, WHOLE_PACKET
 from txpool.resources.mysql.pymysql_rows import RowsConnection
-from txpool.resources.mysql.session import LONG, changes_session, commits_nothing
+from txpool.resources.mysql.session import LONG, commits_nothing
 from txpool.resources.mysql.state import SessionState
 from txpool.resources.mysql.wire import Answer, after_what_went_ahead
 
@@ -132,8 +132,7 @@ class PyMySQLConnection(SessionState, RowsConnection):
         return result is not None and bool(result.unbuffered_active or result.has_next)
 
     def query(self, sql: Any, unbuffered: bool = False) -> Any:
-        if not self.changed and changes_session(sql):
-            self.changed = True
+        self.note_statement(sql)
         return super().query(sql, unbuffered)
 
     def _execute_command(self, command: int, sql: Any) -> None:

@@ -31,6 +31,24 @@ _HARMLESS: Final = re.compile(
     re.I | re.A | re.S,
 )
 
+# Where a statement begins that commits: also the second of several, and one in a comment that is code.
+_MAY_COMMIT: Final = re.compile(
+    r"(?:\A|;|/\*M?!\d*)" + _AHEAD + r"(?:(?:commit|begin|start|lock|alter|truncate|rename|grant|revoke|flush|analyze"
+    r"|check|optimize|repair|cache|reset|install|uninstall)\b|(?:create|drop)\b(?!\s+temporary\b)"
+    r"|set\b[^;]*\b(?:autocommit|password)\b)",
+    re.I | re.A | re.S,
+)
+
+
+def may_commit(sql: object) -> bool:
+    """Whether the text of this statement shows that it commits the open local transaction, or may do so.
+
+    A call does not show it. One that may commit would be told as such wherever the connection is lost later.
+    """
+    text = _text(sql)
+    several = ";" in text or "/*" in text
+    return (_MAY_COMMIT.search(text) if several else _MAY_COMMIT.match(text)) is not None
+
 
 def commits_nothing(sql: bytes) -> bool:
     """Whether this statement can be rolled back, in a session that is not in autocommit mode."""

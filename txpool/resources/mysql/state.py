@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from txpool.characteristics import UNSPECIFIED
 from txpool.resources.base import PrepareLocation
 from txpool.resources.mysql import xa
+from txpool.resources.mysql.session import changes_session, may_commit
 
 if TYPE_CHECKING:
     from txpool.xid import Xid
@@ -57,6 +58,9 @@ class SessionState:
         self.timed_out = False
         #: The local transaction that was begun is gone, and nobody has seen its end: a part of it may be committed.
         self.ended_unseen = False
+        #: A statement of the local transaction may have committed it; it is not known, and once the session is lost
+        #: nobody can ask.
+        self.may_have_committed = False
         #: How its next transactions begin.
         self.characteristics = UNSPECIFIED
         #: The driver's own initial command.
@@ -69,9 +73,16 @@ class SessionState:
         self.server_status = 0
         super().__init__(**options)
 
+    def note_statement(self, sql: object) -> None:
+        """Note what a statement of the program's own may leave behind, by its text."""
+        if not self.changed and changes_session(sql):
+            self.changed = True
+        if self.begun and not self.may_have_committed and may_commit(sql):
+            self.may_have_committed = True
+
     def begins_anew(self) -> None:
         """Forget what was noted of the transaction before."""
-        self.unrollable = self.timed_out = self.ended_unseen = False
+        self.unrollable = self.timed_out = self.ended_unseen = self.may_have_committed = False
         self.rolled_back = ""
 
     @property

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from txpool import errors
+from txpool.config.secrets import hide_in, redact
 from txpool.dbapi.connection import Connection
 from txpool.errors import ConfigurationError, NotSupportedError
 from txpool.findings.finding import Finding, failure, ok
@@ -68,8 +69,10 @@ class OwnResources(ResourceManager):
         try:
             resource = self._class(settings.name, url, **settings.connect_options())
         except Exception as error:
+            hide_in(error, settings.secrets)  # one that connects there may show what it was given
             raise ConfigurationError(
-                f"datasource {settings.name}: {self.driver} cannot be made: {type(error).__name__}: {error}"
+                f"datasource {settings.name}: {self.driver} cannot be made: {type(error).__name__}: "
+                f"{redact(str(error), settings.secrets)}"
             ) from error
         resource.file = settings.file
         return resource

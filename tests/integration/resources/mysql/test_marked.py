@@ -138,6 +138,30 @@ def test_a_rollback_says_where_a_part_may_be_committed(ledger: Ledger, ends: str
     assert again.rollback() is BranchOutcome.ROLLED_BACK, "what was noted is of the transaction before"
 
 
+@pytest.mark.parametrize("before", ["begin", "create table x (i int)", "set autocommit = 1", "call p()", "select 1"])
+def test_a_session_that_is_lost_behind_what_commits_may_have_committed_a_part(ledger: Ledger, before: str) -> None:
+    """Nobody can ask for the savepoint any more. That a procedure commits is told where the session is there."""
+    server_of(ledger).execute("create procedure p() begin end", database="one")
+    branch = ledger.branch()
+    ledger.raw.execute(before)
+    ledger.raw.execute("insert into work values (2, null)")
+    server_of(ledger).end_sessions(ledger.raw.session_number)
+    nothing = before in ("call p()", "select 1")
+    assert branch.rollback() is (BranchOutcome.ROLLED_BACK if nothing else BranchOutcome.LOST)
+    assert ((1,) in ledger.query_rows("select id from work")) is not nothing
+
+
+def test_a_mark_shows_that_nothing_was_committed_before_it(ledger: Ledger) -> None:
+    """Also where a statement might have: the savepoint is there. So it is known once the session is lost."""
+    branch, gtrid = ledger.branch(), new_gtrid()
+    with suppress(pymysql.Error):
+        ledger.raw.execute("create nonsense")
+    branch.mark(gtrid, others(gtrid))
+    server_of(ledger).end_sessions(ledger.raw.session_number)
+    assert branch.rollback() is BranchOutcome.ROLLED_BACK
+    assert (ledger.rows(), ledger.work()) == ({}, 0)
+
+
 def test_a_server_that_rolls_all_back_after_a_lock_timeout_has_kept_nothing(require: Any, tmp_path: Path) -> None:
     program = mariadb_program()
     require(program, "MariaDB: apt-get install mariadb-server")

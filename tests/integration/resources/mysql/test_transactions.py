@@ -515,6 +515,28 @@ def test_what_a_marked_datasource_has_kept_is_told(managed: BranchDatabase, data
     assert both(managed)[1] == [2]
 
 
+@pytest.mark.parametrize("ends", ["commit release", "insert into work (id) values (2); commit"])
+@pytest.mark.parametrize("committing", [True, False], ids=["commit", "rollback"])
+def test_what_the_programs_own_sql_has_committed_is_told_where_its_session_is_lost(
+    managed: BranchDatabase, ends: str, *, committing: bool
+) -> None:
+    """It ends its session, or leaves answers unread, so that nobody can ask for the savepoint."""
+    if ";" in ends and managed.driver_name == "pymysql":
+        pytest.skip("PyMySQL takes one statement in a message")
+    marked, prepared = managed.datasource("two", mode="cmr"), managed.datasource("one")
+    marked.xids_table().create()  # type: ignore[attr-defined]
+    txpool.begin()
+    for source in (marked, prepared):
+        source.connect().cursor().execute("insert into work (id) values (1)")
+    cursor = marked.connect().cursor()
+    with suppress(txpool.ProgrammingError):  # PyMySQL sees it at the statement
+        cursor.execute(ends)
+    with pytest.raises((txpool.HeuristicHazard, txpool.HeuristicMixed)):
+        (txpool.commit if committing else txpool.rollback)()
+    assert managed.rows() == []
+    assert (1,) in managed.server.execute("select id from work", database="two")
+
+
 def test_a_statement_tells_what_it_tells_without_txpool(managed: BranchDatabase) -> None:
     """How many rows it has changed, and the new row's number: in the server's answer each has one byte, or more."""
     managed.server.execute(

@@ -23,7 +23,8 @@ _TOOL = 3
 def at_each_check(codes: set[CodeType], strike: Callable[[FrameType], object]) -> Iterator[None]:
     """Within the block, in this thread: call `strike` with the frame of one of the codes."""
     monitored = sys.version_info >= (3, 12)
-    with (_monitoring if monitored else _tracing)(codes, _Places(strike, looks_before=monitored).arrive):
+    arrive = _Places(strike, looks_before=monitored).arrive
+    with (_monitoring if monitored else _tracing)(codes, arrive, strike):
         yield
 
 
@@ -70,13 +71,17 @@ class _Places:
 
 
 @contextmanager
-def _tracing(codes: set[CodeType], arrive: Callable[[FrameType, int], None]) -> Iterator[None]:
+def _tracing(
+    codes: set[CodeType], arrive: Callable[[FrameType, int], None], begin: Callable[[FrameType], object]
+) -> Iterator[None]:
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         if frame.f_code not in codes:
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if event == "opcode":
             arrive(frame, frame.f_lasti)
+        elif event == "call" and frame.f_code.co_code[frame.f_lasti + 1] < 2:  # RESUME, not behind `yield from`
+            begin(frame)
         return trace
 
     former = sys.gettrace()
@@ -88,7 +93,9 @@ def _tracing(codes: set[CodeType], arrive: Callable[[FrameType, int], None]) -> 
 
 
 @contextmanager
-def _monitoring(codes: set[CodeType], arrive: Callable[[FrameType, int], None]) -> Iterator[None]:
+def _monitoring(
+    codes: set[CodeType], arrive: Callable[[FrameType, int], None], begin: Callable[[FrameType], object]
+) -> Iterator[None]:
     """A trace function is told of opcodes only from a function's second traced call on, in 3.12 and 3.13."""
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined, unused-ignore]
     thread = get_ident()
@@ -97,14 +104,20 @@ def _monitoring(codes: set[CodeType], arrive: Callable[[FrameType, int], None]) 
         if get_ident() == thread:
             arrive(sys._getframe(1), offset)
 
+    def start(*_: object) -> None:
+        if get_ident() == thread:
+            begin(sys._getframe(1))
+
     monitoring.use_tool_id(_TOOL, "interrupts")
     monitoring.register_callback(_TOOL, monitoring.events.INSTRUCTION, instruction)
+    monitoring.register_callback(_TOOL, monitoring.events.PY_START, start)
     for code in codes:
-        monitoring.set_local_events(_TOOL, code, monitoring.events.INSTRUCTION)
+        monitoring.set_local_events(_TOOL, code, monitoring.events.INSTRUCTION | monitoring.events.PY_START)
     try:
         yield
     finally:
         for code in codes:
             monitoring.set_local_events(_TOOL, code, 0)
         monitoring.register_callback(_TOOL, monitoring.events.INSTRUCTION, None)
+        monitoring.register_callback(_TOOL, monitoring.events.PY_START, None)
         monitoring.free_tool_id(_TOOL)

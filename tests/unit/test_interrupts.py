@@ -12,12 +12,13 @@ import dis
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 
 import txpool
+from tests.support.interrupts import at_each_check
 
 PACKAGE = Path(txpool.__file__).parent
 #: The rooms whose locks and transactions an interrupt must leave in order.
@@ -53,6 +54,28 @@ def left_out(code: CodeType) -> Iterator[int]:
                 yield line
         if not each.opname.startswith(("POP_JUMP", "EXTENDED_ARG", "NOP", "NOT_TAKEN")):
             before = each.offset
+
+
+def test_where_interrupts_come() -> None:
+    """At the start of a function, after a call, and where a loop jumps back."""
+
+    def called() -> int:
+        return 1
+
+    def calling() -> None:
+        for _ in range(1):
+            called()
+
+    places: list[tuple[str, int]] = []
+
+    def strike(frame: FrameType) -> None:
+        places.append((frame.f_code.co_name, frame.f_lineno - frame.f_code.co_firstlineno))
+
+    with at_each_check({called.__code__, calling.__code__}, strike):
+        calling()
+    assert [place for number, place in enumerate(places) if place not in places[:number]] == [
+        ("calling", 0), ("calling", 1), ("called", 0), ("calling", 2),
+    ]  # fmt: skip
 
 
 LEFT_OUT = [

@@ -25,6 +25,7 @@ from tests.support import preloaded
 from tests.support.log_places import LogPlace
 from tests.support.repository import ROOT
 from txpool.config.settings import RecoverySettings
+from txpool.datasource import opened
 from txpool.setup.stores import initialise
 
 PASSWORD = "TXPOOL_TEST_RECOVERY_PASSWORD"  # the name of a variable
@@ -55,6 +56,9 @@ class Site:
     """The configuration in a folder, and the databases behind it; the log is there, in database one, or in `log`."""
 
     def __init__(self, folder: Path, databases: Any, *, store: str = "sqlite", log: LogPlace | None = None) -> None:
+        # Recovery also uses what its own process has opened: an earlier test may have left some open.
+        for datasource in opened():
+            datasource.close()
         self.folder = folder
         self.databases = databases
         self.store = store

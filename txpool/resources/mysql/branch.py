@@ -50,6 +50,8 @@ class MySQLBranch(LocalTransaction):
     """A branch on one raw connection, whose session is nobody else's until it has ended."""
 
     role = Role.PREPARED
+    #: The server has answered as to a branch that was there still.
+    _found = False
     #: Set by `name`.
     record: BranchRecord
 
@@ -118,6 +120,7 @@ class MySQLBranch(LocalTransaction):
             self._prepare = _LOST
             self._note_rollback_vote(error)
             raise
+        self._found = ended.error is None
         # Where END was refused, as after a deadlock, PREPARE was as well, and END's error says why.
         failed = ended.error or prepared.error
         if failed is None:
@@ -223,14 +226,15 @@ class MySQLBranch(LocalTransaction):
                 return self.rollback()
             error.add_note(f"datasource {self.datasource}: the reply to COMMIT was lost")
             return _UNKNOWN
-        failed = ended.error or committed.error
-        if failed is None:
+        if committed.error is None:  # END is refused where the program has sent it before
             return self._left(_COMMITTED)
+        self._found = ended.error is None or committed.code not in _NOT_FOUND
+        failed = ended.error or committed.error
         self._note_refusal(failed)
         if ended.error is None and (ends_session(failed) or committed.code not in _REFUSALS):
             self._driver.close(raw)
             return _UNKNOWN
-        return self.rollback()
+        return self._rolled_back_outcome()
 
     def _note_refusal(self, error: Exception) -> None:
         error.add_note(f"datasource {self.datasource} refused to commit")
@@ -249,6 +253,7 @@ class MySQLBranch(LocalTransaction):
         """Roll back what is not prepared: the server does so by itself where the session is lost."""
         raw = self._raw
         until = self._deadlines.after_decision()
+        outcome = _ROLLED_BACK
         if raw.unread:  # a statement was interrupted: the server would go on with it, and hold its locks
             self._dialect.rollback(self._driver, raw, until)
         elif raw.started and self._session.is_alive():
@@ -258,15 +263,20 @@ class MySQLBranch(LocalTransaction):
                 rolled_back = self._session.receive(until)[1]
                 if rolled_back.code not in _ROLLED_BACK_CODES:
                     self._driver.close(raw)
+                elif rolled_back.error is not None and not self._found:
+                    # XA commands of the program's own have ended it, and may have committed it.
+                    outcome = BranchOutcome.LOST
             except Exception as error:
                 logger.info("datasource %s: the session was closed, which rolls back: %s", self.datasource, error)
                 self._driver.close(raw)
         if not self._session.is_alive():
             self._driver.close(raw)
-        return self._left(_ROLLED_BACK)
+        return self._left(outcome)
 
 
 #: What the server answers to ROLLBACK: done, or that a COMMIT which it has refused had ended the branch already.
 _ROLLED_BACK_CODES = frozenset({0, xa.NOTA, xa.OUTSIDE})
+#: What it answers to an end of a branch that is gone.
+_NOT_FOUND = frozenset({xa.NOTA, xa.OUTSIDE, xa.RMFAIL})
 #: What the server answers to a COMMIT in one phase that it has not done, and never will.
 _REFUSALS = xa.ROLLED_BACK | {xa.RMFAIL, xa.NOTA, xa.OUTSIDE, xa.DEADLOCK, 1290, 1792, 1836}

@@ -91,6 +91,36 @@ def test_a_procedure_cannot_commit_either(world: BranchDatabase) -> None:
     assert world.rows() == [1]
 
 
+@pytest.mark.parametrize("ends", ["prepared", "one phase", "rolled back", "not ended"])
+@pytest.mark.parametrize("committing", ["both phases", "one phase", "rollback"])
+def test_a_branch_that_the_program_has_ended_by_hand_may_be_committed(
+    world: BranchDatabase, ends: str, committing: str
+) -> None:
+    """The server takes XA commands of the program's own for its session's branch, and nothing shows which one came."""
+    branch = world.branch()
+    xid = branch.record.xid
+    commands = {
+        "prepared": [xa.named("prepare", xid), xa.named("commit", xid)],
+        "one phase": [xa.one_phase(xid)],
+        "rolled back": [xa.named("rollback", xid)],
+        "not ended": [],
+    }
+    for command in (xa.named("end", xid), *commands[ends]):
+        world.execute(command)
+    there = ends == "not ended"
+    if committing == "one phase":
+        assert branch.commit_one_phase() is (BranchOutcome.COMMITTED if there else BranchOutcome.UNKNOWN)
+    else:
+        if committing == "both phases":
+            branch.start_prepare()
+            with pytest.raises(world.module.Error):
+                branch.await_prepare()
+        branch.start_rollback()
+        assert branch.await_rollback() is (BranchOutcome.ROLLED_BACK if there else BranchOutcome.LOST)
+    assert world.rows() == ([1] if ends in ("prepared", "one phase") or (there and committing == "one phase") else [])
+    assert world.server.prepared() == []
+
+
 def test_a_failed_statement_undoes_itself_alone(world: BranchDatabase) -> None:
     branch = world.branch()
     with pytest.raises(world.module.IntegrityError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from txpool.dbapi.overrides import CursorAttribute
 from txpool.errors import InterfaceError, ProgrammingError, translate
@@ -14,6 +14,10 @@ from txpool.tm.ambient import ambient
 if TYPE_CHECKING:
     from txpool.dbapi.connection import PEP249Connection
     from txpool.dbapi.enlistment import Enlistment
+
+
+#: In the place of a statement that was given by the name that its driver has for it.
+BY_NAME: Final[Any] = object()
 
 
 class PEP249Cursor:
@@ -30,6 +34,8 @@ class PEP249Cursor:
     #: Methods that fetch: they move within a result that is there.
     _FETCHING: ClassVar[frozenset[str]] = frozenset({"nextset", "scroll"})
 
+    #: The name of the statement that execute() and executemany() take.
+    _STATEMENT: ClassVar[str] = "operation"
     #: Methods that send nothing, and are no statement.
     _LOCAL: ClassVar[frozenset[str]] = frozenset({"mogrify"})
     #: The class that the driver raises for a cursor that is closed.
@@ -94,8 +100,10 @@ class PEP249Cursor:
 
     # -- statements ---------------------------------------------------------------------------------------------
 
-    def execute(self, operation: Any, *args: Any, **kwargs: Any) -> Self:
+    def execute(self, operation: Any = BY_NAME, /, *args: Any, **kwargs: Any) -> Self:
         """Execute a statement; returns the cursor."""
+        if operation is BY_NAME:
+            operation = self._take_statement("execute", kwargs)
         connection = self._connection
         enlistment = connection.enlistment
         if enlistment is None or enlistment.ended or enlistment.owner() is not ambient():
@@ -131,10 +139,19 @@ class PEP249Cursor:
             enlistment.finish(raw)
         return self
 
-    def executemany(self, operation: Any, *args: Any, **kwargs: Any) -> Self:
+    def executemany(self, operation: Any = BY_NAME, /, *args: Any, **kwargs: Any) -> Self:
         """Execute a statement once for each set of parameters; returns the cursor."""
+        if operation is BY_NAME:
+            operation = self._take_statement("executemany", kwargs)
         self._execute("executemany", operation, *args, **kwargs)
         return self
+
+    def _take_statement(self, method: str, kwargs: dict[str, Any]) -> Any:
+        """Take the statement out of what was given by name."""
+        try:
+            return kwargs.pop(self._STATEMENT)
+        except KeyError:
+            raise TypeError(f"{method}() missing 1 required argument: {self._STATEMENT!r}") from None
 
     def _execute(self, method: str, *args: Any, **kwargs: Any) -> Any:
         connection = self._connection

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -60,6 +61,32 @@ def test_a_connection_takes_any_attribute(postgres_source: DataSource) -> None:
         assert connection.note == "mine"
     with postgres_source.connect() as connection, pytest.raises(AttributeError, match="note"):
         _ = connection.note  # another handle, though on the same session
+
+
+@pytest.mark.parametrize("enlisted", [False, True])
+def test_a_statement_by_psycopgs_name_for_it(postgres_source: DataSource, enlisted: bool) -> None:
+    with transaction() if enlisted else nullcontext(), postgres_source.connect() as connection:
+        cursor = connection.cursor()
+        assert cursor.execute(query="select %s::int", params=(1,)).fetchone() == (1,)
+        assert connection.execute(query="select 2").fetchone() == (2,)
+        cursor.executemany(query="select %s::int", params_seq=[(3,), (4,)], returning=True)
+        assert cursor.fetchone() == (3,)
+        for wrong in ({}, {"operation": "select 5"}):
+            with pytest.raises(TypeError, match="'query'"):
+                cursor.execute(**wrong)
+        with pytest.raises(TypeError, match="multiple values for argument 'query'"):
+            cursor.execute("select 6", query="select 7")
+        assert cursor.execute("select 8").fetchone() == (8,)
+
+
+@pytest.mark.parametrize("enlisted", [False, True])
+@pytest.mark.parametrize("statement", [5, None])
+def test_what_is_no_statement(postgres_source: DataSource, enlisted: bool, statement: Any) -> None:
+    with transaction() if enlisted else nullcontext(), postgres_source.connect() as connection:
+        for execute in (connection.execute, connection.cursor().execute):
+            with pytest.raises(TypeError, match="expected bytes"):
+                execute(statement)
+        assert connection.execute("select 1").fetchone() == (1,)
 
 
 @pytest.mark.parametrize("enlisted", [False, True])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from txpool.dbapi.connection import Connection
-from txpool.dbapi.cursor import Cursor
+from txpool.dbapi.cursor import BY_NAME, Cursor
 from txpool.errors import ProgrammingError
 
 
@@ -14,15 +14,18 @@ class MySQLCursor(Cursor):
 
     __slots__ = ()
 
+    _STATEMENT = "query"
     _FETCHING = frozenset({"nextset", "scroll", "fetchall_unbuffered", "read_next", "fetch_row"})
 
-    def execute(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    def execute(self, operation: Any = BY_NAME, /, *args: Any, **kwargs: Any) -> Any:
         """Execute a statement; returns how many rows it has produced or changed."""
         super().execute(operation, *args, **kwargs)
         return self.raw.rowcount
 
-    def executemany(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    def executemany(self, operation: Any = BY_NAME, /, *args: Any, **kwargs: Any) -> Any:
         """Execute a statement once for each set of parameters; returns how many rows it has changed."""
+        if operation is BY_NAME:
+            operation = self._take_statement("executemany", kwargs)
         return self._execute("executemany", operation, *args, **kwargs)
 
     def _closing_executes(self) -> bool:

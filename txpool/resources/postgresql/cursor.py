@@ -39,6 +39,7 @@ class PsycopgCursor(PEP249Cursor):
     __slots__ = ()
 
     _KEPT = ("arraysize", "row_factory")
+    _STATEMENT = "query"
     _CLOSED = psycopg.InterfaceError
     _FETCHING = frozenset({"scroll"})
 

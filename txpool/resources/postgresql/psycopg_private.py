@@ -67,7 +67,7 @@ def sent_by(cursor: psycopg.Cursor[Any]) -> bytes | str:
     """
     query: PostgresQuery | None = cursor._query  # None before it sends, and of a prepared statement
     if query is not None:
-        return query.query
+        return query.query if isinstance(query.query, bytes) else b""  # psycopg has refused what is no text
     given: object = cursor._last_query  # as its user gave it; None after one that failed
     if isinstance(given, sql.Composable):
         return given.as_bytes(cursor)

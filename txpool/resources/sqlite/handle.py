@@ -57,7 +57,7 @@ class SQLiteCursor(PEP249Cursor):
                 raise self._result_gone()
         return cursor
 
-    def execute(self, sql: Any, parameters: Any = (), /) -> Self:
+    def execute(self, sql: Any, parameters: Any = (), /) -> Self:  # type: ignore[override]  # as sqlite3 has it
         """Execute a statement; returns the cursor."""
         if sql not in self._passed_on:
             return self._watched(super().execute, sql, parameters)
@@ -130,7 +130,7 @@ class SQLiteCursor(PEP249Cursor):
         rowid: int | None = self.raw.lastrowid
         return rowid
 
-    def executemany(self, sql: Any, parameters: Any, /) -> Self:
+    def executemany(self, sql: Any, parameters: Any, /) -> Self:  # type: ignore[override]  # as sqlite3 has it
         """Execute a statement once for each set of parameters; returns the cursor."""
         return self._watched(super().executemany, sql, parameters)
 

@@ -9,7 +9,7 @@ import socket
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,18 @@ def test_two_databases_of_one_server(managed: BranchDatabase) -> None:
     for source in sources:  # each has used one session throughout, which needed no reset
         statistics = source.statistics()
         assert (statistics.created, statistics.destroyed) == (1, 0)
+
+
+@pytest.mark.parametrize("enlisted", [False, True])
+def test_a_statement_by_the_drivers_name_for_it(managed: BranchDatabase, enlisted: bool) -> None:
+    with txpool.transaction() if enlisted else nullcontext(), managed.datasource().connect() as connection:
+        cursor = connection.cursor()
+        assert cursor.execute(query="insert into work values (%s, 1)", args=(1,)) == 1
+        assert cursor.executemany(query="insert into work values (%s, 1)", args=[(2,), (3,)]) == 2
+        assert cursor.execute(query="select id from work order by id") == 3
+        for method in (cursor.execute, cursor.executemany):
+            with pytest.raises(TypeError, match="'query'"):
+                method()
 
 
 def test_with_postgresql(managed: BranchDatabase, databases: Databases) -> None:

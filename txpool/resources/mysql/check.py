@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 from txpool.config.settings import DataSourceSettings
 from txpool.errors import Error
@@ -29,7 +31,10 @@ from txpool.resources.mysql.wire import code_of
 _WITH_TRANSACTIONS: Final = ("InnoDB", "RocksDB", "ROCKSDB", "TokuDB", "ndbcluster")
 _NAMED: Final = 5
 _SETTINGS: Final = "select @@innodb_flush_log_at_trx_commit, @@sync_binlog, @@read_only, @@wait_timeout, current_user()"
-_REFUSED: Final = frozenset({1044, 1045, 1049, 1130, 1698})
+#: The account may not use the database.
+_DATABASE_DENIED: Final = 1044
+_REFUSED: Final = frozenset({_DATABASE_DENIED, 1045, 1049, 1130, 1698})
+_ACCOUNT: Final = re.compile(r"'[^']*'@'[^']*'")
 #: The beginnings of accounts that the servers themselves make.
 _OWN_ACCOUNTS: Final = ("mysql.", "mariadb.", "root", "healthcheck")
 _OF_A_SESSION: Final = (
@@ -48,7 +53,7 @@ def findings(settings: DataSourceSettings, driver: MySQLDriver, *, timeout: floa
     try:
         raw = driver.connect_unchecked()
     except driver.module.Error as error:
-        raise NotConnected(_unreachable(error)) from error
+        raise NotConnected(_unreachable(error, settings)) from error
     with closing(raw):
         server = ask(raw.session)
         if not server.direct and settings.mode != "local":
@@ -69,12 +74,19 @@ def findings(settings: DataSourceSettings, driver: MySQLDriver, *, timeout: floa
         yield from _engines(raw)
 
 
-def _unreachable(error: Exception) -> Finding:
+def _unreachable(error: Exception, settings: DataSourceSettings) -> Finding:
     if code_of(error) in _REFUSED:
-        return failure(
-            "connection", f"the server refuses the connection: {error}", do="correct user, password or url; or GRANT"
-        )
+        do, account = "correct user, password or url", _ACCOUNT.search(str(error))
+        if code_of(error) == _DATABASE_DENIED and account is not None:
+            database = _in_grant(unquote(urlsplit(settings.url).path.removeprefix("/")))
+            do = f"correct url; or: GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO {account[0]};"
+        return failure("connection", f"the server refuses the connection: {error}", do=do)
     return failure("connection", f"the server cannot be reached: {error}", do="start it, or correct url")
+
+
+def _in_grant(database: str) -> str:
+    """The name of a database in a GRANT, in which _ and % would stand for others."""
+    return quoted(re.sub("[_%]", r"\\\g<0>", database))
 
 
 def _server(
@@ -175,7 +187,7 @@ def _registers(raw: Any, application: MySQLDriver, user: str) -> Iterator[Findin
                 f"{user}, which recovery connects as, may not clean up by {', '.join(map(str, sorted(refused)))}",
                 "the staging tables of Spark's writes that a crash leaves would stay for ever, and so would a table "
                 "that a write had begun to create",
-                f"GRANT SELECT, DELETE, DROP, LOCK TABLES ON {quoted(str(found[0][0]))}.* TO {account};",
+                f"GRANT SELECT, DELETE, DROP, LOCK TABLES ON {_in_grant(str(found[0][0]))}.* TO {account};",
             )
 
 

@@ -34,8 +34,8 @@ class Checked:
         )
         self.write()
 
-    def write(self, more: str = "", *, mode: str = "xa", database: str = "one") -> None:
-        url = f"mysql://app@127.0.0.1:{self.server.port}/{database}"
+    def write(self, more: str = "", *, mode: str = "xa", database: str = "one", user: str = "app") -> None:
+        url = f"mysql://{user}@127.0.0.1:{self.server.port}/{database}"
         text = f"driver = pymysql\nmode = {mode}\nurl = {url}\npassword = ${{env:{PASSWORD}}}\n{more}\n"
         self.path.write_text(text)
         self.path.chmod(0o600)
@@ -73,6 +73,17 @@ def test_each_privilege_is_named_with_its_grant(place: Checked) -> None:
     with DataSource.from_properties(place.path) as source:
         assert source.prepare_location().identity
     assert place.server.execute("select count(*) from txpool.generations") == [(1,)]
+
+
+def test_a_database_that_the_account_may_not_use(place: Checked) -> None:
+    place.server.execute("create database `my_%orders`", "create database `myxorders`")
+    place.server.execute("create user clerk@'127.0.0.1' identified by 'app'")
+    place.write(mode="local", database="my_%25orders", user="clerk")
+    assert place.check().bad == ["connection"]
+    place.heal("connection")
+    assert place.check().bad == []
+    place.write(mode="local", database="myxorders", user="clerk")  # the names in a GRANT are patterns
+    assert place.check().bad == ["connection"]
 
 
 def test_other_accounts_are_warned_of(place: Checked) -> None:

@@ -107,7 +107,13 @@ def refused(databases: Databases, work: Callable[[], object], message: str) -> B
         raise raised[0]
     # A task that Spark has not killed by then gets its lock at the rollback, and prepares: recovery rolls that back.
     recovery = RecoveryManager(log=get_manager().log, datasources=[find("one.properties")], backoff=0)
-    until(lambda: not databases.prepared() or recovery.scan() is None)
+
+    def nothing_is_prepared() -> bool:
+        if databases.prepared():
+            recovery.scan()
+        return not databases.prepared()
+
+    until(nothing_is_prepared)
     assert databases.rows("one", "select * from landed") == [(-1, "old")]
     query = "select relname from pg_class where relnamespace = to_regnamespace('txpool_spark') and relname ~ '^txp1'"
     assert databases.rows("one", query) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from txpool.errors import ConfigurationError
 
@@ -63,7 +63,7 @@ def arguments(settings: DataSourceSettings, *, recovery: bool) -> dict[str, Any]
     given["port"] = url.port or PORT
     if url.username:
         given["user"] = unquote(url.username)
-    database = unquote(url.path.removeprefix("/"))
+    database = database_in(url)
     if database:
         given["database"] = database
     for name, value in settings.connect_options(recovery).items():
@@ -73,6 +73,11 @@ def arguments(settings: DataSourceSettings, *, recovery: bool) -> dict[str, Any]
             )
         given[name] = _converted(settings, name, value)
     return given
+
+
+def database_in(url: SplitResult) -> str:
+    """The database that a url names; empty where it names none."""
+    return unquote(url.path.removeprefix("/"))
 
 
 def user_of(settings: DataSourceSettings) -> str:

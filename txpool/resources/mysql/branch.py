@@ -50,8 +50,6 @@ class MySQLBranch(LocalTransaction):
     """A branch on one raw connection, whose session is nobody else's until it has ended."""
 
     role = Role.PREPARED
-    #: The server has answered as to a branch that was there still.
-    _found = False
     #: Set by `name`.
     record: BranchRecord
 
@@ -60,6 +58,8 @@ class MySQLBranch(LocalTransaction):
         self._driver: RowsDriver = driver
         self._session = raw.session
         self._prepare = _UNSENT
+        #: The server has answered as to a branch that was there still.
+        self._found = False
         self._phase_two: PhaseTwoCommand | None = None
         #: What deletes its row; None where it writes none.
         self.rows_queue: RowsQueue | None = driver.rows_queue

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from txpool.config.settings import DataSourceSettings
 from txpool.errors import Error
@@ -14,6 +14,7 @@ from txpool.findings.finding import Finding, NotConnected, failure, ok, warning
 from txpool.findings.marks import COLUMNS, CREATE, DECISIONS, EVIDENCE, IS_MARK, mark_count, missing_columns, row_count
 from txpool.resources.base import Role
 from txpool.resources.mysql import pooler, xa
+from txpool.resources.mysql.address import database_in
 from txpool.resources.mysql.driver import MySQLDriver
 from txpool.resources.mysql.own_tables import DENIED, quoted
 from txpool.resources.mysql.server import (
@@ -78,7 +79,7 @@ def _unreachable(error: Exception, settings: DataSourceSettings) -> Finding:
     if code_of(error) in _REFUSED:
         do, account = "correct user, password or url", _ACCOUNT.search(str(error))
         if code_of(error) == _DATABASE_DENIED and account is not None:
-            database = _in_grant(unquote(urlsplit(settings.url).path.removeprefix("/")))
+            database = _in_grant(database_in(urlsplit(settings.url)))
             do = f"correct url; or: GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO {account[0]};"
         return failure("connection", f"the server refuses the connection: {error}", do=do)
     return failure("connection", f"the server cannot be reached: {error}", do="start it, or correct url")

@@ -401,7 +401,7 @@ def _packet(statement: str) -> bytes:
 
 
 #: Those of every transaction.
-_PACKETS: Final = {statement: _packet(statement) for statement in (xa.HOLD_KNOWN, xa.HOLD, xa.LET_GO)}
+_PACKETS: Final = {statement: _packet(statement) for statement in (xa.ended_after(xa.HOLD_SECONDS), xa.HOLD, xa.LET_GO)}
 
 
 def _abandon(result: Any) -> None:

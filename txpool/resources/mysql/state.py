@@ -102,12 +102,12 @@ class SessionState:
     @property
     def hold_command(self) -> str:
         """The command between END and PREPARE, which lets the server end a session that is not heard of any more."""
-        return xa.HOLD_KNOWN if self.wait_timeout and not self.changed else xa.HOLD
+        return xa.ended_after(xa.HOLD_SECONDS) if self.wait_timeout and not self.changed else xa.HOLD
 
     @property
     def let_go_command(self) -> str:
         """The command that undoes `hold_command`; without one it changes nothing."""
-        return xa.letting_go(self.wait_timeout) if self.wait_timeout and not self.changed else xa.LET_GO
+        return xa.ended_after(self.wait_timeout) if self.wait_timeout and not self.changed else xa.LET_GO
 
     def left(self) -> None:
         """Note that what was begun on it has ended."""

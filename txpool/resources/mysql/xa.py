@@ -32,9 +32,8 @@ WHOLE_ROLLED_BACK: Final = ROLLED_BACK | {DEADLOCK, CHANGED_ROW, TOO_MANY_LOCKS}
 #: Seconds after which the server itself ends a session that has prepared and is not heard of any more. Until then no
 #: other session can end the branch.
 HOLD_SECONDS: Final = 10
-#: Sent between END and PREPARE. Where the session's own value is known, that comes back with `letting_go`.
-HOLD_KNOWN: Final = f"set session wait_timeout = {HOLD_SECONDS}"
-#: The same where it is not known: it comes back with `LET_GO`. To note it costs the server more.
+#: Sent between END and PREPARE, where the session's own value is not known: it comes back with `LET_GO`. To note it
+#: costs the server more than `ended_after` does.
 HOLD: Final = f"set @txpool_wait_timeout = @@session.wait_timeout, session wait_timeout = {HOLD_SECONDS}"
 LET_GO: Final = (
     "set session wait_timeout = cast(ifnull(@txpool_wait_timeout, @@session.wait_timeout) as unsigned), "
@@ -51,8 +50,8 @@ def named(verb: str, xid: Xid) -> str:
     return f"xa {verb} '{xid[0]}','{xid[1]}{_FORMAT}"  # by their places, which are found sooner than by their names
 
 
-def letting_go(seconds: int) -> str:
-    """The end of `HOLD_KNOWN`: a session that is silent is ended after its own `seconds` again."""
+def ended_after(seconds: int) -> str:
+    """The command that lets the server end the session once it was silent for so long."""
     return f"set session wait_timeout = {seconds}"
 
 

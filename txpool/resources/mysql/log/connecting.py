@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from txpool.errors import ConfigurationError
-from txpool.resources.mysql.address import KEEPALIVES, PORT, TLS_FILES, TLS_FLAGS
+from txpool.resources.mysql.address import KEEPALIVES, PORT, TLS_FILES, TLS_FLAGS, database_in
 from txpool.resources.mysql.driver import MySQLDriver
 
 #: The drivers, the first one that is installed is used; each with the extra that installs it.
@@ -58,7 +58,7 @@ class Connecting:
         self.driver = find_driver()
         parts = urlsplit(url)
         given = dict(parse_qsl(parts.query))
-        database = unquote(parts.path.removeprefix("/"))
+        database = database_in(parts)
         if not database:
             raise ConfigurationError(f"log.url = {url}: it names no database: write mysql://user@host:3306/database")
         self.database = database

@@ -550,6 +550,23 @@ def test_what_the_programs_own_sql_has_committed_is_told_where_its_session_is_lo
     assert (1,) in managed.server.execute("select id from work", database="two")
 
 
+def test_a_session_that_was_killed_just_before_is_attempted_again(managed: BranchDatabase) -> None:
+    source, tries = managed.datasource(), []
+
+    @txpool.transactional(attempts=2)
+    def insert() -> None:
+        tries.append(1)
+        source.connect().cursor().execute("insert into work values (%s, 0)", [len(tries)])
+
+    with txpool.transaction():
+        connection = source.connect()
+        connection.cursor().execute("select 1")
+        session = connection.enlistment.raw.session_number  # type: ignore[attr-defined]
+    managed.server.end_sessions(session)
+    insert()
+    assert (managed.rows(), len(tries)) == ([2], 2)
+
+
 @pytest.mark.parametrize("mode", ["local", "cmr"])
 @pytest.mark.parametrize("committing", [True, False], ids=["commit", "rollback"])
 def test_a_procedure_may_have_committed_where_the_session_is_lost_behind_it(

@@ -68,6 +68,14 @@ _may_commit: Final = _finder(
 _commands_branch: Final = _finder(r"xa\b" + _AHEAD + r"(?:start|begin|end|prepare|commit|rollback)\b")
 
 
+#: The error of an XA command inside a branch: the server would take one that ends the branch, and begins another of its
+#: name, and nobody would see that.
+XA_REFUSED: Final = (
+    "an XA command inside a transaction, whose branch here is txpool's: leave it out, and end the transaction by "
+    "`txpool.commit()` or `txpool.rollback()`. Nothing was sent."
+)
+
+
 def may_commit(sql: object) -> bool:
     """Whether the text of this statement shows that it commits the open local transaction, or may do so.
 

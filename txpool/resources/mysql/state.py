@@ -8,7 +8,7 @@ from txpool.characteristics import UNSPECIFIED
 from txpool.errors import ProgrammingError
 from txpool.resources.base import PrepareLocation
 from txpool.resources.mysql import xa
-from txpool.resources.mysql.session import changes_session, commands_branch, may_commit
+from txpool.resources.mysql.session import XA_REFUSED, changes_session, commands_branch, may_commit
 
 if TYPE_CHECKING:
     from txpool.xid import Xid
@@ -77,14 +77,10 @@ class SessionState:
     def note_statement(self, sql: object) -> None:
         """Note what a statement of the program's own may leave behind, by its text.
 
-        ProgrammingError where it is an XA command inside a branch: the server would take one that ends the branch, and
-        begins another of its name, and nobody would see that.
+        ProgrammingError where it is an XA command inside a branch.
         """
         if self.started and commands_branch(sql):
-            raise ProgrammingError(
-                "an XA command inside a transaction, whose branch here is txpool's: leave it out, and end the "
-                "transaction by `txpool.commit()` or `txpool.rollback()`. Nothing was sent."
-            )
+            raise ProgrammingError(XA_REFUSED)
         if not self.changed and changes_session(sql):
             self.changed = True
         if self.begun and not self.may_have_committed and may_commit(sql):

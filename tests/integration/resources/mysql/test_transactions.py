@@ -550,6 +550,19 @@ def test_what_the_programs_own_sql_has_committed_is_told_where_its_session_is_lo
     assert (1,) in managed.server.execute("select id from work", database="two")
 
 
+@pytest.mark.parametrize("mode", ["cmr", "last-resource"])
+def test_who_has_written_before_his_own_read_only_transaction_is_no_reader(managed: BranchDatabase, mode: str) -> None:
+    """START TRANSACTION has committed what was before it; a reader's end changes no outcome, and is not told."""
+    source, others = managed.datasource("one", mode=mode, name=mode), managed.datasource("two")
+    if mode == "cmr":
+        source.xids_table().create()  # type: ignore[attr-defined]
+    with pytest.raises(txpool.HeuristicHazard), txpool.transaction():
+        work(1, others, source)
+        source.connect().cursor().execute("start transaction read only")
+        failpoints.arm("coordinator.prepared", "raise")
+    assert both(managed) == [[1], []]
+
+
 def test_a_session_that_was_killed_just_before_is_attempted_again(managed: BranchDatabase) -> None:
     source, tries = managed.datasource(), []
 

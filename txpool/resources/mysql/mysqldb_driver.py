@@ -35,7 +35,7 @@ class MySQLdbDriver(MySQLDriver):
             if name in options:
                 options[name] = max(1, ceil(options[name]))
         _require_no_reconnect(str(options.get("read_default_file", "")))
-        raw = MySQLdbConnection(autocommit=None, **options)
+        raw = MySQLdbConnection(autocommit=True, **options)
         raw.init_command = options.get("init_command")
         raw.session = MySQLdbSession(raw, takes_several=options.get("multi_statements", True))
         return raw

@@ -14,8 +14,8 @@ import pytest
 from tests.integration.tm.scope.table import OneDatasource
 from txpool import Status, TransactionRolledBack, failpoints
 from txpool.tm.ambient import current
-from txpool.tm.scope import transactional
 from txpool.tm.transaction import Transaction
+from txpool.tm.transactional import transactional
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

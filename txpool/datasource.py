@@ -148,8 +148,7 @@ class DataSource(PoolAdministration):
     def _branches(self) -> Callable[[Any, Deadlines], OpenBranch | MarkedBranch]:
         """What makes the branch of a transaction on a raw connection."""
         if self.role is PREPARED:
-            make, name, driver, file = self.resource_manager.branch, self.name, self.driver_adapter, self.settings.file
-            return lambda raw, deadlines: make(name, driver, raw, deadlines, file=file)
+            return partial(self.resource_manager.branch, self.name, self.driver_adapter, file=self.settings.file)
         if self._cleanup is not None:
             return partial(MarkedTransaction, self.name, self.driver_adapter, xids=self._xids, cleanup=self._cleanup)
         return partial(LocalBranch, self.name, self.driver_adapter, role=self.role)

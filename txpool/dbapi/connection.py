@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from txpool import errors
 from txpool.dbapi.cursor import Cursor, PEP249Cursor
-from txpool.dbapi.enlistment import refuse_end
 from txpool.dbapi.handle import Handle
+from txpool.dbapi.refusals import end_refused
 from txpool.errors import translate
 from txpool.tm.ambient import ambient as ambient_transaction
 
@@ -73,7 +73,7 @@ class PEP249Connection(Handle):
             ambient.require_active()
             datasource = self._open_datasource()
             if not datasource.joins_commits:
-                raise refuse_end("commit", datasource, ambient.gtrid)
+                raise end_refused("commit", datasource, ambient.gtrid)
 
     def rollback(self) -> None:
         """Plain: as the driver's. Enlisted: ProgrammingError; with managed.commit=join, undo its work.

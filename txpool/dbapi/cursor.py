@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from txpool.dbapi.overrides import CursorAttribute
-from txpool.errors import InterfaceError, ProgrammingError, translate
+from txpool.errors import InterfaceError, translate
 from txpool.tm.ambient import ambient
 
 if TYPE_CHECKING:
@@ -331,11 +331,3 @@ class Cursor(PEP249Cursor):
 
     def __getattr__(self, name: str) -> Any:
         return self.driver_attribute(name)
-
-
-def refuse_script() -> ProgrammingError:
-    """The error of executescript() inside a transaction."""
-    return ProgrammingError(
-        "executescript() commits before it begins, so it cannot run inside a transaction: execute() its statements "
-        "one by one. Nothing was done."
-    )

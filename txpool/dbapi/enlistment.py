@@ -13,6 +13,7 @@ from weakref import ref
 from txpool.characteristics import UNSPECIFIED
 from txpool.dbapi.open_results import OpenResults, close_open
 from txpool.dbapi.overrides import NO_ATTRIBUTES, SessionOverrides
+from txpool.dbapi.refusals import end_refused
 from txpool.dbapi.savepoints import NotInnermost, Savepoints
 from txpool.errors import Error, InterfaceError, ProgrammingError, translate, translated
 from txpool.pool import Pooled
@@ -398,7 +399,7 @@ class Enlistment:
 
     def _own_savepoints(self, command: str) -> Savepoints:
         if self.savepoints is None:
-            raise refuse_end(command, self.datasource, self.gtrid)
+            raise end_refused(command, self.datasource, self.gtrid)
         if self.savepoints.in_block:
             raise ProgrammingError(f"{command}() inside a block of conn.transaction(): leave the block first")
         return self.savepoints
@@ -408,29 +409,3 @@ def fixed_modes(characteristics: Characteristics) -> frozenset[str]:
     """The attributes, by the names that drivers have for them, that a transaction's own characteristics determine."""
     isolation = () if characteristics.isolation is None else ("isolation_level",)
     return frozenset(isolation if characteristics.read_only is None else (*isolation, "read_only"))
-
-
-def refuse_end(command: str, datasource: DataSource, gtrid: str) -> ProgrammingError:
-    """The error of a handle's commit() or rollback() inside a transaction, without managed.commit = join."""
-    return ProgrammingError(
-        f"{command}() on a connection of {datasource.name} inside {gtrid}: its work ends with the transaction "
-        f"(by `txpool.{command}()`, or at the end of the block), which is as it was. Libraries that call "
-        f"{command}(), as SQLAlchemy and pandas do, need managed.commit = join."
-    )
-
-
-def cannot_join(datasource: str, gtrid: str, end: str) -> ProgrammingError:
-    """The error of a plain connection's first statement inside a transaction that it cannot join.
-
-    `end` is what ends its own open work; empty where it is a connection of other credentials.
-    """
-    if not end:
-        return ProgrammingError(
-            f"this connection of {datasource} cannot join {gtrid}: it was opened by connect(user=…), and its branch "
-            "would have an owner that recovery does not know. Nothing was done. Write a datasource of its own for that "
-            "user, or use the connection outside the transaction."
-        )
-    return ProgrammingError(
-        f"this connection of {datasource} cannot join {gtrid}: it has open work of its own from before. {end} "
-        "it first. Nothing was done."
-    )

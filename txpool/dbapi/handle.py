@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from txpool.dbapi.enlistment import cannot_join
 from txpool.dbapi.overrides import HandleState, SessionOverrides
+from txpool.dbapi.refusals import cannot_join, reserved_name
 from txpool.errors import Error, InterfaceError, NotSupportedError, ProgrammingError, translate, translated
 from txpool.pool import Pooled
 from txpool.tm.ambient import ambient as ambient_transaction
-from txpool.xid import is_reserved, parse, text_of
+from txpool.xid import is_reserved, text_of
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
@@ -273,7 +273,7 @@ class Handle:
             )
         for xid in xids:
             if xid is not None and is_reserved(xid):
-                raise _reserved_error(name, text_of(xid))
+                raise reserved_name(name, text_of(xid))
         if not own:
             self.current_enlistment()
         self.require_transaction()
@@ -380,17 +380,3 @@ class Handle:
             if why is None or isinstance(error, Error):
                 raise
             raise self.closed_error(why) from None
-
-
-def _reserved_error(name: str, xid: str) -> ProgrammingError:
-    branch = parse(xid)
-    if name == "tpc_begin" or branch is None:
-        return ProgrammingError(
-            f"{name}(): {xid!r} is a name of txpool's own branches, which recovery ends by its decision log: take "
-            "another name. Nothing was done."
-        )
-    command = name.removeprefix("tpc_")
-    return ProgrammingError(
-        f"{name}(): {xid!r} is a branch of txpool's transaction {branch.gtrid}, which its coordinator or recovery ends "
-        f"in all its databases. Where neither can: `txpool-recovery {command} {branch.gtrid}`. Nothing was done."
-    )

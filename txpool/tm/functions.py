@@ -1,11 +1,14 @@
-"""Which functions `@transactional` can decorate."""
+"""Which functions `@transactional` can decorate, and what is known of them."""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txpool.errors import ProgrammingError
+
+if TYPE_CHECKING:
+    from txpool.tm.dropped import Origin
 
 
 def require_function(function: Any) -> str:
@@ -32,3 +35,9 @@ def require_function(function: Any) -> str:
 def is_coroutine_function(function: Any) -> bool:
     """Whether it is a coroutine function, or an object whose `__call__` is one."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def origin_of(function: Any) -> Origin | None:
+    """The place of the function's code."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return None if code is None else (code, 0)

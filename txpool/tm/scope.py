@@ -1,42 +1,30 @@
-"""transaction() and transactional(): a block or a function that is a transaction."""
+"""transaction(): a block that is a transaction."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import functools
-import inspect
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from contextvars import Token
 from sys import _getframe, modules
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any
 
 from txpool.characteristics import UNSPECIFIED, Characteristics, IsolationLevel
 from txpool.errors import ProgrammingError, TransactionTimeout
 from txpool.jobs.properties import publish
 from txpool.tm import dropped
-from txpool.tm.ambient import ambient_variable, current, make_ambient, restore_ambient
+from txpool.tm.ambient import ambient_variable, current, make_ambient
 from txpool.tm.annotations import checked_note
-from txpool.tm.functions import is_coroutine_function, require_function
 from txpool.tm.manager import get_manager
-from txpool.tm.propagation import Propagation, check_arguments, check_id, require_recordable
-from txpool.tm.required import outside, refuse_beginning_in_task
-from txpool.tm.retry import RetryPolicy
+from txpool.tm.propagation import require_recordable
+from txpool.tm.required import refuse_beginning_in_task
 from txpool.tm.status import OPEN
 from txpool.tm.transaction import Transaction
 
 if TYPE_CHECKING:
     from txpool.idempotency import IdempotentTransaction, RecordIn
 
-P = ParamSpec("P")
-T = TypeVar("T")
 #: The globals of the frames of an ExitStack.
 _CONTEXTLIB = vars(contextlib)
-
-Exceptions = tuple[type[BaseException], ...]
 
 
 class transaction:  # noqa: N801 - it reads as a word of the language: `with transaction():`
@@ -93,7 +81,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         self._idempotent = None
         if transaction_id is not None or record_in is not None:
             require_recordable(self._characteristics)
-            self._idempotent = _idempotent_transaction(transaction_id, record_in)
+            self._idempotent = idempotent_transaction(transaction_id, record_in)
         #: The transaction that this block has begun; None where it has joined one.
         self.begun: Transaction | None = None
         #: In a Spark task it may begin a transaction beside the driver's.
@@ -137,6 +125,23 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
                     self.__exit__(type(error), error, error.__traceback__)
                     raise
         return self.entered_transaction
+
+    @classmethod
+    def of_call(
+        cls,
+        timeout: float | None,
+        note: str,
+        characteristics: Characteristics,
+        idempotent: IdempotentTransaction | None,
+        *,
+        requires_new: bool,
+    ) -> transaction:
+        """The block around a call of a decorated function."""
+        block = cls(timeout, note=note)
+        block._characteristics = characteristics
+        block._idempotent = idempotent
+        block._requires_new = requires_new
+        return block
 
     @classmethod
     def entered(cls, begun: Transaction) -> transaction:
@@ -239,185 +244,8 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             raise timeout from error  # the error is that of a statement which the timeout has cancelled
 
 
-@overload
-def transactional(function: Callable[P, T], /) -> Callable[P, T]: ...
-
-
-@overload
-def transactional(
-    propagation: Propagation = "required",
-    *,
-    timeout: float | None = None,
-    isolation: IsolationLevel | None = None,
-    read_only: bool | None = None,
-    rollback_on: Exceptions = (),
-    dont_rollback_on: Exceptions = (),
-    attempts: int = 1,
-    note: str = "",
-    transaction_id: str | Callable[..., str] | None = None,
-    record_in: RecordIn | None = None,
-) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
-
-
-def transactional(
-    propagation: Any = "required",
-    *,
-    timeout: float | None = None,
-    isolation: IsolationLevel | None = None,
-    read_only: bool | None = None,
-    rollback_on: Exceptions = (),
-    dont_rollback_on: Exceptions = (),
-    attempts: int = 1,
-    note: str = "",
-    transaction_id: str | Callable[..., str] | None = None,
-    record_in: RecordIn | None = None,
-) -> Any:
-    """Make each call of a function a transaction, or a part of the ambient one, as JTA's @Transactional does.
-
-    An exception rolls back, unless it is one of `dont_rollback_on` and none of `rollback_on`; it is raised in either
-    case. A coroutine function's transaction ends when it has been awaited; a generator is refused, since its body runs
-    after the call. Propagation: `required` joins or begins, `requires_new` begins one of its own, `mandatory` must be
-    called within a transaction and `never` outside, `supports` joins if there is one, `not_supported` runs outside.
-    `timeout`, `isolation` and `read_only` are those of transaction(). Errors: as transaction(), and ProgrammingError
-    where the propagation does not fit.
-
-    With `attempts` above 1 the function is called again, after a short pause, where it began the transaction itself and
-    that was rolled back for a conflict with others: a serialization failure, a deadlock, no free prepared slot,
-    or SQLite's file being busy. Never where the outcome is in doubt or heuristic, a database has not answered yet, or
-    the timeout has expired. Only what it does in the transaction is undone before.
-
-    With a `transaction_id`, the call for each id happens once, as with transaction(). It is a text, or a function that
-    makes one of the call's arguments (`transaction_id=lambda number: f"invoice-{number}", record_in="orders"`). A call
-    for an id that is done already raises AlreadyDone; where a function of another name has done it, ProgrammingError.
-    """
-    if callable(propagation) or isinstance(propagation, classmethod | property):
-        return transactional()(propagation)  # without parentheses
-    characteristics = Characteristics.of(isolation, read_only)
-    check_arguments(propagation, attempts, characteristics)
-    note = checked_note(note)
-    if transaction_id is not None or record_in is not None:
-        require_recordable(characteristics)
-        check_id(propagation, transaction_id, record_in)
-
-    def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        name = require_function(function)
-        around = functools.partial(
-            _around,
-            name,
-            propagation,
-            timeout,
-            origin=origin_of(function),
-            characteristics=characteristics,
-            rollback_on=rollback_on,
-            dont_rollback_on=dont_rollback_on,
-            note=note,
-        )
-
-        def idempotent(args: Any, kwargs: Any) -> IdempotentTransaction | None:
-            if transaction_id is None:
-                return None
-            call_id = transaction_id(*args, **kwargs) if callable(transaction_id) else transaction_id
-            return _idempotent_transaction(call_id, record_in, function)
-
-        if is_coroutine_function(function):
-
-            @functools.wraps(function)
-            async def call(*args: P.args, **kwargs: P.kwargs) -> Any:
-                policy, record = RetryPolicy(name, attempts), idempotent(args, kwargs)
-                while True:
-                    try:
-                        with around(policy, record):
-                            return await cast(Any, function)(*args, **kwargs)
-                    except Exception as error:
-                        pause = policy.pause(error)
-                        if pause is None:
-                            raise
-                    await asyncio.sleep(pause)
-
-        else:
-
-            @functools.wraps(function)
-            def call(*args: P.args, **kwargs: P.kwargs) -> T:
-                policy, record = RetryPolicy(name, attempts), idempotent(args, kwargs)
-                while True:
-                    try:
-                        with around(policy, record):
-                            return function(*args, **kwargs)
-                    except Exception as error:
-                        pause = policy.pause(error)
-                        if pause is None:
-                            raise
-                    time.sleep(pause)
-
-        return cast(Callable[P, T], call)
-
-    return decorate
-
-
-def _idempotent_transaction(transaction_id: Any, record_in: Any, function: Any = None) -> IdempotentTransaction:
+def idempotent_transaction(transaction_id: Any, record_in: Any, function: Any = None) -> IdempotentTransaction:
+    """The work that happens once under this id; the function is what does it, where that is known."""
     from txpool.idempotency import IdempotentTransaction  # which needs datasources, and those this
 
     return IdempotentTransaction.of(transaction_id, record_in, function)
-
-
-def origin_of(function: Any) -> dropped.Origin | None:
-    """The place of the function's code."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return None if code is None else (code, 0)
-
-
-@contextmanager
-def _around(
-    name: str,
-    propagation: Propagation,
-    timeout: float | None,
-    policy: RetryPolicy,
-    idempotent: IdempotentTransaction | None = None,
-    *,
-    origin: dropped.Origin | None,
-    characteristics: Characteristics,
-    rollback_on: Exceptions,
-    dont_rollback_on: Exceptions,
-    note: str,
-) -> Iterator[None]:
-    """Around each attempt of a call of a decorated function."""
-    ambient = current()
-    inside = ambient is not None and not ambient.ended
-    if propagation == "mandatory" and not inside:
-        raise ProgrammingError(f"{name}() must be called within a transaction")
-    if propagation == "never" and inside:
-        raise ProgrammingError(f"{name}() must not be called within a transaction")
-    if propagation == "supports":
-        yield
-        return
-    if propagation == "never":
-        with outside():
-            yield
-        return
-    block = transaction(timeout, note=note)
-    block._idempotent = idempotent
-    block._characteristics = characteristics
-    block._requires_new = propagation == "requires_new"
-    token = make_ambient(None) if propagation in ("requires_new", "not_supported") else None
-    try:
-        if propagation == "not_supported":
-            with outside():
-                yield
-            return
-        kept_error: BaseException | None = None
-        with block as entered:
-            if not block.joined:
-                entered.origin = origin
-            try:
-                yield
-            except dont_rollback_on as error:
-                if isinstance(error, rollback_on):
-                    raise
-                kept_error = error
-        if kept_error is not None:
-            raise kept_error
-    finally:
-        policy.begun = block.begun
-        if token is not None:
-            with contextlib.suppress(ValueError):  # an abandoned coroutine may be closed in another context
-                restore_ambient(token)

@@ -12,7 +12,8 @@ from txpool.log import open_log
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.drivers import make_driver
 from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
-from txpool.resources.postgresql.driver import PsycopgDriver, PsycopgRawConnection
+from txpool.resources.postgresql.driver import PsycopgDriver
+from txpool.resources.postgresql.raw_connection import PsycopgRawConnection
 from txpool.xid import Xid, make_gtrid, make_xid
 
 END_SESSIONS = (

@@ -20,7 +20,8 @@ from txpool.spark import register, write_table
 from txpool.spark.commit.slots import SlotReservation
 from txpool.tm.demarcation import begin, commit, resume, rollback, suspend
 from txpool.tm.manager import get_manager
-from txpool.tm.scope import transaction, transactional
+from txpool.tm.scope import transaction
+from txpool.tm.transactional import transactional
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,7 +11,7 @@ from txpool.resources.postgresql.psycopg_private import cancel_message, executin
 from txpool.resources.postgresql.session import KeptAnswers
 
 if TYPE_CHECKING:
-    from txpool.resources.postgresql.driver import PsycopgRawConnection
+    from txpool.resources.postgresql.raw_connection import PsycopgRawConnection
 
 # Behind another command libpq takes no COPY, and one statement alone. What has no parameters psycopg would send as a
 # simple query, and it must mean the same otherwise: it has no `$1`, and is no write, of which a rule may return rows.

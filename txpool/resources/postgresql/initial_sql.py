@@ -9,7 +9,7 @@ import psycopg
 from txpool.resources.postgresql.libpq import IDLE
 
 if TYPE_CHECKING:
-    from txpool.resources.postgresql.driver import PsycopgRawConnection
+    from txpool.resources.postgresql.raw_connection import PsycopgRawConnection
 
 
 def begin_session(raw: PsycopgRawConnection, statement: str, until: float | None) -> None:

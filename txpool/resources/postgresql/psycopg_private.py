@@ -27,6 +27,8 @@ _OPEN = int(pq.ConnStatus.OK)
 _FATAL_ERROR = int(pq.ExecStatus.FATAL_ERROR)
 _ABORTED = int(pq.ExecStatus.PIPELINE_ABORTED)
 _SYNC = int(pq.ExecStatus.PIPELINE_SYNC)
+# Names of their own: Python 3.11 calls a function for each member that is read from an Enum.
+_PREPARE_NOW, _NOT_PREPARED = Prepare.SHOULD, Prepare.NO
 #: Seconds that a cancel of a statement may take.
 CANCEL_TIMEOUT = 5.0
 #: The last command's tag, in bytes as those of the results are. `Cursor.statusmessage` decodes it at each call.
@@ -104,7 +106,7 @@ def cursor_with(raw: psycopg.Connection[Any], result: PGresult) -> psycopg.Curso
     return cursor
 
 
-def executing_after(
+def executing_after(  # noqa: PLR0912 - each call costs every statement
     beginning: str, cursor: psycopg.Cursor[Any], query: Any, params: Any = None, *, prepare: bool | None = None
 ) -> Generator[Any, Any, None]:
     """The steps of a cursor's execute(), with a BEGIN before the statement, in one message.
@@ -158,7 +160,8 @@ def executing_after(
     cursor._check_results(results)
     cursor._set_results(results)
     cursor._last_query = query
-    yield from prepared.maintain_gen(cursor._conn)
+    if prepared._to_flush:
+        yield from prepared.maintain_gen(cursor._conn)
 
 
 def _send_after(
@@ -169,9 +172,9 @@ def _send_after(
     pgconn.enter_pipeline_mode()
     pgconn.send_query_params(beginning.encode(), None)
     try:
-        if kind is Prepare.SHOULD:
+        if kind is _PREPARE_NOW:
             cursor._send_prepare(name, statement)
-        if kind is Prepare.NO:
+        if kind is _NOT_PREPARED:
             cursor._execute_send(statement, force_extended=True)
         else:
             cursor._send_query_prepared(name, statement)

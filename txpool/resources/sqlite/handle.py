@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from txpool.dbapi.connection import PEP249Connection
-from txpool.dbapi.cursor import Cursor, PEP249Cursor, refuse_script
+from txpool.dbapi.cursor import Cursor, PEP249Cursor
 from txpool.dbapi.forwarding import forwards
 from txpool.dbapi.open_results import OpenResults, close_open, hold_open
 from txpool.dbapi.overrides import Attribute, CursorAttribute
+from txpool.dbapi.refusals import script_refused
 from txpool.errors import InterfaceError, ProgrammingError, translate, translated
 from txpool.pool import Pooled
 from txpool.resources.sqlite.session import PLAIN, changes_session
@@ -137,7 +138,7 @@ class SQLiteCursor(PEP249Cursor):
     def executescript(self, script: str) -> SQLiteCursor:
         """As sqlite3's, which commits first: ProgrammingError inside a transaction."""
         if self._connection.current_enlistment() is not None:
-            raise refuse_script()
+            raise script_refused()
         self._require_kept_read_only(script)
         try:
             self._execute("executescript", script)

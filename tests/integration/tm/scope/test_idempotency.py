@@ -18,7 +18,8 @@ from txpool import AlreadyDone, ProgrammingError, Status, TransactionRolledBack
 from txpool.resources.xids import Xids
 from txpool.tm.ambient import current
 from txpool.tm.manager import observers
-from txpool.tm.scope import transaction, transactional
+from txpool.tm.scope import transaction
+from txpool.tm.transactional import transactional
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

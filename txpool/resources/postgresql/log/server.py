@@ -21,7 +21,7 @@ from txpool.findings.finding import Finding
 from txpool.log.server import LogServer, Parameters
 from txpool.log.statements import TABLES, Script
 from txpool.resources.postgresql.connection import DeadlineConnection, check_alive, deadline_after, roll_back
-from txpool.resources.postgresql.driver import identify
+from txpool.resources.postgresql.identity import identify
 from txpool.resources.postgresql.libpq import bounded, ends_session
 from txpool.resources.postgresql.log.statements import RECORD, STATEMENTS
 from txpool.resources.postgresql.trust import message_of, relation_faults

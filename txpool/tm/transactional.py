@@ -1,0 +1,199 @@
+"""transactional(): a function whose calls are transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+
+from txpool.characteristics import Characteristics, IsolationLevel
+from txpool.errors import ProgrammingError
+from txpool.tm.ambient import current, make_ambient, restore_ambient
+from txpool.tm.annotations import checked_note
+from txpool.tm.functions import is_coroutine_function, origin_of, require_function
+from txpool.tm.propagation import Propagation, check_arguments, check_id, require_recordable
+from txpool.tm.required import outside
+from txpool.tm.retry import RetryPolicy
+from txpool.tm.scope import idempotent_transaction, transaction
+
+if TYPE_CHECKING:
+    from txpool.idempotency import IdempotentTransaction, RecordIn
+    from txpool.tm.dropped import Origin
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Exceptions = tuple[type[BaseException], ...]
+
+
+@overload
+def transactional(function: Callable[P, T], /) -> Callable[P, T]: ...
+
+
+@overload
+def transactional(
+    propagation: Propagation = "required",
+    *,
+    timeout: float | None = None,
+    isolation: IsolationLevel | None = None,
+    read_only: bool | None = None,
+    rollback_on: Exceptions = (),
+    dont_rollback_on: Exceptions = (),
+    attempts: int = 1,
+    note: str = "",
+    transaction_id: str | Callable[..., str] | None = None,
+    record_in: RecordIn | None = None,
+) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
+
+
+def transactional(
+    propagation: Any = "required",
+    *,
+    timeout: float | None = None,
+    isolation: IsolationLevel | None = None,
+    read_only: bool | None = None,
+    rollback_on: Exceptions = (),
+    dont_rollback_on: Exceptions = (),
+    attempts: int = 1,
+    note: str = "",
+    transaction_id: str | Callable[..., str] | None = None,
+    record_in: RecordIn | None = None,
+) -> Any:
+    """Make each call of a function a transaction, or a part of the ambient one, as JTA's @Transactional does.
+
+    An exception rolls back, unless it is one of `dont_rollback_on` and none of `rollback_on`; it is raised in either
+    case. A coroutine function's transaction ends when it has been awaited; a generator is refused, since its body runs
+    after the call. Propagation: `required` joins or begins, `requires_new` begins one of its own, `mandatory` must be
+    called within a transaction and `never` outside, `supports` joins if there is one, `not_supported` runs outside.
+    `timeout`, `isolation` and `read_only` are those of transaction(). Errors: as transaction(), and ProgrammingError
+    where the propagation does not fit.
+
+    With `attempts` above 1 the function is called again, after a short pause, where it began the transaction itself and
+    that was rolled back for a conflict with others: a serialization failure, a deadlock, no free prepared slot,
+    or SQLite's file being busy. Never where the outcome is in doubt or heuristic, a database has not answered yet, or
+    the timeout has expired. Only what it does in the transaction is undone before.
+
+    With a `transaction_id`, the call for each id happens once, as with transaction(). It is a text, or a function that
+    makes one of the call's arguments (`transaction_id=lambda number: f"invoice-{number}", record_in="orders"`). A call
+    for an id that is done already raises AlreadyDone; where a function of another name has done it, ProgrammingError.
+    """
+    if callable(propagation) or isinstance(propagation, classmethod | property):
+        return transactional()(propagation)  # without parentheses
+    characteristics = Characteristics.of(isolation, read_only)
+    check_arguments(propagation, attempts, characteristics)
+    note = checked_note(note)
+    if transaction_id is not None or record_in is not None:
+        require_recordable(characteristics)
+        check_id(propagation, transaction_id, record_in)
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        name = require_function(function)
+        around = functools.partial(
+            _around,
+            name,
+            propagation,
+            timeout,
+            origin=origin_of(function),
+            characteristics=characteristics,
+            rollback_on=rollback_on,
+            dont_rollback_on=dont_rollback_on,
+            note=note,
+        )
+
+        def idempotent(args: Any, kwargs: Any) -> IdempotentTransaction | None:
+            if transaction_id is None:
+                return None
+            call_id = transaction_id(*args, **kwargs) if callable(transaction_id) else transaction_id
+            return idempotent_transaction(call_id, record_in, function)
+
+        if is_coroutine_function(function):
+
+            @functools.wraps(function)
+            async def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+                policy, record = RetryPolicy(name, attempts), idempotent(args, kwargs)
+                while True:
+                    try:
+                        with around(policy, record):
+                            return await cast(Any, function)(*args, **kwargs)
+                    except Exception as error:
+                        pause = policy.pause(error)
+                        if pause is None:
+                            raise
+                    await asyncio.sleep(pause)
+
+        else:
+
+            @functools.wraps(function)
+            def call(*args: P.args, **kwargs: P.kwargs) -> T:
+                policy, record = RetryPolicy(name, attempts), idempotent(args, kwargs)
+                while True:
+                    try:
+                        with around(policy, record):
+                            return function(*args, **kwargs)
+                    except Exception as error:
+                        pause = policy.pause(error)
+                        if pause is None:
+                            raise
+                    time.sleep(pause)
+
+        return cast(Callable[P, T], call)
+
+    return decorate
+
+
+@contextmanager
+def _around(
+    name: str,
+    propagation: Propagation,
+    timeout: float | None,
+    policy: RetryPolicy,
+    idempotent: IdempotentTransaction | None = None,
+    *,
+    origin: Origin | None,
+    characteristics: Characteristics,
+    rollback_on: Exceptions,
+    dont_rollback_on: Exceptions,
+    note: str,
+) -> Iterator[None]:
+    """Around each attempt of a call of a decorated function."""
+    ambient = current()
+    inside = ambient is not None and not ambient.ended
+    if propagation == "mandatory" and not inside:
+        raise ProgrammingError(f"{name}() must be called within a transaction")
+    if propagation == "never" and inside:
+        raise ProgrammingError(f"{name}() must not be called within a transaction")
+    if propagation == "supports":
+        yield
+        return
+    if propagation == "never":
+        with outside():
+            yield
+        return
+    requires_new = propagation == "requires_new"
+    block = transaction.of_call(timeout, note, characteristics, idempotent, requires_new=requires_new)
+    token = make_ambient(None) if requires_new or propagation == "not_supported" else None
+    try:
+        if propagation == "not_supported":
+            with outside():
+                yield
+            return
+        kept_error: BaseException | None = None
+        with block as entered:
+            if not block.joined:
+                entered.origin = origin
+            try:
+                yield
+            except dont_rollback_on as error:
+                if isinstance(error, rollback_on):
+                    raise
+                kept_error = error
+        if kept_error is not None:
+            raise kept_error
+    finally:
+        policy.begun = block.begun
+        if token is not None:
+            with contextlib.suppress(ValueError):  # an abandoned coroutine may be closed in another context
+                restore_ambient(token)

@@ -163,6 +163,26 @@ def test_what_was_only_written_has_rolled_back_with_its_session(
     assert jdbc_places.rows(source) == []
 
 
+def test_a_session_that_was_killed_just_before_is_attempted_again(
+    jdbc_places: JdbcPlaces, mariadb: MySQLServer
+) -> None:
+    txpool.configure()
+    source, tries = jdbc_places.open("mariadb", "local"), []
+
+    @txpool.transactional(attempts=2)
+    def work() -> None:
+        tries.append(1)
+        insert(source, len(tries))
+
+    with txpool.transaction():
+        cursor = source.connect().cursor()
+        cursor.execute("select connection_id()")
+        ((session,),) = cursor.fetchall()
+    mariadb.end_sessions(session)
+    work()
+    assert (jdbc_places.rows(source), len(tries)) == ([2], 2)
+
+
 def test_xa_commands_of_the_programs_own_are_refused_in_a_branch(jdbc_places: JdbcPlaces, partner: DataSource) -> None:
     """MariaDB takes them: the second half would be prepared under the first one's name."""
     source = jdbc_places.open("mariadb")

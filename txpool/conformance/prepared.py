@@ -163,7 +163,11 @@ def listing(subject: Subject) -> None:
     """The listing has exactly what is prepared, of this database, and says whose it is."""
     recovery = subject.recovery()
     identity = recovery.identity()
-    require(identity, "the resource manager does not tell the database's identity: recovery counts it as unanswered")
+    require(
+        identity,
+        "the resource manager does not tell the database's identity: recovery counts it as unanswered. `txpool check`, "
+        "without --conformance, says what this user lacks for that",
+    )
     require(recovery.identity() == identity, "the database's identity is another each time it is asked for")
     client = subject.client()
     client.write()

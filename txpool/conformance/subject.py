@@ -90,7 +90,8 @@ class Subject:
         except Exception as error:
             raise NotRun(
                 f"the kit needs a table of its own, and could not create it: {error}. Give the user the right to "
-                "create tables in its own schema, or name a database for tests. Nothing else was done"
+                "create tables in its own schema, or name a database for tests; `txpool check`, without --conformance, "
+                "says what else is wrong there. Nothing else was done"
             ) from error
 
     def _require_answer(self) -> None:

@@ -57,8 +57,13 @@ class TableWork:
 
     def create(self) -> None:
         """Create the table, with one row. The database's own error where the user may not."""
-        self._created = True  # first: nobody knows whether one that fails has created it
-        self._commit(f"create table {self._table} (id varchar(60) not null primary key)")
+        self._created = True  # first: it may be there after an interrupt, or where the connection is lost
+        with self._session() as raw:
+            try:
+                self._commit(f"create table {self._table} (id varchar(60) not null primary key)", raw)
+            except Exception:
+                self._created = not self._driver.is_open(raw)  # else the database has refused
+                raise
         self._commit(f"insert into {self._table} values ('first')")  # noqa: S608 - a name of ours
 
     def write(self, work: Any, key: str) -> None:
@@ -111,8 +116,12 @@ class TableWork:
         except self._driver.module.ProgrammingError:  # Derby does not know IF EXISTS
             self._commit(f"drop table {self._table}")
 
-    def _commit(self, statement: str) -> None:
-        with self._session() as raw, self._cancelled_after(raw), translated():
+    def _commit(self, statement: str, raw: Any = None) -> None:
+        if raw is None:
+            with self._session() as own:
+                self._commit(statement, own)
+            return
+        with self._cancelled_after(raw), translated():
             self._driver.execute(raw, statement).close()
             raw.commit()
 

@@ -26,6 +26,7 @@ class Checker(Generic[C]):
         name: str,
         *,
         timeout: float,
+        bypass: float,
         reset_always: bool,
     ) -> None:
         self._state = state
@@ -33,6 +34,7 @@ class Checker(Generic[C]):
         self._connector = connector
         self._name = name
         self._timeout = timeout
+        self._bypass = bypass
         self._reset_always = reset_always
 
     def refresh(self, pooled: Pooled[C], budget: TakeBudget) -> Pooled[C]:
@@ -93,6 +95,13 @@ class Checker(Generic[C]):
             self._state.put(pooled)
         else:
             self._state.destroy(pooled)
+            self.doubt_idle()
+
+    def doubt_idle(self) -> None:
+        """Have each idle connection checked when it is taken, however short it has been idle."""
+        used_before = monotonic() - self._bypass
+        for pooled in self._state.idle.copy():
+            pooled.returned_at = min(pooled.returned_at, used_before)
 
     def _reset(self, pooled: Pooled[C]) -> bool:
         state = self._state

@@ -39,7 +39,8 @@ class Pool(Generic[C]):
     a connection is handed straight to the first. All times are seconds. `max_wait` bounds a take as a whole: waiting
     for a slot, checking idle connections, and connecting. Beyond `min_size` a connection is closed after
     `idle_timeout`, and any is after `max_lifetime`; 0 switches either off. A connection that was used within
-    `check_bypass` is handed out without asking the server whether it is alive. One that has been idle for `keepalive`
+    `check_bypass` is handed out without asking the server whether it is alive, unless another has come back lost
+    since: what has ended that session may have ended this one. One that has been idle for `keepalive`
     is asked by the pool itself, again and again. One that does not answer within
     `check_timeout` when it is checked or reset is closed, since its late answer would be read as that of the next
     statement. One that is held longer than `leak_threshold` is reported once, with the stack that took it, on the
@@ -121,6 +122,7 @@ class Pool(Generic[C]):
             self._connector,
             self.name,
             timeout=self._check_timeout,
+            bypass=self._check_bypass,
             reset_always=self._reset_always,
         )
 
@@ -227,6 +229,7 @@ class Pool(Generic[C]):
         if self.listeners:
             self.state.notify_holding(pooled, "given_back", pooled.raw, seconds)
         self.state.destroy(pooled)
+        self.checker.doubt_idle()
 
     def check(self) -> None:
         """Ask every idle connection whether it is alive, and close those that are not."""

@@ -102,6 +102,14 @@ def test_a_pool_that_is_larger_than_its_role_may_have(place: Place) -> None:
     assert checked(place.file("pool.max-size = 5")).bad == []
 
 
+def test_a_url_that_leaves_out_a_primary_which_only_reads_by_default(place: Place) -> None:
+    place.admin(f"ALTER ROLE {place.user} SET default_transaction_read_only = on")
+    answer = checked(place.file(url=f"{place.url}?target_session_attrs=read-write"))
+    assert answer.code == ExitCode.UNREACHABLE
+    assert "write target_session_attrs=primary" in answer.about("connection")[0]["do"]
+    assert answer.about("connection")[0]["do"].endswith("SET default_transaction_read_only = off")
+
+
 def test_a_standby_and_its_primary(tmp_path: Path, careless: EmbeddedPostgres) -> None:
     place = Place(tmp_path, careless)
     assert careless.folder is not None

@@ -12,7 +12,7 @@ from tests.support.mysql import MySQLServer
 from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.conformance.case import Verdict
-from txpool.conformance.kit import run_cases
+from txpool.conformance.kit import CASES, run_cases
 
 if TYPE_CHECKING:
     from tests.conftest import Require
@@ -51,3 +51,32 @@ def test_it_passes(kind: str, driver: str, mode: str, request: pytest.FixtureReq
     passed = {each.case.name for each in results if each.verdict is Verdict.PASSED}
     assert passed == APPLY[mode] - may_fail
     assert (server.execute("show tables", database="one"), server.prepared()) == before
+
+
+def test_an_account_that_may_create_nothing_leaves_nothing(mariadb: MySQLServer) -> None:
+    mariadb.empty()
+    password = mariadb.password
+    mariadb.execute(
+        f"create user little@'%' identified by '{password}'",
+        "grant select, insert, update, delete on one.* to little@'%'",
+    )
+    url = mariadb.url("one").replace(f"//{mariadb.user}@", "//little@")
+    for mode in ("xa", "cmr"):
+        settings = DataSourceSettings.load(
+            name="orders", driver="pymysql", mode=mode, url=url, password=Secret(password)
+        )
+        found = run_cases(settings)
+        assert "Give the user the right to create tables" in found.trouble
+        assert found.left == (), "nothing was made"
+
+
+def test_an_account_that_cannot_read_the_servers_identity_is_told_what_to_do(mariadb: MySQLServer) -> None:
+    mariadb.empty()
+    password = mariadb.password
+    mariadb.execute(f"create user little@'%' identified by '{password}'", "grant all on one.* to little@'%'")
+    url = mariadb.url("one").replace(f"//{mariadb.user}@", "//little@")
+    settings = DataSourceSettings.load(name="orders", driver="pymysql", mode="xa", url=url, password=Secret(password))
+    found = run_cases(settings, cases=[case for case in CASES if case.name == "listing"])
+    (result,) = found.results
+    assert result.verdict is Verdict.FAILED
+    assert "`txpool check`, without --conformance, says what this user lacks" in result.reason

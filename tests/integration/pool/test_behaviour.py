@@ -13,7 +13,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -514,3 +515,34 @@ def test_fork_with_connections_of_all_kinds(pooled: Callable[..., DataSource], d
         assert connection.execute("select 1").fetchone() == (1,)
         connection.close()
     nothing_is_lost(datasource, databases, 3)
+
+
+# -- sessions that are killed while they are idle -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("enlisted", [True, False])
+def test_one_user_at_most_meets_a_session_that_was_just_killed(
+    pooled: Callable[..., DataSource], databases: Databases, tmp_path: Path, *, enlisted: bool
+) -> None:
+    """Nobody asks whether a connection is alive that was just used. Once one was lost, all are asked."""
+    txpool.configure(node_name="tests", log_url=f"sqlite:///{tmp_path}/log", log_create=True)
+    datasource = pooled(pool_check_bypass="1h")
+    databases.execute("one", "create table killed (n int)")
+    held = [datasource.connect() for _ in range(3)]
+    for connection in held:
+        connection.execute("select 1")
+        connection.commit()
+        connection.close()
+    kill(databases, *sessions(databases))
+    ended: list[object] = []
+    for number in range(3):
+        try:
+            with transaction() if enlisted else nullcontext(), datasource.connect() as connection:
+                connection.execute("insert into killed values (%s)", [number])
+        except psycopg.errors.AdminShutdown:
+            ended.append("lost")
+        else:
+            ended.append("done")
+    assert ended == ["lost", "done", "done"]
+    assert databases.rows("one", "select n from killed order by n") == [(1,), (2,)]
+    txpool.configure()

@@ -36,6 +36,7 @@ class JdbcDialect:
         try:
             if raw.begun:
                 raw.database.require_begun(raw)
+            raw.may_have_committed = False
         except EndedUnseen:
             raw.ended_unseen = raw.failed is None
             raise
@@ -48,6 +49,7 @@ class JdbcDialect:
     def rollback(self, driver: Driver, raw: Any, until: float | None) -> BranchOutcome:
         unseen = raw.ended_unseen
         if raw.lost:
+            unseen = unseen or raw.may_have_committed
             driver.close(raw)
         else:
             try:
@@ -59,8 +61,9 @@ class JdbcDialect:
                     raw.rollback()
                 raw.left()
             except Exception:
+                unseen = unseen or raw.may_have_committed
                 driver.close(raw)
-        raw.ended_unseen = False
+        raw.ended_unseen = raw.may_have_committed = False
         return BranchOutcome.LOST if unseen else BranchOutcome.ROLLED_BACK
 
 
@@ -72,4 +75,5 @@ def _is_same(raw: Any) -> bool:
         return raw.failed is not None  # a database that has refused a statement may have rolled back all of it
     except Exception:
         return True
+    raw.may_have_committed = False
     return True

@@ -181,7 +181,7 @@ class JdbcDriver:
             return True
         with translated():
             raw.failed = None
-            raw.just_failed = raw.ended_unseen = False
+            raw.just_failed = raw.ended_unseen = raw.may_have_committed = False
             if raw.xid is None:
                 if self._settings.mode == "xa":  # else the statement would be outside the transaction
                     raise InternalError(f"datasource {self._settings.name}: its branch has no name")
@@ -201,14 +201,17 @@ class JdbcDriver:
 
     def ended_by(self, raw: XaConnection, raw_cursor: Any) -> str | None:
         """As `Driver.ended_by`, by the statement's text: what a procedure does inside is found out at the end."""
-        word, following = words_of(getattr(raw_cursor, "statement", "") or "")
+        statement = str(getattr(raw_cursor, "statement", "") or "")
+        word, following = words_of(statement)
+        if not raw.may_have_committed and raw.database.may_commit(raw, statement):
+            raw.may_have_committed = True
         refused, raw.just_failed = raw.just_failed, False
         if changes_session(word, following):
             raw.changed = True
         if refused:
             return None
         if word in ROLLING_BACK:
-            return None if following == "to" or " to " in str(raw_cursor.statement).lower() else "rollback"
+            return None if following == "to" or " to " in statement.lower() else "rollback"
         if word in COMMITTING or (word == "end" and raw.product == "postgresql"):
             return "commit"
         if word == "set" and raw.product == "h2" and not _is_same(raw):

@@ -86,6 +86,7 @@ class JdbcMarks(Marks):
         if raw.lost:
             raise Refused("the row was not written: the connection was lost")
         raw.database.require_begun(raw)
+        raw.may_have_committed = False
         raw.database.begin_again(raw)
         if identity and raw.marks_identity != identity:
             look = f"select 1 from {table} where xid = ? and action_uid = ?"  # noqa: S608

@@ -13,6 +13,7 @@ from txpool.resources.base import Refused
 from txpool.resources.jdbc.connection import JdbcConnection
 from txpool.resources.jdbc.cursor import JdbcCursor
 from txpool.resources.jdbc.errors import call
+from txpool.resources.mysql.session import XA_REFUSED
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
@@ -80,6 +81,8 @@ class XaConnection(JdbcConnection):
     savepoint: Any = None
     #: The transaction that was begun is gone, and nobody has seen its end: a part of it may be committed.
     ended_unseen = False
+    #: A statement may have committed a part of it; it is not known, and once the session is lost nobody can ask.
+    may_have_committed = False
     #: The statement that was executed last has failed.
     just_failed = False
     #: It has prepared a branch that would be lost if it were closed.
@@ -105,6 +108,8 @@ class XaConnection(JdbcConnection):
 
     def require_allowed(self, statement: Any) -> None:
         """ProgrammingError for a user's statement that would end the open transaction in silence. Nothing was done."""
+        if self.started and self.database.commands_branch(str(statement)):
+            raise ProgrammingError(XA_REFUSED)
         if self.product != "h2" or self.accepts_silent_commits or not (self.started or self.begun):
             return
         word, _ = words_of(str(statement))

@@ -47,9 +47,10 @@ class MySQLDialect:
         self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, committing: bool
     ) -> ReadOnlyCheck | None:
         """Of a transaction that was begun READ ONLY, in which the server refuses writes. Of another, whether it has
-        written is not told at any bearable price: it counts as a writer.
+        written is not told at any bearable price: it counts as a writer. So does one that may be the second, after a
+        COMMIT of the program's own.
         """
-        if not raw.reads_only or raw.unrollable or raw.lost:
+        if not raw.reads_only or raw.unrollable or raw.lost or raw.may_have_committed:
             return None
         return MySQLReadOnlyCheck(datasource, driver, raw, deadlines)
 

@@ -97,7 +97,8 @@ class MySQLDriver(ABC):
 
     def _identify(self, raw: Any, until: float | None) -> None:
         """Ask who the server is. ConfigurationError where no branch can be trusted to it."""
-        server = ask(raw.session, until=until)
+        # MySQL's greeting does not tell what the server's default is, and mysqlclient believes it.
+        server = ask(raw.session, "set autocommit = 1", until=until)
         raw.direct, raw.node, raw.wait_timeout = server.direct, server.node, server.wait_timeout
         if not raw.direct and self._settings.mode != "local":
             raise refused(self._settings.name)

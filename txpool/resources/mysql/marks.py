@@ -165,7 +165,7 @@ class MySQLMarks(MySQLStatements):
     def begin(self, raw: Any, lock_timeout: float, *, writes: bool) -> None:
         for statement in (
             f"set session innodb_lock_wait_timeout = {max(1, int(lock_timeout))}",
-            "set transaction isolation level read committed, read write",
+            "set session transaction isolation level read committed, read write",  # also for what follows DDL
             "start transaction",
         ):
             raw.session.run(statement)

@@ -143,6 +143,14 @@ class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
         if nothing:  # the statement is empty, and alone an error
             super().query(query)
 
+    def ping(self, reconnect: object = None) -> None:
+        """As mysqlclient's, but for `reconnect`.
+
+        From then on the client's library would open another session in silence where this one is lost, and what follows
+        would commit by itself there.
+        """
+        super().ping()
+
     def select_db(self, db: Any) -> None:
         self.changed = True
         super().select_db(db)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from math import ceil
+from pathlib import Path
 from typing import Any, Final
 
 import MySQLdb
 import MySQLdb.cursors
 
-from txpool.errors import OperationalError
+from txpool.errors import ConfigurationError, OperationalError
 from txpool.resources.mysql.address import arguments
 from txpool.resources.mysql.driver import MySQLDriver
 from txpool.resources.mysql.mysqldb_connection import MySQLdbConnection, MySQLdbSession
 
 _WHOLE_SECONDS: Final = ("connect_timeout", "read_timeout", "write_timeout")
+#: The client's library opens another session in silence where this one is lost: what follows would commit by itself.
+_RECONNECTS: Final = re.compile(r"^\s*reconnect\s*=\s*(?:[1-9]|on|true|yes)", re.I | re.M)
 
 
 class MySQLdbDriver(MySQLDriver):
@@ -29,7 +34,8 @@ class MySQLdbDriver(MySQLDriver):
         for name in _WHOLE_SECONDS:
             if name in options:
                 options[name] = max(1, ceil(options[name]))
-        raw = MySQLdbConnection(autocommit=None, **options)
+        _require_no_reconnect(str(options.get("read_default_file", "")))
+        raw = MySQLdbConnection(autocommit=True, **options)
         raw.init_command = options.get("init_command")
         raw.session = MySQLdbSession(raw, takes_several=options.get("multi_statements", True))
         return raw
@@ -41,3 +47,13 @@ class MySQLdbDriver(MySQLDriver):
             raise OperationalError("mysqlclient cannot restore a session that began with no database")
         raw.change_user(options.get("user", ""), options.get("password", ""), options["database"])
         raw.set_character_set(raw.first_character_set)
+
+
+def _require_no_reconnect(file: str) -> None:
+    """ConfigurationError where an option file switches that on; the files that it includes are not looked at."""
+    with suppress(OSError):  # the library does not mind, either
+        if file and _RECONNECTS.search(Path(file).read_text(errors="replace")):
+            raise ConfigurationError(
+                f"driver.read_default_file = {file} has reconnect, and what follows a lost connection would be "
+                "in no transaction: take it out"
+            )

@@ -26,7 +26,7 @@ class PyMySQLDriver(MySQLDriver):
         if timeout is not None:
             options["connect_timeout"] = min(float(options.get("connect_timeout", 10)), timeout)
             options["read_timeout"] = min(timeout, _MOST_CONNECT_TIMEOUT)
-        raw = PyMySQLConnection(autocommit=None, **options)
+        raw = PyMySQLConnection(autocommit=True, **options)
         raw.set_read_timeout(limit)
         raw.session = PyMySQLSession(raw)
         return raw

@@ -66,6 +66,7 @@ class MySQLRecords(RecordsTable):
     def create(self, source: DataSource, cursor: Any) -> None:
         with _outside_pool(source) as raw:
             require_database(raw, source.name)
+            raw.session.run("set session transaction read write")  # its transaction may write, whatever the default is
             create_table(raw.session, _NAME, _COLUMNS)
 
     def may_be_prepared(self, source: DataSource) -> bool:

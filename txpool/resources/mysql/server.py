@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -87,12 +88,13 @@ class Server:
         return ""
 
 
-def ask(session: Session, *, until: float | None = None) -> Server:
-    """Ask for the facts, in one message. Raises the server's error."""
+def ask(session: Session, *ahead: str, until: float | None = None) -> Server:
+    """Ask for the facts, in one message, with these statements ahead of them. Raises the server's error."""
     is_mariadb: bool = session.raw.is_mariadb
-    session.send(_FACTS, _MARIADB_FACTS if is_mariadb else _MYSQL_FACTS, READ_IDENTITY)
-    facts, of_product, identity = session.receive(until)
-    for answer in (facts, of_product):
+    session.send(*ahead, _FACTS, _MARIADB_FACTS if is_mariadb else _MYSQL_FACTS, READ_IDENTITY)
+    *answers, identity = session.receive(until)
+    facts, of_product = answers[-2:]
+    for answer in answers:
         if answer.error is not None:
             raise answer.error
     (version, server_id, binary_log, number, node, silent), (own,) = facts.rows[0], of_product.rows[0]
@@ -125,7 +127,7 @@ def ask(session: Session, *, until: float | None = None) -> Server:
 def assign_identity(session: Session, until: float | None = None) -> bool:
     """Give MariaDB an identity where it has none, outside a transaction; whether that was allowed."""
     insert = f"insert ignore into {IDENTITY_TABLE} values (1, '{secrets.token_hex(12)}')"  # noqa: S608
-    session.send(*CREATE_IDENTITY, insert)
+    session.send(*_writing(*CREATE_IDENTITY, insert))
     return all(answer.error is None for answer in session.receive(until))
 
 
@@ -142,8 +144,8 @@ def add_generation(session: Session, until: float | None = None) -> str:
     """Add a token, outside a transaction; empty where that is not allowed."""
     token = secrets.token_hex(12)
     for create in ((), CREATE_GENERATIONS):
-        session.send(*create, *_add(token))
-        *_, added, _ = session.receive(until)
+        session.send(*_writing(*create, *_add(token)))
+        *_, added, _, _ = session.receive(until)
         if added.error is None:
             return token
     return ""
@@ -152,8 +154,14 @@ def add_generation(session: Session, until: float | None = None) -> str:
 def may_add_generation(session: Session) -> bool:
     """Whether a token may be read, added and deleted; leaves nothing behind."""
     look = f"select 1 from {GENERATIONS_TABLE} where token = ''"  # noqa: S608
-    session.send("start transaction", *_add("probe"), look, "rollback")
+    session.send("start transaction read write", *_add("probe"), look, "rollback")
     return all(answer.error is None for answer in session.receive())
+
+
+def _writing(*statements: str) -> Iterator[str]:
+    """The statements, each as one that may write: the session's transactions may be read-only by default."""
+    for statement in statements:
+        yield from ("set transaction read write", statement)
 
 
 def _add(token: str) -> tuple[str, str]:

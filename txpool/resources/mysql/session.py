@@ -6,6 +6,7 @@ A stored function or procedure may leave more than the text of its call shows: `
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 # What may be ahead of it.
@@ -31,23 +32,61 @@ _HARMLESS: Final = re.compile(
     re.I | re.A | re.S,
 )
 
-# Where a statement begins that commits: also the second of several, and one in a comment that is code.
-_MAY_COMMIT: Final = re.compile(
-    r"(?:\A|;|/\*M?!\d*)" + _AHEAD + r"(?:(?:commit|begin|start|lock|alter|truncate|rename|grant|revoke|flush|analyze"
-    r"|check|optimize|repair|cache|reset|install|uninstall)\b|(?:create|drop)\b(?!\s+temporary\b)"
-    r"|set\b[^;]*\b(?:autocommit|password)\b)",
-    re.I | re.A | re.S,
+# What is ahead of a further statement in the same text, or of one in a comment that is code.
+_FURTHER: Final = r"(?:;|/\*M?!\d*)"
+# Text in front of that which is not in quotes, nor in a comment.
+_OUTSIDE_QUOTES: Final = (
+    r"(?:'(?:[^'\\]++|\\.|'')*+'|\"(?:[^\"\\]++|\\.|\"\")*+\"|`[^`]*+`|/\*(?!M?!)(?:(?!\*/).)*+\*/|/\*M?!"
+    r"|--(?=\s|\Z)[^\n]*+|-(?!-(?:\s|\Z))|#[^\n]*+|/(?!\*)|[^'\"`/#-])*?"
+)
+
+
+def _finder(statement: str) -> Callable[[str], bool]:
+    """Whether such a statement begins anywhere in a text: also as the second of several."""
+    first, further, outside_quotes = (
+        re.compile(before + _AHEAD + statement, re.I | re.A | re.S)
+        for before in ("", _FURTHER, _OUTSIDE_QUOTES + _FURTHER)
+    )
+
+    def found(text: str) -> bool:
+        if first.match(text) is not None:
+            return True
+        if ";" not in text and "/*" not in text:
+            return False
+        return further.search(text) is not None and outside_quotes.match(text) is not None  # the last takes longest
+
+    return found
+
+
+_may_commit: Final = _finder(
+    r"(?:(?:commit|begin|start|stop|change|lock|unlock|alter|truncate|rename|grant|revoke|flush|analyze|check|optimize"
+    r"|repair|cache|reset|install|uninstall|backup|load\s+index)\b|(?:create|drop)\b(?!\s+temporary\b)"
+    r"|set\b[^;]*\b(?:autocommit|password)\b"
+    # Programs, whose statements are not in sight.
+    r"|(?:call|execute|if|case|for|loop|repeat|while)\b|\w+\s*:)"
+)
+_commands_branch: Final = _finder(r"xa\b" + _AHEAD + r"(?:start|begin|end|prepare|commit|rollback)\b")
+
+
+#: The error of an XA command inside a branch: the server would take one that ends the branch, and begins another of its
+#: name, and nobody would see that.
+XA_REFUSED: Final = (
+    "an XA command inside a transaction, whose branch here is txpool's: leave it out, and end the transaction by "
+    "`txpool.commit()` or `txpool.rollback()`. Nothing was sent."
 )
 
 
 def may_commit(sql: object) -> bool:
     """Whether the text of this statement shows that it commits the open local transaction, or may do so.
 
-    A call does not show it. One that may commit would be told as such wherever the connection is lost later.
+    So may a call of a procedure, whose text is not in sight.
     """
-    text = _text(sql)
-    several = ";" in text or "/*" in text
-    return (_MAY_COMMIT.search(text) if several else _MAY_COMMIT.match(text)) is not None
+    return _may_commit(_text(sql))
+
+
+def commands_branch(sql: object) -> bool:
+    """Whether this is, or has in it, an XA command to a branch: to start, end, prepare, commit or roll back one."""
+    return _commands_branch(_text(sql))
 
 
 def commits_nothing(sql: bytes) -> bool:

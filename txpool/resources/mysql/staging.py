@@ -214,6 +214,7 @@ class MySQLStaging:
             session: Session = raw.session
             waits = f"lock_wait_timeout = {self._lock_timeout}, innodb_lock_wait_timeout = {self._lock_timeout}"
             session.run(f"set session autocommit = 1, {waits}")
+            session.run("set session transaction read write")  # what is read-only by default is cleaned up, too
             raw.autocommit_mode = True
             yield session
 

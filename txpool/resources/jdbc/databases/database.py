@@ -5,10 +5,11 @@ A raw connection is an `XaConnection`. Java's calls block: each method here retu
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from txpool.resources.base import BranchOutcome, BranchRecord, PreparedBranch, PrepareVote, Refused
 from txpool.resources.phase_two import PhaseTwoVerb
@@ -104,6 +105,14 @@ class Database(ABC):
     def begin_again(self, raw: Any) -> None:  # noqa: B027
         """After `require_begun`, where more statements follow: that may have used up what it looks at."""
 
+    def may_commit(self, raw: Any, statement: str) -> bool:
+        """Whether a user's statement may have committed a part of the open transaction, as far as its text shows it."""
+        return bool(raw.begun) and PROGRAM.match(statement) is not None
+
+    def commands_branch(self, statement: str) -> bool:
+        """Whether a user's statement would end or begin a branch by its name."""
+        return False
+
     def make_durable(self, raw: Any) -> None:  # noqa: B027 - most are durable once COMMIT is answered
         """Make durable what a COMMIT on this connection, or the end of a branch, has just answered."""
 
@@ -169,6 +178,8 @@ class Database(ABC):
 
 #: The evidence that a record has of its server's generation.
 GENERATION = "generation"
+#: A program of the database's, whose statements are not in sight, and may be COMMIT.
+PROGRAM: Final = re.compile(r"(?:\s|\{|\?|=|\()*+(?:call|execute|exec|begin|declare)\b", re.I)
 
 
 class EndedUnseen(Refused):

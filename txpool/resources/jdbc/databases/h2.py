@@ -20,7 +20,7 @@ from typing import Any, Final
 from txpool.resources.base import BranchRecord, PreparedBranch, Refused
 from txpool.resources.jdbc.databases import own_tables
 from txpool.resources.jdbc.databases.by_sql import DatabaseBySQL
-from txpool.resources.jdbc.databases.database import GENERATION, Answer, Ended, EndedUnseen, Server, Vote
+from txpool.resources.jdbc.databases.database import GENERATION, PROGRAM, Answer, Ended, EndedUnseen, Server, Vote
 from txpool.resources.jdbc.errors import call
 from txpool.resources.jdbc.marks import H2Marks
 from txpool.resources.phase_two import PhaseTwoVerb
@@ -109,6 +109,10 @@ class H2(DatabaseBySQL):
         now = _transaction(raw)
         if not raw.begun_as or now != raw.begun_as:
             raise EndedUnseen()
+
+    def may_commit(self, raw: Any, statement: str) -> bool:
+        # Its branches are local transactions until they prepare.
+        return not raw.accepts_silent_commits and PROGRAM.match(statement) is not None
 
     def make_durable(self, raw: Any) -> None:
         raw.run(_SYNC).close()

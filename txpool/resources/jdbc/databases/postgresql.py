@@ -30,6 +30,8 @@ _CHECKED: Final = (
     f"1 operator(pg_catalog./) case when pg_catalog.current_setting('{_MARKER}'::text, true) "
     "operator(pg_catalog.=) '{token}'::text then 1 else 0 end"
 )
+# In one message with other statements.
+_ENDS_BETWEEN: Final = re.compile(r";\s*(?:commit|end|prepare\s+transaction)\b", re.I)
 _DIVISION_BY_ZERO: Final = "22012"
 _ABORTED: Final = "25P02"
 _NO_SUCH_TRANSACTION: Final = "42704"
@@ -72,6 +74,9 @@ class PostgreSQL(DatabaseBySQL):
         raw.autocommit = False
         raw.begun_as = secrets.token_hex(8)
         raw.run(f"set local {_MARKER} = '{raw.begun_as}'").close()
+
+    def may_commit(self, raw: Any, statement: str) -> bool:
+        return _ENDS_BETWEEN.search(statement) is not None  # a procedure cannot, inside a transaction
 
     def require_begun(self, raw: Any) -> None:
         try:

@@ -46,7 +46,12 @@ _REFUSALS = (
     (r"failed to resolve|could not translate host name", "no such host is known here: correct the url"),
     (r"timeout expired|timed out|No route to host|unreachable", "check the address, and firewalls on the way"),
     (r"SSL|certificate", "correct sslmode and sslrootcert in the url, or the server's ssl settings"),
-    (r"session is (?:not )?read-only|is not in hot standby|is in hot standby", "name the primary in the url"),
+    (
+        r"session is read-only",
+        "name the primary in the url; if it is the primary, default_transaction_read_only is on there for this user: "
+        "write target_session_attrs=primary, or ALTER ROLE … SET default_transaction_read_only = off",
+    ),
+    (r"session is not read-only|is not in hot standby|is in hot standby", "name the primary in the url"),
 )
 
 

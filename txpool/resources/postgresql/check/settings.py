@@ -66,7 +66,7 @@ def _writable(server: ServerFacts) -> Iterator[Finding]:
         yield failure(
             "read-only",
             f"default_transaction_read_only is on for {server.user} in {server.database}",
-            "every transaction is refused its first write",
+            "every transaction is refused its first write, unless it begins with read_only=False",
             # The setting would refuse the ALTER as well.
             "SET default_transaction_read_only = off; " + server.reset("default_transaction_read_only", "off"),
         )

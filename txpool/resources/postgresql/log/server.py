@@ -46,10 +46,13 @@ CREATE TABLE txpool_memos (kind text COLLATE "C", name text COLLATE "C", text te
 """
 # The errors of CREATE where another process creates the tables at the same time.
 _CREATED_MEANWHILE = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation)
+# The other word that leaves out standbys, and the only one before libpq 14, leaves out a server as well whose sessions
+# only read by default.
+_PRIMARY: Final = "primary" if psycopg.pq.version() >= 140000 else "read-write"
 # The options of libpq unless the url sets them. The server must not be a standby, which could write no log. The times
 # are seconds, the last one milliseconds; they bound the wait for a server whose host has vanished.
 _OPTIONS: Final = {
-    "target_session_attrs": "read-write",
+    "target_session_attrs": _PRIMARY,
     "connect_timeout": "10",
     "keepalives_idle": "30",
     "keepalives_interval": "10",
@@ -61,6 +64,7 @@ _OPTIONS: Final = {
 _SESSION: Final = {
     "synchronous_commit": "on",
     "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
     "statement_timeout": "0",
     "transaction_timeout": "0",
     "idle_session_timeout": "0",

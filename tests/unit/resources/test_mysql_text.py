@@ -1,0 +1,88 @@
+"""Which statements of MariaDB and MySQL command a branch, or may commit, by their text."""
+
+from __future__ import annotations
+
+import pytest
+
+from txpool.resources.mysql.session import commands_branch, may_commit
+
+COMMANDS = (
+    "xa start 'a'",
+    " XA\tEND 'a','b',1",
+    "/* a comment */ xa /* another */ commit 'a' one phase",
+    "-- a line\nxa prepare 'a'",
+    "(xa rollback 'a')",
+    "select 1; xa begin 'a'",
+    "/*! xa start 'a' */",
+    "/*!50000 xa start 'a' */",
+    "/*M!100100 xa start 'a' */",
+    "/*! select 1 */; xa start 'a'",
+    "select ';'; xa start 'a'",
+    "select 1 - -1, 'it''s', \"\\\"\", `a``b` /* ; */ -- ;\n # ;\n; xa start 'a'",
+)
+COMMANDS_NOTHING = (
+    "",
+    "xa recover",
+    "xa recover convert xid",
+    "xanadu",
+    "select 'xa start'",
+    "insert into t values ('; xa start ''a''')",
+    'insert into t values ("; xa end")',
+    "insert into t values ('\\'; xa end')",
+    "select 1 -- ; xa start 'a'",
+    "select 1 # ; xa start 'a'",
+    "select 1 /* ; xa start 'a' */",
+    "select `; xa start`",
+    "insert into t values " + "('; xa end')," * 5000 + "(1)",
+)
+
+
+@pytest.mark.parametrize("statement", COMMANDS)
+def test_it_commands_a_branch(statement: str) -> None:
+    assert commands_branch(statement)
+    assert commands_branch(statement.encode())
+
+
+@pytest.mark.parametrize("statement", COMMANDS_NOTHING)
+def test_it_commands_none(statement: str) -> None:
+    assert not commands_branch(statement)
+    assert not commands_branch(statement.encode())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "call p()",
+        "/* a */ CALL p()",
+        "execute s",
+        "execute immediate 'commit'",
+        "begin not atomic commit; end",
+        "if 1 then commit; end if",
+        "a: loop commit; leave a; end loop",
+        "while 1 do commit; end while",
+        "select 1; call p()",
+        "stop slave",
+        "unlock tables",
+    ],
+)
+def test_it_may_commit(statement: str) -> None:
+    assert may_commit(statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select 1",
+        "insert into t values ('a {} ; color: red; if (1) {}')",
+        "insert into t values ('call')",
+        "savepoint a",
+        "set @a := 1",
+        "prepare s from 'commit'",
+        "callus",
+        "create temporary table t (i int)",
+        "load data infile 'x' into table t",
+        "select @a:=1",
+    ],
+)
+def test_it_commits_nothing(statement: str) -> None:
+    assert not may_commit(statement)

@@ -217,7 +217,7 @@ def test_an_interrupt_while_another_connection_ends_a_branch_is_raised(
 
     def connect_and_interrupt(timeout: float | None = None) -> Any:
         raw = connect(timeout)
-        where = (raw, "_receive_all") if managed.driver_name == "pymysql" else (type(raw.session), "_answer")
+        where = (raw, "receive_all") if managed.driver_name == "pymysql" else (type(raw.session), "_answer")
         real = getattr(*where)
 
         def interrupt(*arguments: Any) -> Any:

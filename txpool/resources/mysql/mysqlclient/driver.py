@@ -11,7 +11,8 @@ import MySQLdb.cursors
 from txpool.errors import OperationalError
 from txpool.resources.mysql.address import arguments
 from txpool.resources.mysql.driver import MySQLDriver
-from txpool.resources.mysql.mysqldb_connection import MySQLdbConnection, MySQLdbSession
+from txpool.resources.mysql.mysqlclient.connection import MySQLdbConnection
+from txpool.resources.mysql.mysqlclient.session import MySQLdbSession
 
 _WHOLE_SECONDS: Final = ("connect_timeout", "read_timeout", "write_timeout")
 

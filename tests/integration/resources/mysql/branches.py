@@ -22,6 +22,8 @@ from txpool.xid import Xid, make_gtrid, make_xid, new_incarnation
 
 INCARNATION = new_incarnation()
 numbers = itertools.count()
+#: Whether a session sleeps.
+SLEEPING = "select 1 from information_schema.processlist where info like '%sleep(%' and id <> connection_id()"
 
 
 def new_xid(datasource: str = "one", **options: Any) -> Xid:
@@ -126,3 +128,15 @@ class BranchDatabase:
             datasource.close()
         for proxy in self.proxies:
             proxy.close()
+
+
+def both(world: BranchDatabase) -> list[list[int]]:
+    """The numbers in the table of each of the server's two databases."""
+    read = "select id from work order by id"
+    return [[number for (number,) in world.server.execute(read, database=name)] for name in ("one", "two")]
+
+
+def work(number: int, *sources: DataSource) -> None:
+    """Insert the number into the table of each datasource."""
+    for each in sources:
+        each.connect().cursor().execute(f"insert into work (id) values ({number})")

@@ -15,7 +15,7 @@ from pymysql.constants.SERVER_STATUS import SERVER_STATUS_IN_TRANS
 import txpool
 from recovery import RecoveryManager
 from tests.integration.check.place import checked
-from tests.integration.resources.mysql.branches import BranchDatabase
+from tests.integration.resources.mysql.branches import BranchDatabase, both
 from tests.integration.resources.mysql.test_check import PASSWORD
 from tests.support.mysql import MySQLServer
 from tests.support.mysql_pooler import MySQLPooler, Pooling
@@ -36,22 +36,6 @@ def pooler(server: MySQLServer, request: pytest.FixtureRequest) -> Iterator[MySQ
     """Each kind of pooler, before each server."""
     with closing(MySQLPooler(server, request.param)) as pooler:
         yield pooler
-
-
-@pytest.fixture
-def managed(world: BranchDatabase, tmp_path: Path) -> Iterator[BranchDatabase]:
-    """The world, with a coordinator and its log, and the table also in the server's second database."""
-    world.server.execute("create table work (id int primary key, v int) engine=innodb", database="two")
-    txpool.configure(node_name="tests", log_url=f"sqlite:///{tmp_path}/log", log_create=True)
-    try:
-        yield world
-    finally:
-        txpool.configure()
-
-
-def both(world: BranchDatabase) -> list[list[int]]:
-    read = "select id from work order by id"
-    return [[number for (number,) in world.server.execute(read, database=name)] for name in ("one", "two")]
 
 
 def connected(server: MySQLServer, port: int) -> Any:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,13 +21,6 @@ from txpool.resources.phase_two import PhaseTwoVerb
 
 #: What a session has, as far as these tests change it.
 STATE = "select @a, @@sql_mode <> '', database(), current_user(), @@character_set_client, @@collation_connection"
-
-
-@pytest.fixture
-def managed(world: BranchDatabase, tmp_path: Path) -> Iterator[BranchDatabase]:
-    txpool.configure(node_name="tests", log_url=f"sqlite:///{tmp_path}/log", log_create=True)
-    yield world
-    txpool.configure()
 
 
 def executes(statement: str) -> Callable[[Any], object]:
@@ -175,7 +167,6 @@ def test_where_results_are_not_read_commit_is_not_sent_or_all_is_read(managed: B
 def test_a_row_that_the_server_has_cut_is_no_decision(managed: BranchDatabase, short: str) -> None:
     marked = managed.datasource(mode="cmr", driver_init_command="set session sql_mode = ''")
     other = managed.datasource("two")
-    managed.server.execute("create table work (id int primary key, v int) engine=innodb", database="two")
     lengths = {"xid": 64, "branches": 2000} | {short: 12}
     managed.server.execute(
         f"create table xids (xid varchar({lengths['xid']}) character set ascii collate ascii_bin primary key, "

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import txpool
+from tests.integration.tm.characteristics import Sources
 from tests.integration.tm.three_databases import ThreeDatabases
+from txpool.tm.manager import configure
 
 if TYPE_CHECKING:
     from tests.conftest import Databases
@@ -37,3 +39,13 @@ def world(databases: Databases, tmp_path: Path) -> Iterator[ThreeDatabases]:
     for datasource in (one, two, ledger_source):
         datasource.close()
     txpool.configure(node_name="tests", log_url="memory:")
+
+
+@pytest.fixture
+def sources(databases: Databases, tmp_path: Path) -> Iterator[Sources]:
+    """Datasources over tables of their own, closed at the end."""
+    manager = configure(node_name="tests", log_url="memory:")
+    opened = Sources(databases, tmp_path)
+    yield opened
+    opened.close()
+    manager.close()

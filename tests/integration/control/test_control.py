@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.integration.control.processes import PROLOGUE, Start, asked, command, listed, sockets
 from tests.support.children import children, said, tell
+from tests.support.waiting import until
 from txpool.control import folder as folders
 from txpool.control.client import ask
 from txpool.control.messages import LONGEST_REQUEST, Request
@@ -140,9 +140,8 @@ def test_a_forked_child_listens_on_its_own_once_it_uses_a_pool(conf: Path, start
     assert taken.get(int(child), 0) == 0, "the child begins with none"
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 20
-    while pid in {answer["pid"] for answer in listed(conf)}:
-        assert time.monotonic() < deadline, "the child holds no copy of the parent's socket"
+    alone = "the child holds no copy of the parent's socket"
+    until(lambda: pid not in {answer["pid"] for answer in listed(conf)}, what=alone)
     os.kill(int(child), signal.SIGKILL)
 
 

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import gc
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
 import txpool
+from tests.support.waiting import until
 from txpool.datasource import DataSource
 
 if TYPE_CHECKING:
     from tests.conftest import Databases
 
 NAME = "pooled"
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.005)
 
 
 def sessions(databases: Databases) -> set[int]:

@@ -12,8 +12,9 @@ import psycopg
 import pytest
 
 import txpool
-from tests.integration.pool.sessions import kill, nothing_is_lost, sessions, until
+from tests.integration.pool.sessions import kill, nothing_is_lost, sessions
 from tests.support.forking import in_child
+from tests.support.waiting import until
 from txpool.datasource import DataSource
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
-from tests.integration.pool.sessions import until
+from tests.support.waiting import until
 from txpool.datasource import DataSource
 
 

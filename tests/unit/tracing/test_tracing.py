@@ -18,8 +18,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode, get_current_span
 
 import txpool
-from tests.models.pool import until
 from tests.support.repository import ROOT
+from tests.support.waiting import until
 from tests.unit.tracing.prepared import Prepared, make_record
 from txpool import tracing
 from txpool.errors import TransactionRolledBack

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -114,12 +112,6 @@ class BranchDatabase:
 
     def rows(self) -> list[int]:
         return [number for (number,) in self.server.execute("select id from work order by id", database="one")]
-
-    def until(self, condition: Callable[[], object], seconds: float = 30) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, "it has not come about"
-            time.sleep(0.02)
 
     def close(self) -> None:
         for raw in self.raws:

@@ -14,6 +14,7 @@ import pytest
 
 import txpool
 from tests.integration.resources.mysql.branches import SLEEPING, BranchDatabase, both
+from tests.support.waiting import until
 from txpool.engine import create_engine
 
 
@@ -87,7 +88,7 @@ def test_a_child_that_is_forked_while_a_thread_executes_keeps_no_way_to_the_pare
     before = leading_to(managed.server.port)  # other tests' may be open
     executing = threading.Thread(target=sleep)
     executing.start()
-    managed.until(lambda: managed.server.execute(SLEEPING))
+    until(lambda: managed.server.execute(SLEEPING))
     (descriptor,) = leading_to(managed.server.port) - before
     pid = os.fork()
     if pid == 0:

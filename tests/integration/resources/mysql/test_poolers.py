@@ -19,6 +19,7 @@ from tests.integration.resources.mysql.branches import BranchDatabase, both
 from tests.integration.resources.mysql.test_check import PASSWORD
 from tests.support.mysql import MySQLServer
 from tests.support.mysql_pooler import MySQLPooler, Pooling
+from tests.support.waiting import until
 from txpool import DataSource
 from txpool.config.secrets import Secret
 from txpool.log import open_log
@@ -161,7 +162,7 @@ def test_recovery_leaves_a_branch_alone_until_its_url_leads_to_the_server(
         report = RecoveryManager(log=log, datasources=[through], backoff=0).scan()
     assert "let url lead to the server itself" in report.unreachable["one"]
     assert managed.server.names() == [branch.record.xid.joined]
-    managed.until(lambda: managed.recovery.rollback(branch.record) is BranchOutcome.ROLLED_BACK)
+    until(lambda: managed.recovery.rollback(branch.record) is BranchOutcome.ROLLED_BACK)
     assert managed.server.prepared() == []
 
 
@@ -243,7 +244,7 @@ def test_a_strangers_statement_is_not_killed(managed: BranchDatabase, pooler: My
     with server.connect() as administrator, server.connect() as stranger:
         administrator.cursor().execute("select get_lock('held', 0)")
         waiting = _Waiting(stranger)
-        managed.until(lambda: _statements_that_wait(server) == 1)
+        until(lambda: _statements_that_wait(server) == 1)
         pooler.number_next(stranger.thread_id())
         with pytest.raises(txpool.Error), txpool.transaction(timeout=0.5):
             local.connect().cursor().execute(_WAIT)
@@ -283,7 +284,7 @@ def test_a_strangers_statement_on_another_server_is_not_killed(
         for administrator in (near, far):
             administrator.cursor().execute("select get_lock('held', 0)")
         waiting = _Waiting(stranger)
-        world.until(lambda: _statements_that_wait(mysql8) == 1)
+        until(lambda: _statements_that_wait(mysql8) == 1)
         txpool.configure(node_name="tests", log_url=f"sqlite:///{tmp_path}/log", log_create=True)
         try:
             with pytest.raises(txpool.Error), txpool.transaction(timeout=0.5):

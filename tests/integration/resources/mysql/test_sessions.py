@@ -13,6 +13,7 @@ import pytest
 import txpool
 from tests.integration.resources.mysql.branches import BranchDatabase
 from tests.support.mysql_proxy import Fault
+from tests.support.waiting import until
 from txpool.config.secrets import Secret
 from txpool.resources.base import BranchOutcome
 from txpool.resources.mysql.phase_two import PhaseTwoCommand
@@ -294,7 +295,7 @@ def test_a_connection_that_the_program_connects_again_is_another_session_and_lea
         assert raw.session.is_alive()
         source.driver_adapter.cancel(raw)  # of the session that it has now
         managed.kill(raw)
-        managed.until(lambda: not raw.session.is_alive())
+        until(lambda: not raw.session.is_alive())
     with source.connect() as connection:
         assert connection.raw_connection() is not raw
 

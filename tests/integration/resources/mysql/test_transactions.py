@@ -13,6 +13,7 @@ import txpool
 from tests.conftest import Databases
 from tests.integration.resources.mysql.branches import SLEEPING, BranchDatabase, both
 from tests.support.mysql_proxy import Fault
+from tests.support.waiting import until
 from txpool import failpoints
 
 
@@ -193,7 +194,7 @@ def test_an_interrupted_statement_rolls_everything_back(managed: BranchDatabase)
         connection.cursor().execute(f"select sleep({60 if managed.driver_name == 'pymysql' else 3})")
     assert both(managed) == [[], []]
     assert managed.server.prepared() == []
-    managed.until(lambda: not managed.server.execute(SLEEPING))
+    until(lambda: not managed.server.execute(SLEEPING))
 
 
 def test_a_timeout_cancels_the_statement(managed: BranchDatabase) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import psycopg
 import pytest
 
+from txpool.datasource import DataSource
 from txpool.demo.server import EmbeddedPostgres
 
 if TYPE_CHECKING:
@@ -198,6 +199,12 @@ class Databases:
 
     def dsn(self, database: str) -> str:
         return self.elsewhere.get(database, self.server).dsn(database)
+
+    def datasource(self, database: str, name: str | None = None, **options: Any) -> DataSource:
+        """A datasource of psycopg's over a database, which has its name unless told otherwise."""
+        server = self.elsewhere.get(database, self.server)
+        where = {"url": server.url(database), "password": server.password}
+        return DataSource(name or database, driver="psycopg", **where | options)
 
     def execute(self, database: str, statement: LiteralString) -> None:
         with psycopg.connect(self.dsn(database), autocommit=True) as connection:

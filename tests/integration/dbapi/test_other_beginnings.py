@@ -89,9 +89,8 @@ def test_the_transaction_s_own_modes(postgres_source: DataSource) -> None:
 
 def test_what_comes_between(postgres_source: DataSource, databases: Databases) -> None:
     """A label, and the savepoint of a connection that joins, have their BEGIN before them, and there is no other."""
-    url, password = databases.url("one"), databases.server.password
     notices: list[str | None] = []
-    with DataSource(name="two", driver="psycopg", url=url, password=password, managed_commit="join") as joining:
+    with databases.datasource("one", "two", managed_commit="join") as joining:
         for datasource in (postgres_source, joining):
             with transaction() as tx, datasource.connect() as connection:
                 tx.label = "" if datasource is joining else "a job"

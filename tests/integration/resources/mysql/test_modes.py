@@ -15,7 +15,7 @@ from tests.integration.resources.mysql.branches import BranchDatabase, both, wor
 def test_other_modes(managed: BranchDatabase, databases: Databases, mode: str) -> None:
     databases.execute("one", "create table work (id int)")
     source = managed.datasource(mode=mode, name=mode)
-    other = txpool.DataSource(name="pg", driver="psycopg", url=databases.url("one"), password=databases.server.password)
+    other = databases.datasource("one", "pg")
     if mode == "cmr":
         source.xids_table().create()  # type: ignore[attr-defined]
     with other:
@@ -56,10 +56,9 @@ def test_what_a_marked_datasource_has_kept_is_told(managed: BranchDatabase, data
         "create procedure p() begin commit; insert into work (id) values (9); end",
         database="two",
     )
-    password = databases.server.password
     marked = managed.datasource("two", mode="cmr")
     marked.xids_table().create()  # type: ignore[attr-defined]
-    with txpool.DataSource(name="pg", driver="psycopg", url=databases.url("one"), password=password) as pg:
+    with databases.datasource("one", "pg") as pg:
         if managed.driver_name == "pymysql":  # mysqlclient does not tell
             with pytest.raises(txpool.HeuristicMixed), txpool.transaction():
                 work(1, pg)

@@ -84,9 +84,9 @@ def test_35_a_marked_datasource_in_which_nothing_was_done_decides_nothing(
     managed: BranchDatabase, ledger: txpool.DataSource, databases: Databases, tmp_path: Path
 ) -> None:
     databases.execute("one", "create table work (id int)")
-    password, seen = databases.server.password, []
+    seen: list[object] = []
     source = managed.datasource()
-    with txpool.DataSource(name="pg", driver="psycopg", url=databases.url("one"), password=password) as pg:
+    with databases.datasource("one", "pg") as pg:
         failpoints.arm("coordinator.decided", lambda: seen.append((managed.server.names(), pointers(tmp_path))))
         with txpool.transaction() as tx:
             ledger.connect()

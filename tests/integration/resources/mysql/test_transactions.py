@@ -50,16 +50,14 @@ def test_a_statement_by_the_drivers_name_for_it(managed: BranchDatabase, enliste
 
 def test_with_postgresql(managed: BranchDatabase, databases: Databases) -> None:
     databases.execute("one", "create table work (id int)")
-    password = txpool.DataSource(
-        name="pg", driver="psycopg", url=databases.url("one"), password=databases.server.password
-    )
+    postgresql = databases.datasource("one", "pg")
     source = managed.datasource()
-    with password:
+    with postgresql:
         with txpool.transaction():
-            for each in (password, source):
+            for each in (postgresql, source):
                 each.connect().cursor().execute("insert into work (id) values (%s)", [1])
         with pytest.raises(txpool.Error), txpool.transaction():
-            for each in (source, password):
+            for each in (source, postgresql):
                 each.connect().cursor().execute("insert into work (id) values (%s)", [2])
             source.connect().cursor().execute("insert into work (id) values (%s)", [2])
     assert managed.rows() == [1]

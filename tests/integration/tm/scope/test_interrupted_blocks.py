@@ -62,8 +62,7 @@ def sources(request: pytest.FixtureRequest, databases: Databases) -> Iterator[li
         opened = []
         for name in ("one", "two")[: request.param]:
             databases.execute(name, "create table t (id integer primary key)")
-            url, password = databases.url(name), databases.server.password
-            opened.append(stack.enter_context(DataSource(name=name, driver="psycopg", url=url, password=password)))
+            opened.append(stack.enter_context(databases.datasource(name)))
         yield opened
 
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.integration.dbapi.first_statements import INSERT, INTRANS, First, rolled_back, round_trips, traced
+from tests.integration.dbapi.first_statement.messages import INSERT, INTRANS, First, rolled_back, round_trips, traced
 from txpool.datasource import DataSource
 from txpool.resources.postgresql import first_statement, psycopg_private
 from txpool.resources.postgresql.first_statement import ALWAYS, NEVER, WITH_PARAMETERS, may_share

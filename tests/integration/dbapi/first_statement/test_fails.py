@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from tests.integration.dbapi.first_statements import IDLE, INSERT, INTRANS, First, rolled_back
+from tests.integration.dbapi.first_statement.messages import IDLE, INSERT, INTRANS, First, rolled_back
 from txpool.datasource import DataSource
 from txpool.errors import HeuristicCommit, TransactionRolledBack
 from txpool.tm.scope import transaction

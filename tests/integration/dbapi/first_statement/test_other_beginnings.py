@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.integration.dbapi.first_statements import INSERT, INTRANS, First
+from tests.integration.dbapi.first_statement.messages import INSERT, INTRANS, First
 from txpool.datasource import DataSource
 from txpool.tm.scope import transaction
 

@@ -117,7 +117,8 @@ def _commands(name: str, app: typer.Typer) -> str:
         sections += _command(f"{name} {each.name or each.callback.__name__}", each.callback, each.epilog or "")
     for group in app.registered_groups:
         assert group.typer_instance is not None  # noqa: S101
-        sections += [_markdown(group.typer_instance.info.help or ""), _markdown(group.typer_instance.info.epilog or "")]
+        info = group.typer_instance.info
+        sections += [f"### `{name} {group.name}`", _markdown(info.help or ""), _markdown(info.epilog or "")]
         sections += [_commands(f"{name} {group.name}", group.typer_instance)]
     return "\n\n".join(filter(None, sections))
 
@@ -190,8 +191,17 @@ def _names(module: ModuleType) -> str:
         each = getattr(module, name)
         if inspect.isclass(each) and issubclass(each, BaseException):
             continue
-        rows.append((f"`{name}{_signature(each)}`", _first(each) if callable(each) else f"`{each!r}`"))
+        rows.append((f"`{name}{_signature(each)}`", _said(each)))
     return _table(("name", ""), rows)
+
+
+def _said(each: Any) -> str:
+    """The first paragraph of a docstring; of a number or a text, the value."""
+    if isinstance(each, int | str):
+        return f"`{each!r}`"
+    if inspect.isclass(each) and each.__module__ == "datetime":  # whose docstrings are signatures
+        return f"`datetime.{each.__name__}`"
+    return _first(each if callable(each) else type(each))
 
 
 def _functions(module: ModuleType) -> str:
@@ -206,10 +216,22 @@ def _signature(each: Any) -> str:
     if not callable(each) or (inspect.isclass(each) and hasattr(each, "__members__")):
         return ""
     try:
-        text = str(inspect.signature(each))
+        signature = inspect.signature(each)
     except (TypeError, ValueError):
         return ""
-    return re.sub(r" -> .*$", "", text.replace("'", "")) if " at 0x" not in text else "(…)"
+    given = [
+        each.replace(annotation=_Plain(each.annotation)) if isinstance(each.annotation, str) else each
+        for each in signature.parameters.values()
+    ]
+    text = str(signature.replace(parameters=given, return_annotation=signature.empty))
+    return text if " at 0x" not in text else "(…)"
+
+
+class _Plain(str):
+    """An annotation that a signature shows as it stands in the code, with no quotes around it."""
+
+    def __repr__(self) -> str:
+        return self.strip('"')
 
 
 def _doc(each: Any) -> str:

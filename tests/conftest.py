@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import psycopg
 import pytest
 
+from txpool.datasource import DataSource
 from txpool.demo.server import EmbeddedPostgres
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _DOCKER = os.environ.get("TXPOOL_TEST_DOCKER") == "1"
 _ALL = os.environ.get("TXPOOL_REQUIRE_ALL") == "1"
 #: Each server over each driver; else each server over one of the two, and each driver on one of the servers. Spark's
 #: writes then go into MariaDB, and into MySQL only where values are compared.
-EVERY_PAIR = os.environ.get("TXPOOL_TESTEVERY_PAIR") == "1"
+EVERY_PAIR = os.environ.get("TXPOOL_TEST_EVERY_PAIR") == "1"
 _FURTHER_PAIRS = ({"mariadb", "mysqlclient"}, {"mysql8", "pymysql"})
 
 pytest_plugins = [
@@ -198,6 +199,12 @@ class Databases:
 
     def dsn(self, database: str) -> str:
         return self.elsewhere.get(database, self.server).dsn(database)
+
+    def datasource(self, database: str, name: str | None = None, **options: Any) -> DataSource:
+        """A datasource of psycopg's over a database, which has its name unless told otherwise."""
+        server = self.elsewhere.get(database, self.server)
+        where = {"url": server.url(database), "password": server.password}
+        return DataSource(name or database, driver="psycopg", **where | options)
 
     def execute(self, database: str, statement: LiteralString) -> None:
         with psycopg.connect(self.dsn(database), autocommit=True) as connection:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from txpool import control as _control  # noqa: F401 - listens where the configuration says so
+from txpool.config.settings import CoordinatorSettings as _CoordinatorSettings
 from txpool.datasource import DataSource, connect, register
 from txpool.dbapi.types import (
     BINARY,
@@ -75,12 +76,14 @@ def configure(source: Any = None, /, **options: Any) -> None:
     """Set this process's node name, decision log and timeout, from a .properties file or by keyword arguments.
 
     Keyword arguments are the file's keys with underscores: `node_name`, `log_url`, `log_create`,
-    `transaction_timeout`. The log is opened, so that a wrong one is an error here. Errors: ConfigurationError,
-    LogError; nothing has changed then. Call it when the program starts: transactions that are open keep their log.
+    `transaction_timeout`. The log is opened, so that a wrong one is an error here. The datasources of the key
+    `datasources` are registered. Errors: ConfigurationError, LogError; node name, log and timeout are as before then.
+    Call it when the program starts: transactions that are open keep their log.
     """
-    settings = _manager.configure(source, **options).settings
-    for path in settings.datasources:
-        register(DataSource.from_properties(path))
+    paths = _CoordinatorSettings.load(source, **options).datasources
+    for datasource in [DataSource.from_properties(path) for path in paths]:
+        register(datasource)
+    _manager.configure(source, **options)
 
 
 __all__ = [

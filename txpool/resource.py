@@ -1,4 +1,4 @@
-"""The protocols of a resource manager, and what a resource of your own is made of: see docs/your-own-resource.md.
+"""The protocols of a resource manager, and the parts of a resource of your own (docs/how-to/your-own-resource.md).
 
 `Resource` and `Work` are all that most need. A resource that works in several steps, or names its branches early,
 writes the protocols themselves, from `OpenBranch` to `BranchRecovery`; a DB-API database writes a `ResourceManager`.

@@ -17,6 +17,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tests.crash.site import PREPARING, SERVED, CrashSite, outcome_of
+from tests.support.waiting import until
 from txpool import failpoints
 from txpool.datasource import connect
 from txpool.errors import LogError
@@ -43,10 +44,8 @@ class Told:
 
     def wait_for(self, more: int) -> None:
         """Until so many more transfers have ended: on a busy machine a process takes its time to begin."""
-        count, until = len(self.lines()) + more, time.monotonic() + 120
-        while len(self.lines()) < count:
-            assert time.monotonic() < until, "the bank does nothing"
-            time.sleep(0.05)
+        count = len(self.lines()) + more
+        until(lambda: len(self.lines()) >= count, 120, "the bank does nothing")
 
 
 class Bank:

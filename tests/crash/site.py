@@ -16,6 +16,7 @@ import pymysql
 from recovery import RecoveryManager, ScanReport
 from tests.support.log_places import PyMySQLConnection
 from tests.support.mysql import MySQLServer
+from tests.support.waiting import until
 from txpool.config.settings import RecoverySettings
 from txpool.datasource import connect, find
 from txpool.demo.server import EmbeddedPostgres
@@ -148,10 +149,7 @@ class CrashSite:
 
     def wait_until_resolved(self, manager: TransactionManager) -> None:
         """Wait until nothing is in doubt in this process."""
-        deadline = time.monotonic() + _TIMEOUT
-        while manager.in_doubt:
-            assert time.monotonic() < deadline, "still in doubt"
-            time.sleep(0.05)
+        until(lambda: not manager.in_doubt, what="still in doubt")
 
     def close_datasources(self) -> None:
         for name in EVERYONE:

@@ -1,4 +1,4 @@
-"""The resource of docs/your-own-resource.md is killed, or loses power, after each of its operations; and each may fail.
+"""The resource of docs/how-to/your-own-resource.md is killed, or loses power, after each operation; each may fail.
 
 What it does to its folder is written down, and the folder is made as a crash may leave it: see tests/crash/disk.
 """

@@ -13,6 +13,7 @@ from tests.docs.running import Machine
 from tests.support.repository import ROOT
 
 PAGES = [read(path) for path in pages()]
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 #: Blocks that are not run, each with a reason in its page: as few as there are today.
 MOST_NOT_RUN = 12
 #: Blocks of these are pictures, or what another block prints.
@@ -107,7 +108,7 @@ def test_every_block_says_what_it_is() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [*pages(), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"],
+    [*pages(), CONTRIBUTING, ROOT / "CHANGELOG.md"],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_its_links_and_files_are_there(path: Path) -> None:
@@ -117,3 +118,8 @@ def test_its_links_and_files_are_there(path: Path) -> None:
     named = re.findall(r"`((?:tests|conf|txpool|recovery|docs|examples)/[\w./-]+)`", text)
     made = re.findall(r"^(?:#|--(?: in SQLite,)?) ([\w./-]+)$", text, re.MULTILINE)
     assert [file for file in named if not (ROOT / file).exists() and file not in made] == []
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(TXPOOL_[A-Z_]+)\b", CONTRIBUTING.read_text()))))
+def test_a_variable_that_contributors_may_set_is_read(name: str) -> None:
+    assert any(f'"{name}"' in file.read_text() for file in (ROOT / "tests").rglob("*.py"))

@@ -1,4 +1,4 @@
-"""docs/your-own-resource.md is executed: its files are written, its commands are run, its table is the kit's."""
+"""docs/how-to/your-own-resource.md is executed: its files are written, its commands are run, its table is the kit's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.outbox import block
 from tests.support.repository import ROOT
 from txpool.resource import Refused
 
-TEXT = (ROOT / "docs/your-own-resource.md").read_text()
+TEXT = (ROOT / "docs/how-to/your-own-resource.md").read_text()
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = _BLOCK.findall(TEXT)
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}

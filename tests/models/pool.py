@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event
@@ -81,14 +80,6 @@ class PoolDatabase:
 def pool_of(database: PoolDatabase, **options: float) -> Iterator[Pool[Raw]]:
     with closing(Pool[Raw](database, name="orders", **options)) as pool:  # type: ignore[arg-type]
         yield pool
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for what another thread is about to do."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.001)
 
 
 def waiting(pool: Pool[Raw]) -> int:

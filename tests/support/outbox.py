@@ -1,4 +1,4 @@
-"""The resource of docs/your-own-resource.md, as a module."""
+"""The resource of docs/how-to/your-own-resource.md, as a module."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.repository import ROOT
 
-_TEXT = (ROOT / "docs/your-own-resource.md").read_text()
+_TEXT = (ROOT / "docs/how-to/your-own-resource.md").read_text()
 
 
 def block(file: str) -> str:

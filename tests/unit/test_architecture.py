@@ -77,8 +77,12 @@ FOREIGN = {
     "_jvm": "pyspark: Java's virtual machine",
     "_jsparkSession": "pyspark: Java's SparkSession",
 }
-#: Private parts of psycopg lie in one file, each with the public way that was missing, and those of PyMySQL in another.
-PRIVATE = {"txpool/resources/postgresql/psycopg_private.py", "txpool/resources/mysql/pymysql_connection.py"}
+#: Private parts of psycopg are in one file, each with the public way that was missing; those of PyMySQL in a folder.
+PRIVATE = {
+    "txpool/resources/postgresql/psycopg_private.py",
+    "txpool/resources/mysql/pymysql/connection.py",
+    "txpool/resources/mysql/pymysql/session.py",
+}
 
 
 def modules() -> dict[str, Path]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.conformance import broken
+from tests.integration.conformance import broken, broken_marks
 from txpool.conformance.case import Verdict
 from txpool.conformance.kit import CASES, run_cases
 from txpool.conformance.subject import Subject
@@ -31,35 +31,35 @@ APPLY = {
 #: The case, the mode, the resource manager that misbehaves, and a part of what the kit says of it.
 BROKEN: list[tuple[str, str, type[ResourceManager], str]] = [
     ("dropped-client", "xa", broken.Forgetful, "cannot be read after its branch was ended"),
-    ("dropped-client", "cmr", broken.NeverCommits, "put beside a row that is committed"),
+    ("dropped-client", "cmr", broken_marks.NeverCommits, "put beside a row that is committed"),
     ("killed-server", "xa", broken.InMemory, "was answered 'unknown'"),
-    ("killed-server", "cmr", broken.PostgreSQLNeverCommits, "put beside a row that is committed"),
+    ("killed-server", "cmr", broken_marks.PostgreSQLNeverCommits, "put beside a row that is committed"),
     ("unknown-xid", "xa", broken.Obliging, "was never prepared was answered 'committed'"),
     ("duplicate-xid", "xa", broken.Overwriting, "a second branch was prepared"),
     ("duplicate-xid", "xa", broken.RollsBackByName, "ended another's branch"),
-    ("duplicate-xid", "cmr", broken.ReplacesRows, "a second row was committed"),
+    ("duplicate-xid", "cmr", broken_marks.ReplacesRows, "a second row was committed"),
     ("foreign-xid", "xa", broken.Lenient, "is listed as one of txpool's"),
     ("two-finishing", "xa", broken.TakesAbsentForDone, "two that ended one branch were told"),
-    ("two-finishing", "cmr", broken.TombstoneTakenForRow, "two recoverers found"),
+    ("two-finishing", "cmr", broken_marks.TombstoneTakenForRow, "two recoverers found"),
     ("reader", "xa", broken.AllReaders, "taken for one that has only read"),
     ("reader", "xa", broken.LeavesReaderPrepared, "has left a prepared branch"),
-    ("reader", "cmr", broken.AllMarkedReaders, "taken for one that has only read"),
+    ("reader", "cmr", broken_marks.AllMarkedReaders, "taken for one that has only read"),
     ("swallowed-failure", "xa", broken.AnyAnswerIsYes, "after PREPARE was answered as success"),
     ("swallowed-failure", "xa", broken.AnyCommitIsOne, "after COMMIT was answered as success"),
     ("swallowed-failure", "last-resource", broken.AnyCommitIsOne, "after COMMIT was answered as success"),
     ("own-commit", "xa", broken.BlindToCommit, "had committed a part"),
     ("own-commit", "local", broken.BlindToCommit, "had committed a part"),
     ("limits-of-names", "xa", broken.LowerCase, "was refused"),
-    ("limits-of-names", "cmr", broken.IgnoresCase, "its case is not told apart"),
+    ("limits-of-names", "cmr", broken_marks.IgnoresCase, "its case is not told apart"),
     ("listing", "xa", broken.AnotherIdentity, "recovery would not look"),
     ("listing", "xa", broken.ListsTwice, "more than once"),
-    ("listing", "cmr", broken.WithoutBranches, "with other branches"),
-    ("fence", "cmr", broken.ReplacingTombstones, "put beside a row that is committed"),
-    ("fence", "cmr", broken.TombstoneTakenForRow, "another's tombstone for a row"),
-    ("fence", "cmr", broken.ReplacesRows, "the row was committed beside it"),
+    ("listing", "cmr", broken_marks.WithoutBranches, "with other branches"),
+    ("fence", "cmr", broken_marks.ReplacingTombstones, "put beside a row that is committed"),
+    ("fence", "cmr", broken_marks.TombstoneTakenForRow, "another's tombstone for a row"),
+    ("fence", "cmr", broken_marks.ReplacesRows, "the row was committed beside it"),
     ("hanging-owner", "xa", broken.WaitsForOwner, "was answered 'unknown'"),
     ("hanging-owner", "xa", broken.AbsentToItsOwnerIsDone, "a heuristic outcome would go unseen"),
-    ("hanging-owner", "cmr", broken.WaitsForEver, "waited longer than"),
+    ("hanging-owner", "cmr", broken_marks.WaitsForEver, "waited longer than"),
 ]
 
 
@@ -128,7 +128,7 @@ def test_every_case_has_a_broken_one_in_every_mode_of_its_own() -> None:
 
 
 def test_a_case_that_never_ends_is_given_up(settings_of: SettingsOf) -> None:
-    settings = settings_of("cmr", broken.WaitsForEver)
+    settings = settings_of("cmr", broken_marks.WaitsForEver)
     found = run_cases(settings, cases=[BY_NAME["hanging-owner"]], patience=60, limit=1.0)
     assert found.results[0].verdict is Verdict.FAILED
     assert "has not ended within 1 s" in found.results[0].reason

@@ -26,8 +26,7 @@ def coordinator() -> Iterator[None]:
 @pytest.fixture
 def postgres_source(databases: Databases) -> Iterator[DataSource]:
     databases.execute("one", "create table t (id integer primary key, v text)")
-    url, password = databases.url("one"), databases.server.password
-    with DataSource(name="one", driver="psycopg", url=url, password=password, pool_max_size=2) as datasource:
+    with databases.datasource("one", pool_max_size=2) as datasource:
         yield datasource
 
 

@@ -186,9 +186,8 @@ class Setting(PoolListener):
 )
 def test_what_a_listener_sets(databases: Databases, how: Any, seen: tuple[Any, type]) -> None:
     databases.execute("one", "create table t (id integer primary key, v text)")
-    url, password = databases.url("one"), databases.server.password
     listeners = [Setting(how)]
-    with DataSource(name="one", driver="psycopg", url=url, password=password, listeners=listeners) as datasource:
+    with databases.datasource("one", listeners=listeners) as datasource:
         for number in (1, 2):
             with transaction(), datasource.connect() as connection:
                 insert(connection, number, Word("w"))
@@ -357,10 +356,9 @@ def test_an_idle_connection_keeps_no_parameters(postgres_source: DataSource) -> 
 
 def test_a_closed_connection_is_no_part_of_a_cycle(databases: Databases) -> None:
     databases.execute("one", "create table t (id integer primary key, v text)")
-    url, password = databases.url("one"), databases.server.password
     gc.disable()
     try:
-        with DataSource(name="one", driver="psycopg", url=url, password=password) as datasource:
+        with databases.datasource("one") as datasource:
             with transaction(), datasource.connect() as connection:
                 insert(connection, 1)
                 raw = weakref.ref(connection.enlistment.raw)

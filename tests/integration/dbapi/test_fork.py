@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.integration.dbapi import forking_in_blocks
 from tests.integration.dbapi.table import rows
 from tests.support.forking import in_child
 from tests.support.repository import ROOT
+from tests.support.waiting import until
 from txpool.datasource import DataSource
 from txpool.errors import InterfaceError
 from txpool.tm.scope import transaction
@@ -158,10 +158,7 @@ def test_a_child_leaves_the_parents_session_to_the_parents_death(databases: Data
             parent.kill()
             parent.wait(20)
             gone = "select not exists (select from pg_stat_activity where pid = %s)"
-            deadline = time.monotonic() + 20
-            while databases.rows("two", gone, (session,)) != [(True,)]:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            until(lambda: databases.rows("two", gone, (session,)) == [(True,)])
         finally:
             os.kill(child, signal.SIGKILL)
 

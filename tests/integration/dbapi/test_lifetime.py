@@ -210,9 +210,8 @@ def test_what_a_thread_leaves_within_the_end_executes_nothing(
         thread.join()
 
     databases.execute("two", "create table t (id integer primary key, v text)")
-    url, password = databases.url("two"), databases.server.password
     try:
-        with DataSource(name="two", driver="psycopg", url=url, password=password) as second, transaction() as tx:
+        with databases.datasource("two") as second, transaction() as tx:
             second.connect().execute("insert into t values (1, 'kept')")
             connection = postgres_source.connect()
             connection.execute("insert into t values (1, 'kept')")

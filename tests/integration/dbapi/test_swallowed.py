@@ -28,8 +28,7 @@ def sources(databases: Databases) -> Iterator[Callable[..., DataSource]]:
 
     def source(name: str, mode: str = "xa") -> DataSource:
         databases.execute(name, "create table if not exists t (id integer not null, v text)")
-        password = databases.server.password
-        opened.append(DataSource(name=name, driver="psycopg", mode=mode, url=databases.url(name), password=password))
+        opened.append(databases.datasource(name, mode=mode))
         return opened[-1]
 
     yield source

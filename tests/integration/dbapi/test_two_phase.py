@@ -274,10 +274,9 @@ def test_the_names_of_txpools_own_branches(connection: Any, databases: Databases
 
 
 def test_it_is_refused_where_a_transaction_is_required(databases: Databases) -> None:
-    url, password = databases.url("one"), databases.server.password
     databases.execute("one", "begin; create table t (); prepare transaction 'theirs'")
     with (
-        DataSource(name="one", driver="psycopg", url=url, password=password, transaction_required="strict") as strict,
+        databases.datasource("one", transaction_required="strict") as strict,
         strict.connect() as connection,
     ):
         for name, arguments in (("tpc_begin", ["x"]), ("tpc_commit", ["theirs"]), ("tpc_recover", [])):

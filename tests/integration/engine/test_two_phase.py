@@ -42,10 +42,7 @@ def engines(databases: Databases) -> Iterator[list[sa.Engine]]:
     with ExitStack() as stack:
         made = []
         for name, table in (("one", One), ("two", Two)):
-            password = databases.server.password
-            datasource = DataSource(
-                name=name, driver="psycopg", url=databases.url(name), password=password, pool_max_size=1
-            )
+            datasource = databases.datasource(name, pool_max_size=1)
             stack.enter_context(datasource)
             engine = create_engine(datasource)
             Base.metadata.create_all(engine, tables=[table.__table__])  # type: ignore[list-item]

@@ -62,14 +62,10 @@ def test_more_threads_than_connections_decide_each_their_own(
 
 
 def test_a_transaction_over_two_databases_decides_in_the_shared_log(databases: Databases, place: LogPlace) -> None:
-    password = databases.server.password
     for name in ("one", "two"):
         databases.execute(name, "CREATE TABLE t (id integer PRIMARY KEY)")
     manager = configure(node_name=NODE, log_url=place.url(), log_password=Secret(place.password), log_create=True)
-    sources = [
-        txpool.DataSource(name=name, driver="psycopg", mode="xa", url=databases.url(name), password=password)
-        for name in ("one", "two")
-    ]
+    sources = [databases.datasource(name, mode="xa") for name in ("one", "two")]
     try:
         with txpool.transaction() as transaction:
             for source in sources:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import txpool
 from recovery import RecoveryManager
 from tests.integration.log.tables import Opener, Spawn, decided, fences
 from tests.support.children import said, tell
@@ -77,11 +76,7 @@ def test_recovery_on_another_host_ends_what_a_killed_coordinator_left(
     assert process.wait() == -signal.SIGKILL
     place.await_lease(split_gtrid(gtrid).incarnation)
     assert len(databases.prepared()) == 2
-    password = databases.server.password
-    sources = [
-        txpool.DataSource(name=name, driver="psycopg", url=databases.url(name), password=password)
-        for name in ("one", "two")
-    ]
+    sources = [databases.datasource(name) for name in ("one", "two")]
     RecoveryManager(log=opener(), datasources=sources, backoff=0).scan()
     for source in sources:
         assert databases.rows(source.name, "SELECT id FROM t") == ([(1,)] if committed else [])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.integration.pool.sessions import NAME
 from txpool.datasource import DataSource
 from txpool.tm.manager import configure
 
@@ -39,3 +40,9 @@ def source(databases: Databases) -> Iterator[OpenSource]:
     yield open_source
     for datasource in opened:
         datasource.close()
+
+
+@pytest.fixture
+def pooled(source: OpenSource) -> Callable[..., DataSource]:
+    """`source` with a name by which the server shows the pool's sessions."""
+    return lambda **options: source(driver_application_name=NAME, **options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import psycopg
 import pytest
 
 import txpool
+from tests.support.waiting import until
 from txpool.datasource import DataSource
 from txpool.errors import ConfigurationError
 from txpool.tm.scope import transaction
@@ -37,10 +37,7 @@ def three(source: OpenSource) -> DataSource:
 
 
 def gone(databases: Databases, *pids: int) -> None:
-    deadline = time.monotonic() + 20
-    while sessions(databases) & set(pids):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not sessions(databases) & set(pids))
 
 
 @pytest.mark.parametrize("how", ["idle", "graceful", "all"])
@@ -76,9 +73,7 @@ def test_flush_all_cancels_what_plain_connections_execute_and_nothing_in_a_trans
 
     with ThreadPoolExecutor(2) as threads:
         one, two = threads.submit(plain), threads.submit(enlisted)
-        deadline = time.monotonic() + 20
-        while databases.rows("two", RUNNING) != [(2,)]:
-            assert time.monotonic() < deadline
+        until(lambda: databases.rows("two", RUNNING) == [(2,)])
         pids = sessions(databases)
         three.flush("all")
         with pytest.raises(psycopg.errors.QueryCanceled):
@@ -97,9 +92,7 @@ def test_flush_all_cancels_a_connection_that_has_been_in_a_transaction_and_is_pl
         with transaction():
             connection.execute("insert into t values (1, 'joined')")
         sleeping = threads.submit(connection.execute, "select pg_sleep(20)")
-        deadline = time.monotonic() + 20
-        while databases.rows("two", RUNNING) != [(1,)]:
-            assert time.monotonic() < deadline
+        until(lambda: databases.rows("two", RUNNING) == [(1,)])
         datasource.flush("all")
         with pytest.raises(psycopg.errors.QueryCanceled):
             sleeping.result(20)

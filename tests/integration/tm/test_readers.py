@@ -40,9 +40,7 @@ class EachMode:
             ("book", "one", "cmr"),
             ("last", "one", "last-resource"),
         ):
-            self.opened[name] = txpool.DataSource(
-                name=name, driver="psycopg", mode=mode, url=databases.url(at), password=databases.server.password
-            )
+            self.opened[name] = databases.datasource(at, name, mode=mode)
         self.opened["book"].xids_table().create()  # type: ignore[attr-defined]
 
     def execute(self, name: str, statement: str) -> Any:

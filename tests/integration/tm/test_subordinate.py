@@ -31,10 +31,9 @@ def pair(databases: Databases) -> Iterator[tuple[DataSource, DataSource]]:
     """A datasource for each database, with a table that has a deferred constraint."""
     for name in (databases.one, databases.two):
         databases.execute(name, "create table landed (id int unique deferrable initially deferred)")
-    password = databases.server.password
     with (
-        DataSource("one", driver="psycopg", url=databases.url("one"), password=password) as one,
-        DataSource("two", driver="psycopg", url=databases.url("two"), password=password) as two,
+        databases.datasource("one") as one,
+        databases.datasource("two") as two,
     ):
         yield one, two
 
@@ -183,9 +182,8 @@ def test_only_its_coordinator_decides(databases: Databases, pair: tuple[DataSour
 
 
 def test_what_cannot_prepare_is_refused(databases: Databases, pair: tuple[DataSource, DataSource]) -> None:
-    password = databases.server.password
     with (
-        DataSource("ledger", driver="psycopg", mode="cmr", url=databases.url("two"), password=password) as ledger,
+        databases.datasource("two", "ledger", mode="cmr") as ledger,
         task() as subordinate,
     ):
         insert(pair[0], 1)

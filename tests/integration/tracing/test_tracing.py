@@ -224,10 +224,7 @@ def test_a_note_costs_no_write_of_its_own(noted: bool, databases: Databases, tmp
     manager = configure(node_name="etl-1", log_url=f"sqlite:///{tmp_path}/txlog", log_create=True)
     log = manager.log
     assert isinstance(log, SqliteLog)
-    sources = [
-        txpool.DataSource(name=name, url=databases.url(name), driver="psycopg", password=databases.server.password)
-        for name in BOTH
-    ]
+    sources = [databases.datasource(name) for name in BOTH]
     try:
         for number in range(6):
             if number == 1:  # the first has registered the process, and noted where it prepares

@@ -10,14 +10,14 @@ import select
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs
 
 import txpool
 from tests.support.recovery_site import Site
 from tests.support.repository import ROOT
+from tests.support.waiting import until
 from txpool import failpoints
 
 _TIMEOUT = 60.0
@@ -57,13 +57,6 @@ def session() -> int:
 
 
 # -- in the test ----------------------------------------------------------------------------------------------------
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + _TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 class Served:

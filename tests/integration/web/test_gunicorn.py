@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.web.served import Served, nothing_has_come, until
+from tests.integration.web.served import Served, nothing_has_come
 from tests.support.recovery_site import Site
+from tests.support.waiting import until
 
 WORKERS = {
     "sync": ["--workers=1"],

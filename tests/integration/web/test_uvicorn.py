@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.integration.web.served import Served, nothing_has_come, until
+from tests.integration.web.served import Served, nothing_has_come
 from tests.support.recovery_site import PASSWORD, Site
+from tests.support.waiting import until
 
 COMMAND = ["uvicorn", "--host=127.0.0.1", "--port=0", "tests.integration.web.fastapi_app:app"]
 

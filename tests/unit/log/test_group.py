@@ -13,6 +13,7 @@ from types import FrameType
 import pytest
 
 from tests.support.interrupts import at_each_check, codes_of
+from tests.support.waiting import until
 from txpool.errors import LogError, LogUnknown
 from txpool.log import forks, group
 from txpool.log.group import GroupCommit
@@ -98,10 +99,11 @@ def worlds(database: Path) -> Iterator[Iterator[World]]:
 
 
 def await_asleep(world: World, count: int) -> None:
-    deadline = time.monotonic() + 10
-    while len(world.group._queue) < count or any(entry.woken is None for entry in world.group._queue):
-        assert time.monotonic() < deadline
-        time.sleep(0.0005)
+    def asleep() -> bool:
+        queue = world.group._queue
+        return len(queue) >= count and all(entry.woken is not None for entry in queue)
+
+    until(asleep)
 
 
 def test_wherever_an_interrupt_comes_to_the_writer_every_other_thread_is_told_the_truth(

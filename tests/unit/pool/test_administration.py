@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 import txpool
-from tests.models.pool import PoolDatabase, pool_of, until, use, waiting
+from tests.models.pool import PoolDatabase, pool_of, use, waiting
 from tests.support.forking import in_child
+from tests.support.waiting import until
 from txpool.errors import ConfigurationError, PoolClosed, PoolTimeout
 from txpool.pool import PoolStatistics
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.models.pool import PoolDatabase, Raw, pool_of, until, use, waiting
+from tests.models.pool import PoolDatabase, Raw, pool_of, use, waiting
+from tests.support.waiting import until
 from txpool.errors import InterfaceError
 from txpool.metrics import HISTOGRAMS, instruments
 from txpool.metrics.catalogue import USE_SECONDS

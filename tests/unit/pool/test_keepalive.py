@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from tests.models.pool import PoolDatabase, Raw, pool_of, until, use
+from tests.models.pool import PoolDatabase, Raw, pool_of, use
+from tests.support.waiting import until
 from txpool.pool.pooled import JITTER
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.models.pool import PoolDatabase, Raw, pool_of, until, use
+from tests.models.pool import PoolDatabase, Raw, pool_of, use
+from tests.support.waiting import until
 from txpool.errors import ConfigurationError, PoolTimeout
 from txpool.pool import Pool, PoolListener
 

@@ -12,7 +12,8 @@ from threading import Event
 
 import pytest
 
-from tests.models.pool import PoolDatabase, Raw, pool_of, until, use, waiting
+from tests.models.pool import PoolDatabase, Raw, pool_of, use, waiting
+from tests.support.waiting import until
 from txpool.errors import PoolTimeout
 
 

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.models.pool import PoolDatabase, Raw, pool_of, until, use, waiting
+from tests.models.pool import PoolDatabase, Raw, pool_of, use, waiting
+from tests.support.waiting import until
 from txpool.errors import PoolTimeout
 from txpool.pool import Pooled
 

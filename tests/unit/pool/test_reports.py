@@ -10,7 +10,8 @@ from threading import Thread
 
 import pytest
 
-from tests.models.pool import PoolDatabase, Raw, pool_of, until, waiting
+from tests.models.pool import PoolDatabase, Raw, pool_of, waiting
+from tests.support.waiting import until
 from txpool.errors import PoolTimeout
 from txpool.pool import Pooled
 

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.models.pool import PoolDatabase, pool_of, until, waiting
+from tests.models.pool import PoolDatabase, pool_of, waiting
+from tests.support.waiting import until
 from txpool.errors import ConfigurationError, PoolTimeout
 from txpool.pool import Pool
 

@@ -7,7 +7,7 @@ import struct
 import pymysql
 import pytest
 
-from txpool.resources.mysql.pymysql_reading import ReadingConnection, _oks_of
+from txpool.resources.mysql.pymysql.reading import ReadingConnection, _oks_of
 
 AUTOCOMMIT, MORE_RESULTS = 2, 8
 

@@ -1,9 +1,7 @@
-"""A transaction's spans are one trace, tell how it ended and no more; and its log records have its gtrid."""
+"""A transaction's spans are one trace, and tell how it ended and no more."""
 
 from __future__ import annotations
 
-import logging
-import re
 import threading
 import tomllib
 from collections.abc import Iterator
@@ -20,30 +18,25 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode, get_current_span
 
 import txpool
-from tests.models.pool import until
 from tests.support.repository import ROOT
+from tests.support.waiting import until
+from tests.unit.tracing.prepared import Prepared, make_record
 from txpool import tracing
 from txpool.errors import TransactionRolledBack
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.metrics import instruments
-from txpool.resources.base import BranchOutcome, BranchRecord, Resolution
+from txpool.resources.base import Resolution
 from txpool.tm import statistics
 from txpool.tm.coordinator import Coordinator
 from txpool.tm.phase import Phase
 from txpool.tm.transaction import Transaction
 from txpool.tracing import opentelemetry as otel
-from txpool.xid import make_gtrid, make_xid
+from txpool.xid import make_gtrid
 
 if TYPE_CHECKING:
     from tests.conftest import PythonWithout
 
 SECRET = "hunter2"
-
-
-@pytest.fixture(autouse=True)
-def untraced() -> Iterator[None]:
-    yield
-    otel.uninstrument()
 
 
 @pytest.fixture
@@ -83,9 +76,6 @@ def by_name(spans: InMemorySpanExporter) -> dict[str, ReadableSpan]:
 def only(spans: InMemorySpanExporter, name: str) -> Any:
     (found,) = [span for span in spans.get_finished_spans() if span.name == name]
     return found
-
-
-# -- spans ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_transaction_its_datasource_and_its_phases(
@@ -200,18 +190,6 @@ class Unsure(MemoryLog):
         return super().abort(gtrid)
 
 
-class Prepared:
-    """A branch that a task has prepared."""
-
-    datasource, idle = "a", False
-    record: Any = None
-
-    def start_commit(self) -> None: ...
-
-    def await_commit(self) -> BranchOutcome:
-        return BranchOutcome.COMMITTED
-
-
 def test_one_that_is_given_up_is_an_error_and_waits_for_nobody_s_lock(
     spans: InMemorySpanExporter, datasource: txpool.DataSource
 ) -> None:
@@ -265,10 +243,6 @@ def test_one_in_doubt_is_an_error_and_what_settles_it_is_in_its_trace(spans: InM
     assert {"txpool.establish", "txpool.commit", "txpool.settled"} <= {*found}
     assert all(span.parent == whole.get_span_context() for span in found.values())
     assert only(spans, "txpool.settled").attributes == {"txpool.outcome": "committed"}
-
-
-def make_record(gtrid: str) -> Any:
-    return BranchRecord(make_xid(gtrid, 0, "a"), "a", "", {"xid": "7"})
 
 
 def test_phases_are_measured_beside_that(spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,56 +336,3 @@ def test_opentelemetry_instrument_finds_it(spans: InMemorySpanExporter, provider
     assert only(spans, "txpool.transaction").attributes["txpool.outcome"] == "committed"
     otel.Instrumentor().uninstrument()
     assert tracing.tracer is None
-
-
-# -- log records ----------------------------------------------------------------------------------------------------
-
-
-def test_our_own_records_have_the_gtrid(caplog: pytest.LogCaptureFixture) -> None:
-    loggers = [logging.getLogger(f"txpool{name}") for name in ("", ".pool", ".recovery", ".recovery.audit")]
-    with txpool.transaction() as tx:
-        for logger in loggers:
-            logger.warning("within")
-    logging.getLogger("txpool").warning("outside")
-    logging.getLogger("txpool").warning("of another", extra={"gtrid": "another"})
-    gtrids = [record.gtrid for record in caplog.records]  # type: ignore[attr-defined]
-    assert gtrids == [tx.gtrid] * 4 + ["", "another"]
-
-
-def test_every_logger_of_the_package_is_among_them() -> None:
-    """A new one would log records without it."""
-    sources = "".join(p.read_text() for folder in ("txpool", "recovery") for p in (ROOT / folder).rglob("*.py"))
-    named = {*re.findall(r'getLogger\("([\w.]+)"\)', sources)}
-    assert {name for name in named if name.startswith("txpool")} == {*tracing.logs._LOGGERS}
-
-
-def test_a_handler_with_the_filter_shows_the_gtrid_of_everybodys_records() -> None:
-    lines: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(handler.format(record))  # type: ignore[method-assign]
-    handler.addFilter(tracing.GtridFilter())
-    handler.setFormatter(logging.Formatter("[%(gtrid)s] %(message)s"))
-    logger = logging.getLogger("tests.somebody")
-    logger.addHandler(handler)
-    try:
-        with txpool.transaction() as tx:
-            logger.warning("within")
-        logger.warning("outside")
-    finally:
-        logger.removeHandler(handler)
-    assert lines == [f"[{tx.gtrid}] within", "[] outside"]
-
-
-def test_what_a_coordinator_warns_of_has_its_gtrid_wherever_it_runs(caplog: pytest.LogCaptureFixture) -> None:
-    log = MemoryLog(MemoryDisk("etl-1"), node="etl-1")
-    branch: Any = Prepared()
-    tx = Transaction(make_gtrid("etl-1", log.incarnation, 1), log, lambda *_: None)
-    branch.record = make_record(tx.gtrid)
-
-    def lost() -> BranchOutcome:
-        raise OSError("lost")
-
-    branch.await_commit = lost
-    tx.adopt([branch], late_branches=False)
-    tx.commit()
-    assert [record.gtrid for record in caplog.records if "lost" in record.message] == [tx.gtrid]  # type: ignore[attr-defined]

@@ -55,13 +55,13 @@ class MySQL(ResourceManager):
         return self._driver_class()(settings, recovery=recovery)
 
     def _driver_class(self) -> type[MySQLDriver]:
-        from txpool.resources.mysql.pymysql_driver import PyMySQLDriver
+        from txpool.resources.mysql.pymysql.driver import PyMySQLDriver
 
         return PyMySQLDriver
 
     @property
     def handle(self) -> type[Connection]:
-        from txpool.resources.mysql.pymysql_handle import PyMySQLConnection
+        from txpool.resources.mysql.pymysql.handle import PyMySQLConnection
 
         return PyMySQLConnection
 
@@ -112,13 +112,13 @@ class MySQLClient(MySQL):
     sqlalchemy_url = "mysql+mysqldb://"
 
     def _driver_class(self) -> type[MySQLDriver]:
-        from txpool.resources.mysql.mysqldb_driver import MySQLdbDriver
+        from txpool.resources.mysql.mysqlclient.driver import MySQLdbDriver
 
         return MySQLdbDriver
 
     @property
     def handle(self) -> type[Connection]:
-        from txpool.resources.mysql.mysqldb_handle import MySQLdbHandle
+        from txpool.resources.mysql.mysqlclient.handle import MySQLdbHandle
 
         return MySQLdbHandle
 

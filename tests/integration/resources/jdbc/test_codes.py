@@ -11,8 +11,6 @@ import txpool
 from tests.conftest import Databases
 from tests.support.jdbc_places import KINDS, JdbcPlaces
 from txpool import failpoints
-from txpool.config.secrets import Secret
-from txpool.datasource import DataSource
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.jdbc import codes, jvm
 from txpool.resources.jdbc.databases.database import Answer, Ended
@@ -82,8 +80,7 @@ def both(jdbc_places: JdbcPlaces, databases: Databases, tmp_path: Path, request:
     txpool.configure(node_name="etl-1", log_url=f"sqlite:///{tmp_path}/txlog", log_create=True)
     java = jdbc_places.open(request.param)
     databases.execute("two", "create table t (id int)")
-    password = Secret(databases.server.password)
-    with DataSource("psycopg", driver="psycopg", url=databases.url("two"), password=password) as psycopg:
+    with databases.datasource("two", "psycopg") as psycopg:
         yield java, psycopg
     failpoints.disarm()
     txpool.configure()

@@ -15,7 +15,6 @@ from recovery import RecoveryManager
 from tests.conftest import Databases
 from tests.integration.resources.jdbc.test_traps import prepared
 from tests.support.jdbc_places import JdbcPlaces
-from txpool.config.secrets import Secret
 from txpool.datasource import DataSource
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.jdbc import jvm
@@ -77,8 +76,7 @@ def other(databases: Databases, tmp_path: Path) -> Iterator[DataSource]:
     """A database of PostgreSQL's; and a decision log."""
     databases.execute("two", "create table t (id int)")
     txpool.configure(node_name="etl-1", log_url=f"sqlite:///{tmp_path}/txlog", log_create=True)
-    password = Secret(databases.server.password)
-    with DataSource("other", driver="psycopg", url=databases.url("two"), password=password) as source:
+    with databases.datasource("two", "other") as source:
         yield source
     txpool.configure()
 

@@ -19,7 +19,6 @@ from recovery.scan import saved
 from tests.conftest import Databases
 from tests.support.jdbc_places import JdbcPlaces
 from txpool import failpoints
-from txpool.config.secrets import Secret
 from txpool.datasource import DataSource
 from txpool.log.base import DecisionLog
 from txpool.resources.jdbc import codes, jvm
@@ -107,8 +106,7 @@ def derby(jdbc_places: JdbcPlaces, willful: Willful, tmp_path: Path) -> Iterator
 def other(databases: Databases) -> Iterator[DataSource]:
     """PostgreSQL, which does as it is told."""
     databases.execute("two", "create table t (id int)")
-    password = Secret(databases.server.password)
-    with DataSource("other", driver="psycopg", url=databases.url("two"), password=password) as source:
+    with databases.datasource("two", "other") as source:
         yield source
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,6 +20,8 @@ from txpool.xid import Xid, make_gtrid, make_xid, new_incarnation
 
 INCARNATION = new_incarnation()
 numbers = itertools.count()
+#: Whether a session sleeps.
+SLEEPING = "select 1 from information_schema.processlist where info like '%sleep(%' and id <> connection_id()"
 
 
 def new_xid(datasource: str = "one", **options: Any) -> Xid:
@@ -113,12 +113,6 @@ class BranchDatabase:
     def rows(self) -> list[int]:
         return [number for (number,) in self.server.execute("select id from work order by id", database="one")]
 
-    def until(self, condition: Callable[[], object], seconds: float = 30) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, "it has not come about"
-            time.sleep(0.02)
-
     def close(self) -> None:
         for raw in self.raws:
             raw.break_off()
@@ -126,3 +120,15 @@ class BranchDatabase:
             datasource.close()
         for proxy in self.proxies:
             proxy.close()
+
+
+def both(world: BranchDatabase) -> list[list[int]]:
+    """The numbers in the table of each of the server's two databases."""
+    read = "select id from work order by id"
+    return [[number for (number,) in world.server.execute(read, database=name)] for name in ("one", "two")]
+
+
+def work(number: int, *sources: DataSource) -> None:
+    """Insert the number into the table of each datasource."""
+    for each in sources:
+        each.connect().cursor().execute(f"insert into work (id) values ({number})")

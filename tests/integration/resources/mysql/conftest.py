@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+import txpool
 from tests.integration.resources.mysql.branches import BranchDatabase
 from tests.support.mysql import MySQLServer
+from txpool import failpoints
 
 if TYPE_CHECKING:
     from tests.conftest import Require
@@ -32,3 +35,15 @@ def world(server: MySQLServer, request: pytest.FixtureRequest, require: Require)
         yield world
     finally:
         world.close()
+
+
+@pytest.fixture
+def managed(world: BranchDatabase, tmp_path: Path) -> Iterator[BranchDatabase]:
+    """The world, with a coordinator and its log, and the table also in the server's second database."""
+    world.server.execute("create table work (id int primary key, v int) engine=innodb", database="two")
+    txpool.configure(node_name="tests", log_url=f"sqlite:///{tmp_path}/log", log_create=True)
+    try:
+        yield world
+    finally:
+        failpoints.disarm()
+        txpool.configure()

@@ -9,6 +9,7 @@ import pytest
 
 from tests.integration.resources.mysql.branches import BranchDatabase, new_xid
 from tests.support.mysql_proxy import Fault
+from tests.support.waiting import until
 from txpool.errors import NotSupportedError, OperationalError, TransactionRolledBack
 from txpool.resources.base import BranchOutcome, PrepareVote
 from txpool.resources.mysql import xa
@@ -46,7 +47,7 @@ def test_where_the_server_refuses_to_begin_nothing_stays(world: BranchDatabase, 
     with pytest.raises(TransactionRolledBack, match="the connection was lost before the end"):
         branch.start_prepare()
     assert branch.await_rollback() is BranchOutcome.ROLLED_BACK
-    world.until(lambda: raw.session_number not in world.sessions())
+    until(lambda: raw.session_number not in world.sessions())
     assert world.rows() == []
     assert world.server.execute("show tables", database="one") == [("work",)]
     assert world.server.prepared() == []
@@ -153,7 +154,7 @@ def test_a_deadlock_that_was_swallowed_is_a_vote_to_roll_back(world: BranchDatab
         waiting = threading.Thread(target=lambda: cursor.execute("update work set v = 2 where id = 1"))
         waiting.start()
         running = "select 1 from information_schema.processlist where info like 'update work set v = 2 where id = 1'"
-        world.until(lambda: world.server.execute(running))
+        until(lambda: world.server.execute(running))
         with pytest.raises(world.module.OperationalError) as caught:
             world.execute("update work set v = 1 where id = 2")
         assert caught.value.args[0] == xa.DEADLOCK
@@ -240,7 +241,7 @@ def test_the_answer_to_prepare_is_lost(world: BranchDatabase) -> None:
     branch.start_rollback()
     # The server may be executing PREPARE still: then recovery finds the branch later.
     if branch.await_rollback() is not BranchOutcome.ROLLED_BACK:
-        world.until(lambda: world.recovery.rollback(branch.record) is BranchOutcome.ROLLED_BACK)
+        until(lambda: world.recovery.rollback(branch.record) is BranchOutcome.ROLLED_BACK)
     assert world.server.prepared() == []
     assert world.rows() == []
 
@@ -308,7 +309,7 @@ def test_a_rollback_keeps_no_session_that_the_server_has_ended(world: BranchData
     branch = world.branch(statement)
     raw = world.raws[-1]
     world.kill()
-    world.until(lambda: not raw.session.is_alive())
+    until(lambda: not raw.session.is_alive())
     assert branch.rollback() is BranchOutcome.ROLLED_BACK
     assert raw.lost
     assert world.rows() == []

@@ -13,6 +13,7 @@ import pytest
 from tests.integration.resources.mysql.branches import BranchDatabase, new_xid
 from tests.support.mysql import MySQLServer
 from tests.support.mysql_proxy import Fault
+from tests.support.waiting import until
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.mysql import xa
 
@@ -91,7 +92,7 @@ def test_a_first_commit_that_finds_nothing_is_no_success(world: BranchDatabase) 
 def test_an_interrupted_commit_may_have_been_sent(world: BranchDatabase) -> None:
     branch = world.prepared_branch()
     branch.start_commit()
-    world.until(lambda: world.rows() == [1])  # then the interrupt comes, and the coordinator starts anew
+    until(lambda: world.rows() == [1])  # then the interrupt comes, and the coordinator starts anew
     branch.start_commit()
     assert branch.await_commit() is BranchOutcome.COMMITTED
     assert world.server.prepared() == []
@@ -121,7 +122,7 @@ def test_a_session_that_hangs_lets_go_by_itself(
     world.execute("insert into work values (1, 1)")
     branch.start_prepare()
     branch.await_prepare()
-    world.until(lambda: world.recovery.commit(branch.record) is BranchOutcome.COMMITTED)
+    until(lambda: world.recovery.commit(branch.record) is BranchOutcome.COMMITTED)
     assert world.rows() == [1]
     # Its coordinator goes on: the branch is gone, and it reads that recovery has fenced it.
     branch.start_commit()
@@ -224,7 +225,7 @@ def test_a_server_that_refuses_for_now_is_asked_again(world: BranchDatabase, ref
     finally:
         blocker.close()
         world.server.execute("set global read_only = 0")
-    world.until(lambda: recovery.commit(record) is BranchOutcome.COMMITTED)
+    until(lambda: recovery.commit(record) is BranchOutcome.COMMITTED)
     assert world.rows() == [1]
 
 

@@ -15,10 +15,11 @@ from pymysql.constants.SERVER_STATUS import SERVER_STATUS_IN_TRANS
 import txpool
 from recovery import RecoveryManager
 from tests.integration.check.place import checked
-from tests.integration.resources.mysql.branches import BranchDatabase
+from tests.integration.resources.mysql.branches import BranchDatabase, both
 from tests.integration.resources.mysql.test_check import PASSWORD
 from tests.support.mysql import MySQLServer
 from tests.support.mysql_pooler import MySQLPooler, Pooling
+from tests.support.waiting import until
 from txpool import DataSource
 from txpool.config.secrets import Secret
 from txpool.log import open_log
@@ -36,22 +37,6 @@ def pooler(server: MySQLServer, request: pytest.FixtureRequest) -> Iterator[MySQ
     """Each kind of pooler, before each server."""
     with closing(MySQLPooler(server, request.param)) as pooler:
         yield pooler
-
-
-@pytest.fixture
-def managed(world: BranchDatabase, tmp_path: Path) -> Iterator[BranchDatabase]:
-    """The world, with a coordinator and its log, and the table also in the server's second database."""
-    world.server.execute("create table work (id int primary key, v int) engine=innodb", database="two")
-    txpool.configure(node_name="tests", log_url=f"sqlite:///{tmp_path}/log", log_create=True)
-    try:
-        yield world
-    finally:
-        txpool.configure()
-
-
-def both(world: BranchDatabase) -> list[list[int]]:
-    read = "select id from work order by id"
-    return [[number for (number,) in world.server.execute(read, database=name)] for name in ("one", "two")]
 
 
 def connected(server: MySQLServer, port: int) -> Any:
@@ -177,7 +162,7 @@ def test_recovery_leaves_a_branch_alone_until_its_url_leads_to_the_server(
         report = RecoveryManager(log=log, datasources=[through], backoff=0).scan()
     assert "let url lead to the server itself" in report.unreachable["one"]
     assert managed.server.names() == [branch.record.xid.joined]
-    managed.until(lambda: managed.recovery.rollback(branch.record) is BranchOutcome.ROLLED_BACK)
+    until(lambda: managed.recovery.rollback(branch.record) is BranchOutcome.ROLLED_BACK)
     assert managed.server.prepared() == []
 
 
@@ -259,7 +244,7 @@ def test_a_strangers_statement_is_not_killed(managed: BranchDatabase, pooler: My
     with server.connect() as administrator, server.connect() as stranger:
         administrator.cursor().execute("select get_lock('held', 0)")
         waiting = _Waiting(stranger)
-        managed.until(lambda: _statements_that_wait(server) == 1)
+        until(lambda: _statements_that_wait(server) == 1)
         pooler.number_next(stranger.thread_id())
         with pytest.raises(txpool.Error), txpool.transaction(timeout=0.5):
             local.connect().cursor().execute(_WAIT)
@@ -299,7 +284,7 @@ def test_a_strangers_statement_on_another_server_is_not_killed(
         for administrator in (near, far):
             administrator.cursor().execute("select get_lock('held', 0)")
         waiting = _Waiting(stranger)
-        world.until(lambda: _statements_that_wait(mysql8) == 1)
+        until(lambda: _statements_that_wait(mysql8) == 1)
         txpool.configure(node_name="tests", log_url=f"sqlite:///{tmp_path}/log", log_create=True)
         try:
             with pytest.raises(txpool.Error), txpool.transaction(timeout=0.5):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,13 +16,6 @@ from txpool.errors import NotSupportedError
 from txpool.idempotency import IdempotentWork
 
 _RECORDS = "select transaction_id, target, gtrid, mode, plan from txpool_spark_writes order by gtrid"
-
-
-@pytest.fixture
-def managed(world: BranchDatabase, tmp_path: Path) -> Iterator[BranchDatabase]:
-    txpool.configure(node_name="tests", log_url=f"sqlite:///{tmp_path}/log", log_create=True)
-    yield world
-    txpool.configure()
 
 
 def run(source: DataSource, number: int, name: str = "invoice-42", **options: Any) -> str:

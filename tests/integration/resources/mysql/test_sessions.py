@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 import txpool
 from tests.integration.resources.mysql.branches import BranchDatabase
 from tests.support.mysql_proxy import Fault
+from tests.support.waiting import until
 from txpool.config.secrets import Secret
 from txpool.resources.base import BranchOutcome
 from txpool.resources.mysql.phase_two import PhaseTwoCommand
@@ -22,13 +23,6 @@ from txpool.resources.phase_two import PhaseTwoVerb
 
 #: What a session has, as far as these tests change it.
 STATE = "select @a, @@sql_mode <> '', database(), current_user(), @@character_set_client, @@collation_connection"
-
-
-@pytest.fixture
-def managed(world: BranchDatabase, tmp_path: Path) -> Iterator[BranchDatabase]:
-    txpool.configure(node_name="tests", log_url=f"sqlite:///{tmp_path}/log", log_create=True)
-    yield world
-    txpool.configure()
 
 
 def executes(statement: str) -> Callable[[Any], object]:
@@ -215,7 +209,6 @@ def test_where_results_are_not_read_commit_is_not_sent_or_all_is_read(managed: B
 def test_a_row_that_the_server_has_cut_is_no_decision(managed: BranchDatabase, short: str) -> None:
     marked = managed.datasource(mode="cmr", driver_init_command="set session sql_mode = ''")
     other = managed.datasource("two")
-    managed.server.execute("create table work (id int primary key, v int) engine=innodb", database="two")
     lengths = {"xid": 64, "branches": 2000} | {short: 12}
     managed.server.execute(
         f"create table xids (xid varchar({lengths['xid']}) character set ascii collate ascii_bin primary key, "
@@ -257,7 +250,7 @@ def test_an_interrupt_while_another_connection_ends_a_branch_is_raised(
 
     def connect_and_interrupt(timeout: float | None = None) -> Any:
         raw = connect(timeout)
-        where = (raw, "_receive_all") if managed.driver_name == "pymysql" else (type(raw.session), "_answer")
+        where = (raw, "receive_all") if managed.driver_name == "pymysql" else (type(raw.session), "_answer")
         real = getattr(*where)
 
         def interrupt(*arguments: Any) -> Any:
@@ -343,7 +336,7 @@ def test_a_connection_that_the_program_connects_again_is_another_session_and_lea
         assert raw.session.is_alive()
         source.driver_adapter.cancel(raw)  # of the session that it has now
         managed.kill(raw)
-        managed.until(lambda: not raw.session.is_alive())
+        until(lambda: not raw.session.is_alive())
     with source.connect() as connection:
         assert connection.raw_connection() is not raw
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import socket
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from txpool.config.secrets import Secret
@@ -81,8 +80,3 @@ class BranchDatabase:
         theirs.close()
         os.dup2(ours.fileno(), self.raw.fileno())
         ours.close()
-
-    def until(self, true: Callable[[], object]) -> None:
-        """The server works while we look."""
-        while not true():
-            pass

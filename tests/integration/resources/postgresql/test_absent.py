@@ -14,6 +14,7 @@ from tests.conftest import Databases
 from tests.integration.resources.postgresql.branches import BranchDatabase, driver_of
 from tests.support.bouncer import PROGRAM, bouncer
 from tests.support.failing_over import FailingOver
+from tests.support.waiting import until
 from txpool.config.secrets import Secret
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord
 from txpool.resources.postgresql.adopted import PostgreSQLPhaseTwo
@@ -104,7 +105,7 @@ def test_34_after_an_answer_that_was_lost_absent_is_that_answer(world: BranchDat
     branch = world.prepared_branch()
     with without_status(world):
         getattr(branch, f"start_{verb}")()
-        world.until(lambda: not world.databases.prepared())
+        until(lambda: not world.databases.prepared())
         world.cut()
         assert getattr(branch, f"await_{verb}")() is OUTCOMES[verb]
         assert by_recovery(world, branch.record, verb) is BranchOutcome.ABSENT
@@ -142,7 +143,7 @@ def test_34_an_adopted_branch_whose_answer_is_lost_has_committed(world: BranchDa
         shared = PostgreSQLPhaseTwo(world.driver)
         branch = shared.branch(record)
         branch.start_commit()
-        world.until(lambda: not world.databases.prepared())
+        until(lambda: not world.databases.prepared())
         world.raws.append(shared._raw)
         world.cut()
         assert branch.await_commit() is BranchOutcome.COMMITTED
@@ -189,7 +190,7 @@ def test_34_a_branch_that_a_role_without_identity_has_prepared(world: BranchData
         assert ended(branch, "commit") is BranchOutcome.COMMITTED
         branch = guest.prepared_branch("insert into work values (2)")
         branch.start_commit()
-        world.until(lambda: not world.databases.prepared())
+        until(lambda: not world.databases.prepared())
         guest.cut()
         assert branch.await_commit() is BranchOutcome.LOST
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.integration.resources.postgresql.branches import BranchDatabase, new_xid
+from tests.support.waiting import until
 from txpool.config.settings import DataSourceSettings
 from txpool.resources.adopted import AdoptedBranch
 from txpool.resources.base import BranchOutcome, BranchRecord
@@ -36,12 +37,12 @@ def test_adopted_branches_share_one_connection(world: BranchDatabase, verb: str)
     for branch in branches:
         getattr(branch, f"start_{verb}")()
     mine = "select count(*) from pg_stat_activity where datname = 'one' and pid <> pg_backend_pid()"
-    world.until(lambda: world.databases.rows("one", mine) == [(1,)])
+    until(lambda: world.databases.rows("one", mine) == [(1,)])
     answers = [getattr(branch, f"await_{verb}")() for branch in branches]
     assert answers == [BranchOutcome.COMMITTED if verb == "commit" else BranchOutcome.ROLLED_BACK] * 5
     assert world.rows() == (list(range(5)) if verb == "commit" else [])
     assert world.databases.prepared() == []
-    world.until(lambda: world.databases.rows("one", mine) == [(0,)])
+    until(lambda: world.databases.rows("one", mine) == [(0,)])
 
 
 class _Stalling(PsycopgDriver):
@@ -70,7 +71,7 @@ def test_a_server_that_hangs_is_waited_for_once_whatever_it_holds(world: BranchD
     manager = PostgreSQLBranchRecovery("one", world.driver)
     # The first may have been committed meanwhile, by what had been sent.
     assert {manager.commit(branch.record) for branch in branches} <= {BranchOutcome.COMMITTED, BranchOutcome.UNKNOWN}
-    world.until(lambda: manager.commit(branches[0].record) is BranchOutcome.COMMITTED)
+    until(lambda: manager.commit(branches[0].record) is BranchOutcome.COMMITTED)
     assert world.rows() == [0, 1, 2]
 
 

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from tests.integration.resources.postgresql.branches import SLOW, BranchDatabase
+from tests.support.waiting import until
 from txpool.errors import OperationalError, TransactionRolledBack
 from txpool.resources.base import BranchOutcome
 from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
@@ -35,7 +36,7 @@ def test_session_lost_and_nothing_sent(world: BranchDatabase) -> None:
 def test_answer_to_prepare_lost(world: BranchDatabase) -> None:
     branch = world.branch()
     branch.start_prepare()
-    world.until(world.databases.prepared)
+    until(world.databases.prepared)
     world.cut()
     with pytest.raises(OperationalError):
         branch.await_prepare()
@@ -55,7 +56,7 @@ def test_prepare_that_appears_late_is_unknown(world: BranchDatabase) -> None:
         branch.await_prepare()
     branch.start_rollback()
     assert branch.await_rollback() is BranchOutcome.UNKNOWN  # it might still appear
-    world.until(world.databases.prepared)  # there it is
+    until(world.databases.prepared)  # there it is
     assert PostgreSQLBranchRecovery("one", world.driver).rollback(branch.record) is BranchOutcome.ROLLED_BACK
     assert world.rows() == []
 
@@ -67,7 +68,7 @@ def test_session_killed_while_it_prepares_is_told_by_the_transactions_id(world: 
     branch.start_prepare()
     pid = world.raw.info.backend_pid
     asleep = "select 1 from pg_stat_activity where pid = %s and wait_event = 'PgSleep'"
-    world.until(lambda: world.databases.rows("one", asleep, [pid]))
+    until(lambda: world.databases.rows("one", asleep, [pid]))
     world.kill()
     with pytest.raises(psycopg.errors.AdminShutdown):
         branch.await_prepare()
@@ -110,9 +111,9 @@ def test_rollback_of_an_interrupted_statement(world: BranchDatabase) -> None:
     world.raw.pgconn.send_query(b"select pg_sleep(600)")
     world.raw.pgconn.flush()
     # A cancel that overtakes its statement has nothing to stop.
-    world.until(lambda: world.databases.rows("one", "select 1 from pg_stat_activity where wait_event = 'PgSleep'"))
+    until(lambda: world.databases.rows("one", "select 1 from pg_stat_activity where wait_event = 'PgSleep'"))
     branch.start_rollback()
     assert branch.await_rollback() is BranchOutcome.ROLLED_BACK
     assert not world.driver.is_clean(world.raw)
-    world.until(lambda: not world.databases.rows("one", "select 1 from pg_locks where relation = 'work'::regclass"))
+    until(lambda: not world.databases.rows("one", "select 1 from pg_locks where relation = 'work'::regclass"))
     assert world.rows() == []

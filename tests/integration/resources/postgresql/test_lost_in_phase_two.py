@@ -12,6 +12,7 @@ import pytest
 from psycopg import sql
 
 from tests.integration.resources.postgresql.branches import BranchDatabase, new_xid
+from tests.support.waiting import until
 from txpool.resources.base import BranchOutcome, PrepareVote
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.postgresql.branch import PostgreSQLBranch
@@ -69,7 +70,7 @@ def test_answer_lost_in_phase_two_is_told_by_the_transactions_id(
 ) -> None:
     branch = world.prepared_branch()
     getattr(branch, f"start_{verb}")()
-    world.until(lambda: not world.databases.prepared())
+    until(lambda: not world.databases.prepared())
     world.cut()
     answer = getattr(branch, f"await_{verb}")()
     assert answer is (BranchOutcome.COMMITTED if rows else BranchOutcome.ROLLED_BACK)
@@ -103,9 +104,7 @@ def test_cancels_that_come_late_do_not_stop_phase_two(world: BranchDatabase) -> 
     with psycopg.connect(world.databases.dsn("one"), autocommit=True) as caller, ThreadPoolExecutor(1) as pool:
         calling = pool.submit(caller.execute, sql.SQL(storm).format(raw.info.backend_pid))
         try:
-            world.until(
-                lambda: world.databases.rows("one", "select 1 from pg_stat_activity where query like 'do $$%%'")
-            )
+            until(lambda: world.databases.rows("one", "select 1 from pg_stat_activity where query like 'do $$%%'"))
             answers = []
             for branch in branches:
                 branch.start_commit()

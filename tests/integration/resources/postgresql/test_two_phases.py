@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from tests.integration.resources.postgresql.branches import BranchDatabase, new_xid
+from tests.support.waiting import until
 from txpool import failpoints
 from txpool.errors import IntegrityError, TransactionRolledBack
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote
@@ -138,11 +139,11 @@ def test_both_databases_work_before_any_answer_is_read(world: BranchDatabase) ->
     for branch in branches:
         branch.start_prepare()
     names = sorted(branch.record.xid.joined for branch in branches)
-    world.until(lambda: world.databases.prepared() == names)
+    until(lambda: world.databases.prepared() == names)
     assert [branch.await_prepare() for branch in branches] == [PrepareVote.COMMIT, PrepareVote.COMMIT]
     for branch in branches:
         branch.start_commit()
-    world.until(lambda: world.databases.prepared() == [])
+    until(lambda: world.databases.prepared() == [])
     assert [branch.await_commit() for branch in branches] == [BranchOutcome.COMMITTED, BranchOutcome.COMMITTED]
     assert world.rows() == other.rows() == [1]
     other.raw.close()
@@ -152,7 +153,7 @@ def test_failpoints_strike_after_the_message_was_sent(world: BranchDatabase) -> 
     branch = world.branch()
     with failpoints.arming("branch.prepare-sent"), pytest.raises(failpoints.Failpoint):
         branch.start_prepare()
-    world.until(world.databases.prepared)
+    until(world.databases.prepared)
     with failpoints.arming("branch.rollback-sent", "count"):
         branch.start_rollback()
         assert branch.await_rollback() is BranchOutcome.ROLLED_BACK
@@ -161,5 +162,5 @@ def test_failpoints_strike_after_the_message_was_sent(world: BranchDatabase) -> 
     branch = world.prepared_branch()
     with failpoints.arming("branch.commit-sent"), pytest.raises(failpoints.Failpoint):
         branch.start_commit()
-    world.until(lambda: world.rows() == [1])
+    until(lambda: world.rows() == [1])
     assert branch.await_commit() is BranchOutcome.COMMITTED

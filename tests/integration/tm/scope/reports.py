@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
 
 from tests.integration.tm.scope.table import OneDatasource
+from tests.support.waiting import until
 from txpool.tm.scope import transaction
-
-
-def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 class Reports:

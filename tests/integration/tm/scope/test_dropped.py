@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.tm.scope.reports import Reports, in_a_thread, rolled_back, until
+from tests.integration.tm.scope.reports import Reports, in_a_thread, rolled_back
 from tests.integration.tm.scope.table import OneDatasource
+from tests.support.waiting import until
 from txpool.errors import Error, InterfaceError, OperationalError, ProgrammingError
 from txpool.tm.ambient import make_ambient
 from txpool.tm.demarcation import begin, commit, suspend

@@ -130,9 +130,8 @@ def test_the_pool_is_closed_meanwhile(world: OneDatasource) -> None:
 @pytest.mark.parametrize("broken", ["orders", "ledger"])
 def test_it_is_broken_at_prepare(databases: Databases, tmp_path: Path, broken: str) -> None:
     databases.execute("one", "create table t (n integer primary key)")
-    url, password = databases.url("one"), databases.server.password
     with (
-        DataSource(name="orders", driver="psycopg", url=url, password=password) as orders,
+        databases.datasource("one", "orders") as orders,
         DataSource(name="ledger", driver="sqlite3", mode="cmr", url=f"sqlite:///{tmp_path}/one.db") as ledger,
         closing(sqlite3.connect(tmp_path / "one.db", isolation_level=None)) as bare,
     ):

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from tests.integration.tm.scope.idempotent_work import ID, hold, insert, records, run, waits
-from tests.integration.tm.scope.reports import until
 from tests.integration.tm.scope.table import OneDatasource
+from tests.support.waiting import until
 from txpool import AlreadyDone, OperationalError, Status, TransactionRolledBack, TransactionTimeout, idempotency
 from txpool.resources.postgresql.trust import relation_faults
 from txpool.tm.scope import transaction

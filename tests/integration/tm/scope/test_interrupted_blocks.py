@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from types import FrameType
@@ -13,6 +12,7 @@ import psycopg
 import pytest
 
 from tests.support.interrupts import at_each_check, codes_of
+from tests.support.waiting import until
 from txpool.datasource import DataSource
 from txpool.tm import ambient, scope
 from txpool.tm.ambient import current, make_ambient
@@ -62,8 +62,7 @@ def sources(request: pytest.FixtureRequest, databases: Databases) -> Iterator[li
         opened = []
         for name in ("one", "two")[: request.param]:
             databases.execute(name, "create table t (id integer primary key)")
-            url, password = databases.url(name), databases.server.password
-            opened.append(stack.enter_context(DataSource(name=name, driver="psycopg", url=url, password=password)))
+            opened.append(stack.enter_context(databases.datasource(name)))
         yield opened
 
 
@@ -91,10 +90,7 @@ def test_an_interrupt_wherever_one_can_come(databases: Databases, sources: list[
             make_ambient(None)
             assert left is None, f"interrupted in {interrupting.place}"
             del left
-            until = time.monotonic() + 10
-            while looking[0].execute(_LEFT).fetchall():
-                assert time.monotonic() < until, f"interrupted in {interrupting.place}"
-                time.sleep(0.01)
+            until(lambda: not looking[0].execute(_LEFT).fetchall(), what=f"interrupted in {interrupting.place}")
             there = {(nth,) in each.execute("select id from t").fetchall() for each in looking}
             assert len(there) == 1, f"interrupted in {interrupting.place}"
             if not interrupting.place:

@@ -108,9 +108,8 @@ def test_a_rollback_that_would_undo_anothers_work(world: OneDatasource, join: Da
 def test_another_that_came_too_late_overlays_nothing(databases: Databases) -> None:
     """Where a statement has failed, PostgreSQL lets nobody work before it is undone, and so nobody is in the way."""
     databases.execute("one", "create table t (n integer primary key)")
-    url, password = databases.url("one"), databases.server.password
     with (
-        DataSource(name="one", driver="psycopg", url=url, password=password, managed_commit="join") as datasource,
+        databases.datasource("one", managed_commit="join") as datasource,
         transaction(),
     ):
         first, second = datasource.connect(), datasource.connect()
@@ -137,8 +136,7 @@ def test_rollback_after_its_transaction(world: OneDatasource, join: DataSource) 
 
 def test_psycopgs_own_blocks_among_the_savepoints(databases: Databases) -> None:
     databases.execute("one", "create table t (n integer primary key)")
-    url, password = databases.url("one"), databases.server.password
-    with DataSource(name="one", driver="psycopg", url=url, password=password, managed_commit="join") as datasource:
+    with databases.datasource("one", managed_commit="join") as datasource:
         with transaction():
             first, second = datasource.connect(), datasource.connect()
             with first.transaction():

@@ -16,8 +16,8 @@ from txpool.resources.mysql.driver import MySQLDriver
 
 #: The drivers, the first one that is installed is used; each with the extra that installs it.
 DRIVERS: Final = (
-    ("txpool.resources.mysql.pymysql_driver:PyMySQLDriver", "txpool[mariadb]"),
-    ("txpool.resources.mysql.mysqldb_driver:MySQLdbDriver", "txpool[mysqlclient]"),
+    ("txpool.resources.mysql.pymysql.driver:PyMySQLDriver", "txpool[mariadb]"),
+    ("txpool.resources.mysql.mysqlclient.driver:MySQLdbDriver", "txpool[mysqlclient]"),
 )
 # Unless the url sets them: seconds, and milliseconds for the last one. They bound the wait for a server whose host has
 # vanished.

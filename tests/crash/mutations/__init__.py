@@ -9,37 +9,26 @@ runs it).
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import ExitStack
 
 import pytest
 
-from tests.crash import (
-    mutations_absent,
-    mutations_claims,
-    mutations_coordinator,
-    mutations_log,
-    mutations_mysql,
-    mutations_recovery,
-    mutations_spark,
-    mutations_staging,
-    mutations_trust,
-)
 from tests.crash.mutating import Mutation, applied
+from tests.crash.mutations import absent, claims, coordinator, log, mysql, recovery, spark, staging, trust
 
 #: The environment variable that names the rule: tests/support/spark_site reads it in the processes of a Spark.
 LEFT_OUT = "TXPOOL_TEST_LEAVES_OUT"
 
 MUTATIONS = (
-    *mutations_coordinator.MUTATIONS,
-    *mutations_recovery.MUTATIONS,
-    *mutations_staging.MUTATIONS,
-    *mutations_claims.MUTATIONS,
-    *mutations_trust.MUTATIONS,
-    *mutations_absent.MUTATIONS,
-    *mutations_spark.MUTATIONS,
-    *mutations_log.MUTATIONS,
-    *mutations_mysql.MUTATIONS,
+    *coordinator.MUTATIONS,
+    *recovery.MUTATIONS,
+    *staging.MUTATIONS,
+    *claims.MUTATIONS,
+    *trust.MUTATIONS,
+    *absent.MUTATIONS,
+    *spark.MUTATIONS,
+    *log.MUTATIONS,
+    *mysql.MUTATIONS,
 )
 _for_good = ExitStack()
 
@@ -55,7 +44,3 @@ def main(rule: str) -> int:
     """Run a mutation's test over the real code without the rule; pytest's exit code (1 is red)."""
     os.environ[LEFT_OUT] = rule
     return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", leave_out(rule).test]))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

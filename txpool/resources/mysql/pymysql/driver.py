@@ -9,7 +9,8 @@ import pymysql.cursors
 
 from txpool.errors import OperationalError
 from txpool.resources.mysql.driver import MySQLDriver
-from txpool.resources.mysql.pymysql_connection import PyMySQLConnection, PyMySQLSession
+from txpool.resources.mysql.pymysql.connection import PyMySQLConnection
+from txpool.resources.mysql.pymysql.session import PyMySQLSession
 
 _MOST_CONNECT_TIMEOUT: Final = 31536000.0
 

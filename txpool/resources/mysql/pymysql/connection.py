@@ -1,5 +1,4 @@
-"""PyMySQL's connection, with sending and receiving apart. Only this, `pymysql_reading` and `pymysql_rows` use its
-private parts.
+"""PyMySQL's connection, with sending and receiving apart.
 
 A command may be interrupted between any two bytecodes, after it was sent and before its answer was read. The next
 command would take that answer for its own. So each connection counts the answers that are not read yet, and is closed
@@ -9,16 +8,13 @@ where a command would meet one.
 from __future__ import annotations
 
 import os
-import select
 import socket
-import ssl
 import struct
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, Final
-from weakref import ref
 
 import pymysql
 from pymysql.connections import MySQLResult
@@ -27,8 +23,10 @@ from pymysql.protocol import EOFPacketWrapper
 
 from txpool.errors import translate
 from txpool.resources.mysql import xa
-from txpool.resources.mysql.pymysql_reading import OK, WHOLE_PACKET
-from txpool.resources.mysql.pymysql_rows import RowsConnection
+from txpool.resources.mysql.forks import let_go_after_fork
+from txpool.resources.mysql.pymysql.reading import OK, WHOLE_PACKET
+from txpool.resources.mysql.pymysql.rows import RowsConnection
+from txpool.resources.mysql.pymysql.session import PyMySQLSession
 from txpool.resources.mysql.session import LONG, commits_nothing
 from txpool.resources.mysql.state import SessionState
 from txpool.resources.mysql.wire import Answer, after_what_went_ahead
@@ -44,10 +42,6 @@ _AUTOCOMMIT: Final = SERVER_STATUS.SERVER_STATUS_AUTOCOMMIT
 #: The head of a command's packet, whose number is 0, and the command's kind.
 _COMMAND: Final = struct.Struct("<IB")
 _OK: Final = Answer()
-
-
-class ReplyTimeout(pymysql.OperationalError):  # type: ignore[misc]
-    """No answer came in time: whether the server executes the command is not known."""
 
 
 class _Result(MySQLResult):  # type: ignore[misc]
@@ -76,6 +70,9 @@ class PyMySQLConnection(SessionState, RowsConnection):
     """A physical connection, and the state of its session."""
 
     session: PyMySQLSession
+    _sock: Any
+    _rfile: Any
+    _result: Any
 
     def __init__(self, **options: Any) -> None:
         #: How many answers were not read to their end.
@@ -87,8 +84,7 @@ class PyMySQLConnection(SessionState, RowsConnection):
         #: The character set and the collation that the session began with.
         self._first_character_set = self.charset, self.collation
         self.changed = False
-        key = id(self)
-        _opened[key] = ref(self, lambda _: _opened.pop(key, None))
+        let_go_after_fork(self)
 
     def connect(self, sock: Any = None) -> None:
         again = "session" in vars(self)
@@ -254,6 +250,12 @@ class PyMySQLConnection(SessionState, RowsConnection):
         with suppress(OSError, AttributeError), socket.socket(fileno=os.dup(self._sock.fileno())) as same:
             same.shutdown(socket.SHUT_RDWR)  # AttributeError: it is closed
 
+    def let_go(self) -> None:
+        """In a forked child: close its copies of what leads to the parent's session, and send nothing."""
+        _abandon(self._result)
+        self._result = self._sock = self._rfile = None
+        self._closed = True
+
     def _force_close(self) -> None:
         super()._force_close()
         _abandon(getattr(self, "_result", None))
@@ -270,7 +272,7 @@ class PyMySQLConnection(SessionState, RowsConnection):
 
     # -- for PyMySQLSession --------------------------------------------------------------------------------------
 
-    def _send_all(self, statements: tuple[str, ...]) -> None:
+    def send_all(self, statements: tuple[str, ...]) -> None:
         if self._sock is None:
             raise pymysql.OperationalError(CR.CR_SERVER_GONE_ERROR, "the connection was lost before")
         self.finish_results()
@@ -284,7 +286,7 @@ class PyMySQLConnection(SessionState, RowsConnection):
         self.ahead = ""
         self._next_seq_id = 1
 
-    def _receive_all(self) -> list[Answer]:
+    def receive_all(self) -> list[Answer]:
         """The answers to all that was sent, in order."""
         answers: list[Answer] = []
         went_ahead, self.went_ahead = self.went_ahead, False
@@ -324,74 +326,6 @@ class PyMySQLConnection(SessionState, RowsConnection):
         self._read_timeout = seconds
 
 
-class PyMySQLSession:
-    """As `Session`: all commands of one `send` travel together, and each is answered by itself."""
-
-    __slots__ = ("_unasked", "raw")
-
-    def __init__(self, raw: PyMySQLConnection) -> None:
-        self.raw = raw
-        #: Tells what the server says unasked: only that it has ended the session. TLS has messages of its own.
-        self._unasked = _watching(raw, 0 if isinstance(raw._sock, ssl.SSLSocket) else select.POLLIN)
-
-    def is_alive(self) -> bool:
-        raw = self.raw
-        if raw._sock is None or raw.unread:
-            return False
-        watching = _watching(raw, 0) if raw.has_results else self._unasked  # a result may still be coming
-        return not watching.poll(0)
-
-    def send(self, *statements: str) -> None:
-        self.raw._send_all(statements)
-
-    def receive(self, until: float | None = None) -> list[Answer]:
-        raw = self.raw
-        if raw._sock is None or not raw.unread:
-            raise pymysql.OperationalError(CR.CR_SERVER_LOST, "the answer was lost in an interrupt")
-        former = raw._read_timeout
-        try:
-            if until is not None:
-                raw._read_timeout = max(until - monotonic(), 0.001)
-            return raw._receive_all()
-        except pymysql.MySQLError as error:
-            raw.break_off()
-            if isinstance(error.__context__, TimeoutError):
-                raise ReplyTimeout(CR.CR_SERVER_LOST, "the server has not answered in time") from None
-            translate(error)
-            raise
-        except BaseException:
-            raw.break_off()
-            raise
-        finally:
-            if until is not None:
-                raw._read_timeout = former
-
-    def run(self, statement: str, until: float | None = None) -> tuple[Any, ...]:
-        self.send(statement)
-        (answer,) = self.receive(until)
-        if answer.error is not None:
-            raise answer.error
-        return answer.rows
-
-    def ping(self, until: float | None, timeout: float | None) -> None:
-        try:
-            with self.raw.within(until):
-                self.raw.ping(reconnect=False)
-        except pymysql.OperationalError as error:
-            if isinstance(error.__context__, TimeoutError):
-                raise TimeoutError(f"the server has not answered within {timeout:g} s") from None
-            raise
-
-    def quoted(self, text: str) -> str:
-        return str(self.raw.escape(text))
-
-
-def _watching(raw: PyMySQLConnection, events: int) -> select.poll:
-    watching = select.poll()
-    watching.register(raw.fileno(), events | select.POLLRDHUP)
-    return watching
-
-
 def _packet(statement: str) -> bytes:
     text = statement.encode()
     length = len(text) + 1
@@ -408,21 +342,3 @@ def _abandon(result: Any) -> None:
     """Let nobody read the rest of a result: its finaliser would."""
     if result is not None:
         result.unbuffered_active, result.connection = False, None
-
-
-# By the id of each connection of this process. Each step is one operation of a dict: there is no lock, which a fork
-# could leave locked.
-_opened: dict[int, ref[PyMySQLConnection]] = {}
-
-
-def _after_fork_in_child() -> None:
-    """The connections are the parent's: nothing that the child does, or collects, reaches the parent's sockets."""
-    inherited = [raw for each in list(_opened.values()) if (raw := each()) is not None]
-    _opened.clear()
-    for raw in inherited:
-        _abandon(raw._result)
-        raw._result = raw._sock = raw._rfile = None  # which closes the child's copies, and sends nothing
-        raw._closed = True
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -14,7 +14,8 @@ import MySQLdb.cursors
 from txpool.errors import ConfigurationError, OperationalError
 from txpool.resources.mysql.address import arguments
 from txpool.resources.mysql.driver import MySQLDriver
-from txpool.resources.mysql.mysqldb_connection import MySQLdbConnection, MySQLdbSession
+from txpool.resources.mysql.mysqlclient.connection import MySQLdbConnection
+from txpool.resources.mysql.mysqlclient.session import MySQLdbSession
 
 _WHOLE_SECONDS: Final = ("connect_timeout", "read_timeout", "write_timeout")
 #: The client's library opens another session in silence where this one is lost: what follows would commit by itself.

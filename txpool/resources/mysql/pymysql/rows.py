@@ -12,7 +12,7 @@ import pymysql
 from pymysql.constants import COMMAND
 
 from txpool.resources.mysql.bound_rows import BoundRows
-from txpool.resources.mysql.pymysql_reading import WHOLE_PACKET, ReadingConnection
+from txpool.resources.mysql.pymysql.reading import WHOLE_PACKET, ReadingConnection
 
 #: The first bytes of the answer to a PREPARE: OK, the statement's number, and how many columns and parameters it has.
 _PREPARED: Final = struct.Struct("<BIHH")

@@ -73,7 +73,7 @@ MUTATIONS = (
         "the names of branches are asked where the log has a pointer",
         (Edit(_MARKED_BY, "if gtrid in self.pointers:", "if False:"),),
         scenario=POINTER,
-        test="tests/unit/recovery/scan/test_rules.py::"
+        test="tests/unit/recovery/scan/test_marked.py::"
         "test_8_a_pointer_overrides_the_name_and_is_kept_while_its_row_may_still_commit",
     ),
     Mutation(

@@ -1,0 +1,1 @@
+"""MariaDB and MySQL over mysqlclient (the module MySQLdb)."""

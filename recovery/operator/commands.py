@@ -16,7 +16,7 @@ from recovery.scan.snapshot import CoordinatorState, Snapshot
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.log.base import DecisionLog
 from txpool.resources.base import MarkedRow, Resolution
-from txpool.tm.annotations import NOTE
+from txpool.tm.commit.annotations import NOTE
 from txpool.xid import split_gtrid
 
 Command = Callable[[DecisionLog, RecoveryDatasources, ScanRecorder, str], None]

@@ -23,7 +23,7 @@ from recovery.scan.datasources import RecoveryDatasources
 from recovery.scan.saved import SavedDetails
 from recovery.scan.snapshot import CoordinatorState, Snapshot
 from txpool.log.base import Heuristic, IncarnationState
-from txpool.tm.annotations import NOTE
+from txpool.tm.commit.annotations import NOTE
 from txpool.xid import Xid, split_gtrid
 
 #: States of branches: in a database that no datasource leads to, and prepared by somebody else.

@@ -20,7 +20,7 @@ from txpool.config.secrets import describe_error
 from txpool.errors import LogError
 from txpool.log.base import DecisionLog, IncarnationState
 from txpool.log.locations import LocationNote
-from txpool.tm.annotations import NOTE
+from txpool.tm.commit.annotations import NOTE
 from txpool.xid import split_gtrid
 
 

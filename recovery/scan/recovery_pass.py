@@ -15,8 +15,8 @@ from recovery.scan.snapshot import OTHER_DATABASE, Snapshot
 from txpool import failpoints, tracing
 from txpool.log.base import DecisionLog, Heuristic, SideRecord
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord, BranchRecovery, forget_ends, remembers_end
-from txpool.tm.annotations import NOTE, TRACEPARENT
-from txpool.tm.heuristics import recorded_outcome
+from txpool.tm.commit.annotations import NOTE, TRACEPARENT
+from txpool.tm.commit.heuristics import recorded_outcome
 
 _ASKED_AGAIN = "or refused it; recovery asks again"
 

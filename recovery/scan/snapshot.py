@@ -15,7 +15,7 @@ from recovery.scan.datasources import ListedBranch, Listing
 from txpool.log.base import Decision, Heuristic, IncarnationState
 from txpool.log.locations import LocationNote
 from txpool.resources.base import BranchRecord, MarkedRow, StagingTable
-from txpool.tm.annotations import NOTE, annotations_in, printable
+from txpool.tm.commit.annotations import NOTE, annotations_in, printable
 from txpool.xid import Xid, split_gtrid, split_pointer
 
 #: The state of a branch whose datasource has another url now, in words.

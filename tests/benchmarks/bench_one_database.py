@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.benchmarks.report import compare
 from txpool.datasource import DataSource
 from txpool.demo.server import EmbeddedPostgres
+from txpool.tm.demarcation.block import transaction
 from txpool.tm.manager import configure
-from txpool.tm.scope import transaction
 
 TRANSACTIONS = 400
 INSERT = "insert into t (a) values (%s)"

@@ -13,7 +13,7 @@ import pytest
 
 import txpool.errors
 from txpool.datasource import DataSource
-from txpool.tm.demarcation import begin, rollback
+from txpool.tm.demarcation.calls import begin, rollback
 from txpool.tm.manager import configure
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from tests.support.waiting import until
 from txpool import failpoints
 from txpool.datasource import connect
 from txpool.errors import LogError
+from txpool.tm.demarcation.block import transaction
 from txpool.tm.manager import configure
-from txpool.tm.scope import transaction
 
 ACCOUNTS = 30
 OPENING = 1_000

@@ -22,8 +22,8 @@ from txpool import failpoints
 from txpool.datasource import connect, find
 from txpool.errors import AlreadyDone
 from txpool.tm.ambient import current
+from txpool.tm.demarcation.block import transaction
 from txpool.tm.manager import configure
-from txpool.tm.scope import transaction
 
 
 class ForkServer:

@@ -22,8 +22,8 @@ from txpool.datasource import connect, find
 from txpool.demo.server import EmbeddedPostgres
 from txpool.errors import AlreadyDone, Error, HeuristicError, TransactionInDoubt
 from txpool.setup.stores import initialise
+from txpool.tm.demarcation.block import transaction
 from txpool.tm.manager import TransactionManager, configure
-from txpool.tm.scope import transaction
 from txpool.xid import PREFIX
 
 PREPARING = ("one", "two", "three")

@@ -18,8 +18,8 @@ from tests.support.proxy import NetworkFault, Proxy
 from txpool import failpoints
 from txpool.datasource import find
 from txpool.spark.commit.listing import list_attempts
-from txpool.tm import demarcation
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation import calls as demarcation
+from txpool.tm.demarcation.block import transaction
 from txpool.tm.subordinate import Subordinate
 from txpool.tm.transaction import Transaction
 

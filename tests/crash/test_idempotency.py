@@ -14,7 +14,7 @@ from tests.crash.evidence import Count, Evidence
 from tests.crash.fork_server import ForkServer
 from tests.crash.site import ALREADY, DONE, CrashSite
 from txpool import AlreadyDone, OperationalError, failpoints, idempotency
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 BOTH, MARKED = ("one", "two"), ("one", "two", "ledger")
 #: What the transaction works in, where its name is recorded, where it is killed, and whether it is decided there.

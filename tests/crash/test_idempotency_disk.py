@@ -20,7 +20,7 @@ from tests.crash.disk.vfs import FileSystem, file_system
 from tests.crash.evidence import Count, Evidence
 from txpool import AlreadyDone
 from txpool.datasource import DataSource
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Require

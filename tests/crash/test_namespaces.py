@@ -45,7 +45,7 @@ from tests.crash.site import outcome_of
 from txpool import failpoints
 from txpool.datasource import connect
 from txpool.tm.manager import configure
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 def stay():
     print("there", flush=True)

@@ -9,9 +9,9 @@ from typing import Any
 from txpool.log.base import IncarnationState
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, PrepareVote, Purge, Refused, Resolution
-from txpool.tm.commit_request import CommitRequest, Outcome, Result
-from txpool.tm.coordinator import Coordinator
-from txpool.tm.phase import Phase
+from txpool.tm.commit.coordinator import Coordinator
+from txpool.tm.commit.phase import Phase
+from txpool.tm.commit.request import CommitRequest, Outcome, Result
 from txpool.xid import TaskName, Xid, make_gtrid, make_xid
 
 

@@ -20,7 +20,7 @@ _SCRIPT = """
 
     from txpool.errors import NotSupportedError
     from txpool.tm.manager import configure
-    from txpool.tm.scope import transaction
+    from txpool.tm.demarcation.block import transaction
     from txpool.spark import foreach_partition, once_per_batch, write_table
 
     spark = SparkSession.builder.remote("local[2]").getOrCreate()

@@ -14,7 +14,7 @@ import txpool
 from tests.spark.conftest import describe
 from txpool.datasource import DataSource
 from txpool.spark import foreach_partition, register, write_table
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

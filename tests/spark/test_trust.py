@@ -13,7 +13,7 @@ from txpool.datasource import find
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.spark import SparkWriteWarning, register, write_table
 from txpool.spark.commit.slots import _LOCK_CLASS, SlotReservation, reserve
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -39,7 +39,7 @@ WRITER = """
     import sys
     from txpool.datasource import connect
     from txpool.tm.manager import configure
-    from txpool.tm.scope import transaction
+    from txpool.tm.demarcation.block import transaction
 
     configure("txpool.properties")
     with transaction():

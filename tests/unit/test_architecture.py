@@ -43,8 +43,10 @@ FLOORS = (
         "txpool.resources.sqlite",
     ),
     ("txpool.dbapi",),
+    ("txpool.tm.demarcation",),
     ("txpool.tm",),
     ("txpool.tracing", "txpool.jobs"),
+    ("txpool.tm.commit",),
     ("txpool.log",),
     ("txpool.pool",),
     ("txpool.resources",),
@@ -56,8 +58,8 @@ FLOORS = (
 )
 #: Arrows that run up, with their reason. None is to be added.
 UP = {
-    ("txpool.tm", "txpool.idempotency"): "a block with a transaction_id records it",
-    ("txpool.tracing", "txpool.tm"): "spans are named by the phases of the commit",
+    ("txpool.tm.demarcation", "txpool.idempotency"): "a block with a transaction_id records it",
+    ("txpool.tracing", "txpool.tm"): "a log record has the gtrid of the ambient transaction",
 }
 
 

@@ -26,7 +26,7 @@ from txpool.metrics.catalogue import UNSETTLED
 from txpool.resources.deadlines import Deadlines
 from txpool.tm import closing, dropped
 from txpool.tm.ambient import current
-from txpool.tm.coordinator import Coordinator
+from txpool.tm.commit.coordinator import Coordinator
 from txpool.tm.resolver import Resolver
 from txpool.tm.timers import Timers
 from txpool.tm.transaction import Transaction

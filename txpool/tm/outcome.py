@@ -12,7 +12,7 @@ from txpool.errors import (
     TransactionRolledBack,
 )
 from txpool.resources.base import BranchOutcome
-from txpool.tm.commit_request import Outcome, Result
+from txpool.tm.commit.request import Outcome, Result
 
 _HEURISTIC: dict[Outcome, type[TransactionError]] = {
     Outcome.HEURISTIC_ROLLBACK: HeuristicRollback,

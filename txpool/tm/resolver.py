@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
-from txpool.tm.commit_request import Result
-from txpool.tm.coordinator import Coordinator
+from txpool.tm.commit.coordinator import Coordinator
+from txpool.tm.commit.request import Result
 
 logger = logging.getLogger("txpool")
 

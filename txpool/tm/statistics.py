@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from txpool.metrics import HISTOGRAMS, Counter, Sample, add_source, instruments
 from txpool.metrics.catalogue import BEGUN, ENDED, PHASE_SECONDS, SETTLED
-from txpool.tm.commit_request import Outcome
-from txpool.tm.phase import Phase
+from txpool.tm.commit.phase import Phase
+from txpool.tm.commit.request import Outcome
 
 if TYPE_CHECKING:
     from txpool.tracing import Trace

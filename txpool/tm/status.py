@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from txpool.tm.commit_request import Outcome
+from txpool.tm.commit.request import Outcome
 
 
 class Status(Enum):

@@ -15,9 +15,9 @@ from txpool.characteristics import UNSPECIFIED, Characteristics
 from txpool.errors import ProgrammingError
 from txpool.resources.base import BranchRecord, LocationKey, OpenBranch, PrepareLocation, PrepareVote, Role
 from txpool.tm import dropped, statistics
-from txpool.tm.coordinator import Coordinator
-from txpool.tm.phase import Phase
-from txpool.tm.readers import Readers, checks_of
+from txpool.tm.commit.coordinator import Coordinator
+from txpool.tm.commit.phase import Phase
+from txpool.tm.commit.readers import Readers, checks_of
 from txpool.tm.status import Status
 from txpool.tm.synchronizations import call_logging_errors
 from txpool.tm.transaction import Transaction

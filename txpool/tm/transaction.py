@@ -21,13 +21,13 @@ from txpool.metrics import instruments
 from txpool.resources.base import LAST, MARKED, PREPARED, Branch, Participant
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.tm import dropped, own, statistics
-from txpool.tm.annotations import checked_note, decision_annotations
-from txpool.tm.commit_request import COMMITTED, IN_DOUBT, CommitRequest, Outcome, Result
-from txpool.tm.coordinator import Coordinator
+from txpool.tm.commit.annotations import checked_note, decision_annotations
+from txpool.tm.commit.coordinator import Coordinator
+from txpool.tm.commit.one_phase import commit_alone
+from txpool.tm.commit.phase import PREPARE
+from txpool.tm.commit.request import COMMITTED, IN_DOUBT, CommitRequest, Outcome, Result
 from txpool.tm.enlistment_rules import require_adoptable, require_atomic, require_begins_as, require_same
-from txpool.tm.one_phase import commit_alone
 from txpool.tm.outcome import raise_outcome, rolled_back
-from txpool.tm.phase import PREPARE
 from txpool.tm.status import ACTIVE, COMMITTING, MARKED_ROLLBACK, OPEN, STATUS_OF, UNDER_WAY, Status
 from txpool.tm.synchronizations import Synchronizations, call_logging_errors
 from txpool.xid import Xid, make_xid

@@ -15,8 +15,8 @@ from txpool.tracing.logs import GtridFilter, attach_filter
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
     from txpool.resources.base import BranchOutcome, BranchRecord
-    from txpool.tm.commit_request import Outcome, Result
-    from txpool.tm.phase import Phase
+    from txpool.tm.commit.phase import Phase
+    from txpool.tm.commit.request import Outcome, Result
 
 __all__ = ["GtridFilter", "Trace", "Tracer"]
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from txpool import tracing
 from txpool.errors import ConfigurationError
-from txpool.tm.commit_request import Outcome
-from txpool.tm.phase import Phase
+from txpool.tm.commit.phase import Phase
+from txpool.tm.commit.request import Outcome
 from txpool.xid import split_gtrid
 
 try:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from txpool.datasource import DataSource
     from txpool.resources.base import BranchOutcome, BranchRecord
-    from txpool.tm.commit_request import Result
+    from txpool.tm.commit.request import Result
 
 logger = logging.getLogger("txpool")
 

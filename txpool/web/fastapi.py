@@ -21,9 +21,9 @@ from typing import Any
 
 from txpool.errors import ConfigurationError, ProgrammingError
 from txpool.tm.ambient import current
-from txpool.tm.functions import origin_of
+from txpool.tm.demarcation.block import transaction
+from txpool.tm.demarcation.functions import origin_of
 from txpool.tm.manager import get_manager
-from txpool.tm.scope import transaction
 from txpool.tm.transaction import Transaction
 
 try:

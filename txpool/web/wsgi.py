@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from txpool.errors import ProgrammingError, TransactionError, TransactionRolledBack, TransactionTimeout
 from txpool.tm.ambient import current, make_ambient, restore_ambient
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 from txpool.web.received import received
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from tests.crash.explorer.stores import ModelDataSource, ModelLog, ModelOtherDat
 from txpool.config.settings import RecoverySettings
 from txpool.spark.commit.attempts import earlier_attempt
 from txpool.spark.commit.listing import list_attempts
-from txpool.tm.commit_request import CommitRequest
-from txpool.tm.coordinator import Coordinator
+from txpool.tm.commit.coordinator import Coordinator
+from txpool.tm.commit.request import CommitRequest
 from txpool.xid import TaskName, Xid, make_xid
 
 #: Where a process stands that has ended, or is dead.

@@ -26,7 +26,7 @@ from tests.crash.explorer.model import INCARNATION, LEDGER, Command, CommandLost
 from tests.crash.explorer.scenarios import Scenario
 from txpool.log.base import IncarnationState
 from txpool.resources.base import Refused
-from txpool.tm.commit_request import Outcome
+from txpool.tm.commit.request import Outcome
 
 #: Fates other than "ok" that a command may have, by its verb; what is not here is only ever executed and answered.
 _UNKNOWN = ("reply-lost", "lost", "late")

@@ -9,7 +9,7 @@ from tests.crash.explorer.model import GTRID, INCARNATION, LEDGER, Command, Exte
 from tests.crash.explorer.scenarios import Scenario
 from tests.crash.explorer.words import answer_of, describe
 from txpool.log.base import IncarnationState
-from txpool.tm.commit_request import Outcome
+from txpool.tm.commit.request import Outcome
 
 _READS = {
     "list",

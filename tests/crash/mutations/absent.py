@@ -7,8 +7,8 @@ from dataclasses import replace
 from tests.crash.explorer.scenarios import ASKS_AGAIN, FAILOVER, NO_EVIDENCE, UNTOLD
 from tests.crash.mutating import Edit, Mutation
 
-_COMPLETE = "txpool.tm.coordinator:Coordinator._complete"
-_JUDGED = "txpool.tm.heuristics:judged_absent"
+_COMPLETE = "txpool.tm.commit.coordinator:Coordinator._complete"
+_JUDGED = "txpool.tm.commit.heuristics:judged_absent"
 _PASS = "recovery.scan.recovery_pass:RecoveryPass."
 _PHASE_TWO = "txpool.resources.postgresql.phase_two:PhaseTwoCommand."
 _ROWS = "tests/integration/recovery/test_branch_rows.py::"
@@ -34,7 +34,7 @@ MUTATIONS = (
         "the fence is read before the answer",
         (
             Edit(
-                "txpool.tm.coordinator:Coordinator._commit",
+                "txpool.tm.commit.coordinator:Coordinator._commit",
                 "    self._phase_two_begun = True\n",
                 "    self._phase_two_begun = True\n    self._early = self._fenced()\n",
             ),
@@ -117,7 +117,7 @@ MUTATIONS = (
         "34r",
         "a coordinator takes a branch for committed whose row is not there",
         test=_ROWS + "test_a_rollback_by_hand_before_the_commit_is_told",
-        real=(Edit("txpool.tm.heuristics:judged_without_row", "if not completed_by_recovery():", "if False:"),),
+        real=(Edit("txpool.tm.commit.heuristics:judged_without_row", "if not completed_by_recovery():", "if False:"),),
     ),
     Mutation(
         "34s",

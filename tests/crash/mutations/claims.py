@@ -7,12 +7,12 @@ from dataclasses import replace
 from tests.crash.explorer.scenarios import ADOPTED, FORGED, FORGED_MARKED, FORGED_TWO, POINTER, UNNOTED
 from tests.crash.mutating import Edit, Mutation
 
-_PREPARE = "txpool.tm.coordinator:Coordinator._prepare"
+_PREPARE = "txpool.tm.commit.coordinator:Coordinator._prepare"
 _MARKED_BY = "recovery.scan.snapshot:Snapshot.marked_by"
 _DISPUTED = "recovery.scan.snapshot:Snapshot.disputed"
 _UNIT = "tests/unit/recovery/scan/test_foreign_branches.py::"
 
-_NAME = "txpool.tm.coordinator:Coordinator._name_branches"
+_NAME = "txpool.tm.commit.coordinator:Coordinator._name_branches"
 _NOTED = "            log.note_location(branch.location)\n"
 _STARTED = "    for branch in branches:\n        branch.start_prepare()\n"
 

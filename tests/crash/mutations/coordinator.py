@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.crash.explorer.scenarios import EARLY, MARKED, MARKED_TWO, ONE, POINTER, READER, TASKS, TWO
 from tests.crash.mutating import Edit, Mutation
 
-_C = "txpool.tm.coordinator:Coordinator."
+_C = "txpool.tm.commit.coordinator:Coordinator."
 
 _ONE_READER = replace(READER, name="one, and one that reads", branches=2, recoverers=0, leases=0)
 _DISK = replace(TWO, name="two, disk", disk=True, leases=0)
@@ -31,7 +31,7 @@ MUTATIONS = (
         "a finished mark that could not be written is not tried again",
         (
             Edit(
-                "txpool.tm.coordinator:Coordinator._forget",
+                "txpool.tm.commit.coordinator:Coordinator._forget",
                 "log, decided =",
                 "self._result.unreported = False\n    log, decided =",
             ),
@@ -242,7 +242,7 @@ MUTATIONS = (
     Mutation(
         "30",
         "a lost reply to a one-phase COMMIT is a rollback",
-        (Edit("txpool.tm.one_phase:commit_participant", "if answer is _ROLLED_BACK:", "if True:"),),
+        (Edit("txpool.tm.commit.one_phase:commit_participant", "if answer is _ROLLED_BACK:", "if True:"),),
         scenario=ONE,
         found="FALSE: rollback",
     ),
@@ -263,7 +263,7 @@ MUTATIONS = (
                 "self.phase = ROLLBACK if unsent else",
                 "self.phase = ROLLBACK if unsent or self.phase in (DECIDE, COMMIT) else",
             ),
-            Edit("txpool.tm.split_phase:await_each", "except BaseException", "except Exception"),
+            Edit("txpool.tm.commit.split_phase:await_each", "except BaseException", "except Exception"),
         ),
         scenario=replace(TWO, name="two, interrupted", interrupts=True, leases=0),
     ),
@@ -327,13 +327,19 @@ MUTATIONS = (
     Mutation(
         "36c",
         "whoever is asked is taken for a reader",
-        (Edit("txpool.tm.readers:Readers.find", "if not check.await_answer():", "if check.await_answer() is None:"),),
+        (
+            Edit(
+                "txpool.tm.commit.readers:Readers.find",
+                "if not check.await_answer():",
+                "if check.await_answer() is None:",
+            ),
+        ),
         scenario=replace(TWO, name="two, asked", asked=True),
     ),
     Mutation(
         "36d",
         "no answer is taken for that of a reader",
-        (Edit("txpool.tm.readers:Readers.find", "if failures:", "if False:"),),
+        (Edit("txpool.tm.commit.readers:Readers.find", "if failures:", "if False:"),),
         scenario=replace(TWO, name="two, asked", asked=True, cuts=1, leases=0),
         found="FALSE",
     ),

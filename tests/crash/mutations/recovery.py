@@ -220,7 +220,7 @@ MUTATIONS = (
         "a pointer does not say which table it points to",
         (
             Edit(
-                "txpool.tm.coordinator:Coordinator._mark",
+                "txpool.tm.commit.coordinator:Coordinator._mark",
                 "make_pointer(marked.datasource, marked.identity())",
                 "marked.datasource",
             ),

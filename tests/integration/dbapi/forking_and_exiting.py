@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import Any
 
 from txpool.datasource import DataSource
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 
 def fork() -> None:

@@ -16,8 +16,8 @@ from typing import Any
 import psycopg
 
 from txpool.datasource import DataSource
+from txpool.tm.demarcation.block import transaction
 from txpool.tm.manager import configure
-from txpool.tm.scope import transaction
 
 WAYS = ("exception", "sys.exit", "os._exit", "end", "use")
 # Wide, so that the server sends each row at once, and still executes when the child ends.

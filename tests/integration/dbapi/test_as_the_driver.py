@@ -16,7 +16,7 @@ import pytest
 import txpool.errors
 from txpool.datasource import DataSource
 from txpool.tm.ambient import current
-from txpool.tm.demarcation import begin, commit, rollback
+from txpool.tm.demarcation.calls import begin, commit, rollback
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

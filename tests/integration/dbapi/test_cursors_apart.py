@@ -13,7 +13,7 @@ from psycopg.adapt import Loader
 from psycopg.rows import dict_row, namedtuple_row
 
 from txpool.datasource import DataSource
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -14,7 +14,7 @@ import pytest
 from tests.integration.dbapi.table import rows
 from txpool.datasource import DataSource, connect, register
 from txpool.errors import ConfigurationError, PoolClosed, PoolTimeout, TransactionRolledBack
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 
 def test_waiting_is_bounded(sqlite_source: DataSource) -> None:

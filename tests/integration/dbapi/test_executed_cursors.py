@@ -21,7 +21,7 @@ from txpool.datasource import DataSource
 from txpool.pool import PoolListener
 from txpool.resources.postgresql import psycopg_private
 from txpool.resources.postgresql.cursor import ExecutedCursor
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

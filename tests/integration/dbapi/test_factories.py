@@ -14,7 +14,7 @@ from psycopg.types.numeric import IntLoader
 from psycopg.types.string import StrDumper
 
 from txpool.datasource import DataSource
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 
 class Counting(psycopg.Cursor[Any]):

@@ -22,7 +22,7 @@ from tests.support.repository import ROOT
 from tests.support.waiting import until
 from txpool.datasource import DataSource
 from txpool.errors import InterfaceError
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

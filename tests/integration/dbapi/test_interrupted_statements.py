@@ -14,7 +14,7 @@ from txpool.dbapi import overrides
 from txpool.dbapi.enlistment import Enlistment
 from txpool.resources.postgresql.cursor import PsycopgCursor
 from txpool.resources.postgresql.driver import PsycopgDriver
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource

@@ -18,7 +18,7 @@ from tests.integration.dbapi.table import rows
 from txpool import failpoints
 from txpool.datasource import DataSource
 from txpool.errors import InterfaceError, OperationalError, TransactionRolledBack
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

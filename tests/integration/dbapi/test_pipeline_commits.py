@@ -8,7 +8,7 @@ import pytest
 
 from txpool.datasource import DataSource
 from txpool.errors import HeuristicError, ProgrammingError
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -14,7 +14,7 @@ from psycopg.types.numeric import IntLoader
 from tests.integration.dbapi.table import rows
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 
 def test_it_passes_for_the_drivers_own(postgres_source: DataSource, sqlite_source: DataSource) -> None:

@@ -14,7 +14,7 @@ from psycopg.types.string import TextLoader
 from tests.integration.dbapi.table import rows
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -14,7 +14,7 @@ from txpool.characteristics import Characteristics
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
 from txpool.resources.sqlite.driver import SQLiteRawConnection, begin_as
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 
 def test_with_ends_a_plain_connection_as_sqlite3_does(sqlite_source: DataSource) -> None:

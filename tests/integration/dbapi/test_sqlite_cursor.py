@@ -13,7 +13,7 @@ import pytest
 import txpool
 from tests.support.forking import in_child
 from txpool.datasource import DataSource
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 FETCHES: dict[str, Callable[[Any], object]] = {
     "fetchone": lambda cursor: cursor.fetchone(),

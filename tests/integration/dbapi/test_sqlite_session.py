@@ -13,7 +13,7 @@ import pytest
 import txpool
 from txpool.datasource import DataSource
 from txpool.engine import create_engine
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 #: What the process has, and not the session: a pragma sets it for every connection, also for the bare driver's.
 OF_THE_PROCESS = {"soft_heap_limit", "hard_heap_limit", "temp_store_directory"}

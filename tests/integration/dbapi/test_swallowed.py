@@ -11,7 +11,7 @@ import pytest
 from txpool.datasource import DataSource
 from txpool.errors import Error, TransactionRolledBack
 from txpool.resources.xids import Xids
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -14,7 +14,7 @@ import pytest
 import txpool.errors
 from tests.integration.dbapi.table import rows
 from txpool.datasource import DataSource
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

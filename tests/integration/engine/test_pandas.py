@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.integration.engine.table import EngineTable
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Joining

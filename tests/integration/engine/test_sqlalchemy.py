@@ -14,7 +14,7 @@ from tests.integration.engine.table import EngineTable
 from txpool.datasource import DataSource
 from txpool.engine import create_engine
 from txpool.errors import ConfigurationError, ProgrammingError, TransactionRolledBack
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -13,7 +13,7 @@ from sqlalchemy import orm
 from txpool.datasource import DataSource
 from txpool.engine import create_engine
 from txpool.errors import NotSupportedError
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

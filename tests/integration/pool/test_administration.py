@@ -13,7 +13,7 @@ import txpool
 from tests.support.waiting import until
 from txpool.datasource import DataSource
 from txpool.errors import ConfigurationError
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

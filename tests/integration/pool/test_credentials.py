@@ -24,7 +24,7 @@ from txpool.config.settings import DataSourceSettings
 from txpool.datasource import DataSource
 from txpool.errors import ConfigurationError
 from txpool.resources.base import BranchOutcome, BranchRecord
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 from txpool.xid import make_gtrid, make_xid, new_incarnation
 
 if TYPE_CHECKING:

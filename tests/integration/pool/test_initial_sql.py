@@ -16,7 +16,7 @@ from txpool.config.settings import DataSourceSettings
 from txpool.datasource import DataSource
 from txpool.errors import ConfigurationError
 from txpool.resources.postgresql.libpq import Session
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -20,7 +20,7 @@ import pytest
 import txpool
 from tests.integration.pool.sessions import kill, nothing_is_lost, sessions
 from txpool.datasource import DataSource
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -15,8 +15,8 @@ from tests.support.bouncer import PROGRAM, bouncer
 from txpool.check import Severity, check
 from txpool.datasource import DataSource
 from txpool.resources.base import BranchRecord
+from txpool.tm.demarcation.block import transaction
 from txpool.tm.manager import configure
-from txpool.tm.scope import transaction
 from txpool.xid import make_gtrid, make_xid, new_incarnation
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from txpool.config.settings import CoordinatorSettings
 from txpool.datasource import DataSource
 from txpool.errors import TransactionRolledBack
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.tm.demarcation import resume, suspend
+from txpool.tm.demarcation.calls import resume, suspend
 from txpool.tm.manager import TransactionManager
 from txpool.xid import make_xid
 

@@ -32,7 +32,7 @@ STAYS = """
     from txpool import failpoints
     from txpool.datasource import connect
     from txpool.tm.manager import configure
-    from txpool.tm.scope import transaction
+    from txpool.tm.demarcation.block import transaction
 
     def stay():
         print(tx.gtrid, flush=True)

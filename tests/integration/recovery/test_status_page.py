@@ -22,8 +22,8 @@ from txpool.config.address import Address
 from txpool.errors import TransactionInDoubt
 from txpool.metrics import catalogue, collect, instruments
 from txpool.resources.base import PreparedSlots
+from txpool.tm.demarcation.block import transaction
 from txpool.tm.manager import configure, get_manager
-from txpool.tm.scope import transaction
 from txpool.xid import make_gtrid, make_xid, parse
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ import txpool
 from txpool import failpoints
 from txpool.datasource import DataSource, connect, find
 from txpool.tm.manager import configure, get_manager
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 def write(*names):
     with transaction():

@@ -14,8 +14,8 @@ import pytest
 
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
+from txpool.tm.demarcation.block import transaction
 from txpool.tm.manager import configure
-from txpool.tm.scope import transaction
 from txpool.tm.status import Status
 
 

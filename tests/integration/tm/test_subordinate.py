@@ -15,7 +15,8 @@ import pytest
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError, TransactionRolledBack
 from txpool.resources.base import LocationKey
-from txpool.tm import ambient, demarcation
+from txpool.tm import ambient
+from txpool.tm.demarcation import calls as demarcation
 from txpool.tm.status import Status
 from txpool.tm.subordinate import Subordinate
 from txpool.xid import TaskName, parse

@@ -194,7 +194,7 @@ def test_a_note_stays_where_its_own_process_has_met_a_heuristic_outcome(site: Si
         import psycopg, sys
         from txpool import failpoints
         from txpool.tm.manager import configure
-        from txpool.tm.scope import transaction
+        from txpool.tm.demarcation.block import transaction
         from txpool.datasource import connect
 
         def roll_back(name):

@@ -27,7 +27,7 @@ _SCRIPT = """
     from txpool import failpoints
     from txpool.tm import ambient, manager
     from txpool.datasource import connect
-    from txpool.tm.scope import transaction
+    from txpool.tm.demarcation.block import transaction
     from txpool.spark import foreach_partition
     from txpool.spark.commit import monitor
     from txpool.spark.commit import self_deadlock

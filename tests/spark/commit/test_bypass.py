@@ -36,7 +36,7 @@ from tests.support.forking import in_child
 from txpool.datasource import DataSource
 from txpool.jobs import properties
 from txpool.spark import foreach_partition, register
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

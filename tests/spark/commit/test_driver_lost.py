@@ -28,7 +28,7 @@ _SCRIPT = """
 
     from txpool.tm import manager
     from txpool.datasource import connect
-    from txpool.tm.scope import transaction
+    from txpool.tm.demarcation.block import transaction
     from txpool.spark import foreach_partition
 
     os.chdir(sys.argv[1])

@@ -22,9 +22,9 @@ from txpool.errors import (
     TransactionTimeout,
 )
 from txpool.spark import foreach_partition
-from txpool.tm.demarcation import begin, commit, rollback
+from txpool.tm.demarcation.block import transaction
+from txpool.tm.demarcation.calls import begin, commit, rollback
 from txpool.tm.manager import configure, get_manager
-from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

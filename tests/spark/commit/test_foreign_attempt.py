@@ -23,7 +23,7 @@ _SCRIPT = """
 
     from txpool.tm import ambient, manager
     from txpool.datasource import connect
-    from txpool.tm.scope import transaction
+    from txpool.tm.demarcation.block import transaction
     from txpool.spark import foreach_partition
 
     folder, dsn = sys.argv[1:]

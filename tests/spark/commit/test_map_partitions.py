@@ -19,8 +19,8 @@ from txpool.spark import map_partitions
 from txpool.spark.commit.locations import note_locations
 from txpool.spark.commit.task import PartitionTask
 from txpool.spark.commit.task_datasources import TaskDatasources
+from txpool.tm.demarcation.block import transaction
 from txpool.tm.manager import get_manager
-from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,7 +133,7 @@ _SCRIPT = """
     from tests.spark.losing_tasks import first_time, kill_executor
     from tests.spark.commit.partition_functions import insert
     from txpool.tm import ambient, manager
-    from txpool.tm.scope import transaction
+    from txpool.tm.demarcation.block import transaction
     from txpool.spark import map_partitions
     from txpool.spark.commit import monitor
     from txpool.spark.commit import self_deadlock

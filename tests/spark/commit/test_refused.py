@@ -12,7 +12,7 @@ import pytest
 import txpool
 from txpool.errors import ConfigurationError
 from txpool.spark import foreach_partition, map_partitions, register, write_table
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,9 +17,9 @@ from txpool.errors import OperationalError
 from txpool.spark import foreach_partition, write_table
 from txpool.spark import register as register_format
 from txpool.spark.commit import self_deadlock
-from txpool.tm.demarcation import begin, commit
+from txpool.tm.demarcation.block import transaction
+from txpool.tm.demarcation.calls import begin, commit
 from txpool.tm.manager import get_manager
-from txpool.tm.scope import transaction
 from txpool.xid import TaskName, make_xid
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ _SCRIPT = """
 
     from txpool.tm import ambient, manager
     from txpool.datasource import connect, find
-    from txpool.tm.scope import transaction
+    from txpool.tm.demarcation.block import transaction
     from txpool.spark import foreach_partition, map_partitions
 
     folder = Path(sys.argv[1])

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProces
 
 from txpool.datasource import connect
 from txpool.spark import foreach_partition, register, write_table
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 from txpool.tracing import opentelemetry as otel
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from tests.spark.mysql import describe, left
 from tests.support.mysql import MySQLServer
 from txpool.datasource import connect
 from txpool.spark import once_per_batch, register, write_table
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,7 +20,7 @@ from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.spark import foreach_partition, once_per_batch, write_table
 from txpool.spark.source.streaming import offsets
 from txpool.tm.ambient import current
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,10 +18,10 @@ from txpool.datasource import DataSource, connect
 from txpool.errors import TransactionRolledBack, TransactionTimeout
 from txpool.spark import register, write_table
 from txpool.spark.commit.slots import SlotReservation
-from txpool.tm.demarcation import begin, commit, resume, rollback, suspend
+from txpool.tm.demarcation.block import transaction
+from txpool.tm.demarcation.calls import begin, commit, resume, rollback, suspend
+from txpool.tm.demarcation.transactional import transactional
 from txpool.tm.manager import get_manager
-from txpool.tm.scope import transaction
-from txpool.tm.transactional import transactional
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,8 +16,8 @@ from txpool.errors import AlreadyDone, ProgrammingError, TransactionRolledBack
 from txpool.spark import PartitionsReport, foreach_partition
 from txpool.spark.table.idempotent_job import JobId, claim_job
 from txpool.tm.ambient import current
-from txpool.tm.demarcation import begin, commit
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
+from txpool.tm.demarcation.calls import begin, commit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,7 +152,7 @@ _SCRIPT = """
     from pyspark.sql import SparkSession
 
     from txpool.tm import manager
-    from txpool.tm.scope import transaction
+    from txpool.tm.demarcation.block import transaction
     from txpool.spark import foreach_partition
 
     def write(rows):

@@ -14,7 +14,7 @@ import pytest
 from tests.spark.conftest import describe
 from txpool.errors import ProgrammingError
 from txpool.spark import write_table
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -31,7 +31,7 @@ _BEGINNING = """
     from tests.spark.losing_tasks import dies_in_copy, dies_prepared
     from txpool.tm import manager
     from txpool.datasource import connect, find
-    from txpool.tm.scope import transaction
+    from txpool.tm.demarcation.block import transaction
     from txpool.spark import foreach_partition, write_table
 
     folder, dsn = sys.argv[1:]

@@ -16,8 +16,8 @@ from txpool.datasource import DataSource, connect
 from txpool.errors import DataError, NotSupportedError, OperationalError, ProgrammingError
 from txpool.spark import Progress, write_table
 from txpool.spark.table.mysql.dialect import MySQLTables
-from txpool.tm.demarcation import resume, suspend
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
+from txpool.tm.demarcation.calls import resume, suspend
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

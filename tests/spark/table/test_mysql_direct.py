@@ -17,7 +17,7 @@ from txpool.resources.branch_rows import BranchRows
 from txpool.spark import foreach_partition, register, write_table
 from txpool.spark.table.mysql.copying import MySQLCopy
 from txpool.spark.types.encoding import ColumnEncoding
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -33,7 +33,7 @@ _BEGINNING = """
     from tests.spark.losing_tasks import dies_in_copy
     from txpool.tm import manager
     from txpool.datasource import find
-    from txpool.tm.scope import transaction
+    from txpool.tm.demarcation.block import transaction
     from txpool.spark import write_table
 
     folder = sys.argv[1]

@@ -21,7 +21,7 @@ import pytest
 from txpool.datasource import DataSource, connect
 from txpool.errors import DataError, IntegrityError, NotSupportedError, ProgrammingError
 from txpool.spark import Progress, write_table
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -294,7 +294,7 @@ _BEGINNING = """
 
     from txpool.tm import manager
     from txpool.datasource import connect
-    from txpool.tm.scope import transaction
+    from txpool.tm.demarcation.block import transaction
     from txpool.spark import write_table
 
     os.chdir(sys.argv[1])

@@ -16,9 +16,9 @@ from txpool.demo.server import EmbeddedPostgres
 from txpool.errors import DataError, NotSupportedError, OperationalError, ProgrammingError, TransactionRolledBack
 from txpool.spark import Progress, write_table
 from txpool.spark.commit.slots import SlotReservation
-from txpool.tm.demarcation import begin, commit, rollback
+from txpool.tm.demarcation.block import transaction
+from txpool.tm.demarcation.calls import begin, commit, rollback
 from txpool.tm.manager import configure, get_manager
-from txpool.tm.scope import transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

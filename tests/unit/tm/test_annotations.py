@@ -11,9 +11,9 @@ from txpool.errors import ProgrammingError
 from txpool.log.base import SideRecord
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.resources.base import BranchOutcome, BranchRecord, decode, encode
-from txpool.tm.annotations import annotations_in, with_annotations
-from txpool.tm.commit_request import CommitRequest, Outcome
-from txpool.tm.coordinator import Coordinator
+from txpool.tm.commit.annotations import annotations_in, with_annotations
+from txpool.tm.commit.coordinator import Coordinator
+from txpool.tm.commit.request import CommitRequest, Outcome
 from txpool.xid import make_gtrid, make_xid
 
 GTRID = make_gtrid("etl-1", "abcdefghijkl", 1)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.models.coordinator import ConnectionLost, CoordinatorWorld
 from txpool.resources.base import PrepareVote
-from txpool.tm.commit_request import Outcome
+from txpool.tm.commit.request import Outcome
 
 KINDS = [(when, error) for when in ("before", "after") for error in (ConnectionLost, KeyboardInterrupt)]
 SHAPES = [

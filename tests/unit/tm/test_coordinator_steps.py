@@ -13,10 +13,10 @@ import pytest
 from tests.models.coordinator import ConnectionLost, CoordinatorWorld
 from tests.support.interrupts import at_each_check
 from txpool.resources.base import BranchOutcome, PrepareVote
-from txpool.tm import coordinator, readers
-from txpool.tm.commit_request import Outcome
-from txpool.tm.coordinator import Coordinator
-from txpool.tm.phase import Phase
+from txpool.tm.commit import coordinator, readers
+from txpool.tm.commit.coordinator import Coordinator
+from txpool.tm.commit.phase import Phase
+from txpool.tm.commit.request import Outcome
 from txpool.tm.resolver import Resolver
 
 

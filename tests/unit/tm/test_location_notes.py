@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.models.coordinator import ConnectionLost, CoordinatorWorld
-from txpool.tm.commit_request import Outcome
+from txpool.tm.commit.request import Outcome
 
 
 @pytest.mark.parametrize("marked", [False, True])

@@ -18,9 +18,9 @@ import txpool
 from tests.models.coordinator import ConnectionLost, FailingCalls, ModelBranch
 from txpool import Status, failpoints
 from txpool.resources.base import BranchOutcome
-from txpool.tm.commit_request import Outcome, Result
-from txpool.tm.coordinator import Coordinator
-from txpool.tm.one_phase import commit_alone, commit_participant
+from txpool.tm.commit.coordinator import Coordinator
+from txpool.tm.commit.one_phase import commit_alone, commit_participant
+from txpool.tm.commit.request import Outcome, Result
 from txpool.tm.transaction import Transaction
 
 pytestmark = pytest.mark.usefixtures("nobody_watches")

@@ -15,8 +15,8 @@ import pytest
 
 import txpool
 from txpool import Status, failpoints
-from txpool.tm import coordinator, one_phase
 from txpool.tm import transaction as transaction_module
+from txpool.tm.commit import coordinator, one_phase
 
 pytestmark = pytest.mark.usefixtures("nobody_watches")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txpool.tm import statistics
-from txpool.tm.phase import Phase
+from txpool.tm.commit.phase import Phase
 
 EXPORTED = {
     "prepare",

@@ -27,8 +27,8 @@ from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.metrics import instruments
 from txpool.resources.base import Resolution
 from txpool.tm import statistics
-from txpool.tm.coordinator import Coordinator
-from txpool.tm.phase import Phase
+from txpool.tm.commit.coordinator import Coordinator
+from txpool.tm.commit.phase import Phase
 from txpool.tm.transaction import Transaction
 from txpool.tracing import opentelemetry as otel
 from txpool.xid import make_gtrid

@@ -24,7 +24,7 @@ from txpool.spark.commit.session import context_of
 from txpool.spark.commit.task_datasources import datasources_for
 from txpool.spark.table.idempotent_write import IdempotentWrite
 from txpool.tm.ambient import current
-from txpool.tm.transactional import transactional
+from txpool.tm.demarcation.transactional import transactional
 
 logger = logging.getLogger("txpool")
 

@@ -18,7 +18,7 @@ from txpool.spark.table.dialect import dialect_of
 from txpool.spark.table.partition_transactions import write_partitions
 from txpool.spark.table.report import Progress, WriteReport
 from txpool.tm.ambient import current
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from txpool.spark.table.table_write import DriverWrite, TaskWrite

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from txpool.errors import TransactionRolledBack
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 INSERT = "insert into t values (%s, %s)"
 IDLE = psycopg.pq.TransactionStatus.IDLE

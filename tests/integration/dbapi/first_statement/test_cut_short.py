@@ -23,7 +23,7 @@ from txpool.datasource import DataSource
 from txpool.dbapi.enlistment import Enlistment
 from txpool.errors import TransactionRolledBack
 from txpool.resources.postgresql import first_statement, psycopg_private
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

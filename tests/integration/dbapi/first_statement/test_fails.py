@@ -10,7 +10,7 @@ import pytest
 from tests.integration.dbapi.first_statement.messages import IDLE, INSERT, INTRANS, First, rolled_back
 from txpool.datasource import DataSource
 from txpool.errors import HeuristicCommit, TransactionRolledBack
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 from txpool.tm.status import Status
 
 if TYPE_CHECKING:

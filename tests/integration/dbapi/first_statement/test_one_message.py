@@ -14,7 +14,7 @@ from tests.integration.dbapi.first_statement.messages import INSERT, INTRANS, Fi
 from txpool.datasource import DataSource
 from txpool.resources.postgresql import first_statement, psycopg_private
 from txpool.resources.postgresql.first_statement import ALWAYS, NEVER, WITH_PARAMETERS, may_share
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

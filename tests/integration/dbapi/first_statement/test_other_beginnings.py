@@ -11,7 +11,7 @@ from psycopg import sql
 
 from tests.integration.dbapi.first_statement.messages import INSERT, INTRANS, First
 from txpool.datasource import DataSource
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -16,7 +16,7 @@ from tests.integration.tm.scope.table import OneDatasource
 from txpool.datasource import DataSource
 from txpool.resources.xids import Xids
 from txpool.tm.ambient import current
-from txpool.tm.demarcation import rollback
+from txpool.tm.demarcation.calls import rollback
 from txpool.tm.manager import configure
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.tm.scope.table import OneDatasource
 from tests.support.waiting import until
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 
 class Reports:

@@ -14,8 +14,8 @@ import pytest
 from tests.integration.tm.scope.reports import Reports, in_a_thread, rolled_back
 from tests.integration.tm.scope.table import OneDatasource
 from txpool.tm.ambient import current, make_ambient
-from txpool.tm.scope import transaction
-from txpool.tm.transactional import transactional
+from txpool.tm.demarcation.block import transaction
+from txpool.tm.demarcation.transactional import transactional
 
 
 @types.coroutine

@@ -14,7 +14,7 @@ from tests.integration.tm.scope.table import OneDatasource
 from txpool.datasource import DataSource
 from txpool.errors import PoolClosed, ProgrammingError, TransactionError, TransactionRolledBack, TransactionTimeout
 from txpool.resources.xids import Xids
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.tm.scope.table import OneDatasource
 from txpool.errors import ProgrammingError, TransactionRolledBack
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 
 class Abandoned:

@@ -17,9 +17,9 @@ from tests.integration.tm.scope.table import OneDatasource
 from txpool import AlreadyDone, ProgrammingError, Status, TransactionRolledBack
 from txpool.resources.xids import Xids
 from txpool.tm.ambient import current
+from txpool.tm.demarcation.block import transaction
+from txpool.tm.demarcation.transactional import transactional
 from txpool.tm.manager import observers
-from txpool.tm.scope import transaction
-from txpool.tm.transactional import transactional
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

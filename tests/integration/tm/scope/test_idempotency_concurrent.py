@@ -16,7 +16,7 @@ from tests.integration.tm.scope.table import OneDatasource
 from tests.support.waiting import until
 from txpool import AlreadyDone, OperationalError, Status, TransactionRolledBack, TransactionTimeout, idempotency
 from txpool.resources.postgresql.trust import relation_faults
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

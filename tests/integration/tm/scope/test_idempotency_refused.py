@@ -13,8 +13,8 @@ from tests.integration.tm.scope.table import OneDatasource
 from txpool import AlreadyDone, OperationalError, ProgrammingError
 from txpool.datasource import DataSource
 from txpool.tm.ambient import current
-from txpool.tm.scope import transaction
-from txpool.tm.transactional import transactional
+from txpool.tm.demarcation.block import transaction
+from txpool.tm.demarcation.transactional import transactional
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

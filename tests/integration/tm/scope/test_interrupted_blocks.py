@@ -14,10 +14,11 @@ import pytest
 from tests.support.interrupts import at_each_check, codes_of
 from tests.support.waiting import until
 from txpool.datasource import DataSource
-from txpool.tm import ambient, scope
+from txpool.tm import ambient
 from txpool.tm.ambient import current, make_ambient
-from txpool.tm.coordinator import Coordinator
-from txpool.tm.scope import transaction
+from txpool.tm.commit.coordinator import Coordinator
+from txpool.tm.demarcation import block as scope
+from txpool.tm.demarcation.block import transaction
 from txpool.tm.transaction import Transaction
 
 if TYPE_CHECKING:

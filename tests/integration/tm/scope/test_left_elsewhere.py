@@ -12,7 +12,7 @@ import pytest
 from tests.integration.tm.scope.table import OneDatasource
 from txpool.errors import ProgrammingError
 from txpool.tm.ambient import current
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 _ELSEWHERE = "is left in another thread or context than it was entered in .*: what was done within it was rolled back"
 

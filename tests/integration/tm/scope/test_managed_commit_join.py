@@ -10,7 +10,7 @@ import pytest
 from tests.integration.tm.scope.table import OneDatasource
 from txpool.datasource import DataSource
 from txpool.errors import Error, ProgrammingError, TransactionRolledBack
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

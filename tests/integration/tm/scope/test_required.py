@@ -17,9 +17,9 @@ from tests.integration.tm.scope.outside import plain, refused
 from tests.integration.tm.scope.table import OneDatasource
 from txpool.datasource import DataSource
 from txpool.errors import OutsideTransactionWarning, ProgrammingError
-from txpool.tm.demarcation import begin, commit, resume, rollback, suspend
-from txpool.tm.scope import transaction
-from txpool.tm.transactional import transactional
+from txpool.tm.demarcation.block import transaction
+from txpool.tm.demarcation.calls import begin, commit, resume, rollback, suspend
+from txpool.tm.demarcation.transactional import transactional
 
 on_postgresql = pytest.mark.parametrize("world", ["psycopg"], indirect=True)
 on_sqlite = pytest.mark.parametrize("world", ["sqlite3"], indirect=True)

@@ -14,9 +14,9 @@ import pytest
 from tests.integration.tm.scope.table import OneDatasource
 from txpool import Status, TransactionInDoubt, TransactionRolledBack, failpoints
 from txpool.tm.ambient import current
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
+from txpool.tm.demarcation.transactional import transactional
 from txpool.tm.transaction import Transaction
-from txpool.tm.transactional import transactional
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

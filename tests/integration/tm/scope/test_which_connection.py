@@ -9,8 +9,8 @@ import pytest
 
 from tests.integration.tm.scope.table import OneDatasource
 from txpool.errors import Error, InterfaceError, ProgrammingError
-from txpool.tm.demarcation import begin, commit, resume, suspend
-from txpool.tm.scope import transaction
+from txpool.tm.demarcation.block import transaction
+from txpool.tm.demarcation.calls import begin, commit, resume, suspend
 
 
 def test_a_handle_closed_before_commit(world: OneDatasource) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from txpool import failpoints
 from txpool.resources.base import BranchOutcome, Participant
-from txpool.tm.commit_request import COMMITTED, IN_DOUBT, Outcome, Result
+from txpool.tm.commit.request import COMMITTED, IN_DOUBT, Outcome, Result
 
 _COMMITTED, _ROLLED_BACK = BranchOutcome.COMMITTED, BranchOutcome.ROLLED_BACK
 

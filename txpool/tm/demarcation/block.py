@@ -13,9 +13,9 @@ from txpool.errors import ProgrammingError, TransactionTimeout
 from txpool.jobs.properties import publish
 from txpool.tm import dropped
 from txpool.tm.ambient import ambient_variable, current, make_ambient
-from txpool.tm.annotations import checked_note
+from txpool.tm.commit.annotations import checked_note
+from txpool.tm.demarcation.propagation import require_recordable
 from txpool.tm.manager import get_manager
-from txpool.tm.propagation import require_recordable
 from txpool.tm.required import refuse_beginning_in_task
 from txpool.tm.status import OPEN
 from txpool.tm.transaction import Transaction

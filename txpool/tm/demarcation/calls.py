@@ -1,6 +1,6 @@
 """begin(), commit(), rollback(), suspend(), resume(), status(): the ambient transaction's bounds, set by calls.
 
-A `with transaction()` block (`txpool.tm.scope`) sets them by itself.
+A `with transaction()` block (`txpool.tm.demarcation.block`) sets them by itself.
 """
 
 from __future__ import annotations

@@ -39,11 +39,10 @@ from txpool.resources.base import (
     Resolution,
     forget_ends,
 )
-from txpool.tm.annotations import with_annotations
-from txpool.tm.commit_request import COMMITTED, CommitRequest, Outcome, Result
-from txpool.tm.heuristics import judged_absent, judged_without_row, outcome_of, record_heuristics
-from txpool.tm.one_phase import commit_participant
-from txpool.tm.phase import (
+from txpool.tm.commit.annotations import with_annotations
+from txpool.tm.commit.heuristics import judged_absent, judged_without_row, outcome_of, record_heuristics
+from txpool.tm.commit.one_phase import commit_participant
+from txpool.tm.commit.phase import (
     COMMIT,
     COMPLETE,
     DECIDE,
@@ -56,13 +55,14 @@ from txpool.tm.phase import (
     ROLLBACK,
     Phase,
 )
-from txpool.tm.readers import Readers, checks_of
-from txpool.tm.split_phase import await_each, start_each
+from txpool.tm.commit.readers import Readers, checks_of
+from txpool.tm.commit.request import COMMITTED, CommitRequest, Outcome, Result
+from txpool.tm.commit.split_phase import await_each, start_each
 from txpool.xid import all_name, make_pointer, make_xid, split_gtrid
 
 logger = logging.getLogger("txpool")
 
-# As names of their own: see `txpool.tm.phase`.
+# As names of their own: see `txpool.tm.commit.phase`.
 _COMMITTED, _ROLLED_BACK, _UNKNOWN = BranchOutcome.COMMITTED, BranchOutcome.ROLLED_BACK, BranchOutcome.UNKNOWN
 _YES = PrepareVote.COMMIT
 _ABSENT, _LOST, _NO_ROW = BranchOutcome.ABSENT, BranchOutcome.LOST, BranchOutcome.NO_ROW

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 from txpool.characteristics import Characteristics, IsolationLevel
 from txpool.errors import ProgrammingError
 from txpool.tm.ambient import current, make_ambient, restore_ambient
-from txpool.tm.annotations import checked_note
-from txpool.tm.functions import is_coroutine_function, origin_of, require_function
-from txpool.tm.propagation import Propagation, check_arguments, check_id, require_recordable
+from txpool.tm.commit.annotations import checked_note
+from txpool.tm.demarcation.block import idempotent_transaction, transaction
+from txpool.tm.demarcation.functions import is_coroutine_function, origin_of, require_function
+from txpool.tm.demarcation.propagation import Propagation, check_arguments, check_id, require_recordable
+from txpool.tm.demarcation.retry import RetryPolicy
 from txpool.tm.required import outside
-from txpool.tm.retry import RetryPolicy
-from txpool.tm.scope import idempotent_transaction, transaction
 
 if TYPE_CHECKING:
     from txpool.idempotency import IdempotentTransaction, RecordIn

@@ -12,8 +12,8 @@ from time import time
 from txpool.log.base import ENDS, DecisionLog, Heuristic, SideRecord
 from txpool.log.formats import pack
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord, MarkedBranch
-from txpool.tm.annotations import NOTE
-from txpool.tm.commit_request import CommitRequest, Outcome, Result
+from txpool.tm.commit.annotations import NOTE
+from txpool.tm.commit.request import CommitRequest, Outcome, Result
 from txpool.xid import Xid
 
 

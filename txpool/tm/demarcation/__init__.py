@@ -1,0 +1,1 @@
+"""Where a transaction begins and ends: a block, a decorated function, or calls."""

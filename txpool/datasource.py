@@ -27,18 +27,7 @@ from txpool.pool import Pool, PoolListener
 from txpool.pool.administration import PoolAdministration
 from txpool.pool.pooled import Pooled
 from txpool.resource_managers import find_resource_manager
-from txpool.resources.base import (
-    PREPARED,
-    Branch,
-    BranchRecord,
-    BranchRecovery,
-    MarkedBranch,
-    OpenBranch,
-    PrepareLocation,
-    Role,
-    StagingArea,
-    XidsTable,
-)
+from txpool.resources.base import PREPARED, Branch, BranchRecord, MarkedBranch, OpenBranch, PrepareLocation, Role
 from txpool.resources.branch_rows import BranchRows
 from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
@@ -47,6 +36,7 @@ from txpool.resources.drivers import make_driver
 from txpool.resources.local import LocalBranch
 from txpool.resources.manager import PhaseTwo
 from txpool.resources.marked import MarkedTransaction
+from txpool.resources.recovery_access import BranchRecovery, StagingArea, XidsTable
 from txpool.resources.sessions import sessions_of
 from txpool.resources.xids import Xids
 from txpool.tm.ambient import ambient

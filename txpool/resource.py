@@ -16,17 +16,14 @@ from txpool.resources.base import (
     Branch,
     BranchOutcome,
     BranchRecord,
-    BranchRecovery,
     OpenBranch,
     Participant,
-    PreparedBranch,
     PrepareLocation,
     PrepareVote,
     ReadOnlyCheck,
     Refused,
     RemembersEnd,
     Role,
-    SharedPhaseTwo,
 )
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.dialect import Dialect
@@ -36,6 +33,7 @@ from txpool.resources.local import LocalTransaction
 from txpool.resources.manager import PhaseTwo, ResourceManager
 from txpool.resources.marks import Marks
 from txpool.resources.own.manager import OwnResources
+from txpool.resources.recovery_access import BranchRecovery, PreparedBranch, SharedPhaseTwo
 from txpool.resources.resource import Resource, Work
 from txpool.xid import Xid, parse
 

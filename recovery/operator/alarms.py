@@ -16,7 +16,7 @@ from recovery.scan.report import Alarm, AlarmKind
 from recovery.scan.snapshot import Snapshot
 from txpool.config.settings import RecoverySettings
 from txpool.log.locations import LocationNote
-from txpool.resources.base import PreparedSlots
+from txpool.resources.recovery_access import PreparedSlots
 
 logger = logging.getLogger("txpool.recovery")
 

@@ -15,7 +15,8 @@ from recovery.scan.report import ScanRecorder
 from recovery.scan.snapshot import CoordinatorState, Snapshot
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.log.base import DecisionLog
-from txpool.resources.base import MarkedRow, Resolution
+from txpool.resources.base import Resolution
+from txpool.resources.recovery_access import MarkedRow
 from txpool.tm.commit.annotations import NOTE
 from txpool.xid import split_gtrid
 

@@ -18,7 +18,8 @@ from recovery.scan.snapshot import Snapshot
 from txpool.config.secrets import describe_error
 from txpool.config.settings import RecoverySettings
 from txpool.metrics import HISTOGRAMS, Sample, catalogue
-from txpool.resources.base import PreparedSlots, Role
+from txpool.resources.base import Role
+from txpool.resources.recovery_access import PreparedSlots
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,11 @@ from typing import Protocol, runtime_checkable
 from txpool.config.secrets import describe_error
 from txpool.errors import ConfigurationError
 from txpool.log.locations import LocationNote
-from txpool.resources.base import (
-    BranchRecord,
+from txpool.resources.base import BranchRecord, Role
+from txpool.resources.recovery_access import (
     BranchRecovery,
     MarkedRow,
     PreparedBranch,
-    Role,
     StagingArea,
     StagingTable,
     XidsTable,

@@ -18,7 +18,7 @@ from recovery.scan.snapshot import CoordinatorState, Snapshot, same_identity
 from txpool import failpoints
 from txpool.config.secrets import describe_error
 from txpool.errors import ConfigurationError, OperationalError
-from txpool.resources.base import MarkedRow
+from txpool.resources.recovery_access import MarkedRow
 from txpool.xid import Xid
 
 T = TypeVar("T")

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar, runtime_checkable
 
-from txpool.resources.base import Branch, BranchOutcome, BranchRecord, BranchRecovery, SharedPhaseTwo
+from txpool.resources.base import Branch, BranchOutcome, BranchRecord
+from txpool.resources.recovery_access import BranchRecovery, SharedPhaseTwo
 
 T = TypeVar("T")
 

@@ -14,7 +14,8 @@ from recovery.scan.report import Ended, LeftAlone, ScanRecorder
 from recovery.scan.snapshot import OTHER_DATABASE, Snapshot
 from txpool import failpoints, tracing
 from txpool.log.base import DecisionLog, Heuristic, SideRecord
-from txpool.resources.base import Branch, BranchOutcome, BranchRecord, BranchRecovery, forget_ends, remembers_end
+from txpool.resources.base import Branch, BranchOutcome, BranchRecord, forget_ends, remembers_end
+from txpool.resources.recovery_access import BranchRecovery
 from txpool.tm.commit.annotations import NOTE, TRACEPARENT
 from txpool.tm.commit.heuristics import recorded_outcome
 

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from recovery.scan.datasources import RecoveryDatasources
 from txpool.config.secrets import describe_error
-from txpool.resources.base import PreparedSlots
+from txpool.resources.recovery_access import PreparedSlots
 
 logger = logging.getLogger("txpool.recovery")
 

@@ -14,7 +14,8 @@ from functools import cached_property
 from recovery.scan.datasources import ListedBranch, Listing
 from txpool.log.base import Decision, Heuristic, IncarnationState
 from txpool.log.locations import LocationNote
-from txpool.resources.base import BranchRecord, MarkedRow, StagingTable
+from txpool.resources.base import BranchRecord
+from txpool.resources.recovery_access import MarkedRow, StagingTable
 from txpool.tm.commit.annotations import NOTE, annotations_in, printable
 from txpool.xid import Xid, split_gtrid, split_pointer
 

@@ -13,7 +13,7 @@ from recovery.scan.modules import tombstone
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.snapshot import CoordinatorState, Snapshot
 from txpool.config.secrets import describe_error
-from txpool.resources.base import StagingTable
+from txpool.resources.recovery_access import StagingTable
 
 logger = logging.getLogger("txpool.recovery")
 

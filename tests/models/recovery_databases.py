@@ -7,16 +7,8 @@ from collections.abc import Callable, Collection, Iterable
 from txpool.errors import OperationalError
 from txpool.log.base import IncarnationState
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.resources.base import (
-    BranchOutcome,
-    BranchRecord,
-    BranchRecovery,
-    MarkedRow,
-    PreparedBranch,
-    Refused,
-    Role,
-    XidsTable,
-)
+from txpool.resources.base import BranchOutcome, BranchRecord, Refused, Role
+from txpool.resources.recovery_access import BranchRecovery, MarkedRow, PreparedBranch, XidsTable
 from txpool.xid import Xid
 
 NODE = "etl-1"

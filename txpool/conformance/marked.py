@@ -9,7 +9,8 @@ from txpool.conformance.case import at_once, require
 from txpool.conformance.client import Client
 from txpool.conformance.subject import NODE, Subject
 from txpool.conformance.workload import attempted
-from txpool.resources.base import BranchRecord, MarkedRow
+from txpool.resources.base import BranchRecord
+from txpool.resources.recovery_access import MarkedRow
 
 _ROUNDS = 5  # of a race
 Records = tuple[BranchRecord, ...]

@@ -17,8 +17,9 @@ from txpool.conformance.client import Client
 from txpool.conformance.server import Server
 from txpool.conformance.workload import TableWork, Workload
 from txpool.datasource import DataSource
-from txpool.resources.base import Branch, BranchOutcome, BranchRecord, BranchRecovery, MarkedRow, XidsTable
+from txpool.resources.base import Branch, BranchOutcome, BranchRecord
 from txpool.resources.own.manager import OwnResources
+from txpool.resources.recovery_access import BranchRecovery, MarkedRow, XidsTable
 from txpool.resources.resource import Resource
 from txpool.resources.xids import Xids
 from txpool.tm.own import part_of

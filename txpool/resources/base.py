@@ -1,4 +1,4 @@
-"""The protocols between a database and the rest: branches for the coordinator, and what recovery asks for.
+"""The protocols between a database and the coordinator: branches, votes, outcomes, decisions.
 
 Prepare and commit are split-phase: the coordinator starts every branch, then awaits every branch, so that databases
 work at the same time without a thread pool. A branch whose driver can only block does its work in the start.
@@ -7,8 +7,7 @@ work at the same time without a thread pool. A branch whose driver can only bloc
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as _quoted  # a text as json writes it
@@ -304,122 +303,3 @@ class MarkedBranch(Participant, DecisionStore, Protocol):
 
     def is_decided(self, gtrid: str) -> bool:
         """Whether the row is there. An error where that cannot be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedBranch:
-    """A prepared branch with an xid of txpool's form, as a database lists it."""
-
-    xid: Xid
-    #: Seconds since the PREPARE by the database's clock. For people only: no rule depends on age.
-    age: float | None = None
-    #: The name of the role that prepared the branch; None where the server does not tell.
-    owner: str | None = None
-    #: The owner and all members of the owner, by the server's numbers: a session that logged in as one of them may have
-    #: prepared the branch. None where the server does not tell. None also where no comparison is needed: the listing
-    #: session logged in as one of them, or the owner is configured.
-    roles: frozenset[str] | None = None
-    #: The identity and the name of the branch's database, where it is another one of the same server; else empty.
-    elsewhere: str = ""
-    database: str = ""
-    #: The evidence that its PREPARE would have given to a `BranchRecord`, for who adopts it from the listing.
-    evidence: Mapping[str, str] = field(default_factory=dict, compare=False)
-
-    def prepared_by(self, logins: Collection[str]) -> bool:
-        """Whether a session with one of these login roles may have prepared it. The xid alone proves nothing."""
-        return self.roles is None or not self.roles.isdisjoint(logins)
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedSlots:
-    """How many prepared transactions a server can hold, and how many it holds, of txpool and of others."""
-
-    maximum: int
-    taken: int
-
-
-class BranchRecovery(Protocol):
-    """Recovery's access to a datasource of mode xa. Thread-safe: every method opens a connection and closes it.
-
-    A resource manager may also have `slots() -> PreparedSlots`, for alarms; `why_not(record) -> str`, the reason why
-    the last commit or rollback of a branch was UNKNOWN; and `phase_two() -> SharedPhaseTwo`, by which a pass ends all
-    of its branches here, instead of by `commit` and `rollback`.
-    """
-
-    def identity(self) -> str:
-        """The database's identity, which recovery compares with a record's."""
-
-    def recover(self) -> list[PreparedBranch]:
-        """The prepared branches whose xid has txpool's form, of any role.
-
-        They are those of this database, and may include those of other databases of the same server.
-        """
-
-    def logins(self) -> frozenset[str]:
-        """The roles that the datasource's own sessions log in as, by the server's numbers."""
-
-    def commit(self, record: BranchRecord) -> BranchOutcome:
-        """Commit a prepared branch. Of one that is gone: how it ended by its evidence, else ABSENT or LOST."""
-
-    def rollback(self, record: BranchRecord) -> BranchOutcome:
-        """Roll a prepared branch back. Of one that is gone: how it ended by its evidence, else ABSENT or LOST."""
-
-
-class SharedPhaseTwo(Protocol):
-    """Ends many prepared branches of one database over one connection. Used by one thread at a time.
-
-    A branch may be started while earlier ones have no answer. Where the connection is lost, each branch without an
-    answer is tried again or UNKNOWN: what became of it is not known.
-    """
-
-    def branch(self, record: BranchRecord) -> Branch:
-        """A branch that is prepared already, known by its record alone. No method of it raises an error."""
-
-    def close(self) -> None:
-        """Close the connection, without waiting. It has been closed already where every branch has answered."""
-
-
-class XidsTable(Protocol):
-    """Recovery's access to the table of marks of a datasource of mode cmr."""
-
-    def read(self) -> list[MarkedRow]:
-        """Every row and tombstone, read without resolving anything."""
-
-    def tombstone(self, gtrid: str, identity: str = "") -> MarkedRow:
-        """Insert a tombstone under the gtrid's key. Where a row has that key, make it durable, and return it.
-
-        An error means that nothing is known: the table is out of reach, or is not the one of this identity.
-        """
-
-    def delete(self, gtrids: Iterable[str]) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class MarkedRow:
-    """A row of `xids`: a decision with its other branches, or (where `committed` is false) a tombstone."""
-
-    gtrid: str
-    node: str
-    committed: bool
-    branches: tuple[BranchRecord, ...] = ()
-
-
-class StagingTable(Protocol):
-    """The staging table of one Spark write of a transaction."""
-
-    @property
-    def gtrid(self) -> str: ...
-
-    @property
-    def name(self) -> str:
-        """The table's full name, quoted for SQL."""
-
-
-class StagingArea(Protocol):
-    """Recovery's access to the staging tables of one database. Every method opens a connection and closes it."""
-
-    def tables(self) -> Sequence[StagingTable]:
-        """All staging tables whose owner the datasource trusts."""
-
-    def drop(self, table: StagingTable) -> None:
-        """Drop the table, if it exists."""

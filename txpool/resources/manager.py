@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
     from txpool.dbapi.connection import PEP249Connection
     from txpool.findings.finding import Finding
-    from txpool.resources.base import Branch, BranchRecord, BranchRecovery, OpenBranch, StagingArea
+    from txpool.resources.base import Branch, BranchRecord, OpenBranch
     from txpool.resources.deadlines import Deadlines
     from txpool.resources.driver import Driver
     from txpool.resources.records import RecordsTable
+    from txpool.resources.recovery_access import BranchRecovery, StagingArea
 
 
 class PhaseTwo(Protocol):

@@ -9,13 +9,13 @@ from txpool.errors import OperationalError, TransactionRolledBack
 from txpool.resources.base import (
     BranchOutcome,
     BranchRecord,
-    PreparedBranch,
     PrepareLocation,
     PrepareVote,
     ReadOnlyCheck,
     Refused,
     Role,
 )
+from txpool.resources.recovery_access import PreparedBranch
 from txpool.resources.resource import Resource, Work
 from txpool.xid import Xid, make_xid, parse
 

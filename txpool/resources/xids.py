@@ -25,9 +25,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from txpool.errors import ConfigurationError, NotSupportedError, OperationalError, translate, translated
-from txpool.resources.base import BranchRecord, MarkedRow, Refused, decode, encode
+from txpool.resources.base import BranchRecord, Refused, decode, encode
 from txpool.resources.driver import Driver
 from txpool.resources.marks import IDENTITY, WrongTable
+from txpool.resources.recovery_access import MarkedRow
 from txpool.xid import PREFIX, is_identity, split_gtrid
 
 _DELETED_AT_ONCE = 500  # rows that one DELETE names

@@ -19,16 +19,8 @@ from tests.crash.explorer.model import (
 from tests.crash.explorer.parts import ANSWERS, Port
 from txpool.log.base import Decision, Heuristic, IncarnationState, SideRecord
 from txpool.log.locations import LocationNote
-from txpool.resources.base import (
-    BranchOutcome,
-    BranchRecord,
-    MarkedRow,
-    PreparedBranch,
-    PrepareLocation,
-    Refused,
-    Resolution,
-    Role,
-)
+from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, Refused, Resolution, Role
+from txpool.resources.recovery_access import MarkedRow, PreparedBranch
 from txpool.xid import Xid
 
 

@@ -6,15 +6,7 @@ import time
 from typing import Any, ClassVar
 
 from txpool.config.settings import DataSourceSettings
-from txpool.resources.base import (
-    BranchOutcome,
-    BranchRecord,
-    BranchRecovery,
-    OpenBranch,
-    PreparedBranch,
-    PrepareVote,
-    ReadOnlyCheck,
-)
+from txpool.resources.base import BranchOutcome, BranchRecord, OpenBranch, PrepareVote, ReadOnlyCheck
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.driver import Driver
 from txpool.resources.postgresql.branch import PostgreSQLBranch
@@ -22,6 +14,7 @@ from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.driver import PsycopgDriver
 from txpool.resources.postgresql.manager import PostgreSQL
+from txpool.resources.recovery_access import BranchRecovery, PreparedBranch
 from txpool.xid import Xid
 
 COMMITTED, ROLLED_BACK, UNKNOWN = BranchOutcome.COMMITTED, BranchOutcome.ROLLED_BACK, BranchOutcome.UNKNOWN

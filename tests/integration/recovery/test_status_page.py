@@ -21,7 +21,7 @@ from txpool import failpoints
 from txpool.config.address import Address
 from txpool.errors import TransactionInDoubt
 from txpool.metrics import catalogue, collect, instruments
-from txpool.resources.base import PreparedSlots
+from txpool.resources.recovery_access import PreparedSlots
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.manager import configure, get_manager
 from txpool.xid import make_gtrid, make_xid, parse

@@ -6,9 +6,10 @@ from contextlib import suppress
 from typing import Any
 
 from txpool.resources.adopted import PhaseTwoConnection, RecoveryOverOneConnection
-from txpool.resources.base import BranchRecord, PreparedBranch
+from txpool.resources.base import BranchRecord
 from txpool.resources.jdbc.phase_two import PhaseTwoCommand
 from txpool.resources.phase_two import PhaseTwoVerb
+from txpool.resources.recovery_access import PreparedBranch
 
 
 class JdbcPhaseTwo(PhaseTwoConnection):

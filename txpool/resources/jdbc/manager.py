@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
     from txpool.dbapi.connection import PEP249Connection
     from txpool.findings.finding import Finding
-    from txpool.resources.base import BranchRecovery, OpenBranch
+    from txpool.resources.base import OpenBranch
     from txpool.resources.deadlines import Deadlines
     from txpool.resources.driver import Driver
+    from txpool.resources.recovery_access import BranchRecovery
 
 #: Class 40 of SQLState: the database has rolled the transaction back in favour of another. And lock timeouts of
 #: MariaDB, H2 and Derby: over several databases a deadlock shows in no other way.

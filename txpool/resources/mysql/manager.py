@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
     from txpool.dbapi.connection import Connection
     from txpool.findings.finding import Finding
-    from txpool.resources.base import BranchRecovery, OpenBranch
+    from txpool.resources.base import OpenBranch
     from txpool.resources.deadlines import Deadlines
     from txpool.resources.driver import Driver
     from txpool.resources.mysql.branch import MySQLBranch
     from txpool.resources.mysql.driver import MySQLDriver
     from txpool.resources.mysql.staging import MySQLStaging
     from txpool.resources.records import RecordsTable
+    from txpool.resources.recovery_access import BranchRecovery
 
 # The server has rolled the transaction back in favour of another, or has waited too long for its lock: over several
 # databases a deadlock shows in no other way.

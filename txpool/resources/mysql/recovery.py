@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import closing
 
 from txpool.resources.adopted import RecoveryOverOneConnection
-from txpool.resources.base import PreparedBranch
 from txpool.resources.mysql import xa
 from txpool.resources.mysql.adopted import MySQLPhaseTwo
 from txpool.resources.mysql.phase_two import evidence_of
+from txpool.resources.recovery_access import PreparedBranch
 
 
 class MySQLBranchRecovery(RecoveryOverOneConnection):

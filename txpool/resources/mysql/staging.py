@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from txpool.errors import OperationalError, ProgrammingError, translate, translated
-from txpool.resources import base
+from txpool.resources import recovery_access
 from txpool.resources.driver import Driver
 from txpool.resources.mysql.own_tables import (
     DENIED,
@@ -197,7 +197,7 @@ class MySQLStaging:
             }
         return [MySQLStagingTable(gtrid, write) for gtrid, write in sorted(rows) if _is_gtrid(gtrid)]
 
-    def drop(self, table: base.StagingTable) -> None:
+    def drop(self, table: recovery_access.StagingTable) -> None:
         """Drop what this write has created: its staging tables, and a table that its transaction has not kept."""
         write: int = table.write  # type: ignore[attr-defined]
         with self._session() as session:

@@ -7,9 +7,9 @@ from contextlib import closing
 from typing import Any
 
 from txpool.resources.adopted import RecoveryOverOneConnection
-from txpool.resources.base import PreparedBranch, PreparedSlots
 from txpool.resources.driver import Driver
 from txpool.resources.postgresql.adopted import PostgreSQLPhaseTwo
+from txpool.resources.recovery_access import PreparedBranch, PreparedSlots
 from txpool.xid import parse
 
 #: How many prepared transactions a server can hold, and how many it holds.

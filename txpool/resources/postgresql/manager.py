@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
     from txpool.dbapi.connection import PEP249Connection
     from txpool.findings.finding import Finding
-    from txpool.resources.base import BranchRecovery, OpenBranch
+    from txpool.resources.base import OpenBranch
     from txpool.resources.deadlines import Deadlines
     from txpool.resources.driver import Driver
     from txpool.resources.postgresql.branch import PostgreSQLBranch
     from txpool.resources.postgresql.staging import Staging
     from txpool.resources.records import RecordsTable
+    from txpool.resources.recovery_access import BranchRecovery
 
 # A serialization failure or a deadlock: PostgreSQL has rolled back this transaction in favour of another.
 _CONFLICTS = frozenset({"40001", "40P01"})

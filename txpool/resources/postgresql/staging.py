@@ -17,7 +17,7 @@ from typing import Any, LiteralString
 import psycopg
 
 from txpool.errors import translate, translated
-from txpool.resources import base
+from txpool.resources import recovery_access
 from txpool.resources.driver import Driver
 from txpool.resources.postgresql.trust import OUR_ROLES, require_relations, require_schema
 from txpool.xid import split_gtrid
@@ -107,7 +107,7 @@ class Staging:
             found = [PostgreSQLStagingTable.parse(name) for (name,) in raw.execute(_LIST, parameters).fetchall()]
         return [table for table in found if table is not None]
 
-    def drop(self, table: base.StagingTable) -> None:
+    def drop(self, table: recovery_access.StagingTable) -> None:
         """Drop the table, if it exists."""
         with self._session() as raw:
             raw.execute(f"drop table if exists {table.name}")

@@ -19,7 +19,8 @@ from pyspark.sql import types as T  # noqa: N812 - as every user of Spark knows 
 from txpool.characteristics import Characteristics
 from txpool.datasource import DataSource, find
 from txpool.errors import NotSupportedError, ProgrammingError
-from txpool.resources.base import LocationKey, StagingTable
+from txpool.resources.base import LocationKey
+from txpool.resources.recovery_access import StagingTable
 from txpool.spark.commit.locations import note_locations
 from txpool.spark.commit.task_datasources import TaskDatasources
 from txpool.spark.commit.tracing import NOT_TRACED, TaskTrace, planned_trace

@@ -13,7 +13,8 @@ from pyspark.sql.types import StructField
 
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
-from txpool.resources.base import Role, StagingTable
+from txpool.resources.base import Role
+from txpool.resources.recovery_access import StagingTable
 
 if TYPE_CHECKING:
     from txpool.spark.commit.attempts import PartitionResult

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from txpool.datasource import DataSource
-from txpool.resources.base import StagingTable
+from txpool.resources.recovery_access import StagingTable
 from txpool.spark.commit.attempts import PartitionResult, require_all
 from txpool.spark.commit.locations import note_locations
 from txpool.spark.commit.slots import Reservation, reserve, try_reserve

@@ -12,8 +12,8 @@ from typing import Any
 
 from txpool.datasource import DataSource
 from txpool.errors import DataError, NotSupportedError, OperationalError
-from txpool.resources.base import StagingTable
 from txpool.resources.postgresql.trust import require_relations
+from txpool.resources.recovery_access import StagingTable
 from txpool.spark.commit.attempts import PartitionResult
 from txpool.spark.table.copying import ATTEMPT
 from txpool.spark.table.dialect import dialect_of

@@ -18,19 +18,12 @@ from txpool.config.settings import DataSourceSettings
 from txpool.dbapi.connection import Connection
 from txpool.errors import translated
 from txpool.findings.finding import Finding, ok
-from txpool.resources.base import (
-    BranchOutcome,
-    BranchRecord,
-    PreparedBranch,
-    PrepareLocation,
-    PrepareVote,
-    Refused,
-    Role,
-)
+from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, PrepareVote, Refused, Role
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.driver import Driver
 from txpool.resources.local import LocalTransaction
 from txpool.resources.manager import ResourceManager
+from txpool.resources.recovery_access import PreparedBranch
 from txpool.xid import Xid, parse
 
 _IDENTITY = (

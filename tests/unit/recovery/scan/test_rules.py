@@ -10,7 +10,8 @@ from recovery import RecoveryManager
 from tests.models.recovery import RecoveryWorld, logged, marked, unaccounted, world_after
 from tests.models.recovery_databases import NODE
 from txpool.log.base import IncarnationState
-from txpool.resources.base import BranchOutcome, MarkedRow
+from txpool.resources.base import BranchOutcome
+from txpool.resources.recovery_access import MarkedRow
 from txpool.xid import TaskName, make_gtrid, make_xid
 
 COMMITTED, ROLLED_BACK = BranchOutcome.COMMITTED, BranchOutcome.ROLLED_BACK

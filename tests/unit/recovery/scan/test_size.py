@@ -13,7 +13,8 @@ from recovery.scan.orphans import NodeFilter, all_filters, poll
 from recovery.scan.reading import take_snapshot
 from recovery.scan.snapshot import Snapshot
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.resources.base import PreparedBranch, Role
+from txpool.resources.base import Role
+from txpool.resources.recovery_access import PreparedBranch
 from txpool.xid import TaskName, Xid, make_gtrid, make_xid
 
 

@@ -18,7 +18,8 @@ from recovery.scan.report import AlarmKind, ScanReport
 from tests.models.recovery import RecoveryWorld, logged, marked, snapshot_with, unaccounted, world_after
 from txpool.config.settings import RecoverySettings
 from txpool.metrics import catalogue, collect
-from txpool.resources.base import BranchOutcome, PreparedSlots
+from txpool.resources.base import BranchOutcome
+from txpool.resources.recovery_access import PreparedSlots
 
 GTRID = "txp1:etl-1:k3v9x2m7q4wd:41"
 PREPARED = InDoubt(

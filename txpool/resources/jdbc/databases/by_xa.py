@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from txpool.resources.base import BranchOutcome, BranchRecord, PreparedBranch, PrepareVote, Refused
+from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote, Refused
 from txpool.resources.jdbc import codes, jvm
 from txpool.resources.jdbc.databases.database import GENERATION, Answer, Database, Ended, EndedUnseen, Vote
 from txpool.resources.jdbc.errors import ConnectionLost, OperationalError, call, from_java
 from txpool.resources.jdbc.xid import java_xid, key_of, xid_of
 from txpool.resources.phase_two import PhaseTwoVerb
+from txpool.resources.recovery_access import PreparedBranch
 from txpool.xid import Xid
 
 _SAVEPOINT: Final = "txpool_begin"

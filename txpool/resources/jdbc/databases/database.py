@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from txpool.resources.base import BranchOutcome, BranchRecord, PreparedBranch, PrepareVote, Refused
+from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote, Refused
 from txpool.resources.phase_two import PhaseTwoVerb
+from txpool.resources.recovery_access import PreparedBranch
 from txpool.xid import Xid
 
 if TYPE_CHECKING:

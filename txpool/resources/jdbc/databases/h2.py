@@ -17,13 +17,14 @@ import secrets
 import threading
 from typing import Any, Final
 
-from txpool.resources.base import BranchRecord, PreparedBranch, Refused
+from txpool.resources.base import BranchRecord, Refused
 from txpool.resources.jdbc.databases import own_tables
 from txpool.resources.jdbc.databases.by_sql import DatabaseBySQL
 from txpool.resources.jdbc.databases.database import GENERATION, PROGRAM, Answer, Ended, EndedUnseen, Server, Vote
 from txpool.resources.jdbc.errors import call
 from txpool.resources.jdbc.marks import H2Marks
 from txpool.resources.phase_two import PhaseTwoVerb
+from txpool.resources.recovery_access import PreparedBranch
 from txpool.xid import Xid, parse
 
 _CREATE_MARKER: Final = (

@@ -15,7 +15,7 @@ import re
 import secrets
 from typing import Any, Final
 
-from txpool.resources.base import BranchOutcome, BranchRecord, PreparedBranch, Refused
+from txpool.resources.base import BranchOutcome, BranchRecord, Refused
 from txpool.resources.jdbc.databases.by_sql import DatabaseBySQL
 from txpool.resources.jdbc.databases.database import Answer, Ended, EndedUnseen, Server, Vote
 from txpool.resources.jdbc.marks import PostgreSQLMarks
@@ -23,6 +23,7 @@ from txpool.resources.phase_two import PhaseTwoVerb
 from txpool.resources.postgresql.branch_recovery import PREPARED, branches_of
 from txpool.resources.postgresql.identity import DATABASE, ROLE, SYSTEM, TIMELINE
 from txpool.resources.postgresql.phase_two import NO_TIMEOUTS, NO_XID, OUTCOMES, TAKE_ROLE
+from txpool.resources.recovery_access import PreparedBranch
 from txpool.xid import FORMAT_ID, Xid, parse
 
 _MARKER: Final = "txpool.begun"

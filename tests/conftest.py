@@ -28,7 +28,7 @@ _DOCKER = os.environ.get("TXPOOL_TEST_DOCKER") == "1"
 _ALL = os.environ.get("TXPOOL_REQUIRE_ALL") == "1"
 #: Each server over each driver; else each server over one of the two, and each driver on one of the servers. Spark's
 #: writes then go into MariaDB, and into MySQL only where values are compared.
-EVERY_PAIR = os.environ.get("TXPOOL_TESTEVERY_PAIR") == "1"
+EVERY_PAIR = os.environ.get("TXPOOL_TEST_EVERY_PAIR") == "1"
 _FURTHER_PAIRS = ({"mariadb", "mysqlclient"}, {"mysql8", "pymysql"})
 
 pytest_plugins = [

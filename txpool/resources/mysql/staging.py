@@ -33,7 +33,6 @@ from txpool.resources.mysql.own_tables import (
     NO_TABLE,
     create_table,
     database_of,
-    raw_of,
     require_database,
 )
 from txpool.resources.mysql.wire import Session, code_of
@@ -61,6 +60,7 @@ _LIVING_COLUMNS: Final = """
 """
 PREFIX: Final = "txpool_spark_"
 _ID: Final = re.compile("[0-9a-f]{24}")
+_ENGINE: Final = re.compile(r"^\) ENGINE=(\w+)", re.M)
 _FULL_NAME: Final = re.compile("`(?:[^`]|``)+`[.]`(?:[^`]|``)+`")
 _DUPLICATE: Final = 1062
 _TABLE_EXISTS: Final = 1050
@@ -245,11 +245,7 @@ def require_kept(cursor: Any, table: MySQLStagingTable) -> None:
 
     The cursor's session stays with the server that has answered here: what it reads of the table is what was written.
     """
-    cursor.execute(
-        "select engine from information_schema.tables where table_schema = %s and table_name = %s",
-        [raw_of(cursor).database_name, f"{PREFIX}{table.id}"],
-    )
-    if cursor.fetchone() == (INNODB,):
+    if _engine_of(cursor, table) == INNODB:
         return
     cursor.execute(f"select 1 from {database_of(cursor)}.{LIVING} where id = %s and server = @@server_id", [table.id])  # noqa: S608
     if cursor.fetchone() is None:
@@ -257,6 +253,21 @@ def require_kept(cursor: Any, table: MySQLStagingTable) -> None:
             f"{table.gtrid}: the server has been started anew since tasks began to stage rows, which it does not keep, "
             "or recovery has dropped them. The transaction rolls back, and the table is as it was: do it again"
         )
+
+
+def _engine_of(cursor: Any, table: MySQLStagingTable) -> str:
+    """The engine of a staging table; empty where it is gone.
+
+    In MySQL, a transaction that has read before sees information_schema as it was then.
+    """
+    try:
+        cursor.execute(f"show create table {database_of(cursor)}.{table.name}")
+    except Exception as error:
+        if code_of(error) == NO_TABLE:
+            return ""
+        raise
+    *_, engine = _ENGINE.findall(str(cursor.fetchone()[1]))  # an ENUM's labels, which come before it, may look like it
+    return str(engine)
 
 
 def keep_target(cursor: Any, number: str) -> None:

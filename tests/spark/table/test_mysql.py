@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,6 +54,18 @@ def left(server: MySQLServer) -> Callable[[], list[str]]:
 
 def frame(spark: SparkSession, *span: int, who: str = "new", partitions: int = 3) -> DataFrame:
     return spark.range(*span, numPartitions=partitions).selectExpr(f"'{who}' as who", "id")
+
+
+@contextmanager
+def only_innodb(server: MySQLServer) -> Iterator[None]:
+    """Within the block, rows may be staged in InnoDB only."""
+    setting = ("enforce_storage_engine", "InnoDB", "null")
+    name, value, former = setting if server.is_mariadb else ("sql_require_primary_key", "on", "off")
+    server.execute(f"set global {name} = {value}")
+    try:
+        yield
+    finally:
+        server.execute(f"set global {name} = {former}")
 
 
 def new(*ids: int, who: str = "new") -> list[tuple[int, str]]:
@@ -200,18 +212,15 @@ def test_no_two_rows_may_have_the_same_key_as_the_table_tells_them_apart(spark: 
 def test_a_snapshot_that_is_too_old_is_told(spark: SparkSession, server: MySQLServer, rows: Any) -> None:
     write_table(frame(spark, 1), "shop.properties", "landed")
     message = "has read in shop before, with isolation level repeatable-read"
-    if server.is_mariadb:  # or else staged rows are in MyISAM, which has no snapshots
-        server.execute("set global enforce_storage_engine = InnoDB")
-    try:
-        with pytest.raises(NotSupportedError, match=message), transaction():
-            connect("shop.properties").cursor().execute("select * from landed")
-            write_table(frame(spark, 1, 3), "shop.properties", "landed")
-    finally:
-        if server.is_mariadb:
-            server.execute("set global enforce_storage_engine = null")
-    with transaction(isolation="repeatable-read" if server.is_mariadb else "read-committed"):
+    with only_innodb(server), pytest.raises(NotSupportedError, match=message), transaction():
         connect("shop.properties").cursor().execute("select * from landed")
         write_table(frame(spark, 1, 3), "shop.properties", "landed")
+    with only_innodb(server), transaction(isolation="read-committed"):
+        connect("shop.properties").cursor().execute("select * from landed")
+        write_table(frame(spark, 1, 2), "shop.properties", "landed")
+    with transaction(isolation="repeatable-read"):  # MyISAM has no snapshots
+        connect("shop.properties").cursor().execute("select * from landed")
+        write_table(frame(spark, 2, 3), "shop.properties", "landed")
     with transaction():  # what it has only written is no snapshot
         connect("shop.properties").cursor().execute("insert into landed values (3, 'new')")
         write_table(frame(spark, 4, 5), "shop.properties", "landed")
@@ -283,31 +292,38 @@ def test_rows_that_a_server_crash_may_have_cost_are_not_moved(
         write_table(frame(spark, 10), "shop.properties", "landed", strategy="staged")
 
     monkeypatch.setattr(MySQLTables, "watch", crash)
-    if server.is_mariadb:
-        with pytest.raises(OperationalError, match="the server has been started anew since tasks began to stage rows"):
-            write()
-    else:
-        write()  # MySQL keeps a log of them
-    assert (rows(), left()) == ([] if server.is_mariadb else new(10), [])
+    with pytest.raises(OperationalError, match="the server has been started anew since tasks began to stage rows"):
+        write()
+    assert (rows(), left()) == ([], [])
+    with only_innodb(server):
+        write()  # InnoDB has a log of them
+    assert (rows(), left()) == (new(10), [])
 
 
 def test_rows_are_staged_in_innodb_where_nothing_else_is_allowed(
-    spark: SparkSession, server: MySQLServer, ask: Any, rows: Any, left: Any
+    spark: SparkSession, server: MySQLServer, ask: Any, left: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look(progress: Progress) -> None:
         if progress.done == 3:
-            engines.update(ask(f"select engine from information_schema.tables where {is_staging}"))
+            engines.extend(ask(f"select engine from information_schema.tables where {is_staging}"))
 
-    engines: set[tuple[str]] = set()
+    def write(first: int) -> None:
+        df = frame(spark, first, first + 10)
+        write_table(df, "shop.properties", "landed", strategy="staged", progress=look)
+
+    engines: list[tuple[str]] = []
     is_staging = "table_name regexp '^txpool_spark_[0-9a-f]{24}$'"
-    if server.is_mariadb:
-        server.execute("set global enforce_storage_engine = InnoDB")
-    try:
-        write_table(frame(spark, 10), "shop.properties", "landed", strategy="staged", progress=look)
-    finally:
-        if server.is_mariadb:
-            server.execute("set global enforce_storage_engine = null")
-    assert (engines, rows(), left()) == ({("InnoDB",)}, new(10), [])
+    write(0)
+    with only_innodb(server):
+        write(10)
+    if not server.is_mariadb:
+        with monkeypatch.context() as patched:
+            patched.setattr(server, "settings", ("--disabled-storage-engines=MyISAM,ARCHIVE",))
+            server.restart()
+            write(20)
+        server.restart()
+    assert engines == [("MyISAM",), ("InnoDB",)] + ([] if server.is_mariadb else [("InnoDB",)])
+    assert (ask("select count(*) from landed"), left()) == ([(10 * len(engines),)], [])
 
 
 def test_a_rerun_writes_nothing(spark: SparkSession, ask: Any, rows: Any, left: Any) -> None:
@@ -362,6 +378,8 @@ def test_an_account_that_may_only_insert_can_append(
     account = "'writer'@'%'"
     ask(f"drop user if exists {account}", f"create user {account} identified by '{server.password}'")
     ask(f"grant create, drop, select, insert, update, delete, lock tables on one.* to {account}")
+    if not server.is_mariadb:  # the driver lists what tasks have prepared
+        ask(f"grant xa_recover_admin on *.* to {account}")
     describe(sources, server, "writer", "user = writer")
     write_table(frame(spark, 2), "writer.properties", "landed")
     ask("create table two.landed (id bigint primary key, who varchar(20))", f"grant insert on two.landed to {account}")

@@ -172,8 +172,8 @@ def test_a_marked_databases_staging_table_is_swept_behind_its_tombstone(
     describe(tmp_path, server, "shop", "mode = cmr")
     driver = spark_process(script(source), str(tmp_path))
     assert driver.wait() == -signal.SIGKILL
-    # The table, and its row in the register; in MariaDB the row that ends with the server, too.
-    assert len(left(server)) == (3 if server.is_mariadb else 2)
+    # The table, its row in the register, and the row that ends with the server.
+    assert len(left(server)) == 3
     kinds: list[Any] = []
     for _ in range(2):
         recover("shop")

@@ -35,6 +35,7 @@ from txpool.resources.mysql.own_tables import (
     create_table,
     database_of,
     quoted,
+    raw_of,
     require_database,
 )
 from txpool.resources.mysql.wire import Session, code_of
@@ -268,10 +269,16 @@ def require_kept(cursor: Any, table: MySQLStagingTable) -> None:
 
 
 def _engine_of(cursor: Any, table: MySQLStagingTable) -> str:
-    """The engine of a staging table; empty where it is gone.
-
-    In MySQL, a transaction that has read before sees information_schema as it was then.
-    """
+    """The engine of a staging table; empty where it is gone."""
+    raw = raw_of(cursor)
+    if raw.is_mariadb:  # where sql_mode may take the engine out of SHOW CREATE TABLE
+        cursor.execute(
+            "select engine from information_schema.tables where table_schema = %s and table_name = %s",
+            [raw.database_name, f"{PREFIX}{table.id}"],
+        )
+        found = cursor.fetchone()
+        return "" if found is None else str(found[0])
+    # A transaction that has read before sees information_schema as it was then.
     try:
         cursor.execute(f"show create table {database_of(cursor)}.{table.name}")
     except Exception as error:

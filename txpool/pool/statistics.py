@@ -36,7 +36,7 @@ class PoolStatistics:
     max_size: int
     """How many it opens at most."""
     size: int
-    """How many slots are in use: idle, taken, being opened, checked or reset."""
+    """How many connections there are: idle, taken, being opened, checked or reset."""
     idle: int
     """How many connections are idle."""
     taken: int

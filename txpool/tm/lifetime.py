@@ -13,6 +13,7 @@ from txpool.tm.status import Status
 from txpool.tm.transaction import Transaction
 
 T = TypeVar("T")
+_PHASES = ("begin", "before", "success", "failure")
 
 
 class TransactionScoped(Generic[T]):
@@ -47,8 +48,11 @@ def observe(observer: Callable[[Transaction], object], phase: Literal["begin", "
     It may be called before configure(), or after.
 
     `before` runs before completion, and its exception forces rollback; `success` and `failure` run after it (`failure`
-    whenever the transaction did not commit everywhere), and their errors are logged.
+    whenever the transaction did not commit everywhere), and their errors are logged. Another phase is a
+    ProgrammingError.
     """
+    if phase not in _PHASES:
+        raise ProgrammingError(f"there is no phase {phase!r} to observe: these are {', '.join(_PHASES)}")
 
     def attach(begun: Transaction) -> None:
         if phase == "begin":

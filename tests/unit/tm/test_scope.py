@@ -259,6 +259,11 @@ def test_observers_hear_of_every_transaction() -> None:
     assert [phase for phase, gtrid in heard if gtrid == bad.gtrid] == ["begin", "failure"]
 
 
+def test_an_observer_of_no_phase_is_refused() -> None:
+    with pytest.raises(txpool.ProgrammingError, match="no phase 'nope' to observe: these are begin, before"):
+        txpool.observe(lambda _: None, "nope")  # type: ignore[arg-type]
+
+
 def test_observers_are_the_process_s_whatever_is_configured_after() -> None:
     heard: list[str] = []
     txpool.observe(lambda tx: heard.append(tx.gtrid), "success")

@@ -20,7 +20,7 @@ from txpool.tm.transaction import Transaction
 def begin(
     timeout: float | None = None, *, isolation: IsolationLevel | None = None, read_only: bool | None = None
 ) -> Transaction:
-    """Begin a transaction and make it the ambient one; the arguments are those of `transaction()`.
+    """Begin a transaction, make it the ambient one, and return it; the arguments are those of `transaction()`.
 
     Errors: ProgrammingError where there is one already.
     """

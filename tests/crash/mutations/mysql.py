@@ -31,7 +31,9 @@ MUTATIONS = (
         "a statement that commits by itself goes in one message with XA START",
         test=_ONE + "test_where_the_server_refuses_to_begin_nothing_stays[pymysql-mariadb-create]",
         real=(
-            Edit("txpool.resources.mysql.session:commits_nothing", "_first_word(_text(sql)) in _CHANGES_ROWS", "True"),
+            Edit(
+                "txpool.resources.mysql.session:commits_nothing", "_first_word(text_of(sql)) in _CHANGES_ROWS", "True"
+            ),
         ),
     ),
     Mutation(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txpool.resources.mysql.session import commands_branch, may_commit
+from txpool.resources.mysql.session import commands_branch, may_commit, text_of
 
 COMMANDS = (
     "xa start 'a'",
@@ -39,14 +39,14 @@ COMMANDS_NOTHING = (
 
 @pytest.mark.parametrize("statement", COMMANDS)
 def test_it_commands_a_branch(statement: str) -> None:
-    assert commands_branch(statement)
-    assert commands_branch(statement.encode())
+    assert commands_branch(text_of(statement))
+    assert commands_branch(text_of(statement.encode()))
 
 
 @pytest.mark.parametrize("statement", COMMANDS_NOTHING)
 def test_it_commands_none(statement: str) -> None:
-    assert not commands_branch(statement)
-    assert not commands_branch(statement.encode())
+    assert not commands_branch(text_of(statement))
+    assert not commands_branch(text_of(statement.encode()))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_it_commands_none(statement: str) -> None:
     ],
 )
 def test_it_may_commit(statement: str) -> None:
-    assert may_commit(statement)
+    assert may_commit(text_of(statement))
 
 
 @pytest.mark.parametrize(
@@ -85,4 +85,4 @@ def test_it_may_commit(statement: str) -> None:
     ],
 )
 def test_it_commits_nothing(statement: str) -> None:
-    assert not may_commit(statement)
+    assert not may_commit(text_of(statement))

@@ -76,48 +76,46 @@ XA_REFUSED: Final = (
 )
 
 
-def may_commit(sql: object) -> bool:
-    """Whether the text of this statement shows that it commits the open local transaction, or may do so.
+def may_commit(text: str) -> bool:
+    """Whether a statement, as `text_of` has it, shows that it commits the open local transaction, or may do so.
 
     So may a call of a procedure, whose text is not in sight.
     """
-    return _may_commit(_text(sql))
+    return _may_commit(text)
 
 
-def commands_branch(sql: object) -> bool:
-    """Whether this is, or has in it, an XA command to a branch: to start, end, prepare, commit or roll back one."""
-    text = _text(sql)
-    return "xa" in text.lower() and _commands_branch(text)  # most have it nowhere, and need not be searched
+def commands_branch(text: str) -> bool:
+    """Whether a statement, as `text_of` has it, is or has in it an XA command that starts or ends a branch."""
+    return "xa" in text and _commands_branch(text)  # most have it nowhere, and need not be searched
 
 
 def commits_nothing(sql: bytes) -> bool:
     """Whether this statement can be rolled back, in a session that is not in autocommit mode."""
-    return _first_word(_text(sql)) in _CHANGES_ROWS
+    return _first_word(text_of(sql)) in _CHANGES_ROWS
 
 
-def changes_session(sql: object) -> bool:
-    """Whether this statement may change its session."""
-    text = _text(sql)
+def changes_session(text: str) -> bool:
+    """Whether a statement, as `text_of` has it, may change its session."""
     word = _first_word(text)
     if word not in _PLAIN or (word == "begin" and _COMPOUND.match(text) is not None):
         return True
     # Most have none of these anywhere, and need not be read as a whole.
-    if "@" in text or ";" in text or "/*" in text or "get_lock" in text.lower():
+    if "@" in text or ";" in text or "/*" in text or "get_lock" in text:
         return _HARMLESS.match(text) is None
     return False
 
 
-def _text(sql: object) -> str:
-    """A statement as text. What is searched for is ASCII, whatever encoding the bytes are in."""
+def text_of(sql: object) -> str:
+    """A statement as text in small letters. What is searched for is ASCII, whatever encoding the bytes are in."""
     if isinstance(sql, str):
-        return sql
-    return (sql if isinstance(sql, bytes) else bytes(sql)).decode("latin-1")  # type: ignore[call-overload]
+        return sql.lower()
+    return (sql if isinstance(sql, bytes) else bytes(sql)).decode("latin-1").lower()  # type: ignore[call-overload]
 
 
 def _first_word(text: str) -> str:
-    """The statement's first word, in small letters; empty where it begins with none."""
-    word = text.partition(" ")[0].lower()
+    """The statement's first word; empty where it begins with none."""
+    word = text.partition(" ")[0]
     if word in _PLAIN:  # as most begin, for which there is no need to search
         return word
     found = _FIRST_WORD.match(text)
-    return "" if found is None else found[1].lower()
+    return "" if found is None else found[1]

@@ -8,7 +8,7 @@ from txpool.characteristics import UNSPECIFIED
 from txpool.errors import ProgrammingError
 from txpool.resources.base import PrepareLocation
 from txpool.resources.mysql import xa
-from txpool.resources.mysql.session import XA_REFUSED, changes_session, commands_branch, may_commit
+from txpool.resources.mysql.session import XA_REFUSED, changes_session, commands_branch, may_commit, text_of
 
 if TYPE_CHECKING:
     from txpool.xid import Xid
@@ -79,11 +79,12 @@ class SessionState:
 
         ProgrammingError where it is an XA command inside a branch.
         """
-        if self.started and commands_branch(sql):
+        text = text_of(sql)
+        if self.started and commands_branch(text):
             raise ProgrammingError(XA_REFUSED)
-        if not self.changed and changes_session(sql):
+        if not self.changed and changes_session(text):
             self.changed = True
-        if self.begun and not self.may_have_committed and may_commit(sql):
+        if self.begun and not self.may_have_committed and may_commit(text):
             self.may_have_committed = True
 
     def begins_anew(self) -> None:

@@ -18,7 +18,7 @@ from tests.support.waiting import until
 from txpool.config.secrets import Secret
 from txpool.resources.base import BranchOutcome
 from txpool.resources.mysql.phase_two import PhaseTwoCommand
-from txpool.resources.mysql.session import changes_session
+from txpool.resources.mysql.session import changes_session, text_of
 from txpool.resources.phase_two import PhaseTwoVerb
 
 #: What a session has, as far as these tests change it.
@@ -304,12 +304,12 @@ set @a = 1"""
 
 @pytest.mark.parametrize("statement", HARMLESS.splitlines())
 def test_a_statement_that_leaves_nothing_costs_no_reset(statement: str) -> None:
-    assert not changes_session(statement)
+    assert not changes_session(text_of(statement))
 
 
 @pytest.mark.parametrize("statement", LEAVING.splitlines())
 def test_a_statement_that_may_leave_something_costs_one(statement: str) -> None:
-    assert changes_session(statement)
+    assert changes_session(text_of(statement))
 
 
 def test_a_read_only_datasource_knows_its_server(world: BranchDatabase) -> None:

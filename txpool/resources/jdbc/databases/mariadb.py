@@ -15,7 +15,7 @@ from txpool.resources.jdbc.errors import call
 from txpool.resources.jdbc.marks import MariaDBMarks
 from txpool.resources.mysql import pooler, xa
 from txpool.resources.mysql import server as servers
-from txpool.resources.mysql.session import commands_branch, may_commit
+from txpool.resources.mysql.session import commands_branch, may_commit, text_of
 from txpool.resources.mysql.wire import Answer as WireAnswer
 from txpool.resources.phase_two import PhaseTwoVerb
 
@@ -48,10 +48,10 @@ class MariaDB(DatabaseByXA):
         return servers.has_generation(MySQLSession(raw), generation)
 
     def may_commit(self, raw: Any, statement: str) -> bool:
-        return bool(raw.begun) and may_commit(statement)  # inside a branch it refuses
+        return bool(raw.begun) and may_commit(text_of(statement))  # inside a branch it refuses
 
     def commands_branch(self, statement: str) -> bool:
-        return commands_branch(statement)
+        return commands_branch(text_of(statement))
 
     def between_end_and_prepare(self, raw: Any) -> None:
         raw.run(xa.HOLD).close()

@@ -5,6 +5,7 @@ All drivers share this file: their own tpc_*() either do not exist, or cannot en
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from txpool.resources.mysql.wire import Session
@@ -50,6 +51,7 @@ def named(verb: str, xid: Xid) -> str:
     return f"xa {verb} '{xid[0]}','{xid[1]}{_FORMAT}"  # by their places, which are found sooner than by their names
 
 
+@lru_cache(maxsize=64)
 def ended_after(seconds: int) -> str:
     """The command that lets the server end the session once it was silent for so long."""
     return f"set session wait_timeout = {seconds}"

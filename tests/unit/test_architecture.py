@@ -81,7 +81,7 @@ FOREIGN = {
 }
 #: Private parts of psycopg are in one file, each with the public way that was missing; those of PyMySQL in a folder.
 PRIVATE = {
-    "txpool/resources/postgresql/psycopg_private.py",
+    "txpool/resources/postgresql/session/psycopg_private.py",
     "txpool/resources/mysql/pymysql/connection.py",
     "txpool/resources/mysql/pymysql/session.py",
 }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from txpool.dbapi.connection import Connection
-from txpool.resources.postgresql.handle import PsycopgConnection
+from txpool.resources.postgresql.handle.connection import PsycopgConnection
 from txpool.tm.transaction import Transaction
 
 

@@ -19,8 +19,8 @@ from psycopg.types import TypeInfo
 
 from txpool.datasource import DataSource
 from txpool.pool import PoolListener
-from txpool.resources.postgresql import psycopg_private
-from txpool.resources.postgresql.cursor import ExecutedCursor
+from txpool.resources.postgresql.handle.cursor import ExecutedCursor
+from txpool.resources.postgresql.session import psycopg_private
 from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ def test_threads_that_ask_it_at_once(connection: Any, monkeypatch: pytest.Monkey
         both.wait()
         return made
 
-    monkeypatch.setattr("txpool.resources.postgresql.cursor.cursor_with", slowly)
+    monkeypatch.setattr("txpool.resources.postgresql.handle.cursor.cursor_with", slowly)
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda _: cursor.raw, range(2))
     assert first is second is cursor.raw

@@ -12,8 +12,8 @@ import pytest
 from tests.support.interrupts import at_each_check, codes_of
 from txpool.dbapi import overrides
 from txpool.dbapi.enlistment import Enlistment
-from txpool.resources.postgresql.cursor import PsycopgCursor
 from txpool.resources.postgresql.driver import PsycopgDriver
+from txpool.resources.postgresql.handle.cursor import PsycopgCursor
 from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from tests.support.strangers import Strangers
 from txpool.config.settings import DataSourceSettings
 from txpool.datasource import DataSource
 from txpool.errors import ConfigurationError
-from txpool.resources.postgresql.libpq import Session
+from txpool.resources.postgresql.session.libpq import Session
 from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:

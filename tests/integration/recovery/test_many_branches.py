@@ -13,7 +13,7 @@ from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.drivers import make_driver
 from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
 from txpool.resources.postgresql.driver import PsycopgDriver
-from txpool.resources.postgresql.raw_connection import PsycopgRawConnection
+from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 from txpool.xid import Xid, make_gtrid, make_xid
 
 END_SESSIONS = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from txpool.resources.postgresql import session
-from txpool.resources.postgresql.session import outlives_transaction
+from txpool.resources.postgresql.session import statement_text
+from txpool.resources.postgresql.session.statement_text import outlives_transaction
 
 LEAVES = (
     "select pg_advisory_lock(1)",
@@ -49,12 +49,12 @@ def test_nothing(statement: str) -> None:
 
 
 def test_only_so_many_answers_are_kept_and_of_short_statements_only() -> None:
-    for number in range(3 * session._MOST_KEPT):
+    for number in range(3 * statement_text._MOST_KEPT):
         leaves = number % 2 == 0
         function = "pg_advisory_lock" if leaves else "abs"
         assert outlives_transaction(f"select {function}({number})".encode()) is leaves
         assert outlives_transaction(f"select {function}({number})".encode()) is leaves  # as it was kept
-        assert 0 < len(session._answers) <= session._MOST_KEPT
-    kept = len(session._answers)
-    assert outlives_transaction(b"select pg_advisory_lock(1)".ljust(session._LONGEST_KEPT + 1))
-    assert len(session._answers) == kept
+        assert 0 < len(statement_text._answers) <= statement_text._MOST_KEPT
+    kept = len(statement_text._answers)
+    assert outlives_transaction(b"select pg_advisory_lock(1)".ljust(statement_text._LONGEST_KEPT + 1))
+    assert len(statement_text._answers) == kept

@@ -7,8 +7,8 @@ from typing import Any, cast
 from txpool.resources.adopted import PhaseTwoConnection
 from txpool.resources.base import BranchRecord
 from txpool.resources.branch_rows import RowsDriver
-from txpool.resources.postgresql.libpq import IDLE
 from txpool.resources.postgresql.phase_two import PhaseTwoCommand, PhaseTwoVerb
+from txpool.resources.postgresql.session.libpq import IDLE
 
 
 class PostgreSQLPhaseTwo(PhaseTwoConnection):

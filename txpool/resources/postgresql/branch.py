@@ -24,8 +24,17 @@ from txpool.resources.base import (
 from txpool.resources.branch_rows import RowsDriver, RowsQueue, without_row
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.local import LocalTransaction
-from txpool.resources.postgresql.libpq import ACTIVE, IDLE, INTRANS, Session, ends_session, failure, value, why_not_open
 from txpool.resources.postgresql.phase_two import NO_XID, PhaseTwoCommand, PhaseTwoVerb
+from txpool.resources.postgresql.session.libpq import (
+    ACTIVE,
+    IDLE,
+    INTRANS,
+    Session,
+    ends_session,
+    failure,
+    value,
+    why_not_open,
+)
 from txpool.xid import Xid
 
 logger = logging.getLogger("txpool")

@@ -9,7 +9,8 @@ import psycopg
 
 from txpool.resources.base import BranchOutcome, ReadOnlyCheck, Refused
 from txpool.resources.deadlines import Deadlines
-from txpool.resources.postgresql.libpq import (
+from txpool.resources.postgresql.read_only import PostgreSQLReadOnlyCheck
+from txpool.resources.postgresql.session.libpq import (
     ACTIVE,
     IDLE,
     INERROR,
@@ -19,7 +20,6 @@ from txpool.resources.postgresql.libpq import (
     failure,
     why_not_open,
 )
-from txpool.resources.postgresql.read_only import PostgreSQLReadOnlyCheck
 
 if TYPE_CHECKING:
     from txpool.resources.driver import Driver

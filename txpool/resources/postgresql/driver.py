@@ -20,23 +20,23 @@ from txpool.resources.base import PrepareLocation
 from txpool.resources.branch_rows import rows_of
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
-from txpool.resources.postgresql.characteristics import begin_as, level_of
-from txpool.resources.postgresql.command_tags import ended_by
-from txpool.resources.postgresql.connection import check_alive, deadline_after, roll_back
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
-from txpool.resources.postgresql.first_statement import execute_first
-from txpool.resources.postgresql.identity import identify
-from txpool.resources.postgresql.initial_sql import begin_session, reset_session
-from txpool.resources.postgresql.libpq import (
+from txpool.resources.postgresql.marks import PostgreSQLMarks
+from txpool.resources.postgresql.session.characteristics import begin_as, level_of
+from txpool.resources.postgresql.session.command_tags import ended_by
+from txpool.resources.postgresql.session.connection import check_alive, deadline_after, roll_back
+from txpool.resources.postgresql.session.first_statement import execute_first
+from txpool.resources.postgresql.session.identity import identify
+from txpool.resources.postgresql.session.initial_sql import begin_session, reset_session
+from txpool.resources.postgresql.session.libpq import (
     ACTIVE,
     IDLE,
     INERROR,
     OPEN,
     shown,
 )
-from txpool.resources.postgresql.marks import PostgreSQLMarks
-from txpool.resources.postgresql.psycopg_private import BACKLOG, CANCEL_TIMEOUT, TWO_PHASE, sent_by
-from txpool.resources.postgresql.raw_connection import PsycopgRawConnection
+from txpool.resources.postgresql.session.psycopg_private import BACKLOG, CANCEL_TIMEOUT, TWO_PHASE, sent_by
+from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings

@@ -86,13 +86,13 @@ class PostgreSQL(ResourceManager):
         return ""
 
     def begin_as(self, raw: Any, characteristics: Characteristics) -> None:
-        from txpool.resources.postgresql.characteristics import begin_as
+        from txpool.resources.postgresql.session.characteristics import begin_as
 
         begin_as(raw, characteristics)
 
     @property
     def handle(self) -> type[PEP249Connection]:
-        from txpool.resources.postgresql.handle import PsycopgConnection
+        from txpool.resources.postgresql.handle.connection import PsycopgConnection
 
         return PsycopgConnection
 

@@ -11,7 +11,7 @@ from txpool.resources.base import Refused
 from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, WrongTable
 from txpool.resources.postgresql import trust
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
-from txpool.resources.postgresql.libpq import INTRANS, value, why_not_open
+from txpool.resources.postgresql.session.libpq import INTRANS, value, why_not_open
 
 #: The whole name of a table, by a name that is a literal or a parameter.
 QUALIFIED_NAME = (

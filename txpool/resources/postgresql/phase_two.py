@@ -15,8 +15,8 @@ from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.branch_rows import ROW, RowsDriver, outcome_by_row
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.phase_two import EndingCommand
-from txpool.resources.postgresql.identity import identify
-from txpool.resources.postgresql.libpq import ReplyTimeout, Session, ends_session, failure, value
+from txpool.resources.postgresql.session.identity import identify
+from txpool.resources.postgresql.session.libpq import ReplyTimeout, Session, ends_session, failure, value
 
 #: The evidence of a transaction that wrote nothing, and so has no id.
 NO_XID = "none"

@@ -9,7 +9,7 @@ import psycopg
 from txpool.errors import TransactionRolledBack, translate
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.driver import Driver
-from txpool.resources.postgresql.libpq import INTRANS, Session, failure, value, why_not_open
+from txpool.resources.postgresql.session.libpq import INTRANS, Session, failure, value, why_not_open
 
 # A transaction without an id has written nothing in this database, but a function may have written through a foreign
 # server. The COMMIT of a serializable transaction may be refused though it has only read; not that of a READ ONLY one,

@@ -19,7 +19,7 @@ from typing import Any
 from txpool.datasource import DataSource
 from txpool.dbapi.enlistment import Enlistment
 from txpool.errors import OperationalError
-from txpool.resources.postgresql.libpq import value
+from txpool.resources.postgresql.session.libpq import value
 from txpool.spark.commit.background import BackgroundThread
 from txpool.spark.commit.status import TaggedJob
 from txpool.tm.transaction import Transaction

@@ -22,7 +22,7 @@ from tests.support.proxy import NetworkFault, Proxy
 from txpool.datasource import DataSource
 from txpool.dbapi.enlistment import Enlistment
 from txpool.errors import TransactionRolledBack
-from txpool.resources.postgresql import first_statement, psycopg_private
+from txpool.resources.postgresql.session import first_statement, psycopg_private
 from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:

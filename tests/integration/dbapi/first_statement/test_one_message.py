@@ -12,8 +12,8 @@ from psycopg import sql
 
 from tests.integration.dbapi.first_statement.messages import INSERT, INTRANS, First, rolled_back, round_trips, traced
 from txpool.datasource import DataSource
-from txpool.resources.postgresql import first_statement, psycopg_private
-from txpool.resources.postgresql.first_statement import ALWAYS, NEVER, WITH_PARAMETERS, may_share
+from txpool.resources.postgresql.session import first_statement, psycopg_private
+from txpool.resources.postgresql.session.first_statement import ALWAYS, NEVER, WITH_PARAMETERS, may_share
 from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from txpool.resources.drivers import make_driver
 from txpool.resources.postgresql.adopted import PostgreSQLPhaseTwo
 from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
 from txpool.resources.postgresql.driver import PsycopgDriver
-from txpool.resources.postgresql.raw_connection import PsycopgRawConnection
+from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 
 def adopted(world: BranchDatabase, count: int) -> list[AdoptedBranch]:

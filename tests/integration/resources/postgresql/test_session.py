@@ -11,10 +11,10 @@ import psycopg
 import pytest
 
 from tests.integration.resources.postgresql.branches import BranchDatabase
-from txpool.resources.postgresql.libpq import ReplyTimeout
+from txpool.resources.postgresql.session.libpq import ReplyTimeout
 
 if TYPE_CHECKING:
-    from txpool.resources.postgresql.libpq import Session
+    from txpool.resources.postgresql.session.libpq import Session
 
 
 @pytest.fixture

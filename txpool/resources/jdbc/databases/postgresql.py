@@ -21,8 +21,8 @@ from txpool.resources.jdbc.databases.database import Answer, Ended, EndedUnseen,
 from txpool.resources.jdbc.marks import PostgreSQLMarks
 from txpool.resources.phase_two import PhaseTwoVerb
 from txpool.resources.postgresql.branch_recovery import PREPARED, branches_of
-from txpool.resources.postgresql.identity import DATABASE, ROLE, SYSTEM, TIMELINE
 from txpool.resources.postgresql.phase_two import NO_TIMEOUTS, NO_XID, OUTCOMES, TAKE_ROLE
+from txpool.resources.postgresql.session.identity import DATABASE, ROLE, SYSTEM, TIMELINE
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.xid import FORMAT_ID, Xid, parse
 

@@ -8,7 +8,7 @@ from typing import Any, LiteralString
 
 from txpool.config.settings import DataSourceSettings
 from txpool.findings.finding import Finding, warning
-from txpool.resources.postgresql.session import outlives_transaction
+from txpool.resources.postgresql.session.statement_text import outlives_transaction
 
 # The functions of extensions are not the application's.
 _FUNCTIONS: LiteralString = """

@@ -20,10 +20,10 @@ from txpool.errors import ConfigurationError, LogError
 from txpool.findings.finding import Finding
 from txpool.log.server import LogServer, Parameters
 from txpool.log.statements import TABLES, Script
-from txpool.resources.postgresql.connection import DeadlineConnection, check_alive, deadline_after, roll_back
-from txpool.resources.postgresql.identity import identify
-from txpool.resources.postgresql.libpq import bounded, ends_session
 from txpool.resources.postgresql.log.statements import RECORD, STATEMENTS
+from txpool.resources.postgresql.session.connection import DeadlineConnection, check_alive, deadline_after, roll_back
+from txpool.resources.postgresql.session.identity import identify
+from txpool.resources.postgresql.session.libpq import bounded, ends_session
 from txpool.resources.postgresql.trust import message_of, relation_faults
 
 # In the collation "C", since an upgrade of the system's collations would leave other indexes in a wrong order.

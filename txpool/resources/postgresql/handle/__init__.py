@@ -1,0 +1,1 @@
+"""psycopg's connection and cursors as users hold them."""

@@ -1,0 +1,36 @@
+"""Which server and database a session leads to, and as whom: what every session asks first."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import psycopg
+
+from txpool.resources.postgresql.session.libpq import Session, failure, value
+
+# Every session runs these first. All arguments have exactly the right types: PostgreSQL would prefer a function in a
+# schema of the search path that fits better than pg_catalog's, and another role may have created it there.
+# The timeline belongs to a transaction's id: after a failover that lost transactions, their ids are used again.
+TIMELINE = "case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end"
+ROLE = "to_regrole(quote_ident(session_user::text))::oid"
+SYSTEM = "(select system_identifier::text from pg_control_system())"
+DATABASE = "(select oid::text from pg_database where datname = current_database())"
+
+
+class ServerIdentity(NamedTuple):
+    """The database's identity, the server's timeline and the session's login role, as in RawConnection."""
+
+    identity: str
+    timeline: str
+    role: str
+
+
+def identify(session: Session, until: float | None = None) -> ServerIdentity:
+    """Ask the server for its identity; identity and timeline are empty where the role may not read them."""
+    session.send(f"select {ROLE}; select {SYSTEM} || '/' || {DATABASE}; select {TIMELINE}")
+    role, *found = session.receive(until)
+    error = failure([role, *found])
+    if error is not None and not isinstance(error, psycopg.errors.InsufficientPrivilege):
+        raise error
+    identity, timeline = (value(each) or "" for each in found) if error is None else ("", "")
+    return ServerIdentity(identity, timeline, value(role) or "")

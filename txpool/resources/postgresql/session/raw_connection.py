@@ -1,0 +1,85 @@
+"""A physical connection of psycopg's, and what is known of its session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from txpool.characteristics import UNSPECIFIED
+from txpool.resources.base import PrepareLocation
+from txpool.resources.postgresql.session.characteristics import beginning_of
+from txpool.resources.postgresql.session.spare_cursor import SparingConnection
+
+
+class PsycopgRawConnection(SparingConnection):
+    """A physical connection, and the state of its session."""
+
+    #: The database's identity: the system identifier of the cluster and the oid of the database, which no rename
+    #: changes.
+    identity = ""
+    #: The server's timeline; empty on a standby.
+    timeline = ""
+    #: The oid of the login role, which no SET ROLE and no rename changes.
+    role = ""
+    #: What the log notes before a branch prepares over it.
+    location: PrepareLocation
+    #: The identity of the table of marks that was last read over it.
+    marks_identity = ""
+    #: Why the statement failed that aborted the transaction last, and which it was.
+    failure = ""
+    #: True once SET or the like may have changed the session: `reset` restores it.
+    changed = False
+    #: True once the user may have prepared statements in SQL.
+    prepared = False
+    #: The SQL that the session began with, and that `reset` runs again.
+    initial_sql = ""
+    #: By the command tags since `watch_commands`: whether anything may have been written, and whether NOTIFY was sent.
+    wrote = False
+    notified = False
+    #: tpc_prepare() has failed: the transaction was rolled back, and tpc_rollback() has nothing to do.
+    not_prepared = False
+    #: PREPARE TRANSACTION of tpc_prepare() may have been sent, and its answer has not come.
+    unanswered = False
+    #: How its transactions begin by the datasource's settings.
+    configured = UNSPECIFIED
+    #: How its transactions begin may be another way by now.
+    begins_otherwise = False
+    #: The statement that begins a transaction, with what is set on the connection; empty until it is made.
+    beginning = ""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # Each transaction reads these, and Python 3.11 reads slowly what only the class has.
+        self.inherited = self.changed = self.begins_otherwise = False
+
+    def begin_message(self) -> str:
+        """The BEGIN of the next transaction."""
+        if not self.beginning:
+            self.beginning = beginning_of(self)
+        return self.beginning
+
+    def set_isolation_level(self, value: psycopg.IsolationLevel | None) -> None:
+        self.begins_otherwise, self.beginning = True, ""
+        super().set_isolation_level(value)
+
+    def set_read_only(self, value: bool | None) -> None:
+        self.begins_otherwise, self.beginning = True, ""
+        super().set_read_only(value)
+
+    def set_deferrable(self, value: bool | None) -> None:
+        self.begins_otherwise, self.beginning = True, ""
+        super().set_deferrable(value)
+
+    def set_autocommit(self, value: bool) -> None:
+        """As psycopg's. Without a BEGIN of psycopg's, the session itself must have what is configured."""
+        self.begins_otherwise = True
+        super().set_autocommit(value)
+        parts = []
+        if value and self.configured.isolation is not None and self.isolation_level is not None:
+            parts.append(f"isolation level {self.isolation_level.name.replace('_', ' ')}")
+        if value and self.configured.read_only and self.read_only:
+            parts.append("read only")
+        if parts:
+            self.changed = True
+            psycopg.Cursor(self).execute(f"set session characteristics as transaction {', '.join(parts)}".encode())

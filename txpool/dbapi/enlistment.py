@@ -167,10 +167,11 @@ class Enlistment:
                 reusable = self._restore() and reusable
         # Only now: whoever marks it later finds that it has ended.
         unreusable = self._unreusable or self._unnoted  # behind an interrupt
-        if reusable and not unreusable and self._driver.is_open(pooled.raw):
+        is_open = self._driver.is_open(pooled.raw)
+        if reusable and not unreusable and is_open:
             self.datasource.pool.give_back(pooled)
         else:
-            self.datasource.pool.discard(pooled)
+            self.datasource.pool.discard(pooled, lost=not is_open)
 
     @property
     def settled(self) -> bool:

@@ -26,7 +26,6 @@ class Checker(Generic[C]):
         name: str,
         *,
         timeout: float,
-        bypass: float,
         reset_always: bool,
     ) -> None:
         self._state = state
@@ -34,7 +33,6 @@ class Checker(Generic[C]):
         self._connector = connector
         self._name = name
         self._timeout = timeout
-        self._bypass = bypass
         self._reset_always = reset_always
 
     def refresh(self, pooled: Pooled[C], budget: TakeBudget) -> Pooled[C]:
@@ -74,10 +72,12 @@ class Checker(Generic[C]):
         except Exception as error:
             result, failure = CheckResult.DEAD, without_frames(error)
             log.info("pool %r: a connection was found dead: %s: %s", self._name, type(error).__name__, str(error))
+            self.doubt_idle()
         except BaseException:
             state.destroy(pooled)
             raise
         pooled.checked_at = monotonic()
+        pooled.doubted = False
         state.count("checks")
         if result is not CheckResult.ALIVE:
             state.count("check_failures")
@@ -91,17 +91,18 @@ class Checker(Generic[C]):
         """Reset a connection that was given back, and hand it on; close it where it has expired or cannot be reset."""
         if pooled.dropped or self._state.deferred_in_finaliser(self.make_clean, pooled):
             return
-        if pooled.returned_at < pooled.expires and self._reset(pooled):
+        if pooled.returned_at >= pooled.expires:
+            self._state.destroy(pooled)
+        elif self._reset(pooled):
             self._state.put(pooled)
         else:
-            self._state.destroy(pooled)
             self.doubt_idle()
+            self._state.destroy(pooled)
 
     def doubt_idle(self) -> None:
-        """Have each idle connection checked when it is taken, however short it has been idle."""
-        used_before = monotonic() - self._bypass
+        """Have each idle connection checked when it is taken, however short it has been idle: one was lost."""
         for pooled in self._state.idle.copy():
-            pooled.returned_at = min(pooled.returned_at, used_before)
+            pooled.doubted = True
 
     def _reset(self, pooled: Pooled[C]) -> bool:
         state = self._state

@@ -122,7 +122,6 @@ class Pool(Generic[C]):
             self._connector,
             self.name,
             timeout=self._check_timeout,
-            bypass=self._check_bypass,
             reset_always=self._reset_always,
         )
 
@@ -150,7 +149,7 @@ class Pool(Generic[C]):
             budget = TakeBudget(self.max_wait if timeout is None else timeout)
             pooled = self._wait(budget)
         now = monotonic()
-        if now - pooled.returned_at >= self._check_bypass or now >= pooled.expires:
+        if pooled.doubted or now - pooled.returned_at >= self._check_bypass or now >= pooled.expires:
             budget = budget or TakeBudget(self.max_wait if timeout is None else timeout)
             pooled = self.checker.refresh(pooled, budget)
             now = monotonic()
@@ -213,8 +212,11 @@ class Pool(Generic[C]):
             if self._waiters or self.state.check_surplus:
                 self.state.serve_waiters()
 
-    def discard(self, pooled: Pooled[C]) -> None:
-        """Close a connection that is broken or half-ended instead of giving it back; a waiter gets its slot."""
+    def discard(self, pooled: Pooled[C], *, lost: bool = False) -> None:
+        """Close a connection that is broken or half-ended instead of giving it back; a waiter gets its slot.
+
+        Where it was `lost`, the idle ones may be as well: each is checked before it is handed out.
+        """
         if pooled.pool_state is not self._reference:
             self._require_from_this_pool(pooled)
             return
@@ -228,8 +230,9 @@ class Pool(Generic[C]):
             _held(seconds, self.name)
         if self.listeners:
             self.state.notify_holding(pooled, "given_back", pooled.raw, seconds)
+        if lost:
+            self.checker.doubt_idle()
         self.state.destroy(pooled)
-        self.checker.doubt_idle()
 
     def check(self) -> None:
         """Ask every idle connection whether it is alive, and close those that are not."""

@@ -57,6 +57,7 @@ class Pooled(Generic[C]):
         "checked_at",
         "connector",
         "dirty",
+        "doubted",
         "dropped",
         "expires",
         "holder",
@@ -82,6 +83,8 @@ class Pooled(Generic[C]):
         self.pool_state: weakref.ref[PoolState[C]] | None = pool_state
         self.is_open = False
         self.dirty = False
+        #: Another connection of the pool was lost since it came back: it is checked before it is handed out.
+        self.doubted = False
         #: Its finaliser was called: it will be closed, even if another finaliser gives it back.
         self.dropped = False
         #: Opened under other credentials than the pool's: for one user, and never handed to another.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -116,16 +117,19 @@ def test_connection_not_lost(database: PoolDatabase, interrupt: Callable[[], Non
             if number >= 60 and ended[meant]:
                 break
             held = pool.take(timeout=20)
+            caught = threading.Event()  # an interrupt is, from here on
 
-            def hand_over(held: Pooled[Raw]) -> None:
+            def hand_over(held: Pooled[Raw], caught: threading.Event) -> None:
+                caught.wait(20)
                 time.sleep(0.002)
                 if way == "interrupted":
                     interrupt()
                 pool.give_back(held)
 
-            giver = threads.submit(hand_over, held)
+            giver = threads.submit(hand_over, held, caught)
             del held
             try:
+                caught.set()
                 pool.give_back(pool.take(timeout=0.002 if way == "timed out" else 20))
                 ended["served"] += 1
                 if way == "interrupted":

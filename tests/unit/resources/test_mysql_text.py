@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txpool.resources.mysql.session import commands_branch, may_commit, text_of
+from txpool.resources.mysql.session import changes_session, commands_branch, may_commit, text_of
 
 COMMANDS = (
     "xa start 'a'",
@@ -13,6 +13,8 @@ COMMANDS = (
     "-- a line\nxa prepare 'a'",
     "(xa rollback 'a')",
     "select 1; xa begin 'a'",
+    "/*myapp*/ xa end 'a'",
+    "/*Monthly*/XA COMMIT 'a' one phase",
     "/*! xa start 'a' */",
     "/*!50000 xa start 'a' */",
     "/*M!100100 xa start 'a' */",
@@ -54,6 +56,8 @@ def test_it_commands_none(statement: str) -> None:
     [
         "call p()",
         "/* a */ CALL p()",
+        "/*myapp*/ create table x (i int)",
+        "insert into t values ('c:\\'); commit",
         "execute s",
         "execute immediate 'commit'",
         "begin not atomic commit; end",
@@ -86,3 +90,9 @@ def test_it_may_commit(statement: str) -> None:
 )
 def test_it_commits_nothing(statement: str) -> None:
     assert not may_commit(text_of(statement))
+
+
+@pytest.mark.parametrize("comment", ["/* a */", "/*myapp*/", "/*main.py:12*/", "/*M*/"])
+def test_a_comment_changes_no_session(comment: str) -> None:
+    assert not changes_session(text_of(f"{comment} select 1"))
+    assert changes_session(text_of(f"{comment} set @a = 1"))

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 #: MariaDB, H2 and Derby: over several databases a deadlock shows in no other way.
 _CONFLICTS: Final = frozenset({"HYT00", "40XL1", "40XL2", "40001", "40P01"})
 _LOCK_TIMEOUTS: Final = frozenset({1205, 1213, 50200})
-#: SQLStates of class 08 that say that no session was there which could end.
-_NOT_CONNECTED: Final = frozenset({"08001", "08004"})
 
 
 class Jdbc(ResourceManager):
@@ -71,12 +69,7 @@ class Jdbc(ResourceManager):
 
     def is_transient(self, error: BaseException, *, at_its_end: bool) -> bool:
         state, code = getattr(error, "sqlstate", ""), getattr(error, "vendor_code", 0)
-        if not hasattr(error, "java_class"):
-            return False
-        from txpool.resources.jdbc.errors import ConnectionLost
-
-        ended = isinstance(error, ConnectionLost) and state not in _NOT_CONNECTED
-        return ended or state in _CONFLICTS or code in _LOCK_TIMEOUTS
+        return hasattr(error, "java_class") and (state in _CONFLICTS or code in _LOCK_TIMEOUTS)
 
     def branch(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, file: str) -> OpenBranch:
         from txpool.resources.jdbc.branch import JdbcBranch

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 # The server has rolled the transaction back in favour of another, or has waited too long for its lock: over several
 # databases a deadlock shows in no other way.
 _CONFLICTS = frozenset({1213, 1205, 1614, 1020})
-# The session is lost: to the client; by KILL; as the server stops; as it was idle for too long.
-_SESSION_ENDED = frozenset({2006, 2013, 1927, 1053, 4031})
 
 
 class MySQL(ResourceManager):
@@ -74,8 +72,7 @@ class MySQL(ResourceManager):
 
     def is_transient(self, error: BaseException, *, at_its_end: bool) -> bool:
         code = error.args[0] if error.args else None
-        transient = code in _CONFLICTS or code in _SESSION_ENDED
-        return transient and type(error).__module__.partition(".")[0] in ("pymysql", "MySQLdb")
+        return type(error).__module__.partition(".")[0] in ("pymysql", "MySQLdb") and code in _CONFLICTS
 
     def branch(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, file: str) -> OpenBranch:
         return _branch_class()(datasource, driver, raw, deadlines)  # type: ignore[arg-type]

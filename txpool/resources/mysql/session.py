@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 # What may be ahead of it.
-_AHEAD: Final = r"(?:\s++|--[^\n]*+|#[^\n]*+|/\*(?![!M])(?:(?!\*/).)*+\*/|\()*+"
+_AHEAD: Final = r"(?:\s++|--[^\n]*+|#[^\n]*+|/\*(?!M?!)(?:(?!\*/).)*+\*/|\()*+"
 _FIRST_WORD: Final = re.compile(_AHEAD + r"([a-z]+)", re.I | re.A | re.S)
 # A statement that begins otherwise may change the session: SET, USE, CALL, CREATE TEMPORARY TABLE, LOCK TABLES, PREPARE
 # and the like.
@@ -28,7 +28,7 @@ _COMPOUND: Final = re.compile(_AHEAD + r"begin\s*+not\b", re.I | re.A | re.S)
 # is in quotes or in a comment is none of these.
 _HARMLESS: Final = re.compile(
     r"(?:'(?:[^'\\]++|\\.|'')*+'|\"(?:[^\"\\]++|\\.|\"\")*+\"|`[^`]*+`|[^'\"`@/#;g-]++|@@|g(?!et_lock)|/(?!\*)"
-    r"|/\*(?![!M])(?:[^*]++|\*(?!/))*+\*/|--(?=\s|\Z)[^\n]*+|-(?!-(?:\s|\Z))|#[^\n]*+)*+(?:;\s*+)?\Z",
+    r"|/\*(?!M?!)(?:[^*]++|\*(?!/))*+\*/|--(?=\s|\Z)[^\n]*+|-(?!-(?:\s|\Z))|#[^\n]*+)*+(?:;\s*+)?\Z",
     re.I | re.A | re.S,
 )
 
@@ -41,8 +41,12 @@ _OUTSIDE_QUOTES: Final = (
 )
 
 
-def _finder(statement: str) -> Callable[[str], bool]:
-    """Whether such a statement begins anywhere in a text: also as the second of several."""
+def _finder(statement: str, *, cautious: bool = False) -> Callable[[str], bool]:
+    """Whether such a statement begins anywhere in a text: also as the second of several.
+
+    With `cautious`, also where it is in quotes, unless these are without doubt: a session may take a backslash for a
+    character as any other (NO_BACKSLASH_ESCAPES).
+    """
     first, further, outside_quotes = (
         re.compile(before + _AHEAD + statement, re.I | re.A | re.S)
         for before in ("", _FURTHER, _OUTSIDE_QUOTES + _FURTHER)
@@ -53,7 +57,9 @@ def _finder(statement: str) -> Callable[[str], bool]:
             return True
         if ";" not in text and "/*" not in text:
             return False
-        return further.search(text) is not None and outside_quotes.match(text) is not None  # the last takes longest
+        if further.search(text) is None:
+            return False
+        return (cautious and "\\" in text) or outside_quotes.match(text) is not None  # which takes longest
 
     return found
 
@@ -63,7 +69,8 @@ _may_commit: Final = _finder(
     r"|repair|cache|reset|install|uninstall|backup|load\s+index)\b|(?:create|drop)\b(?!\s+temporary\b)"
     r"|set\b[^;]*\b(?:autocommit|password)\b"
     # Programs, whose statements are not in sight.
-    r"|(?:call|execute|if|case|for|loop|repeat|while)\b|\w+\s*:)"
+    r"|(?:call|execute|if|case|for|loop|repeat|while)\b|\w+\s*:)",
+    cautious=True,
 )
 _commands_branch: Final = _finder(r"xa\b" + _AHEAD + r"(?:start|begin|end|prepare|commit|rollback)\b")
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 # A serialization failure or a deadlock: PostgreSQL has rolled back this transaction in favour of another.
 _CONFLICTS = frozenset({"40001", "40P01"})
-# The server has ended the session, for an administrator or because it stops, and rolls back what was open there.
-_SESSION_ENDED = frozenset({"57P01", "57P02"})
 # To PREPARE this says that no prepared slot is free. To a statement it says that the server has too little memory for
 # it, which the next attempt would not change.
 _NO_SLOT = "53200"
@@ -98,7 +96,7 @@ class PostgreSQL(ResourceManager):
 
     def is_transient(self, error: BaseException, *, at_its_end: bool) -> bool:
         state = getattr(error, "sqlstate", None)
-        return state in _CONFLICTS or state in _SESSION_ENDED or (at_its_end and state == _NO_SLOT)
+        return state in _CONFLICTS or (at_its_end and state == _NO_SLOT)
 
     def branch(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, file: str) -> OpenBranch:
         return _branch_class()(datasource, driver, raw, deadlines)  # type: ignore[arg-type]

@@ -163,7 +163,7 @@ def test_what_was_only_written_has_rolled_back_with_its_session(
     assert jdbc_places.rows(source) == []
 
 
-def test_a_session_that_was_killed_just_before_is_attempted_again(
+def test_a_session_that_was_killed_just_before_is_not_attempted_again(
     jdbc_places: JdbcPlaces, mariadb: MySQLServer
 ) -> None:
     txpool.configure()
@@ -179,6 +179,8 @@ def test_a_session_that_was_killed_just_before_is_attempted_again(
         cursor.execute("select connection_id()")
         ((session,),) = cursor.fetchall()
     mariadb.end_sessions(session)
+    with pytest.raises(txpool.OperationalError):
+        work()
     work()
     assert (jdbc_places.rows(source), len(tries)) == ([2], 2)
 

@@ -23,7 +23,7 @@ def test_who_has_written_before_his_own_read_only_transaction_is_no_reader(manag
     assert both(managed) == [[1], []]
 
 
-def test_a_session_that_was_killed_just_before_is_attempted_again(managed: BranchDatabase) -> None:
+def test_a_session_that_was_killed_just_before_is_not_attempted_again(managed: BranchDatabase) -> None:
     source, tries = managed.datasource(), []
 
     @txpool.transactional(attempts=2)
@@ -36,6 +36,8 @@ def test_a_session_that_was_killed_just_before_is_attempted_again(managed: Branc
         connection.cursor().execute("select 1")
         session = connection.enlistment.raw.session_number  # type: ignore[attr-defined]
     managed.server.end_sessions(session)
+    with pytest.raises(txpool.OperationalError):
+        insert()
     insert()
     assert (managed.rows(), len(tries)) == ([2], 2)
 

@@ -251,10 +251,13 @@ def test_it_stays_busy(world: OneDatasource, seen: list[Transaction], note: Call
 
 @on_postgresql
 @pytest.mark.parametrize("branches", [1, 2])
-def test_a_session_that_the_server_has_ended(
+def test_a_session_that_the_server_has_ended_is_not_attempted_again(
     world: OneDatasource, databases: Databases, branches: int, seen: list[Transaction], note: Callable[[], int]
 ) -> None:
-    """Just behind the former transaction's end, so that nobody asks whether it is alive."""
+    """Just behind the former transaction's end, so that nobody asks whether it is alive.
+
+    The error does not say whose session it was: one outside the transaction may have committed.
+    """
     databases.execute("two", "create table t (n integer primary key)")
     second = world.open(name="two", url=databases.url("two"))
 
@@ -271,6 +274,9 @@ def test_a_session_that_the_server_has_ended(
         world.datasource.connect().cursor().execute("insert into t values (%s)", [attempt])
 
     end_its_session()
+    with pytest.raises(psycopg.errors.AdminShutdown):
+        work()
+    assert world.read() == []
     work()
     assert world.read() == [2]
     assert databases.rows("two", "select n from t") == ([(2,)] if branches == 2 else [])

@@ -179,8 +179,10 @@ class Database(ABC):
 
 #: The evidence that a record has of its server's generation.
 GENERATION = "generation"
-#: A program of the database's, whose statements are not in sight, and may be COMMIT.
-PROGRAM: Final = re.compile(r"(?:\s|\{|\?|=|\()*+(?:call|execute|exec|begin|declare)\b", re.I)
+#: A COMMIT, or a program of the database's, whose statements are not in sight.
+PROGRAM: Final = re.compile(
+    r"(?:\s|\{|\?|=|\(|--[^\n]*|/\*(?:[^*]|\*(?!/))*+\*/)*+(?:commit|end|call|execute|exec|begin|declare)\b", re.I
+)
 
 
 class EndedUnseen(Refused):

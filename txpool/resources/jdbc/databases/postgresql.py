@@ -31,8 +31,10 @@ _CHECKED: Final = (
     f"1 operator(pg_catalog./) case when pg_catalog.current_setting('{_MARKER}'::text, true) "
     "operator(pg_catalog.=) '{token}'::text then 1 else 0 end"
 )
-# In one message with other statements.
-_ENDS_BETWEEN: Final = re.compile(r";\s*(?:commit|end|prepare\s+transaction)\b", re.I)
+# A statement that commits, alone or in one message with others.
+_MAY_COMMIT: Final = re.compile(
+    r"(?:\A|;)(?:\s|--[^\n]*|/\*(?:[^*]|\*(?!/))*+\*/)*+(?:commit|end|prepare\s+transaction)\b", re.I
+)
 _DIVISION_BY_ZERO: Final = "22012"
 _ABORTED: Final = "25P02"
 _NO_SUCH_TRANSACTION: Final = "42704"
@@ -77,7 +79,7 @@ class PostgreSQL(DatabaseBySQL):
         raw.run(f"set local {_MARKER} = '{raw.begun_as}'").close()
 
     def may_commit(self, raw: Any, statement: str) -> bool:
-        return _ENDS_BETWEEN.search(statement) is not None  # a procedure cannot, inside a transaction
+        return _MAY_COMMIT.search(statement) is not None  # a procedure cannot, inside a transaction
 
     def require_begun(self, raw: Any) -> None:
         try:

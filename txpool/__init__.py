@@ -80,10 +80,10 @@ def configure(source: Any = None, /, **options: Any) -> None:
     `datasources` are registered. Errors: ConfigurationError, LogError; node name, log and timeout are as before then.
     Call it when the program starts: transactions that are open keep their log.
     """
-    paths = _CoordinatorSettings.load(source, **options).datasources
-    for datasource in [DataSource.from_properties(path) for path in paths]:
+    settings = _CoordinatorSettings.load(source, **options)
+    for datasource in [DataSource.from_properties(path) for path in settings.datasources]:
         register(datasource)
-    _manager.configure(source, **options)
+    _manager.put_in_force(settings)
 
 
 __all__ = [

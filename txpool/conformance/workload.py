@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from threading import Lock, Timer
 from typing import Any, Protocol
 
@@ -117,13 +117,10 @@ class TableWork:
             self._commit(f"drop table {self._table}")
 
     def _commit(self, statement: str, raw: Any = None) -> None:
-        if raw is None:
-            with self._session() as own:
-                self._commit(statement, own)
-            return
-        with self._cancelled_after(raw), translated():
-            self._driver.execute(raw, statement).close()
-            raw.commit()
+        session = self._session() if raw is None else nullcontext(raw)
+        with session as used, self._cancelled_after(used), translated():
+            self._driver.execute(used, statement).close()
+            used.commit()
 
     @contextmanager
     def _session(self) -> Iterator[Any]:

@@ -195,8 +195,13 @@ def configure(source: Any = None, /, **options: Any) -> TransactionManager:
     Opens the log, so that a wrong one is an error here. Errors: ConfigurationError, LogError; nothing has changed
     then. Call it once, when the program starts: transactions that are open keep the log they began with.
     """
+    return put_in_force(CoordinatorSettings.load(source, **options))
+
+
+def put_in_force(settings: CoordinatorSettings) -> TransactionManager:
+    """As `configure`, by settings that are read already."""
     global _manager
-    manager = TransactionManager(CoordinatorSettings.load(source, **options))
+    manager = TransactionManager(settings)
     manager.log  # noqa: B018 - opened now, so that an error shows here
     try:
         for call in when_configured:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from txpool.resources.postgresql.session import statement_text
-from txpool.resources.postgresql.session.statement_text import outlives_transaction
+from txpool.resources.postgresql.session.statement_text import may_commit, outlives_transaction
 
 LEAVES = (
     "select pg_advisory_lock(1)",
@@ -58,3 +58,18 @@ def test_only_so_many_answers_are_kept_and_of_short_statements_only() -> None:
     kept = len(statement_text._answers)
     assert outlives_transaction(b"select pg_advisory_lock(1)".ljust(statement_text._LONGEST_KEPT + 1))
     assert len(statement_text._answers) == kept
+
+
+@pytest.mark.parametrize(
+    "message", ["commit", "select 1; END", "/* a */ -- b\n;prepare\ttransaction 'x'", b"select 1;commit"]
+)
+def test_a_message_that_commits(message: bytes | str) -> None:
+    assert may_commit(message)
+
+
+@pytest.mark.parametrize(
+    "message", ["select 1", "insert into t values (1)", "committed", ";" + "-" * 5000, ";/*" * 5000]
+)
+def test_a_message_that_commits_nothing(message: str) -> None:
+    """Nor does the search take longer than the text is long."""
+    assert not may_commit(message)

@@ -23,6 +23,7 @@ from txpool.resources.phase_two import PhaseTwoVerb
 from txpool.resources.postgresql.branch_recovery import PREPARED, branches_of
 from txpool.resources.postgresql.phase_two import NO_TIMEOUTS, NO_XID, OUTCOMES, TAKE_ROLE
 from txpool.resources.postgresql.session.identity import DATABASE, ROLE, SYSTEM, TIMELINE
+from txpool.resources.postgresql.session.statement_text import may_commit
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.xid import FORMAT_ID, Xid, parse
 
@@ -30,10 +31,6 @@ _MARKER: Final = "txpool.begun"
 _CHECKED: Final = (
     f"1 operator(pg_catalog./) case when pg_catalog.current_setting('{_MARKER}'::text, true) "
     "operator(pg_catalog.=) '{token}'::text then 1 else 0 end"
-)
-# A statement that commits, alone or in one message with others.
-_MAY_COMMIT: Final = re.compile(
-    r"(?:\A|;)(?:\s|--[^\n]*|/\*(?:[^*]|\*(?!/))*+\*/)*+(?:commit|end|prepare\s+transaction)\b", re.I
 )
 _DIVISION_BY_ZERO: Final = "22012"
 _ABORTED: Final = "25P02"
@@ -79,7 +76,7 @@ class PostgreSQL(DatabaseBySQL):
         raw.run(f"set local {_MARKER} = '{raw.begun_as}'").close()
 
     def may_commit(self, raw: Any, statement: str) -> bool:
-        return _MAY_COMMIT.search(statement) is not None  # a procedure cannot, inside a transaction
+        return may_commit(statement)  # a procedure cannot, inside a transaction
 
     def require_begun(self, raw: Any) -> None:
         try:

@@ -9,7 +9,7 @@ import psycopg
 
 from txpool.resources.postgresql.session.libpq import ACTIVE, COMMAND_OK, IDLE, INERROR, INTRANS
 from txpool.resources.postgresql.session.psycopg_private import executed_by, tag_of
-from txpool.resources.postgresql.session.statement_text import outlives_transaction, text_of
+from txpool.resources.postgresql.session.statement_text import may_commit, outlives_transaction, text_of
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
@@ -34,10 +34,6 @@ _NOTED = frozenset({*_BEGINNING, *_ENDING, *_CHANGING, *_UNDOING, b"ROLLBACK", b
 _READING = (b"SELECT", b"FETCH", b"SHOW", b"EXPLAIN", b"SET", b"SAVEPOINT", b"RELEASE", b"ROLLBACK", b"NOTIFY")
 # The first six bytes of the most usual tags, which show a write and nothing else.
 _WRITING = frozenset({b"INSERT", b"UPDATE", b"DELETE"})
-# A statement that commits, the first or a further one of a message.
-_MAY_COMMIT = re.compile(
-    r"(?:\A|;)(?:\s|--[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)*(?:commit|end|prepare\s+transaction)\b", re.IGNORECASE
-)
 _OPEN_STATUSES = frozenset({IDLE, ACTIVE, INTRANS, INERROR})
 _CHAINED = re.compile(r"\band\s+chain\b", re.IGNORECASE)
 
@@ -82,7 +78,7 @@ def ended_by(  # noqa: PLR0911 - each answer where it is known
     if not _ENDING.isdisjoint(tags):
         return "commit"
     if b"ROLLBACK" not in tags:
-        lost = status not in _OPEN_STATUSES and _MAY_COMMIT.search(text_of(sent)) is not None
+        lost = status not in _OPEN_STATUSES and may_commit(sent)
         return "commit" if status == IDLE or lost else None
     after = tags[tags.index(b"ROLLBACK") + 1 :]
     if status == IDLE:

@@ -22,6 +22,11 @@ _LOCAL_SETTING = re.compile(r"set_config\s*\((?:[^()';]|'[^']*')*,\s*true\s*\)")
 # What may hide an argument's end from that: comments, and strings other than plain ones.
 _OBSCURE = re.compile(r"--|/\*|\\|\$[^0-9]")
 
+# A statement that commits, the first or a further one of a message.
+_COMMITS = re.compile(
+    r"(?:\A|;)(?:\s|--[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/)*+(?:commit|end|prepare\s+transaction)\b", re.IGNORECASE
+)
+
 
 class KeptAnswers(dict[S, T]):
     """What a search finds in each statement's text: kept by statement, and found by one operation of a dict.
@@ -45,6 +50,11 @@ class KeptAnswers(dict[S, T]):
 def outlives_transaction(statement: bytes | str) -> bool:
     """Whether it may take a session's advisory lock, or change a setting of the session, by a function."""
     return _answers[statement]
+
+
+def may_commit(statement: bytes | str) -> bool:
+    """Whether a message's text shows that it commits the open transaction, or may do so."""
+    return _COMMITS.search(text_of(statement)) is not None
 
 
 def text_of(statement: bytes | str) -> str:

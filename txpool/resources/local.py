@@ -78,8 +78,8 @@ class LocalTransaction:
         return BranchOutcome.COMMITTED if "commit" in self._ended_commands else outcome
 
     def _rolled_back_outcome(self) -> BranchOutcome:
-        # UNKNOWN where a part is committed and a part is not: no outcome says that, and people must look.
-        return _ROLLED_BACK if self.rollback() is _ROLLED_BACK else BranchOutcome.UNKNOWN
+        """Roll back what could not commit: LOST where a part of it is committed, or may be, and people must look."""
+        return _ROLLED_BACK if self.rollback() is _ROLLED_BACK else BranchOutcome.LOST
 
     def _refusal(self, refusal: Refused) -> BaseException:
         cause = refusal.__cause__

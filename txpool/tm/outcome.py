@@ -53,17 +53,7 @@ def _describe(result: Result) -> str:
     if result.outcome is Outcome.ROLLED_BACK:
         return f"rolled back{because}; nothing that was done within it stays, or will appear{_pending(result)}"
     if result.outcome is Outcome.IN_DOUBT:
-        if not result.resolvable:
-            names = ", ".join(result.branch_outcomes) or "the database"
-            return (
-                f"in doubt{because}: the reply to the only COMMIT was lost, so it is committed or rolled back as a "
-                f"whole, and only the data in {names} can tell which. Look there before you do it again."
-            )
-        return (
-            f"in doubt{because}: the decision may or may not have been made. Nothing is lost: its branches stay "
-            "prepared, this process goes on asking, and recovery will tell. `txpool-recovery show` has the details; "
-            "do not do the work again before it is settled."
-        )
+        return f"in doubt{because}: {_describe_doubt(result)}"
     ends = ", ".join(f"{name} {outcome.value}" for name, outcome in sorted(result.branch_outcomes.items()))
     if result.outcome is Outcome.HEURISTIC_HAZARD:
         lost = ", ".join(name for name, outcome in result.branch_outcomes.items() if outcome is BranchOutcome.LOST)
@@ -72,9 +62,30 @@ def _describe(result: Result) -> str:
     return f"{result.outcome.value}{because}: somebody else ended a branch first ({ends}). {_WHERE_TO_LOOK}"
 
 
+def _describe_doubt(result: Result) -> str:
+    if result.resolvable:
+        return (
+            "the decision may or may not have been made. Nothing is lost: its branches stay prepared, this process "
+            "goes on asking, and recovery will tell. `txpool-recovery show` has the details; do not do the work again "
+            "before it is settled."
+        )
+    names = ", ".join(result.branch_outcomes) or "the database"
+    if BranchOutcome.LOST in result.branch_outcomes.values():
+        what = f"a part of it is committed, or may be, and only the data in {names} can tell which."
+    else:
+        what = (
+            "the reply to the only COMMIT was lost, so it is committed or rolled back as a whole, and only the data in "
+            f"{names} can tell which."
+        )
+    return f"{what} Look there before you do it again."
+
+
 def _cause_text(cause: BaseException) -> str:
     """The error and its notes, which name the datasource where the driver's message does not."""
-    return "; ".join([f"{type(cause).__name__}: {str(cause).strip()}", *getattr(cause, "__notes__", ())])
+    told = str(cause).strip()
+    if not isinstance(cause, TransactionRolledBack):  # whose name would be another outcome's
+        told = f"{type(cause).__name__}: {told}"
+    return "; ".join([told, *getattr(cause, "__notes__", ())])
 
 
 _WHERE_TO_LOOK = "The record is kept: see `txpool-recovery show`, repair by hand, then `txpool-recovery forget`."

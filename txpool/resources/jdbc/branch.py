@@ -222,7 +222,7 @@ class JdbcBranch(LocalTransaction):
         raw = self._raw
         if self._ended_commands:
             self.failure = self._ended_by_sql_error(self.record.xid.gtrid)
-            return self.rollback()
+            return self._rolled_back_outcome()
         if not raw.started:
             return BranchOutcome.COMMITTED
         try:

@@ -214,7 +214,7 @@ class MySQLBranch(LocalTransaction):
         raw, xid = self._raw, self._raw.xid
         if self._ended_commands or raw.unrollable or not self._session.is_alive():
             self.failure = self._rollback_vote_alone()
-            return self.rollback()
+            return self._rolled_back_outcome()
         try:
             self._session.send(xa.named("end", xid), xa.one_phase(xid))
             ended, committed = self._session.receive()
@@ -223,7 +223,7 @@ class MySQLBranch(LocalTransaction):
             self._driver.close(raw)
             if code_of(error) == OUT_OF_STEP:
                 error.add_note(f"datasource {self.datasource}: COMMIT was not sent")
-                return self.rollback()
+                return self._rolled_back_outcome()
             error.add_note(f"datasource {self.datasource}: the reply to COMMIT was lost")
             return _UNKNOWN
         if committed.error is None:  # END is refused where the program has sent it before

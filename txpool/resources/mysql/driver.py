@@ -259,7 +259,7 @@ class MySQLDriver(ABC):
         if raw.unrollable:
             raise NotSupportedError(
                 f"datasource {self._settings.name}: a statement has written to a table whose engine has no "
-                "transactions, as MyISAM: what it wrote there stays, so the transaction can only roll back the rest. "
+                "transactions, as MyISAM: what it wrote there stays, and no rollback undoes it. "
                 "ALTER TABLE … ENGINE = InnoDB"
             )
         if raw.started or not raw.begun or raw.lost or raw.rolled_back or raw.in_transaction:

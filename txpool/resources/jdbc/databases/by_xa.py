@@ -75,7 +75,7 @@ class DatabaseByXA(Database):
             raw.broken = raw.broken or isinstance(error, ConnectionLost)
             if raw.lost:
                 raise
-            raise EndedUnseen() from error
+            raise EndedUnseen() from None  # the driver says no more than that there is no such savepoint
 
     def begin_again(self, raw: Any) -> None:  # where a savepoint is gone, so is the transaction that it was set in
         raw.savepoint = call(raw.java.setSavepoint, _SAVEPOINT)

@@ -6,11 +6,17 @@ It does not tell who it is. So a branch that is gone after an answer that was lo
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from txpool.resources.jdbc.databases.by_xa import DatabaseByXA
 from txpool.resources.jdbc.databases.database import Server
 from txpool.resources.jdbc.errors import NotSupportedError, OperationalError
+from txpool.resources.jdbc.session import words_of
+
+#: The first words of statements that commit nowhere. DDL does in Oracle, and does not in SQL Server.
+_COMMIT_NOTHING: Final = frozenset(
+    {"delete", "insert", "merge", "release", "rollback", "savepoint", "select", "update", "values", "with"}
+)
 
 
 class OtherDatabase(DatabaseByXA):
@@ -19,6 +25,11 @@ class OtherDatabase(DatabaseByXA):
     def begin_again(self, raw: Any) -> None:
         with suppress(NotSupportedError, OperationalError):  # not every driver has savepoints
             super().begin_again(raw)
+
+    def may_commit(self, raw: Any, statement: str) -> bool:
+        word, _ = words_of(statement)
+        # Behind a semicolon there may be anything, in a message of several statements.
+        return bool(raw.begun) and (word not in _COMMIT_NOTHING or ";" in statement.rstrip("; \n"))
 
     def identify(self, raw: Any, *, writes: bool) -> Server:
         return Server()

@@ -44,6 +44,8 @@ class Enlistment:
 
     #: It is used once; a physical connection of the pool again and again.
     uses = 1
+    #: It may commit in one phase where it is alone.
+    needs_decision = False
 
     __slots__ = (
         "_driver",

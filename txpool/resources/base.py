@@ -159,7 +159,11 @@ class ReadOnlyCheck(Protocol):
 
 
 class Participant(Protocol):
-    """One transaction's work in one datasource, as the coordinator sees it. Used by one thread at a time."""
+    """One transaction's work in one datasource, as the coordinator sees it. Used by one thread at a time.
+
+    It may also have `needs_decision`, which is true where it has no commit in one phase: it is prepared and decided
+    also where it is alone.
+    """
 
     @property
     def datasource(self) -> str: ...

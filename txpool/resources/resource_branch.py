@@ -94,13 +94,15 @@ class ResourceBranch(PreparedWork):
     """The branch of a transaction in a resource of a user's own. Each step blocks where it is started."""
 
     role = Role.PREPARED
+    #: To prepare and commit without a decision would leave it prepared for as long as this process lives, if the commit
+    #: fails, and then roll it back.
+    needs_decision = True
 
     def __init__(self, resource: Resource, work: Work, gtrid: str) -> None:
         self.location = location_of(resource)
-        # Until the coordinator names it otherwise: it may commit alone.
+        # Until the coordinator names it otherwise.
         xid = make_xid(gtrid, 0, resource.name)
         super().__init__(resource, BranchRecord(xid, resource.name, self.location.identity))
-        self.failure: BaseException | None = None
         self._work = work
         self._begun = self._refused = self._prepared = False
 
@@ -136,18 +138,6 @@ class ResourceBranch(PreparedWork):
 
     def await_prepare(self) -> PrepareVote:
         return PrepareVote.COMMIT
-
-    def commit_one_phase(self) -> BranchOutcome:
-        """Prepare and commit. A crash in between leaves it prepared and not decided: recovery rolls it back."""
-        try:
-            self.start_prepare()
-        except Exception as error:
-            self.failure = error
-            self.start_rollback()
-            return self.await_rollback()
-        self.start_commit()
-        outcome = self.await_commit()
-        return outcome if outcome is BranchOutcome.COMMITTED else BranchOutcome.UNKNOWN
 
     def start_rollback(self) -> None:
         """Nothing where PREPARE was not begun, or was refused: `await_rollback` undoes the work then."""

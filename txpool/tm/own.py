@@ -9,7 +9,7 @@ from weakref import ref
 from txpool.errors import ProgrammingError
 from txpool.resources.base import PREPARED
 from txpool.resources.resource import NAME, Resource, Work
-from txpool.resources.resource_branch import ResourceBranch, location_of
+from txpool.resources.resource_branch import ResourceBranch
 from txpool.tm.enlistment_rules import WRITE_A_LOG
 from txpool.tm.status import ACTIVE, UNDER_WAY, Status
 
@@ -59,6 +59,7 @@ class ResourceEnlistment:
 
     work: Work
     branch: ResourceBranch
+    needs_decision = True
 
     def __init__(self, datasource: EnlistedResource, transaction: Transaction) -> None:
         self.datasource = datasource
@@ -67,14 +68,11 @@ class ResourceEnlistment:
         self.pooled: object | None = None
 
     def open(self, transaction: Transaction, timeout: float | None) -> None:
-        """Begin the work, unless another thread has. The log notes first where it will prepare."""
+        """Begin the work, unless another thread has."""
         with self._lock:
             if self.pooled is not None:
                 return
             resource = self.datasource.resource
-            if transaction.log is not None:
-                # Before the coordinator would: one that commits alone prepares, too.
-                transaction.log.note_location(location_of(resource))
             work = resource.begin()
             work.owner = ref(transaction)
             self.work, self.branch = work, ResourceBranch(resource, work, transaction.gtrid)

@@ -458,7 +458,7 @@ class Transaction:
     def _only_participant(self) -> Participant | None:
         """The branch that is all of the transaction; None where there may be others."""
         (enlistment,) = self._enlisted.values()
-        if self._adopted or self._late_branches or enlistment.pooled is None:
+        if self._adopted or self._late_branches or enlistment.pooled is None or enlistment.needs_decision:
             return None
         return enlistment.settled_branch()
 

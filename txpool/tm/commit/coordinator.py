@@ -179,7 +179,7 @@ class Coordinator:
         participants = self._unprepared()
         if request.adopted or len(participants) > 1:
             participants = self._set_readers_apart(participants)
-        if not request.adopted and len(participants) < 2:
+        if not request.adopted and len(participants) < 2 and not any(map(_needs_decision, participants)):
             self._require_not_rollback_only()
             self.phase = ONE_PHASE
             return
@@ -444,6 +444,10 @@ class Coordinator:
         if self._log is None:
             raise Refused("no decision log is configured")
         return self._log
+
+
+def _needs_decision(participant: Participant) -> bool:
+    return getattr(participant, "needs_decision", False)
 
 
 #: The step of each phase; None where the run ends.

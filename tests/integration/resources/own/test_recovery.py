@@ -91,8 +91,29 @@ def test_recovery_rolls_back_what_nobody_decided(log: Path, outbox: Any, second:
     assert left(outbox) == ["0123456789abcdef.new", "another-product-7"]
 
 
+@pytest.mark.parametrize("error", [OSError("stale handle"), KeyboardInterrupt()])
+def test_one_alone_is_decided_and_so_its_commit_is_tried_again(
+    error: BaseException, log: Path, outbox: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process lives, and nobody else ends what it has prepared."""
+    commit, errors = outbox.commit, [error]
+
+    def failing_once(xid: str) -> bool:
+        if errors:
+            raise errors.pop()
+        return bool(commit(xid))
+
+    monkeypatch.setattr(outbox, "commit", failing_once)
+    interrupted = pytest.raises(KeyboardInterrupt) if isinstance(error, KeyboardInterrupt) else nullcontext()
+    with interrupted, txpool.transaction() as tx:
+        tx.enlist(outbox).write(b"one")
+    assert tx.status is txpool.Status.COMMITTED
+    recover(log, file_of(outbox, log))
+    assert (sent(outbox), left(outbox)) == (["one"], [])
+
+
 def alone_and_killed(log: Path, outbox: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that dies between the two steps of one that commits alone."""
+    """A process that dies behind the decision of one that is alone."""
 
     def dying(xid: str) -> bool:
         raise SystemExit
@@ -108,7 +129,7 @@ def test_one_alone_is_recovered(log: Path, outbox: Any, monkeypatch: pytest.Monk
     alone_and_killed(log, outbox, monkeypatch)
     assert len(left(outbox)) == 1
     recover(log, file_of(outbox, log))
-    assert (sent(outbox), left(outbox)) == ([], [])
+    assert (sent(outbox), left(outbox)) == (["one"], [])
 
 
 def test_recovery_finds_the_file_by_the_note(
@@ -118,4 +139,4 @@ def test_recovery_finds_the_file_by_the_note(
     alone_and_killed(log, find(file_of(outbox, log)), monkeypatch)
     assert len(left(outbox)) == 1
     recover(log, file_of(second, log))
-    assert (sent(outbox), left(outbox)) == ([], [])
+    assert (sent(outbox), left(outbox)) == (["one"], [])

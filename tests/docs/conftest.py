@@ -14,9 +14,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-import txpool.datasource
 from tests.docs.running import Machine
 from txpool import tracing
+from txpool.datasource import registry
 from txpool.demo.server import EmbeddedPostgres
 from txpool.metrics import instruments
 from txpool.tm import manager
@@ -47,15 +47,16 @@ def machine(tmp_path: Path, docs_server: EmbeddedPostgres, monkeypatch: pytest.M
     monkeypatch.setattr(tracing, "tracer", None)  # and what it sets is gone after it
     monkeypatch.setattr(instruments, "armed", False)
     observers = manager.observers[:]
-    for known in ("_registered", "_by_key"):
-        monkeypatch.setattr(txpool.datasource, known, {})
+    for known in (registry.registered, registry.by_key):
+        for key in list(known):
+            monkeypatch.delitem(known, key)
     environment, logger = dict(os.environ), logging.getLogger("txpool")
     handlers, level, filters = logger.handlers[:], logger.level, logger.filters[:]
     machine = Machine(folder, docs_server)
     monkeypatch.setitem(sys.modules, "__main__", machine.main)
     os.environ["PATH"] = f"{machine.programs}{os.pathsep}{os.environ['PATH']}"
     yield machine
-    for datasource in set(txpool.datasource.known().values()):
+    for datasource in set(registry.known().values()):
         datasource.close()
     if manager._manager is not None:
         manager._manager.close()

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 handle_modules = {
     __name__,
     "contextlib",
-    "txpool.datasource",
+    "txpool.datasource.datasource",
+    "txpool.datasource.lookup",
     "txpool.dbapi.connection",
     "txpool.dbapi.cursor",
     "txpool.dbapi.handle",

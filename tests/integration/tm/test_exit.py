@@ -105,7 +105,7 @@ def test_an_ordinary_end_leaves_nothing(any_site: Site) -> None:
     "source",
     [
         # A datasource that was dropped, with what it had to delete.
-        BEGIN + "import gc, txpool.datasource\nwork()\ntxpool.datasource._by_key.clear()\ngc.collect()",
+        BEGIN + "import gc\nfrom txpool.datasource.registry import by_key\nwork()\nby_key.clear()\ngc.collect()",
         # A pool that was closed below its datasource.
         BEGIN + 'work()\nfind("ledger.properties").pool.close()',
         # A handle that outlives its datasource: what ends after that is pending again.

@@ -14,7 +14,7 @@ from socket import gethostname
 from typing import Any
 
 from txpool.config import secrets
-from txpool.datasource import DataSource, deserialized, find, install_received, known
+from txpool.datasource import DataSource, find, install_received, known
 from txpool.errors import ConfigurationError
 from txpool.spark.commit.references import references_in
 from txpool.tm.manager import get_manager
@@ -61,7 +61,7 @@ class TaskDatasources:
         unavailable = dict(self.unavailable)
         for name, settings in self.settings.items():
             try:
-                datasources[name] = deserialized(settings)
+                datasources[name] = DataSource.from_serialized(settings)
             except ConfigurationError as error:
                 unavailable[name] = str(error)
         install_received(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from txpool.datasource import DataSource, deserialized
+from txpool.datasource import DataSource
 from txpool.errors import ConfigurationError, OperationalError, TransactionRolledBack
 from txpool.spark.commit.attempts import Candidates, PartitionResult, require_all
 from txpool.spark.commit.listing import PreparedAttempts, list_attempts, require_same_server, roll_back
@@ -111,7 +111,7 @@ class SparkWrite:
         if name in self._datasources:
             return
         try:
-            self._datasources[name] = deserialized(result.settings[name])
+            self._datasources[name] = DataSource.from_serialized(result.settings[name])
         except Exception as error:
             raise ConfigurationError(
                 f"{self._gtrid}: partition {result.partition} used datasource {name}, which cannot be loaded on the "

@@ -1,4 +1,4 @@
-"""DataSource: a named, configured database with its pool and its branches; and the registry of datasources."""
+"""DataSource: a named, configured database with its pool and its branches."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from sys import modules
 from time import monotonic
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary, ref
+from weakref import WeakValueDictionary
 
 from txpool.characteristics import UNSPECIFIED
 from txpool.config.credentials import CredentialsFunction
-from txpool.config.dsn import is_dsn, key_of, settings_of
-from txpool.config.secrets import Secret, redact_url
+from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
+from txpool.datasource import registry
 from txpool.dbapi.connection import PEP249Connection
 from txpool.dbapi.enlistment import Enlistment
 from txpool.dbapi.types import add_driver
@@ -44,15 +44,6 @@ from txpool.tm.required import Required, handle_modules
 
 if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction
-
-_SCHEME = "txpool:"
-#: Called, without arguments, whenever a pool has opened a connection; they never raise.
-when_used: list[Callable[[], object]] = []
-
-
-def _used() -> None:
-    for call in when_used:
-        call()
 
 
 class DataSource(PoolAdministration):
@@ -113,7 +104,7 @@ class DataSource(PoolAdministration):
             reset_always=settings.pool_reset == "always",
             enabled=settings.pool_enabled,
             listeners=listeners,
-            when_opened=[_used],
+            when_opened=[registry.note_used],
         )
         required = settings.transaction_required
         #: The check of statements outside transactions; None where all are allowed.
@@ -132,8 +123,7 @@ class DataSource(PoolAdministration):
         #: By gtrid: phase two of the prepared branches that a transaction has adopted.
         self._phase_two: WeakValueDictionary[str, PhaseTwo] = WeakValueDictionary()
         self._make_branch = self._branches()
-        key = id(self)
-        _opened[key] = ref(self, lambda _: _opened.pop(key, None))
+        registry.note_opened(self)
 
     def _branches(self) -> Callable[[Any, Deadlines], OpenBranch | MarkedBranch]:
         """What makes the branch of a transaction on a raw connection."""
@@ -153,7 +143,16 @@ class DataSource(PoolAdministration):
     @classmethod
     def from_properties(cls, path: str | Path) -> DataSource:
         """The datasource that a file describes: the same object each time, until it is closed. ConfigurationError."""
-        return _shared(os.path.abspath(path), lambda: DataSourceSettings.load(path))
+        return registry.shared(os.path.abspath(path), lambda: cls.from_settings(DataSourceSettings.load(path)))
+
+    @classmethod
+    def from_serialized(cls, settings: Mapping[str, Any]) -> DataSource:
+        """The datasource of settings that another process has serialized: the same object each time."""
+        here = registry.registered.get(settings["name"])
+        if here is not None and here.settings.serialized() == settings:
+            return here
+        key = json.dumps(dict(settings), sort_keys=True)
+        return registry.shared(key, lambda: cls.from_settings(DataSourceSettings.from_serialized(settings)))
 
     def connect(
         self, timeout: float | None = None, *, user: str | None = None, password: str | Secret | None = None
@@ -203,8 +202,7 @@ class DataSource(PoolAdministration):
 
         Where deleting fails, or takes more than a few seconds, a warning is logged, and recovery deletes them.
         """
-        _unregister(self)
-        _opened.pop(id(self), None)
+        registry.unregister(self)
         try:
             queues = filter(None, (self._cleanup, getattr(self.driver_adapter, "rows_queue", None)))
             work = [queue.pending_work() for queue in queues]
@@ -225,7 +223,7 @@ class DataSource(PoolAdministration):
     def __reduce__(self) -> tuple[Any, ...]:
         if "pyspark" in modules:  # the pickle may be for a Spark job
             publish(ambient())
-        return deserialized, (self.settings.serialized(),)
+        return DataSource.from_serialized, (self.settings.serialized(),)
 
     # -- for transactions and recovery --------------------------------------------------------------------------
 
@@ -307,108 +305,3 @@ class DataSource(PoolAdministration):
     def staging(self, *, lock_timeout: float = 5.0) -> StagingArea | None:
         """Recovery's access to the staging tables of Spark's writes; None where the database never has any."""
         return self.resource_manager.staging(self.settings, lock_timeout=lock_timeout)
-
-
-# -- the registry -------------------------------------------------------------------------------------------------
-
-# Each step is one operation of a dict: there is no lock, which a fork could leave locked.
-_opened: dict[int, ref[DataSource]] = {}
-_registered: dict[str, DataSource] = {}
-#: By the absolute path of the datasource's file, or by its serialized settings.
-_by_key: dict[str, DataSource] = {}
-#: Further folders for relative paths: in a Spark task, the driver's working directory.
-_search_folders: list[str] = []
-
-
-def register(datasource: DataSource) -> DataSource:
-    """Let connect() find a datasource by its name; returns it. ConfigurationError where another has that name."""
-    other = _registered.setdefault(datasource.name, datasource)
-    if other is not datasource:
-        raise ConfigurationError(f"another datasource is registered as {datasource.name}: {other!r}. Close it first.")
-    return datasource
-
-
-def find(target: str | Path | DataSource) -> DataSource:
-    """The datasource of a registered name, a file or a connection string, also with `txpool:` before it.
-
-    Errors: ConfigurationError.
-    """
-    if isinstance(target, DataSource):
-        return target
-    name = str(target).removeprefix(_SCHEME)
-    datasource = _registered.get(name)
-    if datasource is not None:
-        return datasource
-    for folder in ("", *_search_folders):
-        path = os.path.join(folder, name)
-        if os.path.abspath(path) in _by_key or os.path.exists(path):
-            return DataSource.from_properties(path)
-    if is_dsn(name):
-        return _shared(key_of(name), lambda: settings_of(name))
-    names = ", ".join(sorted(_registered)) or "none"
-    raise ConfigurationError(
-        f"{redact_url(name)!r} is neither a registered datasource (these are: {names}), nor a file, nor a connection "
-        "string: register(datasource), name its .properties file, or give a url"
-    )
-
-
-def connect(
-    target: str | Path | DataSource,
-    timeout: float | None = None,
-    *,
-    user: str | None = None,
-    password: str | Secret | None = None,
-) -> PEP249Connection:
-    """Take a connection of a datasource: itself, its registered name, its file, or a connection string.
-
-    A connection string is a url, as postgresql://app@localhost/orders or sqlite:///orders.db, or what libpq takes, as
-    "host=localhost dbname=orders". The same string has the same pool each time. Arguments and errors: as
-    `DataSource.connect`.
-    """
-    return find(target).connect(timeout, user=user, password=password)
-
-
-def _shared(key: str, load: Any) -> DataSource:
-    datasource = _by_key.get(key)
-    if datasource is None:
-        created = DataSource.from_settings(load())
-        datasource = _by_key.setdefault(key, created)
-        if datasource is not created:
-            created.pool.close()
-    return datasource
-
-
-def opened() -> list[DataSource]:
-    """All datasources that this process has opened and not closed."""
-    return [datasource for each in list(_opened.values()) if (datasource := each()) is not None]
-
-
-def known() -> dict[str, DataSource]:
-    """The datasources that find() needs no file for, by their registered names and by the paths of their files."""
-    opened = {key if os.path.isabs(key) else it.name: it for key, it in list(_by_key.items())}
-    return opened | _registered
-
-
-def install_received(datasources: Mapping[str, DataSource], folder: str) -> None:
-    """Let find() know datasources received from another process, by the names and paths that they have there.
-
-    `folder` is that process's working directory: find() tries it for relative paths that do not exist here.
-    """
-    for key, datasource in datasources.items():
-        (_by_key if os.path.isabs(key) else _registered)[key] = datasource
-    _search_folders[:] = [folder]
-
-
-def deserialized(settings: Mapping[str, Any]) -> DataSource:
-    """The datasource of settings that another process has serialized: the same object each time."""
-    registered = _registered.get(settings["name"])
-    if registered is not None and registered.settings.serialized() == settings:
-        return registered
-    return _shared(json.dumps(dict(settings), sort_keys=True), lambda: DataSourceSettings.from_serialized(settings))
-
-
-def _unregister(datasource: DataSource) -> None:
-    for known in (_registered, _by_key):
-        for key, other in list(known.items()):
-            if other is datasource:
-                known.pop(key, None)

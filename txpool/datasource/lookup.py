@@ -1,0 +1,55 @@
+"""How `txpool.connect` finds a datasource: by its registered name, its file, or a connection string."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from txpool.config.dsn import is_dsn, key_of, settings_of
+from txpool.config.secrets import Secret, redact_url
+from txpool.datasource.datasource import DataSource
+from txpool.datasource.registry import by_key, registered, search_folders, shared
+from txpool.dbapi.connection import PEP249Connection
+from txpool.errors import ConfigurationError
+
+_SCHEME = "txpool:"
+
+
+def connect(
+    target: str | Path | DataSource,
+    timeout: float | None = None,
+    *,
+    user: str | None = None,
+    password: str | Secret | None = None,
+) -> PEP249Connection:
+    """Take a connection of a datasource: itself, its registered name, its file, or a connection string.
+
+    A connection string is a url, as postgresql://app@localhost/orders or sqlite:///orders.db, or what libpq takes, as
+    "host=localhost dbname=orders". The same string has the same pool each time. Arguments and errors: as
+    `DataSource.connect`.
+    """
+    return find(target).connect(timeout, user=user, password=password)
+
+
+def find(target: str | Path | DataSource) -> DataSource:
+    """The datasource of a registered name, a file or a connection string, also with `txpool:` before it.
+
+    Errors: ConfigurationError.
+    """
+    if isinstance(target, DataSource):
+        return target
+    name = str(target).removeprefix(_SCHEME)
+    datasource = registered.get(name)
+    if datasource is not None:
+        return datasource
+    for folder in ("", *search_folders):
+        path = os.path.join(folder, name)
+        if os.path.abspath(path) in by_key or os.path.exists(path):
+            return DataSource.from_properties(path)
+    if is_dsn(name):
+        return shared(key_of(name), lambda: DataSource.from_settings(settings_of(name)))
+    names = ", ".join(sorted(registered)) or "none"
+    raise ConfigurationError(
+        f"{redact_url(name)!r} is neither a registered datasource (these are: {names}), nor a file, nor a connection "
+        "string: register(datasource), name its .properties file, or give a url"
+    )

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from txpool import errors
+from txpool.dbapi import managed_commit
 from txpool.dbapi.cursor import Cursor, PEP249Cursor
 from txpool.dbapi.handle import Handle
 from txpool.dbapi.refusals import end_refused
@@ -60,7 +61,7 @@ class PEP249Connection(Handle):
         """Plain: as the driver's. In a transaction: ProgrammingError; with managed.commit=join, keep its work."""
         enlistment, pooled = self._uncommitted_in()
         if enlistment is not None:
-            enlistment.commit(self)
+            managed_commit.commit(enlistment, self)
             return
         ambient = ambient_transaction()
         if pooled is not None and (ambient is None or self.has_work(pooled.raw)):
@@ -85,7 +86,7 @@ class PEP249Connection(Handle):
             return  # the transaction's end has committed or undone its work
         enlistment, pooled = self._uncommitted_in()
         if enlistment is not None:
-            enlistment.rollback(self)
+            managed_commit.rollback(enlistment, self)
         elif pooled is not None and (self.has_work(pooled.raw) or self.closed):
             try:
                 pooled.raw.rollback()
@@ -105,8 +106,8 @@ class PEP249Connection(Handle):
             return
         self._datasource = None
         if enlistment is not None:
-            if enlistment.savepoints is not None:
-                enlistment.close(self)
+            if enlistment.savepoints is not None and not enlistment.ended:
+                enlistment.savepoints.close(self)  # its work stays in the transaction
             self.enlistment = None
 
     @property

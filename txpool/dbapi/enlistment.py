@@ -13,9 +13,16 @@ from weakref import ref
 from txpool.characteristics import UNSPECIFIED
 from txpool.dbapi.open_results import OpenResults, close_open
 from txpool.dbapi.overrides import NO_ATTRIBUTES, SessionOverrides
-from txpool.dbapi.refusals import end_refused
-from txpool.dbapi.savepoints import NotInnermost, Savepoints
-from txpool.errors import Error, InterfaceError, ProgrammingError, translate, translated
+from txpool.dbapi.refusals import (
+    ended_by_sql,
+    fixed_by_transaction,
+    not_ambient_here,
+    of_another_transaction,
+    of_dropped_transaction,
+    of_parent_process,
+)
+from txpool.dbapi.savepoints import Savepoints
+from txpool.errors import Error, translate, translated
 from txpool.pool import Pooled
 from txpool.tm.status import ACTIVE, UNDER_WAY, Status
 
@@ -210,29 +217,17 @@ class Enlistment:
     def require_here(self, ambient: Transaction | None) -> None:
         """Raise where this thread, in which `ambient` is another transaction or None, may not use it."""
         if self.pool_state is None:
-            raise InterfaceError(
-                f"this connection of {self.datasource.name} is enlisted in {self.gtrid}, which is the "
-                "parent process's: connect() in this process. Nothing was sent."
-            )
+            raise of_parent_process(self.datasource.name, self.gtrid)
         if ambient is not None:
-            raise ProgrammingError(
-                f"this connection of {self.datasource.name} is enlisted in {self.gtrid}, and here "
-                f"{ambient.gtrid} is ambient: connect() gives one that belongs to it. Nothing was done."
-            )
+            raise of_another_transaction(self.datasource.name, self.gtrid, ambient.gtrid)
         if get_ident() == self._thread:
-            raise ProgrammingError(
-                f"this connection of {self.datasource.name} is enlisted in {self.gtrid}, which is not "
-                "ambient here: resume() it first, or connect() outside it. Nothing was done."
-            )
+            raise not_ambient_here(self.datasource.name, self.gtrid)
 
     def begin_use(self, handle: Handle) -> Transaction:
         """Under the lock: raise where no work may be done, and set what this handle has overridden."""
         transaction = self.owner()
         if transaction is None:
-            raise ProgrammingError(
-                f"{self.gtrid}, in which this connection of {self.datasource.name} is enlisted, was dropped without "
-                "its end, and rolls back. Nothing was done."
-            )
+            raise of_dropped_transaction(self.datasource.name, self.gtrid)
         if transaction.status is not ACTIVE:
             transaction.require_active()
         state = handle.handle_state
@@ -257,10 +252,7 @@ class Enlistment:
     def require_not_fixed(self, name: str, value: object) -> None:
         """ProgrammingError where a handle would change what the transaction has set."""
         if name in self.fixed_modes and value != getattr(self.raw, name):
-            raise ProgrammingError(
-                f"{name} cannot be {value!r} in {self.gtrid}, which was begun with another for all of its connections. "
-                "Nothing was done."
-            )
+            raise fixed_by_transaction(name, value, self.gtrid)
 
     def start(self, handle: Handle, *, executes: bool = False) -> bool:
         """Before a statement, under the lock; the caller must `finish` or `failed` it, unless this raises.
@@ -355,57 +347,12 @@ class Enlistment:
 
     def ended_by_sql(self, command: str) -> Error:
         """The user's own SQL has ended the local transaction: the error that says so."""
-        error = ProgrammingError(
-            f"datasource {self.datasource.name}: the SQL {command.upper()} has ended its part in "
-            f"{self.gtrid}, which can only roll back now: what was done here before it is "
-            f"{'committed, and no rollback will undo it' if command == 'commit' else 'undone'}. "
-            "Leave commit and rollback to the transaction."
-        )
+        error = ended_by_sql(command, self.datasource.name, self.gtrid)
         self.branch.ended_by_sql(command)
-        self._set_rollback_only(error)
-        return error
-
-    def _set_rollback_only(self, reason: BaseException) -> None:
         transaction = self.owner()
         if transaction is not None:  # one that was dropped rolls back anyway
-            transaction.set_rollback_only(reason)
-
-    def commit(self, handle: Handle) -> None:
-        """A handle's commit()."""
-        savepoints = self._own_savepoints("commit")
-        with self.entered(handle):
-            savepoints.commit(handle)
-
-    def rollback(self, handle: Handle) -> None:
-        """A handle's rollback()."""
-        savepoints = self._own_savepoints("rollback")
-        with self.lock:
-            transaction = self.owner()
-            if transaction is None or not transaction.active:  # it rolls back as a whole, or has ended
-                return
-            try:
-                with translated():
-                    savepoints.rollback(handle)
-            except NotInnermost:
-                error = ProgrammingError(
-                    f"datasource {self.datasource.name}: rollback() on one connection in {self.gtrid} "
-                    "would undo what another has done since, so the transaction is rollback-only now: what was "
-                    "done within it rolls back. End each connection's work before the next one begins."
-                )
-                self._set_rollback_only(error)
-                raise error from None
-
-    def close(self, handle: Handle) -> None:
-        """A handle is closed: its work stays in the transaction. Takes no lock, since finalisers call it."""
-        if self.savepoints is not None and not self.ended:
-            self.savepoints.close(handle)
-
-    def _own_savepoints(self, command: str) -> Savepoints:
-        if self.savepoints is None:
-            raise end_refused(command, self.datasource, self.gtrid)
-        if self.savepoints.in_block:
-            raise ProgrammingError(f"{command}() inside a block of conn.transaction(): leave the block first")
-        return self.savepoints
+            transaction.set_rollback_only(error)
+        return error
 
 
 def fixed_modes(characteristics: Characteristics) -> frozenset[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from txpool.errors import ProgrammingError
+from txpool.errors import InterfaceError, ProgrammingError
 from txpool.xid import parse
 
 if TYPE_CHECKING:
@@ -17,6 +17,72 @@ def end_refused(command: str, datasource: DataSource, gtrid: str) -> Programming
         f"{command}() on a connection of {datasource.name} inside {gtrid}: its work ends with the transaction "
         f"(by `txpool.{command}()`, or at the end of the block), which is as it was. Libraries that call "
         f"{command}(), as SQLAlchemy and pandas do, need managed.commit = join."
+    )
+
+
+def commit_in_block(command: str, datasource: str, gtrid: str) -> ProgrammingError:
+    """The error of a handle's commit() or rollback() inside a block of the driver's conn.transaction()."""
+    return ProgrammingError(
+        f"{command}() on a connection of {datasource} in {gtrid}, inside a block of conn.transaction(): leave the "
+        "block first. Nothing was done."
+    )
+
+
+def not_innermost(datasource: str, gtrid: str) -> ProgrammingError:
+    """The error of a handle's rollback() that would undo another handle's later work."""
+    return ProgrammingError(
+        f"datasource {datasource}: rollback() on one connection in {gtrid} would undo what another has done since, so "
+        "the transaction is rollback-only now: what was done within it rolls back. End each connection's work before "
+        "the next one begins."
+    )
+
+
+def ended_by_sql(command: str, datasource: str, gtrid: str) -> ProgrammingError:
+    """The error of a statement by which the user's own SQL has ended the local transaction."""
+    before = "committed, and no rollback will undo it" if command == "commit" else "undone"
+    return ProgrammingError(
+        f"datasource {datasource}: the SQL {command.upper()} has ended its part in {gtrid}, which can only roll back "
+        f"now: what was done here before it is {before}. Leave commit and rollback to the transaction."
+    )
+
+
+def of_parent_process(datasource: str, gtrid: str) -> InterfaceError:
+    """The error of an enlisted connection that is used in a forked child."""
+    return InterfaceError(
+        f"this connection of {datasource} is enlisted in {gtrid}, which is the parent process's: connect() in this "
+        "process. Nothing was sent."
+    )
+
+
+def of_another_transaction(datasource: str, gtrid: str, ambient: str) -> ProgrammingError:
+    """The error of an enlisted connection that is used where another transaction is ambient."""
+    return ProgrammingError(
+        f"this connection of {datasource} is enlisted in {gtrid}, and here {ambient} is ambient: connect() gives one "
+        "that belongs to it. Nothing was done."
+    )
+
+
+def not_ambient_here(datasource: str, gtrid: str) -> ProgrammingError:
+    """The error of an enlisted connection that is used where its transaction is suspended."""
+    return ProgrammingError(
+        f"this connection of {datasource} is enlisted in {gtrid}, which is not ambient here: resume() it first, or "
+        "connect() outside it. Nothing was done."
+    )
+
+
+def of_dropped_transaction(datasource: str, gtrid: str) -> ProgrammingError:
+    """The error of an enlisted connection whose transaction was dropped without its end."""
+    return ProgrammingError(
+        f"{gtrid}, in which this connection of {datasource} is enlisted, was dropped without its end, and rolls back. "
+        "Nothing was done."
+    )
+
+
+def fixed_by_transaction(name: str, value: object, gtrid: str) -> ProgrammingError:
+    """The error of a handle that would change how the transaction has begun on all of its connections."""
+    return ProgrammingError(
+        f"{name} cannot be {value!r} in {gtrid}, which was begun with another for all of its connections. "
+        "Nothing was done."
     )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from recovery import RecoveryManager
 from tests.integration.check.place import checked, execute
 from tests.support.repository import ROOT
 from txpool.cli import ExitCode
@@ -93,6 +94,17 @@ def test_a_sqlite_file_that_is_missing_is_not_made(ledger: Path) -> None:
     answer = checked(ledger)
     assert answer.code == ExitCode.UNREACHABLE
     assert answer.about("connection")[0]["found"] == f"{database} does not exist"
+    assert not database.exists()
+    conf = ledger.with_name("recovery.properties")
+    assert checked(conf).about("connection")[0]["found"] == f"{database} does not exist"
+    assert not database.exists(), "nor by a look for what other logs have left in it"
+
+
+def test_recovery_makes_no_sqlite_file_that_is_missing(ledger: Path) -> None:
+    database = ledger.with_suffix(".db")
+    database.unlink()
+    report = RecoveryManager(ledger.with_name("recovery.properties")).scan()
+    assert f"{database} is no file, and recovery makes none" in report.unreachable["ledger"]
     assert not database.exists()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.characteristics import UNSPECIFIED, Characteristics
-from txpool.errors import ConfigurationError, translated
+from txpool.errors import ConfigurationError, OperationalError, translated
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
 from txpool.resources.sqlite.dialect import TRANSACTION_OPEN, SQLiteDialect
@@ -61,8 +61,15 @@ class SQLiteDriver:
         self._always_reset = settings.pool_reset == "always"
         self._characteristics = UNSPECIFIED if recovery else settings.characteristics
         self._path = settings.url.removeprefix("sqlite:///")
+        #: Recovery makes no file: an empty one would hide that the right one is missing.
+        self._creates = not recovery
 
     def connect(self, timeout: float | None = None) -> SQLiteRawConnection:
+        if not self._creates and not os.path.isfile(self._path):
+            raise OperationalError(
+                f"datasource {self._settings.name}: {self._path} is no file, and recovery makes none: correct url, "
+                "mount the folder or restore the file. Nothing was decided"
+            )
         with translated():
             raw = SQLiteRawConnection(self._path, **self._options())
             try:

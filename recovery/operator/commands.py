@@ -28,7 +28,9 @@ def require_gtrid(gtrid: str) -> str:
     try:
         split_gtrid(gtrid)
     except ValueError as error:
-        raise ProgrammingError(str(error)) from error
+        raise ProgrammingError(
+            f"{error}, as txp1:etl-1:…:1 is: `txpool-recovery list` shows those in doubt. Nothing was done"
+        ) from error
     return gtrid
 
 

@@ -179,7 +179,10 @@ class DataSource(PoolAdministration):
         self, user: str | None, password: str | Secret | None, ambient: Transaction | None, timeout: float | None
     ) -> PEP249Connection:
         if self.resource_manager.url_is_path:
-            raise ConfigurationError(f"datasource {self.name}: {self.resource_manager.database} knows no users")
+            raise ConfigurationError(
+                f"datasource {self.name}: {self.resource_manager.database} knows no users, and nothing was done: "
+                "leave user= and password= out of connect()"
+            )
         if ambient is not None:
             raise ProgrammingError(
                 f"connect(user=…) to {self.name} inside {ambient.gtrid}: it would be a branch whose owner recovery "

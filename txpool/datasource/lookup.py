@@ -49,7 +49,8 @@ def find(target: str | Path | DataSource) -> DataSource:
     if is_dsn(name):
         return shared(key_of(name), lambda: DataSource.from_settings(settings_of(name)))
     names = ", ".join(sorted(registered)) or "none"
+    where = "" if os.path.isabs(name) else f" (in {' or '.join(dict.fromkeys((os.getcwd(), *search_folders)))})"
     raise ConfigurationError(
-        f"{redact_url(name)!r} is neither a registered datasource (these are: {names}), nor a file, nor a connection "
-        "string: register(datasource), name its .properties file, or give a url"
+        f"{redact_url(name)!r} is neither a registered datasource (these are: {names}), nor a file{where}, nor a "
+        "connection string: register(datasource), name its .properties file, or give a url"
     )

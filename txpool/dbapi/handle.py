@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from txpool.dbapi.overrides import HandleState, SessionOverrides
-from txpool.dbapi.refusals import cannot_join, reserved_name
-from txpool.errors import Error, InterfaceError, NotSupportedError, ProgrammingError, translate, translated
+from txpool.dbapi.refusals import cannot_join, mode_refused, reserved_name, two_phase_refused
+from txpool.errors import Error, InterfaceError, translate, translated
 from txpool.pool import Pooled
 from txpool.tm.ambient import ambient as ambient_transaction
 from txpool.xid import is_reserved, text_of
@@ -205,7 +205,7 @@ class Handle:
             if enlistment is not None:
                 with enlistment.entered(self):
                     enlistment.require_not_fixed(name, value)
-                    self._set_mode(enlistment.raw, name, value)
+                    self._set_mode(enlistment, name, value)
             else:
                 self.own_overrides()
                 with translated():
@@ -218,13 +218,10 @@ class Handle:
                 self.own_overrides().apply(attributes)
         state.attributes = attributes
 
-    def _set_mode(self, raw: Any, name: str, value: Any) -> None:
+    def _set_mode(self, enlistment: Enlistment, name: str, value: Any) -> None:
         """Set on an enlisted connection how its local transaction begins: only the value that it has is accepted."""
-        if value != getattr(raw, name):
-            raise ProgrammingError(
-                f"{name} cannot be {value!r} on a connection that a transaction owns: leave it, and set it on "
-                "connections outside. Nothing was done."
-            )
+        if value != getattr(enlistment.raw, name):
+            raise mode_refused(name, value, enlistment.datasource.name, enlistment.gtrid)
 
     def _carry_modes(self, raw: Any, modes: Mapping[str, Any]) -> None:
         """Joining a transaction: set those modes of this handle that the transaction's connection can have, too."""
@@ -266,11 +263,11 @@ class Handle:
         self.require_open()
         enlistment, pooled = self.enlistment, self.pooled
         own = pooled is not None and pooled.pool_state is not None and self.has_work(pooled.raw)
-        if (enlistment is not None and not enlistment.ended) or (ambient_transaction() is not None and not own):
-            raise NotSupportedError(
-                f"{name}() is not for a connection in a transaction of txpool's: txpool.transaction() prepares and "
-                "commits by itself. Nothing was done."
-            )
+        inside: Enlistment | Transaction | None = None if own else ambient_transaction()
+        if enlistment is not None and not enlistment.ended:
+            inside = enlistment
+        if inside is not None:
+            raise two_phase_refused(name, self._open_datasource().name, inside.gtrid)
         for xid in xids:
             if xid is not None and is_reserved(xid):
                 raise reserved_name(name, text_of(xid))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from txpool.errors import InterfaceError, ProgrammingError
+from txpool.errors import InterfaceError, NotSupportedError, ProgrammingError
 from txpool.xid import parse
 
 if TYPE_CHECKING:
@@ -103,11 +103,35 @@ def cannot_join(datasource: str, gtrid: str, end: str) -> ProgrammingError:
     )
 
 
-def script_refused() -> ProgrammingError:
+def script_refused(datasource: str, gtrid: str) -> ProgrammingError:
     """The error of executescript() inside a transaction."""
     return ProgrammingError(
-        "executescript() commits before it begins, so it cannot run inside a transaction: execute() its statements "
-        "one by one. Nothing was done."
+        f"executescript() on a connection of {datasource} inside {gtrid} would commit before it begins: execute() its "
+        "statements one by one. Nothing was done."
+    )
+
+
+def autocommit_refused(datasource: str, gtrid: str) -> ProgrammingError:
+    """The error of switching autocommit on inside a transaction."""
+    return ProgrammingError(
+        f"autocommit cannot be switched on for a connection of {datasource} inside {gtrid}, which owns it: what must "
+        "not be part of that needs a connection outside, see txpool.suspend(). Nothing was done."
+    )
+
+
+def mode_refused(name: str, value: object, datasource: str, gtrid: str) -> ProgrammingError:
+    """The error of changing how local transactions begin on a connection inside a transaction."""
+    return ProgrammingError(
+        f"{name} cannot be {value!r} on a connection of {datasource} inside {gtrid}, which owns it: leave it, and set "
+        "it on connections outside. Nothing was done."
+    )
+
+
+def two_phase_refused(name: str, datasource: str, gtrid: str) -> NotSupportedError:
+    """The error of a tpc_*() inside a transaction."""
+    return NotSupportedError(
+        f"{name}() on a connection of {datasource} inside {gtrid}, which prepares and commits by itself: leave it out. "
+        "Nothing was done."
     )
 
 

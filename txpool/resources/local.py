@@ -89,10 +89,11 @@ class LocalTransaction:
         return cause
 
     def _ended_by_sql_error(self, gtrid: str | None = None) -> TransactionRolledBack:
-        done = " and ".join(sorted(self._ended_commands))
+        done = " and ".join(sorted(each.upper() for each in self._ended_commands))
+        kept = "What was done before the COMMIT stays. " if "commit" in self._ended_commands else ""
         return TransactionRolledBack(
             f"datasource {self.datasource}: the program's own SQL executed {done} inside the transaction, so it "
-            "cannot commit as a whole. Leave commit and rollback to txpool",
+            f"cannot commit as a whole. {kept}Leave commit and rollback to txpool",
             gtrid=gtrid,
             datasource=self.datasource,
         )

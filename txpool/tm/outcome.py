@@ -7,12 +7,14 @@ from txpool.errors import (
     HeuristicHazard,
     HeuristicMixed,
     HeuristicRollback,
+    ProgrammingError,
     TransactionError,
     TransactionInDoubt,
     TransactionRolledBack,
 )
 from txpool.resources.base import BranchOutcome
 from txpool.tm.commit.request import Outcome, Result
+from txpool.tm.status import Status
 
 _HEURISTIC: dict[Outcome, type[TransactionError]] = {
     Outcome.HEURISTIC_ROLLBACK: HeuristicRollback,
@@ -29,6 +31,20 @@ def rolled_back(gtrid: str, reason: str) -> TransactionRolledBack:
     )
 
 
+def no_more_work(gtrid: str, status: Status, cause: BaseException | None) -> ProgrammingError:
+    """The error of work in a transaction that has ended, or can only roll back for this cause."""
+    if status is Status.MARKED_ROLLBACK:
+        # A TransactionRolledBack says no more than that it rolls back.
+        why = "" if cause is None or isinstance(cause, TransactionRolledBack) else f" ({_cause_text(cause)})"
+        return ProgrammingError(
+            f"{gtrid} is marked rollback-only{why}, and nothing was done: it can do nothing but roll back. Leave its "
+            "block, or call rollback(); then begin another"
+        )
+    return ProgrammingError(
+        f"{gtrid} has ended ({status.value}), and nothing was done: it can take no more work. Begin another"
+    )
+
+
 def raise_outcome(result: Result, *, wanted: Outcome) -> None:
     """Raise the error of a result; return where it has the outcome that the caller wanted."""
     if result.interrupt is not None:
@@ -41,7 +57,9 @@ def raise_outcome(result: Result, *, wanted: Outcome) -> None:
 def _error(result: Result) -> TransactionError:
     datasource = getattr(result.cause, "datasource", None)
     if isinstance(result.cause, TransactionRolledBack) and result.outcome is Outcome.ROLLED_BACK:
-        return type(result.cause)(str(result.cause), gtrid=result.gtrid, datasource=datasource)
+        text = str(result.cause)
+        named = text if result.gtrid in text else f"{result.gtrid}: {text}"
+        return type(result.cause)(f"{named}{_pending(result)}", gtrid=result.gtrid, datasource=datasource)
     kind = {Outcome.ROLLED_BACK: TransactionRolledBack, Outcome.IN_DOUBT: TransactionInDoubt} | _HEURISTIC
     return kind[result.outcome](f"{result.gtrid}: {_describe(result)}", gtrid=result.gtrid, datasource=datasource)
 

@@ -27,7 +27,7 @@ from txpool.tm.commit.one_phase import commit_alone
 from txpool.tm.commit.phase import PREPARE
 from txpool.tm.commit.request import COMMITTED, IN_DOUBT, CommitRequest, Outcome, Result
 from txpool.tm.enlistment_rules import require_adoptable, require_atomic, require_begins_as, require_same
-from txpool.tm.outcome import raise_outcome, rolled_back
+from txpool.tm.outcome import no_more_work, raise_outcome, rolled_back
 from txpool.tm.status import ACTIVE, COMMITTING, MARKED_ROLLBACK, OPEN, STATUS_OF, UNDER_WAY, Status
 from txpool.tm.synchronizations import Synchronizations, call_logging_errors
 from txpool.xid import Xid, make_xid
@@ -207,13 +207,11 @@ class Transaction:
         """Return where work may be done in it. Errors: TransactionTimeout, or ProgrammingError with the reason."""
         if self.status is ACTIVE:
             return
-        if self.status is Status.MARKED_ROLLBACK:
-            if isinstance(self._rollback_cause, TransactionTimeout):
-                raise self._rollback_cause
-            raise ProgrammingError(
-                f"{self.gtrid} is marked rollback-only: it can do nothing but roll back"
-            ) from self._rollback_cause
-        raise ProgrammingError(f"{self.gtrid} has ended ({self.status.value}): it can take no more work")
+        if self.status is not Status.MARKED_ROLLBACK:
+            raise no_more_work(self.gtrid, self.status, None)
+        if isinstance(self._rollback_cause, TransactionTimeout):
+            raise self._rollback_cause
+        raise no_more_work(self.gtrid, self.status, self._rollback_cause) from self._rollback_cause
 
     def adopt(self, branches: Sequence[Branch], *, late_branches: bool) -> None:
         """Take over branches that subordinates have prepared: they commit or roll back with this transaction.
@@ -384,7 +382,7 @@ class Transaction:
 
     def _require_open(self) -> None:
         if self.of_parent_process:
-            raise ProgrammingError(f"{self.gtrid} is the parent process's: only that can end it")
+            raise ProgrammingError(f"{self.gtrid} is the parent process's: only that can end it. Nothing was done")
         if self.ended:
             self.require_active()
 

@@ -80,7 +80,7 @@ def test_connect_finds_names_files_and_datasources(tmp_path: Path) -> None:
     with DataSource.from_properties(path) as datasource:
         assert DataSource.from_properties(str(path)) is datasource
         targets: list[Any] = [path, str(path), f"txpool:{path}", datasource]
-        with pytest.raises(ConfigurationError, match="neither a registered datasource"):
+        with pytest.raises(ConfigurationError, match=rf"neither a registered datasource.*\(in {Path.cwd()}\)"):
             connect("ledger")
         register(datasource)
         register(datasource)

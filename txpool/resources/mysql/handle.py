@@ -6,6 +6,7 @@ from typing import Any
 
 from txpool.dbapi.connection import Connection
 from txpool.dbapi.cursor import BY_NAME, Cursor
+from txpool.dbapi.refusals import autocommit_refused
 from txpool.errors import ProgrammingError
 
 
@@ -41,13 +42,11 @@ class MySQLConnection(Connection):
 
     def autocommit(self, value: bool) -> None:
         """As the driver's. ProgrammingError inside a transaction, unless it is off, as it is there."""
-        if self.current_enlistment() is None:
+        enlistment = self.current_enlistment()
+        if enlistment is None:
             self._call("autocommit", (value,), {})
         elif value:
-            raise ProgrammingError(
-                "autocommit cannot be switched on where a transaction owns the connection: what must not be part of "
-                "it needs a connection outside, see txpool.suspend(). Nothing was done."
-            )
+            raise autocommit_refused(self.datasource.name, enlistment.gtrid)
 
     def begin(self) -> None:
         """As the driver's. ProgrammingError inside a transaction, which has begun."""

@@ -137,8 +137,9 @@ class SQLiteCursor(PEP249Cursor):
 
     def executescript(self, script: str) -> SQLiteCursor:
         """As sqlite3's, which commits first: ProgrammingError inside a transaction."""
-        if self._connection.current_enlistment() is not None:
-            raise script_refused()
+        enlistment = self._connection.current_enlistment()
+        if enlistment is not None:
+            raise script_refused(enlistment.datasource.name, enlistment.gtrid)
         self._require_kept_read_only(script)
         try:
             self._execute("executescript", script)
@@ -264,10 +265,11 @@ class SQLiteConnection(PEP249Connection):
     def backup(self, target: Any, **options: Any) -> None:
         """As sqlite3's; the target is a connection of sqlite3's, or another handle, outside of any transaction."""
         if type(target) is SQLiteConnection:
-            if target.current_enlistment() is not None:
+            enlistment = target.current_enlistment()
+            if enlistment is not None:
                 raise ProgrammingError(
-                    f"backup() into a connection of {target.datasource.name} that a transaction owns: it replaces the "
-                    "whole database, which no rollback would undo. Nothing was done."
+                    f"backup() into a connection of {target.datasource.name} inside {enlistment.gtrid} would replace "
+                    "the whole database, which no rollback undoes: take a connection outside. Nothing was done."
                 )
             name, target = target.datasource.name, target.raw_connection()
             if target.begins_read_only:

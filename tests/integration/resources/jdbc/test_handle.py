@@ -29,7 +29,7 @@ def test_modes_are_not_set_inside_a_transaction(source: DataSource, databases: D
         assert isinstance(connection, JdbcConnection)
         connection.execute("insert into t (id) values (?)", (1,))
         for name, value in (("autocommit", True), ("isolation", 8), ("read_only", True)):
-            with pytest.raises(txpool.ProgrammingError, match=f"{name} cannot be .* that a transaction owns"):
+            with pytest.raises(txpool.ProgrammingError, match=rf"{name} cannot be .* inside txp1:.*, which owns it"):
                 setattr(connection, name, value)
         connection.autocommit = False
         for name in ("run", "reset", "abort", "call", "answer", "tpc_begin", "no_such_thing"):

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
 from psycopg.abc import AdaptContext
@@ -15,11 +15,15 @@ from psycopg.pq import Format, PGconn, TransactionStatus
 
 from txpool.dbapi.forwarding import forwards
 from txpool.dbapi.overrides import Attribute
-from txpool.errors import InterfaceError, ProgrammingError, translated
+from txpool.dbapi.refusals import autocommit_refused
+from txpool.errors import InterfaceError, translated
 from txpool.resources.postgresql.handle.cursor import ExecutedCursor, PsycopgCursor, UserCursor
 from txpool.resources.postgresql.handle.two_phase import TwoPhaseConnection
 from txpool.resources.postgresql.session.libpq import IDLE
 from txpool.resources.postgresql.session.psycopg_private import OPEN_BLOCKS, two_phase_of
+
+if TYPE_CHECKING:
+    from txpool.dbapi.enlistment import Enlistment
 
 logger = logging.getLogger("txpool")
 
@@ -273,15 +277,12 @@ class PsycopgConnection(TwoPhaseConnection):
             if name != "autocommit" and value != getattr(raw, name):
                 setattr(raw, name, value)
 
-    def _set_mode(self, raw: Any, name: str, value: Any) -> None:
+    def _set_mode(self, enlistment: Enlistment, name: str, value: Any) -> None:
         if name != "autocommit":
-            if value != getattr(raw, name):
-                setattr(raw, name, value)  # psycopg refuses it once the transaction has begun
+            if value != getattr(enlistment.raw, name):
+                setattr(enlistment.raw, name, value)  # psycopg refuses it once the transaction has begun
         elif value:
-            raise ProgrammingError(
-                "autocommit cannot be switched on where a transaction owns the connection: what must not be part of "
-                "it needs a connection outside, see txpool.suspend(). Nothing was done."
-            )
+            raise autocommit_refused(enlistment.datasource.name, enlistment.gtrid)
 
     def has_work(self, raw: Any) -> bool:
         pgconn = raw.pgconn

@@ -25,6 +25,7 @@ from recovery.operator.suspension import Suspension
 from recovery.scan.expiry import Expired
 from recovery.scan.report import AlarmKind, ScanReport
 from recovery.service import daemon
+from txpool.cli import Version
 from txpool.config.secrets import show_warnings_plainly
 from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError, Error, LogError, ProgrammingError
@@ -70,7 +71,7 @@ def _json(kind: Any) -> str:
 
 
 @app.callback()
-def recovery() -> None:
+def recovery(*, version: Version = False) -> None:
     """Finish the transactions that crashes have left, and show what is in doubt."""
     # The handler is made anew for each command, so that it writes to the current stderr.
     handler = logging.StreamHandler(sys.stderr)

@@ -10,13 +10,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from txpool import __version__
 from txpool.config.secrets import show_warnings_plainly
 from txpool.errors import ConfigurationError
 from txpool.exit_codes import ExitCode
 from txpool.pool_commands import pools
 from txpool.setup.command import init
 
-__all__ = ["ExitCode", "app", "main"]
+__all__ = ["ExitCode", "Version", "app", "main"]
 
 
 app = typer.Typer(
@@ -29,8 +30,19 @@ app.command()(init)
 app.add_typer(pools, name="pool")
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"txpool {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+]
+
+
 @app.callback()
-def txpool() -> None:
+def txpool(*, version: Version = False) -> None:
     """Atomic work over several databases from Python and Spark."""
 
 

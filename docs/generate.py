@@ -36,6 +36,15 @@ from txpool.metrics import catalogue  # noqa: E402
 from txpool.spark.source import plan, reading  # noqa: E402
 
 _PART = re.compile(r"(<!-- generated: ([\w. -]+) -->\n).*?(<!-- end of generated -->)", re.DOTALL)
+#: What of a class is for users; the rest is for other modules.
+_TRANSACTION = (
+    "gtrid", "status", "active", "ended", "note", "rollback_cause", "datasources", "unanswered", "commit", "rollback",
+    "set_rollback_only", "before_completion", "after_completion", "on_cancel", "enlist",
+)  # fmt: skip
+_DATASOURCE = (
+    "name", "mode", "driver", "url", "from_properties", "connect", "close", "statistics", "resize", "flush",
+    "suspend_pool", "resume_pool", "add_listener", "remove_listener",
+)  # fmt: skip
 _KINDS = {Path: "path", int: "number", float: "number", str: "text"}
 
 
@@ -58,6 +67,9 @@ def parts() -> dict[str, str]:
         "names of txpool.spark": _functions(txpool.spark),
         "options of writing": _options(plan.OPTIONS),
         "options of reading": _options(reading.OPTIONS),
+        "members of Transaction": _members(txpool.Transaction, _TRANSACTION),
+        "members of DataSource": _members(txpool.DataSource, _DATASOURCE),
+        "statuses": _statuses(),
         "pool statistics": _statistics(),
         "pool listener": _listener(),
     }
@@ -244,6 +256,28 @@ def _first(each: Any) -> str:
 
 def _options(options: dict[str, str]) -> str:
     return _table(("option", ""), [(f"`{name}`", doc) for name, doc in options.items()])
+
+
+def _members(owner: type, names: Iterable[str]) -> str:
+    """Attributes, by the comments beside them or above, and methods and properties, by their docstrings."""
+    source = inspect.getsource(owner)
+    rows = []
+    for name in names:
+        member = getattr(owner, name, None)
+        if member is None:
+            said = re.search(
+                rf"(?:^ *#: ([^\n]+)\n)?^ *self\.{name}\b[^\n]*? = [^\n#]*(?:#: ([^\n]+))?$", source, re.MULTILINE
+            )
+            rows.append((f"`{name}`", "" if said is None else said[1] or said[2]))
+        else:
+            signature = re.sub(r"\(self(?:, )?", "(", _signature(member))
+            rows.append((f"`{name}{signature}`", _doc(member)))
+    return _table(("name", ""), rows)
+
+
+def _statuses() -> str:
+    said = dict(re.findall(r"^    (\w+) = [^\n]*?(?:  #: (.*))?$", inspect.getsource(txpool.Status), re.MULTILINE))
+    return _table(("name", "value", ""), [(f"`{each.name}`", each.value, said[each.name]) for each in txpool.Status])
 
 
 def _statistics() -> str:

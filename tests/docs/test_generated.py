@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import tomllib
+from itertools import chain
 from types import ModuleType
 
 import pytest
@@ -30,3 +33,14 @@ def test_every_generated_part_is_up_to_date(generate: ModuleType) -> None:
 def test_everything_that_is_made_stands_on_some_page(generate: ModuleType) -> None:
     text = "\n".join(page.read_text() for page in generate.pages())
     assert [name for name in generate.parts() if f"<!-- generated: {name} -->" not in text] == []
+
+
+def test_the_first_page_names_the_versions_that_the_package_asks_for() -> None:
+    text = (ROOT / "docs/index.md").read_text().lower()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
+    versions = dict(re.findall(r"^(psycopg|pyspark|pymysql|mysqlclient)\b[^>]*>=(\d+\.\d+)", "\n".join(asked), re.M))
+    assert len(versions) == 4
+    assert {name for name, version in versions.items() if f"{name} {version}" not in text} == set()
+    pythons = [each.rpartition(" ")[2] for each in project["classifiers"] if "Python :: 3." in each]
+    assert f"python {', '.join(pythons)} |" in text

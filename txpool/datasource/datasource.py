@@ -72,14 +72,14 @@ class DataSource(PoolAdministration):
 
     def _open(self, settings: DataSourceSettings, listeners: Iterable[PoolListener] = ()) -> None:
         self.settings = settings
-        self.name = settings.name
+        self.name = settings.name  #: By which transactions, recovery and messages know it.
         #: The mode: xa, cmr, last-resource or local.
         self.mode = settings.mode
         #: The role of its branches, which follows from the mode.
         self.role = Role(settings.mode)
         #: Whether a connection's commit() and rollback() end its own work within a transaction.
         self.joins_commits = settings.managed_commit == "join"
-        self.driver = settings.driver
+        self.driver = settings.driver  #: The driver's name, as in the file.
         self.resource_manager = find_resource_manager(settings.driver)
         #: Whether its branches have names before their first statement.
         self.names_early = self.role is PREPARED and self.resource_manager.names_early

@@ -10,14 +10,14 @@ from txpool.tm.commit.request import Outcome
 class Status(Enum):
     """JTA's statuses of a transaction."""
 
-    ACTIVE = "active"
-    MARKED_ROLLBACK = "marked rollback-only"
+    ACTIVE = "active"  #: work may be done in it
+    MARKED_ROLLBACK = "marked rollback-only"  #: it can only roll back
     COMMITTING = "committing"  #: from the call of commit() on: preparing, deciding, committing
-    COMMITTED = "committed"
-    ROLLING_BACK = "rolling back"
-    ROLLED_BACK = "rolled back"
+    COMMITTED = "committed"  #: it is decided to commit, also where a database has still to be reached
+    ROLLING_BACK = "rolling back"  #: from the call of rollback(), or the failure of a block, on
+    ROLLED_BACK = "rolled back"  #: nothing that was done within it stays
     PREPARED = "prepared"  #: the end of a subordinate transaction: its coordinator decides
-    IN_DOUBT = "in doubt"
+    IN_DOUBT = "in doubt"  #: it is not known here yet how it ends
     HEURISTIC = "heuristic"  #: some of it committed and some not, or that is not known
 
 

@@ -54,7 +54,7 @@ class Transaction:
         resolve_later: Callable[[Transaction, Coordinator], object],
         deadlines: Deadlines = NO_DEADLINES,
     ) -> None:
-        self.gtrid = gtrid
+        self.gtrid = gtrid  #: Its name, with which the names of its branches begin.
         self.origin: dropped.Origin | None = None  #: Where it was begun.
         self.unanswered: Sequence[str] = ()  #: Once it has ended: the datasources that recovery will finish.
         #: A `with transaction()` block, a decorated function or a Spark task will end it.
@@ -84,7 +84,7 @@ class Transaction:
         self._deciding = False
         self._note = ""
         self._synchronizations: Synchronizations | None = None
-        self.status = ACTIVE
+        self.status = ACTIVE  #: How far it is: a `Status`.
         statistics.begun()
 
     def __del__(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,11 +70,7 @@ class _CheckedFile:
             raise ConfigurationError(
                 f"{path} holds no key: a datasource's file has driver and url, a coordinator's node.name and log.url"
             )
-        findings = [
-            warning("file", str(note.message), _A_READER, f"chmod 600 {path}")
-            for note in caught
-            if issubclass(note.category, SecurityWarning)
-        ]
+        findings = _others_read(caught)
         if storage.others_may_write(path):
             findings.append(
                 warning(
@@ -119,11 +115,16 @@ def _datasource(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SecurityWarning)
         of_database = list(_with_ending_error(_of_database(settings, old, timeout)))
-    for message in dict.fromkeys(str(note.message) for note in caught if issubclass(note.category, SecurityWarning)):
-        found, _, advice = message.rpartition(": ")
-        findings.append(warning("file", found, _A_READER, advice))
+    findings += _others_read(caught)
     title = f"datasource {settings.name} (mode={settings.mode}): {settings.url}"
     return section(title, [*findings, *of_database], settings.secrets)
+
+
+def _others_read(caught: Iterable[warnings.WarningMessage]) -> list[Finding]:
+    """A finding for each warning of a secret that others can read: what it is, and behind the last colon what to do."""
+    messages = dict.fromkeys(str(note.message) for note in caught if issubclass(note.category, SecurityWarning))
+    parted = (message.rpartition(": ") for message in messages)
+    return [warning("file", found, _A_READER, advice) for found, _, advice in parted]
 
 
 def _of_database(settings: DataSourceSettings, old: float, timeout: float | None) -> Iterator[Finding]:

@@ -62,7 +62,8 @@ def test_an_inline_password_that_others_can_read(place: Place) -> None:
     answer = checked(path)
     assert (answer.code, answer.bad) == (ExitCode.WARNING, ["file"])
     assert "password in it holds a password" not in answer.about("file", "warning")[0]["why"]
-    assert answer.about("file", "warning")[0]["do"] == f"chmod 600 {path}"
+    assert answer.about("file", "warning")[0]["do"] == f"chmod 600 {path}, or write ${{env:NAME}}"
+    assert "chmod" not in answer.about("file", "warning")[0]["found"]
     assert place.server.password not in str(answer)
     path.chmod(0o602)
     assert answer.bad == checked(path).bad

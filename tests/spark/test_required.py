@@ -29,6 +29,7 @@ def strict(databases: Databases, sources: Path) -> None:
     describe(sources, "one", databases.url("one"), "transaction.required = strict")
     settings = "driver = sqlite3\nmode = cmr\nurl = sqlite:///ledger.db\ntransaction.required = strict\n"
     (sources / "ledger.properties").write_text(settings)
+    (sources / "ledger.db").touch()
     DataSource.from_properties("ledger.properties").xids_table().create()  # type: ignore[attr-defined]
     made = "create table landed (id int primary key, who text)"
     databases.execute("one", made)

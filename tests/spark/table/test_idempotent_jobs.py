@@ -130,6 +130,7 @@ def test_the_record_in_sqlite(spark: SparkSession, databases: Databases, sources
             run(spark.range(10), **once)
         assert not hasattr(refused.value, "__notes__")  # before the job
         return
+    (sources / "ledger.db").touch()
     ledger.xids_table().create()
     assert [run(spark.range(10), **once).attempts for _ in range(2)] == [2, 0]
     assert count(databases) == 10

@@ -27,7 +27,10 @@ class TransactionScoped(Generic[T]):
         """The ambient transaction's value. Errors: ProgrammingError without an active transaction."""
         ambient = current()
         if ambient is None:
-            raise ProgrammingError("a transaction-scoped value exists only within a transaction, and there is none")
+            raise ProgrammingError(
+                "a transaction-scoped value exists only within a transaction, and there is none here: ask for it in a "
+                "`with txpool.transaction()`. Nothing was made"
+            )
         if self not in ambient.values:
             ambient.require_active()
             values = ambient.values

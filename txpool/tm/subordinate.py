@@ -59,7 +59,9 @@ class Subordinate(Transaction):
             )
 
     def commit(self) -> None:
-        raise ProgrammingError(f"{self.gtrid} is decided by its coordinator: a task can only prepare")
+        raise ProgrammingError(
+            f"{self.gtrid} is decided by Spark's driver, and no task commits it: let the function return"
+        )
 
     end_commit = commit
 

@@ -142,7 +142,9 @@ def plan_write(
     keys = tuple(key.strip() for key in given.get("upsertKeys", "").split(",") if key.strip())
     mode = "overwrite" if overwrite else "upsert" if keys else "append"
     if overwrite and keys:
-        raise ProgrammingError('upsertKeys need mode("append"), which then updates the rows that exist already')
+        raise ProgrammingError(
+            'upsertKeys need mode("append"), which then updates the rows that exist already. Nothing was done'
+        )
     dialect = dialect_of(source)
     new = dialect.definitions(schema.fields, keys) if given.get("createTable", "false").lower() == "true" else None
     created_by = '.option("createTable", "true")'
@@ -201,7 +203,9 @@ def _parse_options(options: Mapping[str, str]) -> dict[str, str]:
         if not given.get(name):
             raise ProgrammingError(f'the "txpool" format needs .option("{name}", …). Nothing was done')
     if given.get("strategy", "auto") not in _STRATEGIES:
-        raise ProgrammingError(f"strategy is {given['strategy']!r}: it is one of {', '.join(_STRATEGIES)}")
+        raise ProgrammingError(
+            f"strategy is {given['strategy']!r}: it is one of {', '.join(_STRATEGIES)}. Nothing was done"
+        )
     return given
 
 

@@ -28,7 +28,8 @@ def begin(
     active = current()
     if active is not None and not active.ended:
         raise ProgrammingError(
-            f"{active.gtrid} is active here: end it first, suspend() it, or nest by `with transaction()`"
+            f"{active.gtrid} is active here, and no other was begun: end it first, suspend() it, or nest by "
+            "`with transaction()`"
         )
     if active is not None:
         dropped.require_not_abandoned(active)
@@ -75,7 +76,9 @@ def resume(transaction: Transaction | None) -> None:
     """
     active = current()
     if active is not None and not active.ended and active is not transaction:
-        raise ProgrammingError(f"{active.gtrid} is active here: end or suspend it before another is resumed")
+        raise ProgrammingError(
+            f"{active.gtrid} is active here, and no other was resumed: end it first, or suspend() it"
+        )
     if transaction is not None and transaction.ended:
         transaction.require_active()
     make_ambient(transaction)

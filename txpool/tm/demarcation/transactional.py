@@ -162,9 +162,15 @@ def _around(
     ambient = current()
     inside = ambient is not None and not ambient.ended
     if propagation == "mandatory" and not inside:
-        raise ProgrammingError(f"{name}() must be called within a transaction")
-    if propagation == "never" and inside:
-        raise ProgrammingError(f"{name}() must not be called within a transaction")
+        raise ProgrammingError(
+            f"{name}() must be called within a transaction (propagation mandatory), and there is none here: call it in "
+            "a `with txpool.transaction()`. Nothing was done"
+        )
+    if propagation == "never" and ambient is not None and inside:
+        raise ProgrammingError(
+            f"{name}() must not be called within a transaction (propagation never), and {ambient.gtrid} is active "
+            "here: call it outside, or suspend() that first. Nothing was done"
+        )
     if propagation == "supports":
         yield
         return

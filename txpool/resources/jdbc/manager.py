@@ -46,7 +46,11 @@ class Jdbc(ResourceManager):
             if "url" not in values:
                 raise values.error("url", "is missing, which jdbc.driver-class needs: write url = jdbc:…")
             if settings.mode == "xa":
-                raise values.error("mode", "cannot be xa with jdbc.driver-class, which names no XADataSource")
+                raise values.error(
+                    "mode",
+                    "is no use with jdbc.driver-class, which names no XADataSource. Write mode = cmr, last-resource "
+                    "or local",
+                )
 
     def make_driver(self, settings: DataSourceSettings, *, recovery: bool = False) -> Driver:
         from txpool.resources.jdbc.driver import JdbcDriver

@@ -37,7 +37,7 @@ class SQLite(ResourceManager):
             problem = f"names no file, and what is in memory cannot be recovered: write {self.url_example}"
             raise values.error("url", problem)
         if settings.mode == "xa":
-            raise values.error("mode", "cannot be xa: SQLite cannot prepare. Write mode = cmr, last-resource or local")
+            raise values.error("mode", "is no use: SQLite cannot prepare. Write mode = cmr, last-resource or local")
         for key in ("user", "password", "recovery.user", "recovery.password"):
             if key in values:
                 raise values.error(key, "has no use: SQLite knows no users. Leave it out")

@@ -247,7 +247,10 @@ def test_an_open_one_joins_no_transaction(connection: Any, databases: Databases)
         with transaction():
             getattr(connection, end)()  # as commit() of a connection that has work from before
     assert databases.rows("one", "select id from t") == [(1,)]
-    with transaction(), pytest.raises(txpool.errors.NotSupportedError, match=r"of one inside txp1:.* prepares"):
+    with (
+        transaction(),
+        pytest.raises(txpool.errors.NotSupportedError, match=r"inside txp1:.*: txpool\.transaction\(\) prepares"),
+    ):
         connection.tpc_begin("mine")
     assert_idle(connection)
 

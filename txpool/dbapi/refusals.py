@@ -130,8 +130,8 @@ def mode_refused(name: str, value: object, datasource: str, gtrid: str) -> Progr
 def two_phase_refused(name: str, datasource: str, gtrid: str) -> NotSupportedError:
     """The error of a tpc_*() inside a transaction."""
     return NotSupportedError(
-        f"{name}() on a connection of {datasource} inside {gtrid}: txpool.transaction() prepares and commits by itself, "
-        "so leave it out. Nothing was done."
+        f"{name}() on a connection of {datasource} inside {gtrid}: txpool.transaction() prepares and commits by "
+        "itself, so leave it out. Nothing was done."
     )
 
 

@@ -76,8 +76,10 @@ def _describe(result: Result) -> str:
     if result.outcome is Outcome.HEURISTIC_HAZARD:
         lost = ", ".join(name for name, outcome in result.branch_outcomes.items() if outcome is BranchOutcome.LOST)
         what = f"a branch is gone from {lost}, and nothing shows how it ended"
-        return f"{result.outcome.value}{because}: {what} ({ends}). {_WHERE_TO_LOOK}"
-    return f"{result.outcome.value}{because}: somebody else ended a branch first ({ends}). {_WHERE_TO_LOOK}"
+    else:
+        what = "a branch has ended otherwise than the transaction, by the program itself or by somebody else"
+    where = _IN_THE_LOG if result.recorded else "No decision log has a record of it: look at the data."
+    return f"{result.outcome.value}{because}: {what} ({ends}). {where}"
 
 
 def _describe_doubt(result: Result) -> str:
@@ -106,7 +108,7 @@ def _cause_text(cause: BaseException) -> str:
     return "; ".join([told, *getattr(cause, "__notes__", ())])
 
 
-_WHERE_TO_LOOK = "The record is kept: see `txpool-recovery show`, repair by hand, then `txpool-recovery forget`."
+_IN_THE_LOG = "The record is kept: see `txpool-recovery show`, repair by hand, then `txpool-recovery forget`."
 
 
 def _pending(result: Result) -> str:

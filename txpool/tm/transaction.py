@@ -342,7 +342,7 @@ class Transaction:
                     raise
                 raise rolled_back(self.gtrid, f"a before_completion callback failed: {error}") from error
         if self._rollback_cause is not None:
-            raise_outcome(self._end(committing=False), wanted=Outcome.ROLLED_BACK)
+            self.end_rollback()
             if isinstance(self._rollback_cause, TransactionRolledBack):
                 raise self._rollback_cause
             raise rolled_back(self.gtrid, f"an inner block failed: {self._rollback_cause}") from self._rollback_cause
@@ -360,7 +360,10 @@ class Transaction:
 
     def end_rollback(self) -> None:
         """rollback(), for the block that owns this transaction, and for transactions that were dropped."""
-        raise_outcome(self._end(committing=False), wanted=Outcome.ROLLED_BACK)
+        result = self._end(committing=False)
+        if result.cause is None:
+            result.cause = self._rollback_cause
+        raise_outcome(result, wanted=Outcome.ROLLED_BACK)
 
     def require_unscoped(self) -> None:
         """ProgrammingError where a block or decorated function will end it."""

@@ -396,6 +396,7 @@ class Coordinator:
             heuristics = {branch: outcome for branch, outcome in self._outcomes.items() if outcome not in settled}
             if heuristics:
                 record_heuristics(log, self._request, self._result, decided, heuristics, prepared=self._prepared)
+                self._result.recorded = True
         if self._request.late_branches or not self._unanimous:
             log.finish(self._request.gtrid)
         else:

@@ -51,7 +51,7 @@ class CommitRequest:
 class Result:
     """The outcome, and its details for error messages and operators."""
 
-    __slots__ = ("branch_outcomes", "cause", "gtrid", "interrupt", "outcome", "resolvable", "unreported")
+    __slots__ = ("branch_outcomes", "cause", "gtrid", "interrupt", "outcome", "recorded", "resolvable", "unreported")
 
     def __init__(self, outcome: Outcome, gtrid: str) -> None:
         self.outcome = outcome
@@ -64,6 +64,8 @@ class Result:
         self.interrupt: BaseException | None = None
         #: In doubt only: whether recovery, or a later attempt, can ever find out whether it has committed.
         self.resolvable = True
+        #: The log has a record of its heuristic outcome, for people.
+        self.recorded = False
         #: The log must still be told to forget the decision, or that something is unaccounted for.
         self.unreported = False
 

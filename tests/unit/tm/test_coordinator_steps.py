@@ -10,7 +10,7 @@ from types import FrameType
 
 import pytest
 
-from tests.models.coordinator import ConnectionLost, CoordinatorWorld
+from tests.models.coordinator import ConnectionLost, CoordinatorWorld, ModelBranch
 from tests.support.interrupts import at_each_check
 from txpool.resources.base import BranchOutcome, PrepareVote
 from txpool.tm.commit import coordinator, readers
@@ -100,6 +100,22 @@ def test_a_single_prepared_branch_gets_a_decision() -> None:
     for world in (CoordinatorWorld(0, adopted=1), CoordinatorWorld(2, votes={0: PrepareVote.READ_ONLY})):
         world.run({})
         assert "log.record" in world.faults.calls
+
+
+@pytest.mark.parametrize("reads", [(), (0,)], ids=["alone", "beside a reader"])
+def test_one_that_has_no_commit_in_one_phase_is_prepared_and_decided(
+    reads: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ModelBranch, "needs_decision", True, raising=False)
+    world = CoordinatorWorld(1 + len(reads), reads=reads)
+    world.run({})
+    calls = [call for call in world.faults.calls if call.endswith(("_prepare", "_phase", "_commit", "record"))]
+    last = f"db{len(reads)}"
+    steps = ["start_prepare", "await_prepare", "record", "start_commit", "await_commit"]
+    assert [each for each in calls if each.startswith((last, "log"))] == [
+        f"{'log' if step == 'record' else last}.{step}" for step in steps
+    ]
+    assert world.result.outcome is Outcome.COMMITTED
 
 
 def test_a_lost_reply_to_the_only_commit_is_in_doubt_and_nobody_can_know() -> None:

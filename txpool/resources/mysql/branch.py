@@ -19,7 +19,7 @@ from txpool.resources.local import LocalTransaction
 from txpool.resources.mysql import xa
 from txpool.resources.mysql.marks import is_hidden
 from txpool.resources.mysql.phase_two import PhaseTwoCommand, evidence_of
-from txpool.resources.mysql.wire import OUT_OF_STEP, code_of, ends_session
+from txpool.resources.mysql.wire import OUT_OF_STEP, WARNINGS, code_of, ends_session, tells_that_rows_stay
 from txpool.resources.phase_two import PhaseTwoVerb
 from txpool.xid import Xid
 
@@ -259,8 +259,11 @@ class MySQLBranch(LocalTransaction):
         elif raw.started and self._session.is_alive():
             try:
                 # END is refused where the branch can only roll back, and ROLLBACK is not.
-                self._session.send(xa.named("end", raw.xid), xa.named("rollback", raw.xid), raw.let_go_command)
-                rolled_back = self._session.receive(until)[1]
+                self._session.send(
+                    xa.named("end", raw.xid), xa.named("rollback", raw.xid), WARNINGS, raw.let_go_command
+                )
+                _, rolled_back, warnings, _ = self._session.receive(until)
+                raw.unrollable = raw.unrollable or tells_that_rows_stay(warnings)
                 if rolled_back.code not in _ROLLED_BACK_CODES:
                     self._driver.close(raw)
                 elif rolled_back.error is not None and not self._found:

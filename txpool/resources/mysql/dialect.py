@@ -16,7 +16,7 @@ from txpool.errors import TransactionRolledBack
 from txpool.resources.base import BranchOutcome, ReadOnlyCheck, Refused
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.mysql import xa
-from txpool.resources.mysql.wire import Answer, code_of, ends_session
+from txpool.resources.mysql.wire import WARNINGS, Answer, code_of, ends_session, tells_that_rows_stay
 
 if TYPE_CHECKING:
     from txpool.resources.driver import Driver
@@ -83,14 +83,13 @@ class MySQLDialect:
             for each in ("xa end", "xa rollback") if raw.started else ():
                 raw.session.send(xa.named(each.removeprefix("xa "), raw.xid))
                 raw.session.receive(until)
-            if raw.begun and not ended:
-                raw.session.send(RELEASE, "rollback")
-                released, rolled_back = raw.session.receive(until)
-                ended = released.code == _NO_SAVEPOINT and not _rolled_back_by_itself(raw, until)
-                if rolled_back.error is not None:
-                    raise rolled_back.error
-            else:
-                raw.session.run("rollback", until)
+            raw.session.send(*([RELEASE] if raw.begun and not ended else []), "rollback", WARNINGS)
+            *released, rolled_back, warnings = raw.session.receive(until)
+            raw.unrollable = raw.unrollable or tells_that_rows_stay(warnings)
+            if released:
+                ended = released[0].code == _NO_SAVEPOINT and not _rolled_back_by_itself(raw, until)
+            if rolled_back.error is not None:
+                raise rolled_back.error
             raw.left()
         except Exception:
             driver.close(raw)

@@ -18,11 +18,12 @@ from txpool.resources.branch_rows import ROW, RowsDriver, outcome_by_row
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.mysql import xa
 from txpool.resources.mysql.server import has_generation
-from txpool.resources.mysql.wire import Answer, Session, ends_session
+from txpool.resources.mysql.wire import WARNINGS, Answer, Session, ends_session, tells_that_rows_stay
 from txpool.resources.phase_two import EndingCommand, PhaseTwoVerb
 
 #: The evidence that a record has of its server: see `server.GENERATIONS_TABLE`.
 _GENERATION: Final = "generation"
+_ROLLBACK: Final = PhaseTwoVerb.ROLLBACK
 #: How long, and how often, it is asked whether a session that was just closed has let go of the branch, in seconds.
 _LET_GO_WAIT: Final = 1.0
 _LET_GO_INTERVAL: Final = 0.02
@@ -62,9 +63,12 @@ class PhaseTwoCommand(EndingCommand):
         try:
             if session.is_alive():
                 # From here on it may be executed, whatever the connection does.
-                session.send(
-                    xa.named(self._verb.word, self._record.xid), *([session.raw.let_go_command] if own else ())
-                )
+                commands = [xa.named(self._verb.word, self._record.xid)]
+                if own and self._verb is _ROLLBACK:
+                    commands.append(WARNINGS)
+                if own:
+                    commands.append(session.raw.let_go_command)
+                session.send(*commands)
             else:
                 self._session = None
         except Exception as error:
@@ -108,7 +112,10 @@ class PhaseTwoCommand(EndingCommand):
 
     def _outcome(self, session: Session) -> BranchOutcome:
         """The outcome, by the answer. An exception where this session gives none."""
-        return self._meaning(session, session.receive(self._until)[0])
+        answers = session.receive(self._until)
+        if self._own and self._verb is _ROLLBACK:
+            session.raw.unrollable = session.raw.unrollable or tells_that_rows_stay(answers[1])
+        return self._meaning(session, answers[0])
 
     def _meaning(self, session: Session, answer: Answer) -> BranchOutcome:
         if answer.error is None:
@@ -144,7 +151,7 @@ class PhaseTwoCommand(EndingCommand):
             self._log(logging.ERROR, f"left to recovery: the datasource leads to another server now: {identity}")
             return BranchOutcome.UNKNOWN
         if ROW in self._record.evidence:
-            return outcome_by_row(self._driver.rows, self._record, rolling_back=self._verb is PhaseTwoVerb.ROLLBACK)
+            return outcome_by_row(self._driver.rows, self._record, rolling_back=self._verb is _ROLLBACK)
         token = self._record.evidence.get(_GENERATION, "")
         if not self._record.identity or not has_generation(session, token, self._until):
             self._log(

@@ -7,6 +7,9 @@ from typing import Any, Final, Protocol
 
 #: The driver has refused to send, since results of the program's own are not read to their end.
 OUT_OF_STEP: Final = 2014
+#: Sent behind a ROLLBACK, whose warnings say whether rows stay in tables without transactions.
+WARNINGS: Final = "show warnings"
+_ROWS_STAY: Final = 1196
 #: Errors of the client: the connection is lost, or its answers are out of step.
 _CLIENT_ERRORS: Final = range(2000, 3000)
 # Errors of the server that end the session: shutdown, KILL, network errors, and MySQL's for a session that was idle.
@@ -66,6 +69,11 @@ def after_what_went_ahead(raw: Any, answers: list[Answer]) -> list[Answer]:
         return rest
     raw.break_off()  # what was executed all the same is in a local transaction: the server rolls it back
     return [ahead] * len(rest)
+
+
+def tells_that_rows_stay(warnings: Answer) -> bool:
+    """Whether the answer to `WARNINGS` says that a ROLLBACK has left rows in tables without transactions."""
+    return any(int(code) == _ROWS_STAY for _, code, _ in warnings.rows)
 
 
 def code_of(error: BaseException) -> int:

@@ -73,18 +73,6 @@ def test_what_a_marked_datasource_has_kept_is_told(managed: BranchDatabase, data
     assert both(managed)[1] == [2]
 
 
-def test_a_branch_alone_that_cannot_commit_since_a_part_stays_is_not_told_as_committed(managed: BranchDatabase) -> None:
-    managed.require_pymysql()
-    managed.server.execute("create table myisam (id int) engine=myisam", database="one")
-    source = managed.datasource("one")
-    with pytest.raises(txpool.TransactionInDoubt, match="a part of it is committed, or may be"), txpool.transaction():
-        work(1, source)
-        with suppress(txpool.NotSupportedError):
-            source.connect().cursor().execute("insert into myisam values (1)")
-    assert managed.rows() == []
-    assert managed.server.execute("select id from myisam", database="one") == [(1,)]
-
-
 @pytest.mark.parametrize("ends", ["commit release", "insert into work (id) values (2); commit"])
 @pytest.mark.parametrize("committing", [True, False], ids=["commit", "rollback"])
 def test_what_the_programs_own_sql_has_committed_is_told_where_its_session_is_lost(

@@ -113,7 +113,7 @@ def test_a_branch_that_the_program_has_ended_by_hand_may_be_committed(
         world.raws[-1].session.run(command)
     there = ends == "not ended"
     if committing == "one phase":
-        assert branch.commit_one_phase() is (BranchOutcome.COMMITTED if there else BranchOutcome.UNKNOWN)
+        assert branch.commit_one_phase() is (BranchOutcome.COMMITTED if there else BranchOutcome.LOST)
     else:
         if committing == "both phases":
             branch.start_prepare()

@@ -60,6 +60,7 @@ class BranchOutcome(Enum):
     NO_ROW = "no row"
     #: The branch is not prepared any more, nothing shows how it ended, and the server is not provably the one that
     #: prepared it: it has failed over, or was restored, or did not tell who it is. To everybody that is a hazard.
+    #: Of a branch that was not prepared: a part of it is committed, or may be.
     LOST = "lost"
 
 
@@ -186,7 +187,7 @@ class Participant(Protocol):
         """Note that the user's own SQL (`commit` or `rollback`) ended the local transaction: it must vote no."""
 
     def commit_one_phase(self) -> BranchOutcome:
-        """Commit a branch that was never prepared. Failures are ROLLED_BACK or UNKNOWN, never an exception."""
+        """Commit a branch that was never prepared. Failures are ROLLED_BACK, UNKNOWN or LOST, never an exception."""
 
     def rollback(self) -> BranchOutcome:
         """Roll back the local transaction of a branch that is neither prepared nor marked."""

@@ -47,7 +47,7 @@ class JdbcDialect:
         raw.commit_durably()
 
     def rollback(self, driver: Driver, raw: Any, until: float | None) -> BranchOutcome:
-        unseen = raw.ended_unseen
+        unseen, stays = raw.ended_unseen, False
         if raw.lost:
             unseen = unseen or raw.may_have_committed
             driver.close(raw)
@@ -59,11 +59,14 @@ class JdbcDialect:
                     raw.database.leave(raw, raw.xid)
                 else:
                     raw.rollback()
+                stays = raw.database.rows_stay(raw)
                 raw.left()
             except Exception:
                 unseen = unseen or raw.may_have_committed
                 driver.close(raw)
         raw.ended_unseen = raw.may_have_committed = False
+        if stays:
+            return BranchOutcome.COMMITTED
         return BranchOutcome.LOST if unseen else BranchOutcome.ROLLED_BACK
 
 

@@ -12,6 +12,7 @@ import pytest
 import txpool
 from tests.support.jdbc_places import KINDS, JdbcPlaces
 from tests.support.mysql import MySQLServer
+from txpool import failpoints
 from txpool.datasource import DataSource
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote
 from txpool.resources.deadlines import NO_DEADLINES
@@ -161,6 +162,37 @@ def test_what_was_only_written_has_rolled_back_with_its_session(
         if not committing:
             raise ZeroDivisionError
     assert jdbc_places.rows(source) == []
+
+
+@pytest.mark.parametrize("mode", ["local", "cmr", "xa"])
+def test_rows_without_transactions_stay_and_a_rollback_tells_it(
+    jdbc_places: JdbcPlaces, mariadb: MySQLServer, partner: DataSource, mode: str
+) -> None:
+    source = jdbc_places.open("mariadb", mode)
+    mariadb.execute("create table m (id int) engine=myisam", database="one")
+    with pytest.raises(txpool.HeuristicCommit), txpool.transaction():
+        insert(source, 1)
+        source.connect().cursor().execute("insert into m values (1)")
+        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError), txpool.transaction():
+        insert(source, 2)
+        raise ZeroDivisionError
+    assert jdbc_places.rows(source) == []
+    assert mariadb.execute("select id from m", database="one") == [(1,)]
+
+
+def test_rows_without_transactions_stay_behind_a_prepare_too(
+    jdbc_places: JdbcPlaces, mariadb: MySQLServer, partner: DataSource
+) -> None:
+    source, other = jdbc_places.open("mariadb"), jdbc_places.open("derby")
+    mariadb.execute("create table m (id int) engine=myisam", database="one")
+    refused = pytest.raises(txpool.HeuristicMixed)
+    with refused, failpoints.arming("log.record", "raise"), txpool.transaction():
+        insert(source, 1)
+        insert(other, 1)
+        source.connect().cursor().execute("insert into m values (1)")
+    assert jdbc_places.rows(source) == jdbc_places.rows(other) == []
+    assert mariadb.execute("select id from m", database="one") == [(1,)]
 
 
 def test_a_session_that_was_killed_just_before_is_not_attempted_again(

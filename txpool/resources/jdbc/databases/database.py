@@ -114,6 +114,10 @@ class Database(ABC):
         """Whether a user's statement would end or begin a branch by its name."""
         return False
 
+    def rows_stay(self, raw: Any) -> bool:
+        """Whether the rollback that was just done has left rows in tables without transactions."""
+        return False
+
     def make_durable(self, raw: Any) -> None:  # noqa: B027 - most are durable once COMMIT is answered
         """Make durable what a COMMIT on this connection, or the end of a branch, has just answered."""
 

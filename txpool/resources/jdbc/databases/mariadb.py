@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from txpool.resources.base import BranchOutcome
+from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.jdbc.databases.by_xa import DatabaseByXA, XaError
 from txpool.resources.jdbc.databases.database import Answer, Ended, Server
 from txpool.resources.jdbc.errors import call
@@ -16,6 +16,7 @@ from txpool.resources.jdbc.marks import MariaDBMarks
 from txpool.resources.mysql import pooler, xa
 from txpool.resources.mysql import server as servers
 from txpool.resources.mysql.session import commands_branch, may_commit, text_of
+from txpool.resources.mysql.wire import WARNINGS, tells_that_rows_stay
 from txpool.resources.mysql.wire import Answer as WireAnswer
 from txpool.resources.phase_two import PhaseTwoVerb
 
@@ -49,6 +50,19 @@ class MariaDB(DatabaseByXA):
 
     def may_commit(self, raw: Any, statement: str) -> bool:
         return bool(raw.begun) and may_commit(text_of(statement))  # inside a branch it refuses
+
+    def rows_stay(self, raw: Any) -> bool:
+        session = MySQLSession(raw)
+        session.send(WARNINGS)
+        (warnings,) = session.receive()
+        return tells_that_rows_stay(warnings)
+
+    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> Answer:
+        answer = super().finish(raw, record, verb, own=own)
+        if own and verb is PhaseTwoVerb.ROLLBACK and answer.ended is Ended.DONE and self.rows_stay(raw):
+            why = "rows in a table without transactions stay, which no rollback undoes"
+            return Answer(Ended.BY_ITSELF, why, BranchOutcome.COMMITTED)
+        return answer
 
     def commands_branch(self, statement: str) -> bool:
         return commands_branch(text_of(statement))

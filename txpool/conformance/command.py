@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 from rich.console import Console
+from rich.status import Status
 
 from txpool.config.keys import COORDINATOR_KEYS, RECOVERY_KEYS
 from txpool.config.properties import Properties
 from txpool.config.settings import DataSourceSettings, RecoverySettings
+from txpool.conformance.case import CaseResult
 from txpool.conformance.kit import CASES, Conformance, run_cases
 from txpool.conformance.server import CommandServer, Server
 from txpool.errors import ConfigurationError
@@ -24,7 +28,7 @@ def run_file(
 ) -> list[Conformance]:
     """Run the kit against the datasource of a file, or against all that a coordinator's or recovery's file names.
 
-    `console` shows which case runs, where it is a terminal. ConfigurationError.
+    `console` shows the case that has ended last, where it is a terminal. ConfigurationError.
     """
     files = _datasources(path)
     server = _server(kill_command, start_command, len(files))
@@ -35,9 +39,14 @@ def run_file(
         if console is None:
             runs.append(run_cases(each, server=server, patience=patience))
             continue
-        with console.status(f"{each.name}: {len(CASES)} cases"):
-            runs.append(run_cases(each, server=server, patience=patience))
+        with console.status(f"{each.name}: {len(CASES)} cases") as status:
+            ended = partial(_show, status, each.name, count(1))
+            runs.append(run_cases(each, server=server, patience=patience, when_ended=ended))
     return runs
+
+
+def _show(status: Status, name: str, places: Iterator[int], result: CaseResult) -> None:
+    status.update(f"{name}: {next(places)} of {len(CASES)} cases; {result.case.title}: {result.verdict.value}")
 
 
 def _datasources(path: Path) -> tuple[Path, ...]:

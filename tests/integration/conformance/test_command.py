@@ -9,11 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.console import Console
 
+from txpool.conformance.command import run_file
 from txpool.conformance.kit import CASES
 from txpool.exit_codes import ExitCode
 
@@ -56,6 +59,13 @@ def test_the_table_is_readable_where_it_is_piped(files: Path) -> None:
     assert done.stdout.count("passed") == 11 + 2 * 10
     assert "FAILED" not in done.stdout
     assert not (files / "txlog").exists()
+
+
+def test_a_terminal_shows_which_case_has_ended(files: Path) -> None:
+    path = files / "ledger.properties"
+    shown = Console(file=StringIO(), force_terminal=True, width=200)
+    run_file(path, kill_command=None, start_command=None, patience=30.0, console=shown)
+    assert f"{len(CASES)} of {len(CASES)} cases; an owner that hangs: passed" in shown.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_json(files: Path) -> None:

@@ -21,6 +21,7 @@ from txpool.spark.table.merge import StagingMerge
 from txpool.spark.table.report import Progress, WriteReport, reporting
 from txpool.spark.table.sqlite import converted
 from txpool.spark.table.target import create_statement
+from txpool.spark.types.columns import mapped_in_arrow
 from txpool.spark.types.encoding import ColumnEncoding
 from txpool.spark.types.identifiers import quoted_list
 from txpool.tm.transaction import Transaction
@@ -40,7 +41,7 @@ def collected(
     """
     with TaggedJob(df.sparkSession.sparkContext, report.label) as job:
         transaction.on_cancel(job.cancel)
-        rows = df.mapInArrow(_Pack(encodings), "partition int, packed binary").localCheckpoint()
+        rows = mapped_in_arrow(df, _Pack(encodings), "partition int, packed binary").localCheckpoint()
         try:
             attempts, _ = job.attempts()
             partitions = rows.rdd.getNumPartitions()

@@ -32,6 +32,7 @@ from txpool.spark.table.copying import (
 from txpool.spark.table.dialect import Merge, TableDialect
 from txpool.spark.table.merge import drop_staged_after
 from txpool.spark.table.report import CopyProgress, FinishedPartitions, Progress, WriteReport, reporting
+from txpool.spark.types.columns import mapped_in_arrow
 from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")
@@ -64,7 +65,7 @@ class TableJob:
             self.transaction.on_cancel(job.cancel)
             done = context.accumulator({}, FinishedPartitions()) if self.progress is not None else None
             # Spark may run jobs of its own here, to determine the number of partitions.
-            rdd = df.mapInArrow(ArrowTask(self._writers(), done), RESULT).rdd
+            rdd = mapped_in_arrow(df, ArrowTask(self._writers(), done), RESULT).rdd
             partitions = rdd.getNumPartitions()
 
             def collect() -> list[dict[str, Any]]:

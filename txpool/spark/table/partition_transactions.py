@@ -27,6 +27,7 @@ from txpool.spark.table.dialect import PartitionRecords, TaskCopy, dialect_of
 from txpool.spark.table.idempotent_write import IdempotentWrite, fingerprint
 from txpool.spark.table.report import CopyProgress, FinishedPartitions, Progress, WriteReport, reporting
 from txpool.spark.table.target import Target
+from txpool.spark.types.columns import mapped_in_arrow
 from txpool.tm.ambient import current
 
 PER_PARTITION = "each"
@@ -97,7 +98,7 @@ def write_partitions(
     writer = PartitionTransaction(copy, dialect.partitions, datasources, transaction_id, target.name)
     done = context.accumulator({}, FinishedPartitions()) if progress is not None else None
     with TaggedJob(context, f"{label}/{write.plan}") as job, ExitStack() as stack:
-        rdd = selected.mapInArrow(ArrowTask({PER_PARTITION: writer}, done), RESULT).rdd
+        rdd = mapped_in_arrow(selected, ArrowTask({PER_PARTITION: writer}, done), RESULT).rdd
         partitions = rdd.getNumPartitions()
         with closing(source.connect()) as connection:
             write.require_partitions(connection, partitions)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every user of Spark knows it
 from pyspark.sql import types as T  # noqa: N812
@@ -224,7 +225,12 @@ def _cast(field: StructField, column: Column) -> str:
 
 def cast_expression(field: StructField, kind: str) -> str:
     """The expression that casts a column of the DataFrame, for an error."""
-    return f'df.withColumn("{field.name}", df["{field.name}"].cast("{kind}"))'
+    return f'df.withColumn("{field.name}", df["{_reference(field.name)}"].cast("{kind}"))'
+
+
+def _reference(name: str) -> str:
+    """What finds a column of a DataFrame: without backticks a dot in its name would be the way to a struct's field."""
+    return f"`{name.replace('`', '``')}`" if "." in name or "`" in name else name
 
 
 def selected(
@@ -236,11 +242,20 @@ def selected(
     conversions = [conversion(field, column) for field, column in pairs]
     if not any(conversions) and all(field.name == column.name for field, column in pairs):
         return df  # select() would cost a millisecond or two for each column
-    values = (df[f"`{field.name.replace('`', '``')}`"] for field, _ in pairs)
+    values = (df[_reference(field.name)] for field, _ in pairs)
     converted = (
         value if convert is None else convert(value) for value, convert in zip(values, conversions, strict=True)
     )
     return df.select(*(value.alias(column.name) for value, (_, column) in zip(converted, pairs, strict=True)))
+
+
+def mapped_in_arrow(
+    df: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str
+) -> DataFrame:
+    """As `df.mapInArrow`, where columns may have any names; the function knows them by their places."""
+    if any(_reference(name) != name for name in df.columns):  # PySpark would not find these
+        df = df.toDF(*(f"column{place}" for place in range(len(df.columns))))
+    return df.mapInArrow(function, schema)
 
 
 def _conversion(field: StructField, column: Column) -> Callable[[Any], Any] | None:

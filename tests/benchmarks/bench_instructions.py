@@ -1,12 +1,13 @@
 """The instructions of a transaction over one, two and three databases, beside its time, and as a ratio to by hand.
 
 Counted are the client's instructions in user space by callgrind: Python, libpq and SQLite, not the kernel and not the
-servers. Each figure is the difference between N and 2N transactions, so that what the runs have in common cancels
-out; the median of some rounds. The numbers change with Python, libpq and the processor. The ratio hardly changes but
-with the version of Python, so it is kept for each driver and version in `instructions.toml`: with --check, one that has
-grown by more than 3 % is an error. A version without kept ratios is compared with the largest of the others. The times
-are medians, taken in turn without callgrind; where the machine is busy, they tell little. Over psycopg the databases
-are PostgreSQL's, over the other drivers MariaDB's.
+servers. These do not flush: how many answers a client reads at once would else depend on the disk. Each figure is the
+difference between N and 2N transactions, so that what the runs have in common cancels out; the median of some rounds.
+The numbers change with Python, libpq and the processor. The ratio hardly changes but with the version of Python, so it
+is kept for each driver and version in `instructions.toml`: with --check, one that has grown by more than 3 % is an
+error. A version without kept ratios is compared with the largest of the others. The times are medians, taken in turn
+without callgrind, over servers that flush; where the machine is busy, they tell little. Over psycopg the databases are
+PostgreSQL's, over the other drivers MariaDB's.
 
     python tests/benchmarks/bench_instructions.py [--driver psycopg|pymysql|mysqlclient] [--check | --keep]
 """
@@ -21,8 +22,9 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -35,7 +37,7 @@ from tests.benchmarks.servers import Server, create_table, server_for
 from tests.benchmarks.transactions import DRIVERS, by_hand, with_txpool
 
 TRANSACTIONS = 40
-ROUNDS = 3
+ROUNDS = 5
 DATABASES = ("one", "two", "three")
 VARIANTS = ("by hand", "txpool")
 KEPT = Path(__file__).with_name("instructions.toml")
@@ -97,6 +99,14 @@ def unguarded(ratios: Ratios, kept: Ratios) -> list[str]:
     ]
 
 
+@contextmanager
+def _server(driver: str, flushes: bool) -> Iterator[Server]:
+    with server_for(driver, DATABASES, flushes=flushes) as server:
+        for name in DATABASES:
+            create_table(driver, server, name)
+        yield server
+
+
 def _count(driver: str, server: Server) -> dict[str, list[list[float]]]:
     """By variant, what `per_transaction` returns."""
     # The hashes of texts decide how dictionaries collide.
@@ -135,7 +145,7 @@ def _time(driver: str, server: Server) -> dict[str, list[list[float]]]:
             for variant, transaction in transactions.items():
                 _milliseconds(transaction)  # warm up
                 times[variant].append([])
-            for _ in range(2 * ROUNDS + 1):
+            for _ in range(ROUNDS + 2):
                 for variant, transaction in transactions.items():
                     times[variant][-1].append(_milliseconds(transaction))
             hand.close()
@@ -169,10 +179,10 @@ def main() -> None:
     arguments.add_argument("--keep", action="store_true", help="keep the ratios")
     options = arguments.parse_args()
     driver = options.driver
-    with server_for(driver, DATABASES) as server:
-        for name in DATABASES:
-            create_table(driver, server, name)
-        counted, timed = _paired(_count(driver, server)), _paired(_time(driver, server))
+    with _server(driver, flushes=False) as server:
+        counted = _paired(_count(driver, server))
+    with _server(driver, flushes=True) as server:
+        timed = _paired(_time(driver, server))
     version = ".".join(platform.python_version_tuple()[:2])
     all_kept = tomllib.loads(KEPT.read_text()) if KEPT.exists() else {}
     kept = kept_for(version, all_kept.get(driver, {}))

@@ -255,8 +255,12 @@ class MySQLDriver(ABC):
             raw.timed_out = True
 
     def ended_by(self, raw: Any, raw_cursor: Any) -> str | None:
-        """As `Driver.ended_by`. NotSupportedError where the statement has written what no rollback undoes."""
-        if raw.unrollable:
+        """As `Driver.ended_by`. NotSupportedError where the statement has written what no rollback undoes.
+
+        Once in a transaction: those that follow have done what they should, and whoever repeats them does it twice.
+        """
+        if raw.unrollable and not raw.unrollable_told:
+            raw.unrollable_told = True
             raise NotSupportedError(
                 f"datasource {self._settings.name}: a statement has written to a table whose engine has no "
                 "transactions, as MyISAM: what it wrote there stays, and no rollback undoes it. "

@@ -53,6 +53,8 @@ class SessionState:
         self.changed = False
         #: A table without transactions was written in the open transaction: no rollback undoes that.
         self.unrollable = False
+        #: The statement that wrote there has raised that; the ones that follow do not.
+        self.unrollable_told = False
         #: Why the server has rolled the open transaction back by itself; empty where it has not.
         self.rolled_back = ""
         #: A statement of the open transaction has waited too long for a lock: the server may roll all back.
@@ -89,7 +91,8 @@ class SessionState:
 
     def begins_anew(self) -> None:
         """Forget what was noted of the transaction before."""
-        self.unrollable = self.timed_out = self.ended_unseen = self.may_have_committed = False
+        self.unrollable = self.unrollable_told = False
+        self.timed_out = self.ended_unseen = self.may_have_committed = False
         self.rolled_back = ""
 
     @property

@@ -65,6 +65,26 @@ def test_a_branch_alone_that_cannot_commit_is_not_told_as_committed(keeping: Bra
     assert (keeping.rows(), kept(keeping)) == ([], [(1,)])
 
 
+@pytest.mark.parametrize("mode", ["xa", "cmr", "local", "last-resource"])
+def test_what_follows_is_no_error_of_its_own(keeping: BranchDatabase, mode: str) -> None:
+    """It was executed: whoever repeats what has failed would have its rows twice."""
+    keeping.require_pymysql()
+    source = keeping.datasource("one", mode=mode, name=mode)
+    if mode == "cmr":
+        source.xids_table().create()  # type: ignore[attr-defined]
+    failed = False
+    with pytest.raises(txpool.HeuristicCommit), txpool.transaction() as transaction:
+        with pytest.raises(txpool.NotSupportedError, match="no rollback undoes"):
+            source.connect().cursor().execute("insert into m values (1)")
+        try:
+            work(1, source)
+        except txpool.Error:
+            failed = True
+        transaction.set_rollback_only()
+    assert not failed
+    assert (keeping.rows(), kept(keeping)) == ([], [(1,)])
+
+
 def test_a_temporary_table_that_stays_is_none_of_it(managed: BranchDatabase) -> None:
     """The server warns of that, too, where it writes a binary log."""
     source = managed.datasource("one")

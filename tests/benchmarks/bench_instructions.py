@@ -1,13 +1,13 @@
 """The instructions of a transaction over one, two and three databases, beside its time, and as a ratio to by hand.
 
 Counted are the client's instructions in user space by callgrind: Python, libpq and SQLite, not the kernel and not the
-servers. These do not flush: how many answers a client reads at once would else depend on the disk. Each figure is the
-difference between N and 2N transactions, so that what the runs have in common cancels out; the median of some rounds.
-The numbers change with Python, libpq and the processor. The ratio hardly changes but with the version of Python, so it
-is kept for each driver and version in `instructions.toml`: with --check, one that has grown by more than 3 % is an
-error. A version without kept ratios is compared with the largest of the others. The times are medians, taken in turn
-without callgrind, over servers that flush; where the machine is busy, they tell little. Over psycopg the databases are
-PostgreSQL's, over the other drivers MariaDB's.
+servers. These stand in memory: how many answers a client reads at once would else depend on the disk. Each figure is
+the difference between N and 2N transactions, so that what the runs have in common cancels out; the median of some
+rounds. The numbers change with Python, libpq and the processor. The ratio hardly changes but with the version of
+Python, so it is kept for each driver and version in `instructions.toml`: with --check, one that has grown by more than
+3 % is an error. A version without kept ratios is compared with the largest of the others. The times are medians, taken
+in turn without callgrind, over servers on the disk; where the machine is busy, they tell little. Over psycopg the
+databases are PostgreSQL's, over the other drivers MariaDB's.
 
     python tests/benchmarks/bench_instructions.py [--driver psycopg|pymysql|mysqlclient] [--check | --keep]
 """
@@ -22,18 +22,17 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import txpool
 from tests.benchmarks.callgrind import count
 from tests.benchmarks.counted import PASSWORD
 from tests.benchmarks.report import print_table
-from tests.benchmarks.servers import Server, create_table, server_for
+from tests.benchmarks.running import Place, datasources, place_in
+from tests.benchmarks.servers import Server
 from tests.benchmarks.transactions import DRIVERS, by_hand, with_txpool
 
 TRANSACTIONS = 40
@@ -99,14 +98,6 @@ def unguarded(ratios: Ratios, kept: Ratios) -> list[str]:
     ]
 
 
-@contextmanager
-def _server(driver: str, flushes: bool) -> Iterator[Server]:
-    with server_for(driver, DATABASES, flushes=flushes) as server:
-        for name in DATABASES:
-            create_table(driver, server, name)
-        yield server
-
-
 def _count(driver: str, server: Server) -> dict[str, list[list[float]]]:
     """By variant, what `per_transaction` returns."""
     # The hashes of texts decide how dictionaries collide.
@@ -130,18 +121,14 @@ def _milliseconds(transaction: Callable[[], None]) -> float:
     return (time.perf_counter() - started) / TRANSACTIONS * 1000
 
 
-def _time(driver: str, server: Server) -> dict[str, list[list[float]]]:
+def _time(place: Place, server: Server) -> dict[str, list[list[float]]]:
     """By variant, number of databases and round, the milliseconds of one transaction."""
     times: dict[str, list[list[float]]] = {variant: [] for variant in VARIANTS}
-    with tempfile.TemporaryDirectory() as folder:
-        txpool.configure(node_name="bench", log_url=f"sqlite:///{folder}/txlog", log_create=True)
-        for names in (DATABASES[:number] for number in range(1, len(DATABASES) + 1)):
-            datasources = [
-                txpool.DataSource(name=name, driver=driver, mode="xa", url=server.url(name), password=server.password)
-                for name in names
-            ]
-            hand = by_hand(driver, [(server.url(name), server.password) for name in names], Path(folder))
-            transactions = {"by hand": hand.transaction, "txpool": with_txpool(datasources)}
+    place.configure_log()
+    for names in (DATABASES[:number] for number in range(1, len(DATABASES) + 1)):
+        with datasources(dict.fromkeys(names, server), driver=place.driver) as sources:
+            hand = by_hand(place.driver, [(server.url(name), server.password) for name in names], place.folder)
+            transactions = {"by hand": hand.transaction, "txpool": with_txpool(sources)}
             for variant, transaction in transactions.items():
                 _milliseconds(transaction)  # warm up
                 times[variant].append([])
@@ -149,8 +136,6 @@ def _time(driver: str, server: Server) -> dict[str, list[list[float]]]:
                 for variant, transaction in transactions.items():
                     times[variant][-1].append(_milliseconds(transaction))
             hand.close()
-            for datasource in datasources:
-                datasource.close()
     return times
 
 
@@ -179,10 +164,10 @@ def main() -> None:
     arguments.add_argument("--keep", action="store_true", help="keep the ratios")
     options = arguments.parse_args()
     driver = options.driver
-    with _server(driver, flushes=False) as server:
-        counted = _paired(_count(driver, server))
-    with _server(driver, flushes=True) as server:
-        timed = _paired(_time(driver, server))
+    with place_in("memory", driver) as place, place.servers(DATABASES) as servers:
+        counted = _paired(_count(driver, servers["one"]))
+    with place_in("disk", driver) as place, place.servers(DATABASES) as servers:
+        timed = _paired(_time(place, servers["one"]))
     version = ".".join(platform.python_version_tuple()[:2])
     all_kept = tomllib.loads(KEPT.read_text()) if KEPT.exists() else {}
     kept = kept_for(version, all_kept.get(driver, {}))

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import txpool
 from recovery import RecoveryManager
 from tests.benchmarks.report import compare, print_table
-from tests.benchmarks.running import Place, places
+from tests.benchmarks.running import PLACES, Place, place_in, places
 from txpool.demo.server import EmbeddedPostgres
 from txpool.log import open_log
 from txpool.log.base import DecisionLog
@@ -238,7 +238,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument(
         "--place",
-        choices=["disk", "memory"],
+        choices=PLACES,
         help="where server and log stand for the branches in doubt; both by default",
     )
     arguments.add_argument("--branches", type=int, default=BRANCHES)
@@ -248,7 +248,7 @@ def main() -> None:
         for place in places(options.place):
             _in_doubt(place, options.branches)
     if options.only != "in-doubt":
-        for place in places("memory"):  # on a disk, to record as many decisions would take a while
+        with place_in("memory") as place:  # on a disk, to record as many decisions would take a while
             _idle(place)
 
 

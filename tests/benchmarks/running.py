@@ -24,6 +24,7 @@ THREADS = (1, 8, 32)
 TRANSACTIONS = 1_920
 
 _MEMORY = Path("/dev/shm")
+PLACES = ("disk", "memory")
 #: The databases' names and their servers; a server may have several of them.
 Servers = Mapping[str, Server]
 
@@ -56,23 +57,31 @@ class Place:
         return f"{self.name}: a flush takes {_flush(self.folder):,.0f} µs"
 
 
+@contextmanager
+def place_in(name: str, driver: str = "psycopg") -> Iterator[Place]:
+    """The place of this name: disk, where a flush takes its time, or memory, where it takes none."""
+    parent = _MEMORY if name == "memory" else None
+    with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)  # a server that root starts runs as nobody
+        yield Place(name, Path(folder), driver)
+
+
 def places(chosen: str | None = None, driver: str = "psycopg") -> Iterator[Place]:
     """The disk and memory, or the one of these names that was chosen.
 
     On the disk a flush takes its time, and while several wait, processor time costs nothing. In memory a flush takes
     none: what is left is processor time.
     """
-    for name, parent in (("disk", None), ("memory", _MEMORY)):
+    for name in PLACES:
         if chosen in (None, name):
-            with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as folder:
-                Path(folder).chmod(0o755)  # a server that root starts runs as nobody
-                yield Place(name, Path(folder), driver)
+            with place_in(name, driver) as place:
+                yield place
 
 
 def chosen_places(*drivers: str) -> Iterator[Place]:
     """The places that the command line chooses, each with a log configured in it; and which of these drivers."""
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("--place", choices=["disk", "memory"], help="where servers and logs stand; both by default")
+    arguments.add_argument("--place", choices=PLACES, help="where servers and logs stand; both by default")
     arguments.add_argument("--driver", choices=drivers or ["psycopg"], default="psycopg")
     options = arguments.parse_args()
     for place in places(options.place, options.driver):

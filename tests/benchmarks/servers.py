@@ -14,24 +14,17 @@ Server = EmbeddedPostgres | MySQLServer
 
 _POSTGRESQL = {"max_connections": "300", "max_prepared_transactions": "200"}
 _MARIADB = ("--max-connections=300",)
-_POSTGRESQL_UNFLUSHED = {"fsync": "off"}
-_MARIADB_UNFLUSHED = ("--innodb-flush-log-at-trx-commit=0",)
 
 
-def server_for(driver: str, databases: Sequence[str], parent: Path | None = None, flushes: bool = True) -> Server:
-    """A server of the driver's product with these databases, not started. Its folder will be in `parent`.
-
-    One that never flushes answers at once, whatever the disk does.
-    """
+def server_for(driver: str, databases: Sequence[str], parent: Path | None = None) -> Server:
+    """A server of the driver's product with these databases, not started. Its folder will be in `parent`."""
     if driver == "psycopg":
         folder = None if parent is None else parent / f"server-{'-'.join(databases)}"
-        options = _POSTGRESQL if flushes else _POSTGRESQL | _POSTGRESQL_UNFLUSHED
-        return EmbeddedPostgres(folder, databases=databases, settings=options)
+        return EmbeddedPostgres(folder, databases=databases, settings=_POSTGRESQL)
     program = mariadb_program()
     if program is None:
         sys.exit("it needs MariaDB: apt-get install mariadb-server")
-    settings = _MARIADB if flushes else (*_MARIADB, *_MARIADB_UNFLUSHED)
-    return MySQLServer(program, databases=databases, settings=settings, parent=parent)
+    return MySQLServer(program, databases=databases, settings=_MARIADB, parent=parent)
 
 
 def create_table(driver: str, server: Server, database: str) -> None:

@@ -57,7 +57,10 @@ class Alarms:
 
     def age(self, each: InDoubt) -> float:
         """For how many seconds it has been in doubt: by its databases, or since this process first saw it."""
-        return max(each.age or 0.0, time.monotonic() - self.first_seen.get(each.gtrid, time.monotonic()))
+        return self._age_at(time.monotonic(), each)
+
+    def _age_at(self, now: float, each: InDoubt) -> float:
+        return max(each.age or 0.0, now - self.first_seen.get(each.gtrid, now))
 
     def _overdue(self, in_doubt: Iterable[InDoubt]) -> list[Alarm]:
         now = time.monotonic()
@@ -65,8 +68,7 @@ class Alarms:
         self.first_seen = {each.gtrid: self.first_seen.get(each.gtrid, now) for each in unresolved}
         found = []
         for each in unresolved:
-            age = self.age(each)
-            if self._in_doubt_seconds is not None and age > self._in_doubt_seconds:
+            if self._in_doubt_seconds is not None and self._age_at(now, each) > self._in_doubt_seconds:
                 text = (
                     f"{each.gtrid} has been in doubt for longer than {self._in_doubt_seconds:g} s (alarm.in-doubt), "
                     f"and its prepared branches keep their locks. Next: {each.next}"

@@ -94,6 +94,11 @@ def test_what_has_no_age_is_as_old_as_it_was_seen(caplog: pytest.LogCaptureFixtu
     assert raised.said(ageless) == []
 
 
+def test_what_was_seen_only_now_is_not_overdue(caplog: pytest.LogCaptureFixture) -> None:
+    """However short the limit, and however long the scan's own steps take."""
+    assert Raised(caplog, alarm_in_doubt=1e-9).said(replace(PREPARED, age=None)) == []
+
+
 @pytest.mark.parametrize(
     ("slots", "share", "short"),
     [

@@ -332,6 +332,18 @@ def test_many_partitions_need_few_slots(spark: SparkSession, few: DataSource, sm
     assert in_small(small, "select count(*), count(distinct id) from landed") == [(1209, 1209)]
 
 
+def test_a_refused_reservation_keeps_no_slot(few: DataSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even until the server has seen the end of its session."""
+    close, unseen = few.driver_adapter.close, list[Any]()
+    monkeypatch.setattr(type(few.driver_adapter), "close", lambda _, raw: unseen.append(raw))
+    refused, kept = SlotReservation(few, 200), SlotReservation(few, 5)
+    monkeypatch.undo()
+    kept.release()
+    for raw in unseen:
+        close(raw)
+    assert (refused.enough, kept.enough, len(unseen)) == (False, True, 1)
+
+
 def test_a_stranger_who_takes_the_slots_costs_a_retry(
     spark: SparkSession, few: DataSource, small: EmbeddedPostgres
 ) -> None:

@@ -34,6 +34,7 @@ _HOLDERS: LiteralString = """
     where l.locktype = 'advisory' and l.classid = %s and l.objsubid = 2 and l.pid <> pg_backend_pid()
     group by usename order by count(*) desc limit 3
 """
+_LET_GO: LiteralString = "select pg_advisory_unlock_all()"
 _REMEDY = (
     "Write fewer partitions (df.coalesce(n)), or raise max_prepared_transactions in postgresql.conf and restart the "
     "server"
@@ -90,9 +91,11 @@ class SlotReservation:
             self.maximum, self.taken = cursor.execute(_COUNT_TAKEN, [_LOCK_CLASS, self._held]).fetchone()
             self.enough: bool = self._held == slots and self.maximum - self.taken >= slots
             #: The roles that hold reservations, for the error; read only if there are not enough slots.
-            self.holders = (
-                [] if self.enough else [role for (role,) in cursor.execute(_HOLDERS, [_LOCK_CLASS]).fetchall()]
-            )
+            self.holders: list[str] = []
+            if not self.enough:
+                self.holders = [role for (role,) in cursor.execute(_HOLDERS, [_LOCK_CLASS]).fetchall()]
+                # The server sees the end of a session later, and until then the next reservation would find too few.
+                cursor.execute(_LET_GO)
         except BaseException:
             self.release()
             raise

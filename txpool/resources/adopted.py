@@ -12,6 +12,7 @@ from collections import deque
 from time import monotonic
 from typing import Any, ClassVar
 
+from txpool.errors import described
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
@@ -140,7 +141,7 @@ class PhaseTwoConnection(ABC):
                 raw = self._raw = self._driver.connect(None if until is None else until - monotonic())
                 self._begin(raw, until)
             except Exception as error:
-                self._unreached = f"no answer, left to recovery: {error}"
+                self._unreached = f"no answer, left to recovery: {described(error)}"
                 logger.log(
                     self._level,
                     "%d prepared branches are left to recovery, since their database cannot be reached: %s",

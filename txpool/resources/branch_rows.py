@@ -82,7 +82,7 @@ class BranchRows(Xids):
             found = self._valid_identity(raw)
             if found is None or found[0] != record.evidence[ROW]:
                 return BranchOutcome.LOST
-            row = self._driver.execute(
+            row = self._execute(
                 raw,
                 f"select 1 from {self._qualified(raw)} where xid = {one}",  # noqa: S608
                 [record.xid.joined],
@@ -92,7 +92,7 @@ class BranchRows(Xids):
     def xids(self) -> list[Xid]:
         """The branches that have rows."""
         with self._session(writes=False) as raw:
-            rows = self._driver.execute(raw, f"select xid from {self._qualified(raw)}").fetchall()  # noqa: S608
+            rows = self._execute(raw, f"select xid from {self._qualified(raw)}").fetchall()  # noqa: S608
         return [xid for (joined,) in rows if (xid := parse(str(joined))) is not None]
 
     def delete(self, gtrids: Iterable[str]) -> None:

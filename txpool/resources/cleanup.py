@@ -10,6 +10,7 @@ from contextlib import suppress
 from itertools import islice
 
 from txpool import failpoints
+from txpool.errors import described
 from txpool.finishing import PendingWork, plural
 from txpool.resources.base import Purge
 from txpool.resources.xids import Xids
@@ -74,7 +75,9 @@ class CleanupQueue:
             except Exception as error:
                 self._enough = waiting + self._batch_size
                 rows, where = plural(len(self._queue), self.what), self._xids.datasource
-                logger.warning("datasource %s: %s cannot be deleted now, and will be later: %s", where, rows, error)
+                logger.warning(
+                    "datasource %s: %s cannot be deleted now, and will be later: %s", where, rows, described(error)
+                )
 
     def add_pointed(self, gtrid: str, purge: Purge) -> None:
         """As `add`; `purge` deletes the log's pointer to the row, which is deleted after it, in the same batches."""

@@ -6,13 +6,53 @@ its commit or rollback in time is left to recovery.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from time import monotonic
 from typing import Final
+
+from txpool.errors import OperationalError
 
 #: Seconds that a database has to answer after the timeout has cancelled its statement.
 CANCEL_GRACE: Final = 1.0
 #: Seconds that phase two waits at least, however late it begins.
 LEAST_PHASE_TWO: Final = 1.0
+
+
+_step_end: ContextVar[float | None] = ContextVar("step_end", default=None)
+
+
+@contextmanager
+def step_until(until: float) -> Iterator[None]:
+    """Within the block, drivers connect and wait at most until then, by the monotonic clock: a step of recovery."""
+    token = _step_end.set(until)
+    try:
+        yield
+    finally:
+        _step_end.reset(token)
+
+
+def in_step() -> bool:
+    """Whether this thread is within a step: then a driver's new connection keeps to it."""
+    return _step_end.get() is not None
+
+
+def within_step(until: float | None = None) -> float | None:
+    """The earlier one of `until` and the end of this thread's step. OperationalError if the step is over already."""
+    end = _step_end.get()
+    if end is None:
+        return until
+    if monotonic() >= end:
+        raise OperationalError("the time for this step of recovery is over, and nothing more is sent")
+    return end if until is None else min(until, end)
+
+
+def within_step_timeout(timeout: float | None = None) -> float | None:
+    """As `within_step`, in seconds from now."""
+    now = monotonic()
+    until = within_step(None if timeout is None else now + timeout)
+    return timeout if until is None else max(until - now, 0.0)
 
 
 class Deadlines:
@@ -33,13 +73,16 @@ class Deadlines:
         return None if self._deadline is None else self._deadline + CANCEL_GRACE
 
     def after_decision(self) -> float | None:
-        """When to stop waiting for an answer of phase two that begins now, by the monotonic clock; None is never."""
+        """When to stop waiting for an answer of phase two that begins now, by the monotonic clock; None is never.
+
+        In a step of recovery, at the latest when the step is over.
+        """
+        end = _step_end.get()
         if self._wait is None:
-            return None
+            return end
         now = monotonic()
-        if self._deadline is None:
-            return now + self._wait
-        return now + min(self._wait, max(self._deadline - now, LEAST_PHASE_TWO))
+        wait = self._wait if self._deadline is None else min(self._wait, max(self._deadline - now, LEAST_PHASE_TWO))
+        return now + wait if end is None else min(now + wait, end)
 
 
 NO_DEADLINES: Final = Deadlines()

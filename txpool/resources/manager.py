@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from txpool.resources.driver import Driver
     from txpool.resources.records import RecordsTable
     from txpool.resources.recovery_access import BranchRecovery, StagingArea
+    from txpool.sql.dialects import SqlDialect
 
 
 class PhaseTwo(Protocol):
@@ -76,10 +77,8 @@ class ResourceManager(ABC):
     #: `module:object` of the TableDialect by which Spark's tasks write its tables: write_table(), the format "txpool",
     #: streams; empty where tasks do not.
     spark_tasks: ClassVar[str] = ""
-    #: Whether Spark's tasks read it: only PostgreSQL, by its COPY.
-    spark_reads: ClassVar[bool] = False
     #: Where they do not, the reason, to follow the datasource's name.
-    why_no_tasks: ClassVar[str] = "is in a database that Spark's tasks neither write nor read"
+    why_no_tasks: ClassVar[str] = "is in a database that Spark's tasks do not write"
     #: Whether its server holds a limited number of prepared transactions, as `txpool.spark.commit.slots` counts them.
     counts_slots: ClassVar[bool] = False
 
@@ -150,6 +149,14 @@ class ResourceManager(ABC):
         Called only where `why_not_begin` is empty. `Driver.is_clean` answers False for it then, and `Driver.reset` lets
         them begin again as the driver's settings say.
         """
+
+    #: How its database reads SQL: what surely ends a transaction there is refused inside one. None if that differs with
+    #: the connection, or is not known: then such a statement is sent, and `Driver.ended_by` tells.
+    sql: ClassVar[SqlDialect | None] = None
+
+    def sql_of(self, raw: Any) -> SqlDialect | None:
+        """As `sql`, of a raw connection, if that is None for all; no I/O."""
+        return None
 
     # -- mode xa ------------------------------------------------------------------------------------------------
 

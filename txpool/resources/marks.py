@@ -31,6 +31,13 @@ class Marks(ABC):
     parameter: ClassVar[str]
     #: The SQL type and default of the column `made_at`, the time at which a row was inserted.
     made_at_type: ClassVar[str]
+    #: The SQL type of a text without a limit.
+    text_type: ClassVar[str] = "text"
+
+    @staticmethod
+    def spelled(statement: str) -> str:
+        """A statement of txpool's as the database gets it: its names cannot mean what others have made there."""
+        return statement
 
     @abstractmethod
     def qualified_name(self, raw: Any, table: str) -> str | None:
@@ -81,7 +88,7 @@ class Marks(ABC):
     def delete(self, driver: Driver, raw: Any, table: str, keys: Sequence[str]) -> None:
         """Delete the rows of these keys in the open transaction."""
         these = ", ".join([self.parameter] * len(keys))
-        driver.execute(raw, f"delete from {table} where xid in ({these})", keys)  # noqa: S608
+        driver.execute(raw, self.spelled(f"delete from {table} where xid in ({these})"), keys)  # noqa: S608
 
     # -- SQL, with its values -----------------------------------------------------------------------------------
 
@@ -90,8 +97,8 @@ class Marks(ABC):
         return (
             f"create table if not exists {table} (xid varchar({key_length}) primary key, "
             "transaction_manager_id varchar(64) not null, action_uid varchar(64) not null, "
-            "kind varchar(6) not null check (kind in ('commit', 'abort')), branches text not null, "
-            f"confirmed integer not null default 0, made_at {self.made_at_type})"
+            "kind varchar(6) not null check (kind = 'commit' or kind = 'abort'), "
+            f"branches {self.text_type} not null, confirmed integer not null default 0, made_at {self.made_at_type})"
         )
 
     def put_tombstone(self, table: str, row: dict[str, str]) -> Statement:
@@ -108,11 +115,13 @@ class Marks(ABC):
 
     def write_tombstone(self, execute: Callable[..., Any], table: str, row: dict[str, str]) -> None:
         """Execute `put_tombstone`, or statements that do the same together."""
-        execute(*self.put_tombstone(table, row))
+        statement, values = self.put_tombstone(table, row)
+        execute(self.spelled(statement), values)
 
     def write_identity(self, execute: Callable[..., Any], table: str, row: dict[str, str], former: str) -> None:
         """Execute `put_identity`, or statements that do the same together."""
-        execute(*self.put_identity(table, row, former))
+        statement, values = self.put_identity(table, row, former)
+        execute(self.spelled(statement), values)
 
     def read_rows(self, execute: Callable[..., Any], table: str) -> list[Any]:
         """Every row that is committed: xid, transaction_manager_id, kind, branches."""

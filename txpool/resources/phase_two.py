@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from enum import Enum
 
 from txpool.resources.base import BranchOutcome, BranchRecord
-from txpool.resources.deadlines import Deadlines
+from txpool.resources.deadlines import Deadlines, in_step
 
 logger = logging.getLogger("txpool")
 
@@ -41,7 +41,7 @@ class EndingCommand(ABC):
         #: The command may have been executed, and its answer is lost.
         self._answer_lost = answer_lost
         self._level = level
-        #: When to stop waiting for an answer; set by the first start.
+        #: When to stop waiting for an answer: see `_set_deadline`.
         self._until: float | None = None
         #: The reason why the last outcome was UNKNOWN.
         self.failure = ""
@@ -56,6 +56,11 @@ class EndingCommand(ABC):
 
     def forget_end(self) -> None:  # noqa: B027 - most databases remember nothing
         """Let the database forget what it remembers. An error is logged: who asks again is told again."""
+
+    def _set_deadline(self) -> None:
+        """Set when to stop waiting: once for all tries; in recovery, each step has its own time."""
+        if self._until is None or in_step():
+            self._until = self._deadlines.after_decision()
 
     def _log(self, level: int, failure: str) -> None:
         self.failure = failure

@@ -105,7 +105,10 @@ class RecordsTable(ABC):
         return None if earlier is None else earlier.partitions
 
     def _execute(self, cursor: Any, statement: str, values: list[Any]) -> Any:
-        return cursor.execute(statement.format(table=self.table).replace("?", self.parameter), values)
+        return cursor.execute(self._statement(statement), values)
+
+    def _statement(self, statement: str) -> str:
+        return statement.format(table=self.table).replace("?", self.parameter)
 
 
 def require_format(table: str, description: str | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from txpool.errors import OperationalError, TransactionRolledBack
+from txpool.errors import OperationalError, TransactionRolledBack, described
 from txpool.resources.base import (
     BranchOutcome,
     BranchRecord,
@@ -51,7 +51,7 @@ def _outcome(resource: Resource, record: BranchRecord, *, commit: bool) -> tuple
         same = bool(record.identity and generation) and record.evidence.get(_GENERATION) == generation
         return (BranchOutcome.ABSENT if same else BranchOutcome.LOST), ""
     except Exception as error:
-        return BranchOutcome.UNKNOWN, f"{type(error).__name__}: {error}"
+        return BranchOutcome.UNKNOWN, described(error)
 
 
 def _evidence(resource: Resource) -> Mapping[str, str]:

@@ -19,7 +19,7 @@ rows: txp1. A table with another number was written by a later version, and is n
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -82,7 +82,7 @@ class Xids:
             # PostgreSQL wants the right to create a table even for one that exists.
             created = self._marks.qualified_name(raw, self._table) is None
             if created:
-                self._driver.execute(raw, self._marks.create(self._table, *self._key_length))
+                self._execute(raw, self._marks.create(self._table, *self._key_length))
                 self._require_ours(raw, writes=True)  # another process may have created it first
             self._assign_identity(raw)
         return created
@@ -175,7 +175,7 @@ class Xids:
             table = self._qualified(raw)
             self._require_identity(raw, identity)
             self._marks.write_tombstone(partial(self._driver.execute, raw), table, row)
-            found = self._driver.execute(
+            found = self._execute(
                 raw,
                 f"select xid, transaction_manager_id, kind, branches from {table} where xid = {one}",  # noqa: S608
                 [gtrid],
@@ -211,7 +211,7 @@ class Xids:
 
     def _stored_identity(self, raw: Any) -> tuple[str, str] | None:
         """The table's identity, and the identity of the database in which it was assigned; None where it has none."""
-        found = self._driver.execute(
+        found = self._execute(
             raw,
             "select action_uid, branches, transaction_manager_id "  # noqa: S608
             f"from {self._qualified(raw)} where xid = '{IDENTITY}'",
@@ -274,6 +274,9 @@ class Xids:
         if self._full_name is None:
             self._full_name = self._marks.qualified_name(raw, self._table)
         return self._full_name or self.table
+
+    def _execute(self, raw: Any, statement: str, parameters: Sequence[Any] = ()) -> Any:
+        return self._driver.execute(raw, self._marks.spelled(statement), parameters)
 
     def _require_ours(self, raw: Any, *, writes: bool) -> None:
         """Raise OperationalError where another role owns the table, or can change it: its rows are not ours."""

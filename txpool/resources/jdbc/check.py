@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from txpool.errors import ConfigurationError
+from txpool.errors import ConfigurationError, described
 from txpool.findings.finding import Finding, NotConnected, failure, ok, warning
-from txpool.findings.marks import CREATE, IS_MARK, mark_count
+from txpool.findings.marks import CREATE, mark_count
 from txpool.resources.base import Role
 from txpool.resources.jdbc.databases import OTHER
 from txpool.resources.jdbc.databases.h2 import is_served, url_of
+from txpool.resources.jdbc.databases.mariadb import MariaDB, MySQLSession
 from txpool.resources.jdbc.databases.own_tables import CREATE as OWN_TABLES
 from txpool.resources.jdbc.errors import call
 from txpool.resources.mysql.pooler import BehindPooler
+from txpool.resources.mysql.proof_findings import generation_findings, identity_findings
+from txpool.resources.mysql.server import may_add_generation, may_read_generations
+from txpool.resources.postgresql.qualified import qualified
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
@@ -42,7 +46,7 @@ _IN_WORDS: Final = {
         "let recovery run",
     ),
 }
-_PREPARED_SLOTS: Final = "select current_setting('max_prepared_transactions')"
+_PREPARED_SLOTS: Final = qualified("select current_setting('max_prepared_transactions')")
 
 
 def findings(settings: DataSourceSettings, driver: JdbcDriver, *, stale_after: float) -> Iterator[Finding]:
@@ -55,13 +59,13 @@ def findings(settings: DataSourceSettings, driver: JdbcDriver, *, stale_after: f
     except ConfigurationError:
         raise
     except driver.module.Error as error:
-        raise NotConnected(failure("connection", f"the database cannot be reached: {error}")) from error
+        raise NotConnected(failure("connection", f"the database cannot be reached: {described(error)}")) from error
     try:
         raw.autocommit = True
         yield ok("version", f"{raw.product} {raw.version}, by {_driver_of(raw)}")
         role = Role(settings.mode)
         if role is Role.PREPARED:
-            yield from _prepared(raw, stale_after)
+            yield from _prepared(raw, settings, stale_after)
         elif role is Role.MARKED:
             yield from _table(raw, driver, settings)
         yield from _traps(raw, settings)
@@ -74,7 +78,7 @@ def _driver_of(raw: Any) -> str:
     return f"{call(metadata.getDriverName)} {call(metadata.getDriverVersion)}"
 
 
-def _prepared(raw: Any, stale_after: float) -> Iterator[Finding]:
+def _prepared(raw: Any, settings: DataSourceSettings, stale_after: float) -> Iterator[Finding]:
     listed = raw.database.listed(raw)
     yield ok("prepared", f"{len(listed)} branches of txpool are prepared there")
     stale = sorted(each.xid.joined for each in listed if each.age is not None and each.age > stale_after)
@@ -102,6 +106,14 @@ def _prepared(raw: Any, stale_after: float) -> Iterator[Finding]:
             "branch that is gone after a lost answer is a heuristic hazard",
             "try it first: `txpool check --conformance`",
         )
+    elif isinstance(raw.database, MariaDB):
+        session = MySQLSession(raw)
+        ((user,),) = session.run("select current_user()")
+        yield from identity_findings(raw.identity, str(user))
+        if settings.recovery_user:
+            yield from generation_findings(may_read_generations(session), str(user), adds=False, by_rows=False)
+        else:
+            yield from generation_findings(may_add_generation(session), str(user), by_rows=False)
     elif not raw.identity:
         yield warning(
             "identity",
@@ -118,7 +130,8 @@ def _table(raw: Any, driver: JdbcDriver, settings: DataSourceSettings) -> Iterat
     if table is None:
         yield failure("table", f"there is no table {name}", "it holds the decision of each transaction", CREATE)
         return
-    ((count,),) = raw.run(f"select count(*) from {table} where {IS_MARK}").fetchall()  # noqa: S608
+    query = raw.database.marks.spelled(f"select count(*) from {table} where {raw.database.marks.is_mark}")  # noqa: S608
+    ((count,),) = raw.run(query).fetchall()
     yield mark_count(name, int(count), 0.0)
 
 

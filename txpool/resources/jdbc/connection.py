@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import ceil
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
+from txpool.locks import RLock
 from txpool.resources.jdbc import errors
 from txpool.resources.jdbc.cursor import JdbcCursor
 from txpool.resources.jdbc.jvm import entered, helper
@@ -59,7 +59,7 @@ class JdbcConnection:
         #: An error has said that the connection is gone.
         self.broken = False
         self.closed = False
-        self._lock = threading.RLock()
+        self._lock = RLock()
         try:
             self._begin_session()
         except BaseException:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import ceil
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from txpool.resources.jdbc import errors
 from txpool.resources.jdbc.decoding import Block, Header, decode_block, decode_header
 from txpool.resources.jdbc.encoding import encode_columns
+from txpool.sql.dialects import OTHER
 
 if TYPE_CHECKING:
     from txpool.resources.jdbc.connection import JdbcConnection
@@ -30,7 +30,7 @@ _ANSWER: Final = Struct("<biqq")
 _HAS_RESULT: Final = 1
 _IS_OPEN: Final = 2
 _HAS_KEY: Final = 4
-_INSERT: Final = re.compile(r"\s*(?:(?:--[^\n]*\n|/\*.*?\*/)\s*)*(?:insert|replace)\b", re.IGNORECASE | re.DOTALL)
+_INSERTING: Final = ("insert", "replace")
 _CLOSED: Final = "the cursor is closed"
 
 
@@ -73,12 +73,13 @@ class JdbcCursor:
         self._require_open()
         self._forget()
         values = _checked(parameters)
+        sql = _sql(operation)
         _check_number(operation, len(values))
         connection = self.connection
-        wants_key = connection.gives_keys and _INSERT.match(operation) is not None
+        wants_key = connection.gives_keys and OTHER.first_words(operation).partition(" ")[0] in _INSERTING
         pieces = [
             _HEAD.pack(self._timeout(), connection.fetch_size, _FIRST_ROWS, wants_key),
-            *_sql(operation),
+            *sql,
             _INT.pack(len(values)),
         ]
         if values:

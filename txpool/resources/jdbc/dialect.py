@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from txpool.errors import described
 from txpool.resources.base import BranchOutcome, ReadOnlyCheck, Refused
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.jdbc.databases.database import EndedUnseen
@@ -43,7 +44,7 @@ class JdbcDialect:
         except Refused:
             raise
         except Exception as error:
-            raise Refused(f"COMMIT was not sent: {error}") from error
+            raise Refused(f"COMMIT was not sent: {described(error)}") from error
         raw.commit_durably()
 
     def rollback(self, driver: Driver, raw: Any, until: float | None) -> BranchOutcome:

@@ -15,12 +15,13 @@ from txpool.errors import (
     OperationalError,
     translated,
 )
+from txpool.resources.deadlines import in_step, within_step_timeout
 from txpool.resources.jdbc import module
 from txpool.resources.jdbc.databases import DATABASES, OTHER
 from txpool.resources.jdbc.databases.database import Database, Server
 from txpool.resources.jdbc.dialect import JdbcDialect
 from txpool.resources.jdbc.errors import call
-from txpool.resources.jdbc.session import COMMITTING, ROLLING_BACK, XaConnection, changes_session, words_of
+from txpool.resources.jdbc.session import COMMITTING, ROLLING_BACK, XaConnection, changes_session
 from txpool.resources.jdbc.source import JavaSource, class_name
 from txpool.resources.marks import Marks
 
@@ -63,6 +64,7 @@ class JdbcDriver:
         return database.marks
 
     def connect(self, timeout: float | None = None) -> XaConnection:
+        timeout = within_step_timeout(timeout)
         with translated():
             return without_secrets(
                 lambda: self._connect(None if timeout is None else monotonic() + timeout),
@@ -75,6 +77,8 @@ class JdbcDriver:
         try:
             raw.open_beside = self._open_beside
             raw.database = self._database = DATABASES.get(raw.product, OTHER)
+            if in_step() and until is not None and raw.database.has_network_timeout:
+                raw.set_network_timeout(max(until - monotonic(), 1.0))
             raw.logs_in_as_itself = not (self._recovery and self._settings.recovery_user)
             raw.autocommit = True
             self._identify(raw)
@@ -121,6 +125,8 @@ class JdbcDriver:
             if not (self._generation and database.has_generation(raw, self._generation)):
                 self._generation = database.add_generation(raw)
             raw.generation = self._generation
+        if settings.mode == "xa" and not self._recovery and not (raw.identity and raw.generation):
+            database.warn_unproven(raw)
 
     def _begin_session(self, raw: XaConnection) -> None:
         begin_as(raw, self._characteristics)
@@ -202,16 +208,16 @@ class JdbcDriver:
     def ended_by(self, raw: XaConnection, raw_cursor: Any) -> str | None:
         """As `Driver.ended_by`, by the statement's text: what a procedure does inside is found out at the end."""
         statement = str(getattr(raw_cursor, "statement", "") or "")
-        word, following = words_of(statement)
+        word, following = raw.words_of(statement)
         if not raw.may_have_committed and raw.database.may_commit(raw, statement):
             raw.may_have_committed = True
         refused, raw.just_failed = raw.just_failed, False
-        if changes_session(word, following):
+        if changes_session(word, following) or raw.database.leaves_something(statement):
             raw.changed = True
         if refused:
             return None
         if word in ROLLING_BACK:
-            return None if following == "to" or " to " in statement.lower() else "rollback"
+            return None if " to " in raw.database.sql.first_words(statement) else "rollback"
         if word in COMMITTING or (word == "end" and raw.product == "postgresql"):
             return "commit"
         if word == "set" and raw.product == "h2" and not _is_same(raw):

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from txpool.errors import ConfigurationError
+from txpool.locks import Lock
 from txpool.resources.jdbc.forks import after_fork_error, forget_after_fork
 from txpool.resources.jdbc.libjvm import find_libjvm, why_not_start
 
@@ -41,7 +42,7 @@ _NATIVE_ACCESS: Final = 24
 _pid = 0
 #: The options with which it was started here; None where another library has started it.
 _options: tuple[str, ...] | None = None
-_starting = threading.Lock()
+_starting = Lock()
 _loaders: dict[tuple[str, ...], Classes] = {}
 _asked: dict[tuple[tuple[str, ...], tuple[str, ...]], Classes] = {}
 _threads = threading.local()
@@ -52,7 +53,7 @@ _HELPER: Final = ("txpool",)
 def _after_fork() -> None:
     """In a child whose parent has no JVM, another thread may have begun to start one."""
     global _starting
-    _starting = threading.Lock()
+    _starting = Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

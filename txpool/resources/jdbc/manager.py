@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from txpool.resources.deadlines import Deadlines
     from txpool.resources.driver import Driver
     from txpool.resources.recovery_access import BranchRecovery
+    from txpool.sql.dialects import SqlDialect
 
 #: Class 40 of SQLState: the database has rolled the transaction back in favour of another. And lock timeouts of
 #: MariaDB, H2 and Derby: over several databases a deadlock shows in no other way.
@@ -65,6 +66,10 @@ class Jdbc(ResourceManager):
 
     def why_not_begin(self, characteristics: Characteristics) -> str:
         return ""
+
+    def sql_of(self, raw: Any) -> SqlDialect | None:
+        dialect: SqlDialect = raw.database.sql
+        return None if raw.accepts_silent_commits else dialect
 
     def begin_as(self, raw: Any, characteristics: Characteristics) -> None:
         from txpool.resources.jdbc.driver import begin_as

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, Final
 
-from txpool.errors import OperationalError
+from txpool.errors import OperationalError, described
+from txpool.findings.marks import IS_MARK
 from txpool.resources.base import Refused
 from txpool.resources.driver import Driver
 from txpool.resources.jdbc.errors import IntegrityError, call
@@ -17,6 +18,7 @@ from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, Statement, Wr
 from txpool.resources.mysql.marks import MySQLStatements, looking_up, require_durable
 from txpool.resources.postgresql import trust
 from txpool.resources.postgresql.marks import QUALIFIED_NAME
+from txpool.resources.postgresql.qualified import qualified, spelled
 
 _READ_COMMITTED: Final = 2  # java.sql.Connection.TRANSACTION_READ_COMMITTED
 #: Derby: a lock could not be had in time.
@@ -25,7 +27,7 @@ _IF_NOT_EXISTS: Final = "create table if not exists"
 _TYPES: Final = ("TABLE", "BASE TABLE")
 _COLUMNS: Final = (
     "xid varchar({key}) not null primary key, transaction_manager_id varchar(64) not null, "
-    "action_uid varchar(64) not null, kind varchar(6) not null check (kind in ('commit', 'abort')), "
+    "action_uid varchar(64) not null, kind varchar(6) not null check (kind = 'commit' or kind = 'abort'), "
     "branches {text} not null, confirmed integer default 0 not null, made_at {made_at}"
 )
 
@@ -35,10 +37,10 @@ class JdbcMarks(Marks):
 
     parameter = "?"
     made_at_type = "timestamp default current_timestamp not null"
+    #: The SQL condition that a row is a mark or a tombstone.
+    is_mark: ClassVar[str] = IS_MARK
     #: How the statement that creates the table begins.
     creates: ClassVar[str] = "create table"
-    #: The type of a text without a limit.
-    text_type: ClassVar[str] = "text"
 
     def create(self, table: str, key_length: int = 64) -> str:
         columns = _COLUMNS.format(key=key_length, text=self.text_type, made_at=self.made_at_type)
@@ -90,7 +92,7 @@ class JdbcMarks(Marks):
         raw.database.begin_again(raw)
         if identity and raw.marks_identity != identity:
             look = f"select 1 from {table} where xid = ? and action_uid = ?"  # noqa: S608
-            if not raw.run(look, [IDENTITY, identity]).fetchall():
+            if not raw.run(self.spelled(look), [IDENTITY, identity]).fetchall():
                 raise WrongTable
             raw.marks_identity = identity
         try:
@@ -108,12 +110,12 @@ class JdbcMarks(Marks):
             raise Refused("COMMIT was not sent: the connection was lost before it")
         try:
             raw.database.require_begun(raw)
-            changed = raw.run(f"update {table} set branches = ? where xid = ?", [branches, row])  # noqa: S608
-            whole = raw.run(f"select branches from {table} where xid = ?", [row]).fetchall()  # noqa: S608
+            changed = raw.run(self.spelled(f"update {table} set branches = ? where xid = ?"), [branches, row])  # noqa: S608
+            whole = raw.run(self.spelled(f"select branches from {table} where xid = ?"), [row]).fetchall()  # noqa: S608
         except Refused:
             raise
         except Exception as error:
-            raise Refused(f"COMMIT was not sent: {error}") from error
+            raise Refused(f"COMMIT was not sent: {described(error)}") from error
         if changed.rowcount != 1 or [str(text) for (text,) in whole] != [branches]:
             raise Refused(f"COMMIT was not sent: the row in {table} is not as it was written")
         changed.close()
@@ -134,12 +136,19 @@ class JdbcMarks(Marks):
 class PostgreSQLMarks(JdbcMarks):
     """As over psycopg: only a table is used that trusted roles own."""
 
-    made_at_type = "timestamptz default now() not null"
+    made_at_type = qualified("pg_catalog.timestamptz default now() not null")
+    text_type = "pg_catalog.text"
     creates = _IF_NOT_EXISTS
+    spelled = staticmethod(spelled)
+    is_mark = IS_MARK.replace(" like ", " ~~ ")
 
     def qualified_name(self, raw: Any, table: str) -> str | None:
         rows = raw.run(QUALIFIED_NAME.format("?"), [table]).fetchall()
         return str(rows[0][0]) if rows else None
+
+    def delete(self, driver: Driver, raw: Any, table: str, keys: Sequence[str]) -> None:
+        these = ", ".join("?" * len(keys))
+        driver.execute(raw, self.spelled(f"delete from {table} where xid = any (array[{these}])"), keys)  # noqa: S608
 
     def require_ours(self, raw: Any, table: str, roles: Collection[str], *, writes: bool) -> None:
         cursor = _NamedParameters(raw)

@@ -8,8 +8,9 @@ from time import monotonic, sleep
 from typing import Any, Final
 
 from txpool import failpoints
+from txpool.errors import described
 from txpool.resources.base import BranchOutcome, BranchRecord
-from txpool.resources.deadlines import NO_DEADLINES, Deadlines
+from txpool.resources.deadlines import NO_DEADLINES, Deadlines, within_step
 from txpool.resources.driver import Driver
 from txpool.resources.jdbc.databases.database import Answer, Ended
 from txpool.resources.jdbc.driver import let_go
@@ -41,7 +42,7 @@ class PhaseTwoCommand(EndingCommand):
 
     def start(self, raw: Any, *, own: bool = False) -> None:
         """Send the command, and wait. Where there is no answer, `finish` tries again."""
-        self._until = self._until or self._deadlines.after_decision()
+        self._set_deadline()
         self._own_raw = raw if own else None
         try:
             if not raw.lost:
@@ -65,7 +66,7 @@ class PhaseTwoCommand(EndingCommand):
         """Send the command on a connection of its own, and wait for the outcome; UNKNOWN after any error."""
         raw = None
         try:
-            self._until = self._until or self._deadlines.after_decision()
+            self._set_deadline()
             raw = self._driver.connect(None if self._until is None else self._until - monotonic())
             raw.autocommit = True
             raw.database.before_finishing(raw)
@@ -73,7 +74,7 @@ class PhaseTwoCommand(EndingCommand):
                 failpoints.hit(self._verb.failpoint)
             return self._execute(raw, own=False) or BranchOutcome.UNKNOWN
         except Exception as error:
-            self._log(self._level, f"no answer, left to recovery: {error}")
+            self._log(self._level, f"no answer, left to recovery: {described(error)}")
             return BranchOutcome.UNKNOWN
         finally:
             if raw is not None:
@@ -89,19 +90,20 @@ class PhaseTwoCommand(EndingCommand):
             finally:
                 self._driver.close(raw)
         except Exception as error:
-            self._log(self._level, f"the database still remembers that it had ended it by itself: {error}")
+            self._log(self._level, f"the database still remembers that it had ended it by itself: {described(error)}")
 
     def _note_no_answer(self, error: Exception) -> None:
         if self._until is not None and monotonic() >= self._until:
             self.overdue = True
-            self._log(logging.WARNING, f"left to recovery: {error}")
+            self._log(self._level, f"left to recovery: {described(error)}")
         else:
-            self._log(logging.INFO, f"no answer, tried again on a fresh connection: {error}")
+            self._log(logging.INFO, f"no answer, tried again on a fresh connection: {described(error)}")
 
     def _execute(self, raw: Any, *, own: bool) -> BranchOutcome | None:
         """The outcome, by the answer; None where another session is to be asked. An exception: there was no answer."""
         if raw.database.has_network_timeout and self._until is not None:
             raw.set_network_timeout(max(self._until - monotonic(), 0.1))
+        within_step()  # nothing is sent once the step is over
         sent_before, self._answer_lost = self._answer_lost, True  # until the answer is here
         answer = raw.database.finish(raw, self._record, self._verb, own=own)
         self._answer_lost = sent_before

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from txpool.characteristics import UNSPECIFIED
-from txpool.errors import ProgrammingError
+from txpool.errors import ProgrammingError, described
 from txpool.resources.base import Refused
 from txpool.resources.jdbc.connection import JdbcConnection
 from txpool.resources.jdbc.cursor import JdbcCursor
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
     from txpool.resources.jdbc.databases.database import Database
     from txpool.xid import Xid
 
-_FIRST_WORD: Final = re.compile(
-    r"(?:\s++|--[^\n]*+|/\*(?:(?!\*/).)*+\*/|\(|\{)*+([a-z]+)(?:\s++([a-z]+))?", re.I | re.S
-)
 #: Statements that end a transaction in every database that has them.
 COMMITTING: Final = frozenset({"commit", "begin", "start"})
 ROLLING_BACK: Final = frozenset({"rollback", "abort"})
@@ -106,13 +102,18 @@ class XaConnection(JdbcConnection):
         finally:
             self.used, self.failed = before
 
+    def words_of(self, statement: str) -> tuple[str, str]:
+        """The first two words of a statement, in small letters; empty if it has none."""
+        first, second, *_ = [*self.database.sql.first_words(statement).split(" ", 2), ""]
+        return first, second
+
     def require_allowed(self, statement: Any) -> None:
         """ProgrammingError for a user's statement that would end the open transaction in silence. Nothing was done."""
         if self.started and self.database.commands_branch(str(statement)):
             raise ProgrammingError(XA_REFUSED)
         if self.product != "h2" or self.accepts_silent_commits or not (self.started or self.begun):
             return
-        word, _ = words_of(str(statement))
+        word = self.words_of(str(statement))[0]
         if word in H2_COMMITTING or word in COMMITTING:
             raise ProgrammingError(
                 f"datasource {self.settings.name}: H2 would commit the transaction in silence where it executes "
@@ -132,7 +133,7 @@ class XaConnection(JdbcConnection):
             self.commit()
         except Exception as error:
             if not self.lost and _is_refusal(error):
-                raise Refused(f"the database refused to commit: {error}") from error
+                raise Refused(f"the database refused to commit: {described(error)}") from error
             raise
         self.database.make_durable(self)
         self.left()
@@ -162,12 +163,6 @@ def _is_refusal(error: BaseException) -> bool:
     # Integrity constraints that were deferred, and transactions that were rolled back in favour of others.
     state = str(getattr(error, "sqlstate", ""))
     return state.startswith(("23", "40")) and state != _COMPLETION_UNKNOWN
-
-
-def words_of(statement: str) -> tuple[str, str]:
-    """The first two words of a statement, in lower case."""
-    found = _FIRST_WORD.match(statement)
-    return ("", "") if found is None else (found[1].lower(), (found[2] or "").lower())
 
 
 def changes_session(word: str, following: str) -> bool:

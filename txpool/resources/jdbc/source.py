@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from txpool.config.other_products import other_word
 from txpool.config.properties import nearest
 from txpool.config.secrets import Secret
-from txpool.errors import ConfigurationError
+from txpool.errors import ConfigurationError, described
 from txpool.resources.jdbc import jvm
 from txpool.resources.jdbc.errors import Error, call
 
@@ -76,7 +76,11 @@ class JavaSource:
         java_class = classes.load(name)
         source = self._made(java_class, name)
         setters = setters_of(java_class)
-        for key, value in self._properties(setters, user, password, options).items():
+        wanted = self._properties(setters, user, password, options)
+        unknown = [key for key in wanted if _spelled(key) not in setters]
+        if unknown:
+            raise ConfigurationError("\n".join(self._unknown(name, setters, key) for key in unknown))
+        for key, value in wanted.items():
             self._set(source, name, setters, key, value)
         if timeout is not None and "loginTimeout" not in settings.driver_options:
             with suppress(Error):  # a driver may have none
@@ -91,15 +95,15 @@ class JavaSource:
             return None, call(source.getConnection) if user is None else call(
                 source.getConnection, user, password or ""
             )
-        wanted = _XA if settings.mode == "xa" else f"{_XA} or {_PLAIN}"
-        raise ConfigurationError(f"datasource {settings.name}: {name} is no {wanted}: name one of its driver's")
+        kind = _XA if settings.mode == "xa" else f"{_XA} or {_PLAIN}"
+        raise ConfigurationError(f"datasource {settings.name}: {name} is no {kind}: name one of its driver's")
 
     def _made(self, java_class: Any, name: str) -> Any:
         try:
             return call(java_class)
         except Exception as error:
             raise ConfigurationError(
-                f"datasource {self._settings.name}: {name} cannot be made without arguments: {error}"
+                f"datasource {self._settings.name}: {name} cannot be made without arguments: {described(error)}"
             ) from error
 
     def _properties(
@@ -126,9 +130,7 @@ class JavaSource:
         return found
 
     def _set(self, source: Any, name: str, setters: Mapping[str, Setter], key: str, value: Any) -> None:
-        setter = setters.get(key.lower().replace("_", ""))
-        if setter is None:
-            raise self._unknown(name, setters, key, value)
+        setter = setters[_spelled(key)]
         text = value.reveal() if isinstance(value, Secret) else value
         try:
             converted = setter.convert("true" if text is True else "false" if text is False else str(text))
@@ -144,15 +146,17 @@ class JavaSource:
             call(getattr(source, setter.method), converted)
         except Exception as error:
             raise ConfigurationError(
-                f"datasource {self._settings.name}: {name}.{setter.method} has refused what {key} says: {error}"
+                f"datasource {self._settings.name}: {name}.{setter.method} has refused what {key} says: "
+                f"{described(error)}"
             ) from error
 
-    def _unknown(self, name: str, setters: Mapping[str, Setter], key: str, value: Any) -> ConfigurationError:
+    def _unknown(self, name: str, setters: Mapping[str, Setter], key: str) -> str:
+        values, other = self._settings.properties, other_word(key)
+        written = values.entry(f"driver.{key}").raw if f"driver.{key}" in values else ""
         known = sorted({setter.name for setter in setters.values()})
-        other = other_word(key)
-        hint = nearest(key, known) if other is None else other.advice("")
-        where = self._settings.properties.error(f"driver.{key}", "").args[0].partition(":")[0]
-        return ConfigurationError(f"datasource {self._settings.name} ({where}): {name} has no setter for {key}: {hint}")
+        hint = nearest(key, known) if other is None else other.advice(written)
+        where = values.error(f"driver.{key}", "").args[0].partition(":")[0]
+        return f"datasource {self._settings.name} ({where}): {name} has no setter for {key}: {hint}"
 
     def _by_driver(self, classes: Any, user: str | None, password: str | None, options: dict[str, Any]) -> Any:
         """A connection by the driver alone, which java.sql.DriverManager would not find in jars of its own."""
@@ -220,6 +224,11 @@ def setters_of(java_class: Any) -> dict[str, Setter]:
         if known is None or kind in _TEXTS:
             found[key] = Setter(name, kind)
     return found
+
+
+def _spelled(key: str) -> str:
+    """A key as `setters_of` has it."""
+    return key.lower().replace("_", "")
 
 
 def is_a(java_class: Any, interface: str) -> bool:

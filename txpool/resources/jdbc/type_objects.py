@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from txpool.dbapi.types import TypeCodes
 from txpool.resources.jdbc import kinds
 
 #: By the numbers of java.sql.Types.
@@ -55,23 +56,10 @@ def type_code(kind: int, jdbc_type: int, type_name: str) -> str:
     return _BY_KIND.get(kind) or _ZONED.get(type_name) or _NAMES.get(jdbc_type, type_name.upper() or "OTHER")
 
 
-class TypeObject(frozenset[str]):
-    """Equal to each type code that it has as a member."""
-
-    __slots__ = ()
-
-    __hash__ = frozenset.__hash__
-
-    def __eq__(self, other: object) -> bool:
-        return other in self if isinstance(other, str) else super().__eq__(other)
-
-
-STRING: Final = TypeObject(
+STRING: Final = TypeCodes(
     {"CHAR", "VARCHAR", "LONGVARCHAR", "NCHAR", "NVARCHAR", "LONGNVARCHAR", "CLOB", "NCLOB", "SQLXML"}
 )
-BINARY: Final = TypeObject({"BINARY", "VARBINARY", "LONGVARBINARY", "BLOB"})
-NUMBER: Final = TypeObject(
-    {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "FLOAT", "REAL", "DOUBLE", "NUMERIC", "DECIMAL"}
-)
-DATETIME: Final = TypeObject({"DATE", "TIME", "TIMESTAMP", "TIME_WITH_TIMEZONE", "TIMESTAMP_WITH_TIMEZONE", "INTERVAL"})
-ROWID: Final = TypeObject({"ROWID"})
+BINARY: Final = TypeCodes({"BINARY", "VARBINARY", "LONGVARBINARY", "BLOB"})
+NUMBER: Final = TypeCodes({"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "FLOAT", "REAL", "DOUBLE", "NUMERIC", "DECIMAL"})
+DATETIME: Final = TypeCodes({"DATE", "TIME", "TIMESTAMP", "TIME_WITH_TIMEZONE", "TIMESTAMP_WITH_TIMEZONE", "INTERVAL"})
+ROWID: Final = TypeCodes({"ROWID"})

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from txpool import failpoints
-from txpool.errors import TransactionRolledBack, translate
+from txpool.errors import TransactionRolledBack, described, translate
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, PrepareVote, Role
 from txpool.resources.branch_rows import RowsDriver, RowsQueue, without_row
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
@@ -166,7 +166,9 @@ class MySQLBranch(LocalTransaction):
             try:
                 self.await_prepare()
             except Exception as error:
-                logger.info("%s", error)
+                logger.info("%s", described(error))
+            if self._prepare is _SENT:  # interrupted once more
+                self._prepare = _LOST
         if self._prepare is _PREPARED:
             return self._finish(_ROLLBACK)
         if self._prepare is _LOST:
@@ -270,7 +272,9 @@ class MySQLBranch(LocalTransaction):
                     # XA commands of the program's own have ended it, and may have committed it.
                     outcome = BranchOutcome.LOST
             except Exception as error:
-                logger.info("datasource %s: the session was closed, which rolls back: %s", self.datasource, error)
+                logger.info(
+                    "datasource %s: the session was closed, which rolls back: %s", self.datasource, described(error)
+                )
                 self._driver.close(raw)
         if not self._session.is_alive():
             self._driver.close(raw)

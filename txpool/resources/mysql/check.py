@@ -17,15 +17,9 @@ from txpool.resources.mysql import pooler, xa
 from txpool.resources.mysql.address import database_in
 from txpool.resources.mysql.driver import MySQLDriver
 from txpool.resources.mysql.own_tables import DENIED, quoted
-from txpool.resources.mysql.server import (
-    CREATE_GENERATIONS,
-    CREATE_IDENTITY,
-    GENERATIONS_TABLE,
-    IDENTITY_TABLE,
-    Server,
-    ask,
-    may_add_generation,
-)
+from txpool.resources.mysql.proof import account_of
+from txpool.resources.mysql.proof_findings import generation_findings, identity_findings
+from txpool.resources.mysql.server import Server, ask, may_add_generation, may_read_generations
 from txpool.resources.mysql.staging import CREATED, PREFIX, REGISTER
 from txpool.resources.mysql.wire import code_of
 
@@ -65,7 +59,7 @@ def findings(settings: DataSourceSettings, driver: MySQLDriver, *, timeout: floa
         if not server.direct:
             yield warning("pooler", pooler.FOUND, _OF_A_SESSION, _KEEP_OUT)
         if Role(settings.mode) is Role.PREPARED:
-            yield from _prepared(raw, server, str(facts[4]))
+            yield from _prepared(raw, driver, settings, server, str(facts[4]))
             if settings.xa_evidence == "row":
                 yield from _table_of_rows(raw, driver, settings)
         elif Role(settings.mode) is Role.MARKED:
@@ -125,8 +119,9 @@ def _server(
         )
 
 
-def _prepared(raw: Any, server: Server, user: str) -> Iterator[Finding]:
-    account = "@".join(f"'{part}'" for part in user.rpartition("@")[::2])
+def _prepared(
+    raw: Any, driver: MySQLDriver, settings: DataSourceSettings, server: Server, user: str
+) -> Iterator[Finding]:
     try:
         listed = xa.listed(raw.session)
     except Exception as error:
@@ -136,28 +131,13 @@ def _prepared(raw: Any, server: Server, user: str) -> Iterator[Finding]:
             "privileges",
             f"{user} may not list prepared branches",
             "recovery could not find the branches that a crash leaves, and they would hold their locks for ever",
-            f"GRANT XA_RECOVER_ADMIN ON *.* TO {account};",
+            f"GRANT XA_RECOVER_ADMIN ON *.* TO {account_of(user)};",
         )
     else:
         yield ok("prepared", f"{len(listed)} branches of txpool are prepared on this server")
-    if not server.identity:
-        yield warning(
-            "identity",
-            f"{user} cannot read the server's identity in {IDENTITY_TABLE}",
-            "a decision keeps it, so that a url that later leads to another server is noticed, and so that a branch "
-            "that is gone after a lost answer counts as committed",
-            f"as an administrator: {'; '.join(CREATE_IDENTITY)}; INSERT IGNORE INTO {IDENTITY_TABLE} VALUES (1, "  # noqa: S608
-            f"LEFT(SHA2(UUID(), 256), 24)); GRANT SELECT ON {IDENTITY_TABLE} TO {account};",
-        )
-    if not may_add_generation(raw.session):
-        yield warning(
-            "generation",
-            f"{user} cannot keep the server's generation in {GENERATIONS_TABLE}",
-            "without it, a branch that is gone after a lost answer to its COMMIT is a heuristic hazard: the server may "
-            "have been restored from a backup that never had it",
-            f"as an administrator: {'; '.join(CREATE_GENERATIONS)}; "
-            f"GRANT SELECT, INSERT, DELETE ON {GENERATIONS_TABLE} TO {account};",
-        )
+    yield from identity_findings(server.identity, user)
+    if settings.xa_evidence != "row":  # its rows show how a branch has ended
+        yield from _generations(raw, driver, settings, user)
     with suppress(Error):  # who may not read the accounts
         rows = raw.session.run("select distinct user from mysql.user where user <> ''")
         own = user.rpartition("@")[0]
@@ -174,6 +154,17 @@ def _prepared(raw: Any, server: Server, user: str) -> Iterator[Finding]:
             )
 
 
+def _generations(raw: Any, driver: MySQLDriver, settings: DataSourceSettings, user: str) -> Iterator[Finding]:
+    """Whether the application adds a token, and recovery reads it; `raw` is recovery's."""
+    if not settings.recovery_user:
+        yield from generation_findings(may_add_generation(raw.session), user)
+        return
+    yield from generation_findings(may_read_generations(raw.session), user, adds=False)
+    with closing(type(driver)(settings).connect_unchecked()) as own:
+        ((application,),) = own.session.run("select current_user()")
+        yield from generation_findings(may_add_generation(own.session), str(application))
+
+
 def _registers(raw: Any, application: MySQLDriver, user: str) -> Iterator[Finding]:
     """A warning where recovery cannot clean up what Spark's writes have left, as far as the application has any."""
     with suppress(Error, application.module.Error), closing(application.connect_unchecked()) as own:
@@ -182,7 +173,7 @@ def _registers(raw: Any, application: MySQLDriver, user: str) -> Iterator[Findin
         found = own.session.run(f"{query} and table_name in ({names})")
         refused = [name for _, name in found if not _may_sweep(raw.session, str(name))]
         if refused:
-            account = "@".join(f"'{part}'" for part in user.rpartition("@")[::2])
+            account = account_of(user)
             yield warning(
                 "spark",
                 f"{user}, which recovery connects as, may not clean up by {', '.join(map(str, sorted(refused)))}",
@@ -242,7 +233,7 @@ def _table_of_rows(raw: Any, driver: MySQLDriver, settings: DataSourceSettings) 
             if (answer := _refusal(each.session, statement, f"delete from {name} where xid = ''")) is not None  # noqa: S608
         ]
         for each, (user, error) in refused:
-            account = "@".join(f"'{part}'" for part in user.rpartition("@")[::2])
+            account = account_of(user)
             rights = "SELECT, INSERT, DELETE" if each is own else "SELECT, DELETE"
             yield failure(
                 "privileges",

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.characteristics import Characteristics
-from txpool.errors import TransactionRolledBack
+from txpool.errors import TransactionRolledBack, described
 from txpool.resources.base import BranchOutcome, ReadOnlyCheck, Refused
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.mysql import xa
@@ -63,12 +63,12 @@ class MySQLDialect:
         except Exception as error:
             if isinstance(error, Refused):
                 raise
-            raise Refused(f"COMMIT was not sent: {error}") from error
+            raise Refused(f"COMMIT was not sent: {described(error)}") from error
         try:
             session.run("commit")
         except Exception as error:
             if not ends_session(error) and code_of(error) in _DEFINITE:
-                raise Refused(f"the database refused to commit: {error}") from error
+                raise Refused(f"the database refused to commit: {described(error)}") from error
             raise
         raw.left()
 
@@ -158,7 +158,8 @@ def require_released(raw: Any, answer: Answer) -> None:
         raise _rolled_back(raw)
     if answer.code == xa.DEADLOCK:  # by a node of a Galera cluster, for a commit on another node
         raw.rolled_back = str(answer.error)
-        raise Refused(f"the server has rolled the transaction back: {answer.error}") from answer.error
+        assert answer.error is not None  # noqa: S101 - it has a code
+        raise Refused(f"the server has rolled the transaction back: {described(answer.error)}") from answer.error
     if answer.code == _NO_SAVEPOINT:
         raw.ended_unseen = not _rolled_back_by_itself(raw, None)
         raise Refused(
@@ -166,7 +167,7 @@ def require_released(raw: Any, answer: Answer) -> None:
             "stored procedure, and what was done before that may be committed"
         )
     if answer.error is not None:
-        raise Refused(f"COMMIT was not sent: {answer.error}") from answer.error
+        raise Refused(f"COMMIT was not sent: {described(answer.error)}") from answer.error
     raw.may_have_committed = False
 
 

@@ -10,18 +10,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from txpool.characteristics import UNSPECIFIED
 from txpool.config.secrets import without_secrets
+from txpool.dbapi.types import add_driver
 from txpool.errors import ConfigurationError, InternalError, NotSupportedError, OperationalError, translate, translated
 from txpool.resources.base import PrepareLocation
 from txpool.resources.branch_rows import rows_of
+from txpool.resources.deadlines import within_step, within_step_timeout
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
-from txpool.resources.mysql import xa
+from txpool.resources.mysql import type_objects, xa
 from txpool.resources.mysql.address import arguments, user_of
 from txpool.resources.mysql.dialect import MySQLDialect, begin, beginning_as
 from txpool.resources.mysql.marks import MySQLMarks
 from txpool.resources.mysql.pooler import DO, refused
+from txpool.resources.mysql.proof import warn_unproven
 from txpool.resources.mysql.server import add_generation, ask, assign_identity, has_generation
+from txpool.resources.mysql.session import text_of
 from txpool.resources.mysql.wire import code_of
+from txpool.sql.dialects import MYSQL
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
@@ -33,6 +38,8 @@ _LEAST_CONNECT_TIMEOUT: Final = 1.0
 _TRACK: Final = "set session session_track_transaction_info = 'STATE'"
 #: The modes in which the server's identity is kept with decisions.
 _IDENTIFIED: Final = ("xa", "cmr")
+
+add_driver(type_objects)
 
 
 class MySQLDriver(ABC):
@@ -69,6 +76,7 @@ class MySQLDriver(ABC):
         """A raw connection in autocommit mode, with its `session`; `timeout` is in seconds. The driver's own errors."""
 
     def connect(self, timeout: float | None = None) -> Any:
+        timeout = within_step_timeout(timeout)
         until = None if timeout is None else monotonic() + max(timeout, _LEAST_CONNECT_TIMEOUT)
         with translated():
             raw = self.connect_unchecked(until)
@@ -85,6 +93,7 @@ class MySQLDriver(ABC):
 
         `until` is when to stop waiting, by the monotonic clock.
         """
+        until = within_step(until)
         options = arguments(self._settings, recovery=self._recovery)
         raw = without_secrets(
             lambda: self.open_raw(options, None if until is None else until - monotonic()),
@@ -118,6 +127,9 @@ class MySQLDriver(ABC):
             if not has_generation(raw.session, self._generation, until):
                 self._generation = add_generation(raw.session, until)
             raw.generation = self._generation
+        proven = raw.generation or self.rows_queue is not None
+        if self._settings.mode == "xa" and not self._recovery and not proven:
+            warn_unproven(self._settings, raw.session, identified=bool(raw.identity))
 
     def _begin_session(self, raw: Any, until: float | None) -> None:
         # Last: a session that is read-only could not add an identity or a generation.
@@ -269,5 +281,5 @@ class MySQLDriver(ABC):
         if raw.started or not raw.begun or raw.lost or raw.rolled_back or raw.in_transaction:
             return None
         raw.begun = False
-        statement = getattr(raw_cursor, "_executed", None) or ""
-        return "rollback" if str(statement).lstrip().lower().startswith("rollback") else "commit"
+        statement = text_of(getattr(raw_cursor, "_executed", None) or "")
+        return "rollback" if MYSQL.first_words(statement).startswith("rollback") else "commit"

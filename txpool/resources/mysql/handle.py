@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from txpool.dbapi.connection import Connection
 from txpool.dbapi.cursor import BY_NAME, Cursor
@@ -38,6 +38,9 @@ class MySQLConnection(Connection):
 
     __slots__ = ()
 
+    #: The name of the statement that query() takes.
+    _STATEMENT: ClassVar[str]
+
     _EXECUTING = frozenset({"query", "next_result", "show_warnings", "select_db", "kill", "insert_rows"})
 
     def autocommit(self, value: bool) -> None:
@@ -57,6 +60,9 @@ class MySQLConnection(Connection):
                 "it out. Nothing was done."
             )
         self._call("begin", (), {})
+
+    def _statement_in(self, name: str, args: Any, kwargs: Any) -> Any:
+        return (args[0] if args else kwargs.get(self._STATEMENT)) if name == "query" else None
 
     def _renew(self, name: str, args: Any) -> None:
         """Call what gives the connection another session: nothing would be in the transaction from then on."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from txpool.config.keys import MODES
 from txpool.resources.manager import PhaseTwo, ResourceManager
+from txpool.sql.dialects import MYSQL
 
 if TYPE_CHECKING:
     from txpool.characteristics import Characteristics
@@ -33,6 +34,7 @@ class MySQL(ResourceManager):
 
     driver = "pymysql"
     database = "MariaDB or MySQL"
+    sql = MYSQL
     schemes = ("mysql://", "mariadb://")
     log_server = "txpool.resources.mysql.log.server:MySQLLogServer"
     log_schemes = schemes

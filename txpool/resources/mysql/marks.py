@@ -6,10 +6,11 @@ from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from txpool.errors import ProgrammingError
+from txpool.errors import ProgrammingError, described
 from txpool.resources.base import Refused
 from txpool.resources.driver import Driver
 from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, Statement, WrongTable
+from txpool.resources.mysql import xa
 from txpool.resources.mysql.dialect import RELEASE, SET_SAVEPOINT, MySQLDialect, require_released
 from txpool.resources.mysql.wire import Session
 
@@ -118,6 +119,8 @@ class MySQLMarks(MySQLStatements):
             raise AbortRecorded from inserted.error
         for answer in (durable, inserted, *others):
             if answer.error is not None:
+                if answer.code in xa.WHOLE_ROLLED_BACK:  # the savepoint is gone with it, and not by the program
+                    raw.rolled_back = raw.rolled_back or str(answer.error)
                 raise answer.error
         if not inserted.affected:
             raise WrongTable
@@ -144,11 +147,11 @@ class MySQLMarks(MySQLStatements):
             )
             released, updated, *whole = session.receive()
         except Exception as error:
-            raise Refused(f"COMMIT was not sent: {error}") from error
+            raise Refused(f"COMMIT was not sent: {described(error)}") from error
         require_released(raw, released)
         raw.begun = False  # it is known now, and a rollback need not ask again
         if updated.error is not None:
-            raise Refused(f"COMMIT was not sent: {updated.error}") from updated.error
+            raise Refused(f"COMMIT was not sent: {described(updated.error)}") from updated.error
         if whole and not whole[0].rows:
             raise Refused(
                 f"COMMIT was not sent: the columns of {table} are too short for the row, and the session's sql_mode "

@@ -13,6 +13,7 @@ from time import monotonic, sleep
 from typing import Any, Final
 
 from txpool import failpoints
+from txpool.errors import described
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.branch_rows import ROW, RowsDriver, outcome_by_row
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
@@ -59,7 +60,7 @@ class PhaseTwoCommand(EndingCommand):
         """Send the command without waiting. Where the connection is lost, `finish` tries again."""
         self._session, self._own = session, own
         self._own_raw = session.raw if own else None
-        self._until = self._until or self._deadlines.after_decision()
+        self._set_deadline()
         try:
             if session.is_alive():
                 # From here on it may be executed, whatever the connection does.
@@ -74,11 +75,12 @@ class PhaseTwoCommand(EndingCommand):
         except Exception as error:
             self._answer_lost = True
             self._session = None
-            self._log(logging.INFO, f"not sent, tried again on a fresh connection: {error}")
+            self._log(logging.INFO, f"not sent, tried again on a fresh connection: {described(error)}")
         if failpoints.armed:
             failpoints.hit(self._verb.failpoint)
 
     def finish(self) -> BranchOutcome:
+        self._set_deadline()
         if self._session is not None:
             try:
                 return self._outcome(self._session)
@@ -86,9 +88,9 @@ class PhaseTwoCommand(EndingCommand):
                 self._answer_lost = True
                 if self._until is not None and monotonic() >= self._until:
                     self.overdue = True
-                    self._log(logging.WARNING, f"left to recovery: {error}")
+                    self._log(self._level, f"left to recovery: {described(error)}")
                     return BranchOutcome.UNKNOWN
-                self._log(logging.INFO, f"no answer, tried again on a fresh connection: {error}")
+                self._log(logging.INFO, f"no answer, tried again on a fresh connection: {described(error)}")
         if self._own_raw is not None:
             self._own_raw.break_off()  # while it is connected, no other session can end the branch
         return self.run()
@@ -96,7 +98,7 @@ class PhaseTwoCommand(EndingCommand):
     def run(self) -> BranchOutcome:
         """Send the command on a connection of its own, and wait for the outcome; UNKNOWN after any error."""
         try:
-            self._until = self._until or self._deadlines.after_decision()
+            self._set_deadline()
             remaining = None if self._until is None else self._until - monotonic()
             with closing(self._driver.connect(remaining)) as raw:
                 session: Session = raw.session
@@ -107,7 +109,7 @@ class PhaseTwoCommand(EndingCommand):
                 return self._outcome(session)
         except Exception as error:
             self._answer_lost = True
-            self._log(self._level, f"no answer, left to recovery: {error}")
+            self._log(self._level, f"no answer, left to recovery: {described(error)}")
             return BranchOutcome.UNKNOWN
 
     def _outcome(self, session: Session) -> BranchOutcome:

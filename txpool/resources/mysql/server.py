@@ -153,8 +153,26 @@ def add_generation(session: Session, until: float | None = None) -> str:
 
 def may_add_generation(session: Session) -> bool:
     """Whether a token may be read, added and deleted; leaves nothing behind."""
+    return refusal_of_generation(session) is None
+
+
+def refusal_of_generation(session: Session) -> Exception | None:
+    """The server's error where a token may not be read, added and deleted; leaves nothing behind."""
     look = f"select 1 from {GENERATIONS_TABLE} where token = ''"  # noqa: S608
     session.send("start transaction read write", *_add("probe"), look, "rollback")
+    return next((answer.error for answer in session.receive() if answer.error is not None), None)
+
+
+def refusal_of_identity(session: Session) -> Exception | None:
+    """The server's error where MariaDB's identity may not be read; None where there is none yet, too."""
+    session.send(READ_IDENTITY)
+    (answer,) = session.receive()
+    return answer.error
+
+
+def may_read_generations(session: Session) -> bool:
+    """Whether a token may be looked for."""
+    session.send(f"select 1 from {GENERATIONS_TABLE} where token = ''")  # noqa: S608
     return all(answer.error is None for answer in session.receive())
 
 

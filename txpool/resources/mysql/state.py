@@ -84,10 +84,15 @@ class SessionState:
         text = text_of(sql)
         if self.started and commands_branch(text):
             raise ProgrammingError(XA_REFUSED)
-        if not self.changed and changes_session(text):
+        if not self.changed and changes_session(text, escapes=self.escapes):
             self.changed = True
         if self.begun and not self.may_have_committed and may_commit(text):
             self.may_have_committed = True
+
+    @property
+    def escapes(self) -> bool | None:
+        """Whether a backslash in a literal is no character of its own in this session; None if that is not known."""
+        return None
 
     def begins_anew(self) -> None:
         """Forget what was noted of the transaction before."""

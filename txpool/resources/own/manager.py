@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from txpool import errors
 from txpool.config.secrets import hide_in, redact
 from txpool.dbapi.connection import Connection
-from txpool.errors import ConfigurationError, NotSupportedError
+from txpool.errors import ConfigurationError, NotSupportedError, described
 from txpool.findings.finding import Finding, failure, ok
 from txpool.resources.base import BranchRecord
 from txpool.resources.manager import PhaseTwo, ResourceManager
@@ -71,8 +71,8 @@ class OwnResources(ResourceManager):
         except Exception as error:
             hide_in(error, settings.secrets)  # one that connects there may show what it was given
             raise ConfigurationError(
-                f"datasource {settings.name}: {self.driver} cannot be made: {type(error).__name__}: "
-                f"{redact(str(error), settings.secrets)}"
+                f"datasource {settings.name}: {self.driver} cannot be made: "
+                f"{redact(described(error), settings.secrets)}"
             ) from error
         resource.file = settings.file
         return resource
@@ -91,7 +91,7 @@ class OwnResources(ResourceManager):
             identity = location_of(resource).identity
             count = len(ResourceRecovery(resource).recover())
         except Exception as error:
-            yield failure("connection", f"{settings.name} does not answer: {type(error).__name__}: {error}")
+            yield failure("connection", f"{settings.name} does not answer: {described(error)}")
             return
         yield ok("connection", f"{settings.name} answers, and is {identity}; {count} branches are prepared there")
 

@@ -12,7 +12,7 @@ import psycopg
 from psycopg.pq.abc import PGresult
 
 from txpool import failpoints
-from txpool.errors import TransactionRolledBack, translate
+from txpool.errors import TransactionRolledBack, described, translate
 from txpool.resources.base import (
     BranchOutcome,
     BranchRecord,
@@ -25,6 +25,7 @@ from txpool.resources.branch_rows import RowsDriver, RowsQueue, without_row
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.local import LocalTransaction
 from txpool.resources.postgresql.phase_two import NO_XID, PhaseTwoCommand, PhaseTwoVerb
+from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.libpq import (
     ACTIVE,
     IDLE,
@@ -40,7 +41,8 @@ from txpool.xid import Xid
 logger = logging.getLogger("txpool")
 
 _DUPLICATE = "42710"
-_OWNER = "select owner::text, database::text from pg_prepared_xacts where gid = {}"
+_OWNER = qualified("select owner::text, database::text from pg_prepared_xacts where gid = {}")
+_PREPARE = qualified("select pg_current_xact_id_if_assigned(); prepare transaction ")
 
 
 class _PrepareState(Enum):
@@ -120,7 +122,7 @@ class PostgreSQLBranch(LocalTransaction):
             raise self._rollback_vote(why_not_open(raw))
         self._prepare = SENT
         try:
-            session.send(f"{self._row}select pg_current_xact_id_if_assigned(); prepare transaction {self._quoted}")
+            session.send(f"{self._row}{_PREPARE}{self._quoted}")
         except psycopg.Error as error:
             self._prepare = LOST
             self._note_rollback_vote(error)
@@ -216,7 +218,9 @@ class PostgreSQLBranch(LocalTransaction):
             try:
                 self.await_prepare()
             except Exception as error:
-                logger.info("%s", error)
+                logger.info("%s", described(error))
+            if self._prepare is SENT:  # interrupted once more
+                self._prepare = LOST
         if self._prepare is PREPARED:
             return self._finish(PhaseTwoVerb.ROLLBACK)
         if self._prepare is LOST:
@@ -231,7 +235,7 @@ class PostgreSQLBranch(LocalTransaction):
             self._raw.session.send(verb.sql + self._quoted)
             self._sent = True
         except psycopg.Error as error:
-            logger.debug("%s", error)  # `_finish` tries again
+            logger.debug("%s", described(error))  # `_finish` tries again
         if failpoints.armed:
             failpoints.hit(verb.failpoint)
 
@@ -245,7 +249,7 @@ class PostgreSQLBranch(LocalTransaction):
                 if len(results) == 1 and results[0].command_status == verb.tag:
                     return verb.outcome
             except psycopg.Error as error:
-                logger.debug("%s", error)  # the command meets it again
+                logger.debug("%s", described(error))  # the command meets it again
         command = PhaseTwoCommand(self.record, verb, cast(RowsDriver, self._driver), self._deadlines)
         return command.sent(self._raw if self._sent else None, self._until).finish()
 

@@ -9,36 +9,38 @@ from typing import Any
 from txpool.resources.adopted import RecoveryOverOneConnection
 from txpool.resources.driver import Driver
 from txpool.resources.postgresql.adopted import PostgreSQLPhaseTwo
+from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.recovery_access import PreparedBranch, PreparedSlots
 from txpool.xid import parse
 
 #: How many prepared transactions a server can hold, and how many it holds.
-SLOTS = "select current_setting('max_prepared_transactions')::int, (select count(*) from pg_prepared_xacts)"
+SLOTS = qualified("select current_setting('max_prepared_transactions')::int, (select count(*) from pg_prepared_xacts)")
 
 
+_ROLE = qualified("select to_regrole(quote_ident(%s))::oid::text")
 # Membership is read from the catalogue: pg_has_role() says of a superuser that it is a member of every role. A member
 # that cannot SET ROLE to the owner (SET FALSE, as a role with CREATEROLE is of roles that it creates) cannot have
 # prepared as the owner. Names of other databases are in those databases' encodings, and may be invalid in this one: so
-# only gids with characters of txpool's are read, and other names as bytes. A role that may create objects in a schema
-# of the search path could define a function or operator that PostgreSQL prefers to pg_catalog's: so each call here has
-# arguments of exactly the right types, or names its schema.
-PREPARED = """
+# only gids with characters of txpool's are read, and other names as bytes.
+PREPARED = qualified(
+    """
     with recursive prepared as (
         select * from pg_prepared_xacts
-        where starts_with(gid, 'txp1:') and substring(gid from '^[A-Za-z0-9_.:-]+$') = gid
+        where starts_with(gid, 'txp1:') and substring(gid, '^[A-Za-z0-9_.:-]+$'::text) = gid
     ), counted (owner, role) as (
         select distinct p.owner, r.oid from prepared p join pg_roles r on r.rolname = p.owner
         union select c.owner, m.member from counted c join pg_auth_members m on m.roleid = c.role
-            where coalesce((pg_catalog.to_jsonb(m) ->> 'set_option'::text)::boolean, true)
+            where coalesce((to_jsonb(m) ->> 'set_option'::text)::boolean, true)
     ), roles as (
-        select owner, pg_catalog.array_agg(role::text) as roles from counted group by owner
+        select owner, array_agg(role::text) as roles from counted group by owner
     )
     select gid, transaction::text, (select pg_snapshot_xmax(pg_current_snapshot())::text),
-        extract(epoch from clock_timestamp() - prepared)::float8, textsend(p.owner::text), roles.roles,
-        textsend(nullif(p.database, current_database())::text), d.oid::text
+        extract(epoch from (clock_timestamp() - prepared))::float8, textsend(p.owner::text), roles.roles,
+        textsend(case when p.database <> current_database() then p.database::text end), d.oid::text
     from prepared p left join roles on roles.owner = p.owner left join pg_database d on d.datname = p.database
     order by p.prepared
 """
+)
 
 
 class PostgreSQLBranchRecovery(RecoveryOverOneConnection):
@@ -67,7 +69,7 @@ class PostgreSQLBranchRecovery(RecoveryOverOneConnection):
         with closing(self._driver.connect()) as raw:
             if self._user is None:
                 return frozenset({raw.role})
-            (role,) = raw.execute("select to_regrole(quote_ident(%s))::oid::text", [self._user]).fetchone()
+            (role,) = raw.execute(_ROLE, [self._user]).fetchone()
             return frozenset({role} if role else ())
 
     def recover(self) -> list[PreparedBranch]:

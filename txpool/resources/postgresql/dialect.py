@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from txpool.errors import described
 from txpool.resources.base import BranchOutcome, ReadOnlyCheck, Refused
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.postgresql.read_only import PostgreSQLReadOnlyCheck
@@ -63,7 +64,7 @@ class PostgreSQLDialect:
         if error is not None and ends_session(error) and error.sqlstate != _IDLE_TOO_LONG:
             raise error
         if error is not None:
-            raise Refused(f"the database refused to commit: {error}") from error
+            raise Refused(f"the database refused to commit: {described(error)}") from error
         raise Refused("the database answered COMMIT by ROLLBACK: a statement before it had failed")
 
     def rollback(self, driver: Driver, raw: Any, until: float | None) -> BranchOutcome:

@@ -18,10 +18,12 @@ from txpool.dbapi.types import add_driver
 from txpool.errors import ConfigurationError, OperationalError, translated
 from txpool.resources.base import PrepareLocation
 from txpool.resources.branch_rows import rows_of
+from txpool.resources.deadlines import in_step, within_step_timeout
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.marks import PostgreSQLMarks
+from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.characteristics import begin_as, level_of
 from txpool.resources.postgresql.session.command_tags import ended_by
 from txpool.resources.postgresql.session.connection import check_alive, deadline_after, roll_back
@@ -37,19 +39,20 @@ from txpool.resources.postgresql.session.libpq import (
 )
 from txpool.resources.postgresql.session.psycopg_private import BACKLOG, CANCEL_TIMEOUT, TWO_PHASE, sent_by
 from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
+from txpool.resources.postgresql.session.stepped import SteppedConnection
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
 
 _IN_FAILED_TRANSACTION = "25P02"
 # All of DISCARD ALL but the prepared statements: psycopg needs its own, which are not from SQL.
-_RESET_SESSION = (
+_RESET_SESSION = qualified(
     "set session authorization default; reset all; close all; unlisten *; discard temp; discard sequences; "
     "select pg_advisory_unlock_all()"
 )
 _DEALLOCATE = (
-    "; do $$ declare it record; begin for it in select name from pg_prepared_statements where from_sql "
-    "loop execute format('deallocate %I', it.name); end loop; end $$"
+    "; do $$ declare it pg_catalog.record; begin for it in select name from pg_catalog.pg_prepared_statements where "
+    "from_sql loop execute pg_catalog.format('deallocate %I', it.name); end loop; end $$"
 )
 # Seconds that a connect has at least, however short its timeout.
 _LEAST_CONNECT_TIMEOUT = 1.0
@@ -90,10 +93,12 @@ class PsycopgDriver:
             )
         if "connect_timeout" in options:
             options["connect_timeout"] = self._whole_number("connect_timeout", str(options["connect_timeout"]))
+        timeout = within_step_timeout(timeout)
         until = deadline_after(None if timeout is None else max(timeout, _LEAST_CONNECT_TIMEOUT))
+        kind = SteppedConnection if in_step() else PsycopgRawConnection
         with translated():
             raw = without_secrets(
-                lambda: PsycopgRawConnection.connect_until(self._settings.url, until, **options),
+                lambda: kind.connect_until(self._settings.url, until, **options),
                 f"datasource {self._settings.name}",
                 self._settings.secrets,
             )
@@ -101,6 +106,7 @@ class PsycopgDriver:
                 raw.identity, raw.timeline, raw.role = identify(raw.session, until)
                 raw.location = PrepareLocation(self._settings.name, raw.identity, raw.role, self._settings.file)
                 self._begin_session(raw)
+                raw.note_reported()
             except BaseException:
                 raw.close()
                 raise
@@ -135,6 +141,7 @@ class PsycopgDriver:
             and raw.row_factory is tuple_row
             and (not raw.begins_otherwise or self._begins_as_configured(raw))
             and pgconn.pipeline_status == 0
+            and raw.is_as_reported()
         )
 
     def _begins_as_configured(self, raw: PsycopgRawConnection) -> bool:
@@ -157,10 +164,11 @@ class PsycopgDriver:
             setattr(raw, TWO_PHASE, None)
             raw.not_prepared = raw.unanswered = False
             roll_back(raw, until)
-            if raw.changed or self._always_reset:
+            if raw.changed or self._always_reset or not raw.is_as_reported():
                 reset = _RESET_SESSION + _DEALLOCATE if raw.prepared or self._always_reset else _RESET_SESSION
                 reset_session(raw, reset, until)
                 raw.changed = raw.prepared = False
+                raw.note_reported()
                 while raw.pgconn.notifies():  # those that psycopg has not looked for
                     pass
                 getattr(raw, BACKLOG).clear()
@@ -175,6 +183,7 @@ class PsycopgDriver:
         """As `SessionStarter.start_session`."""
         with translated():
             begin_session(raw, statement, deadline_after(timeout))
+            raw.note_reported()
 
     def ping(self, raw: PsycopgRawConnection, timeout: float | None = None) -> None:
         with translated():

@@ -11,6 +11,7 @@ from txpool.config.keys import MODES
 from txpool.config.secrets import quoted_beside_references
 from txpool.errors import ConfigurationError
 from txpool.resources.manager import PhaseTwo, ResourceManager
+from txpool.sql.dialects import POSTGRESQL
 
 if TYPE_CHECKING:
     from txpool.characteristics import Characteristics
@@ -38,6 +39,7 @@ class PostgreSQL(ResourceManager):
 
     driver = "psycopg"
     database = "PostgreSQL"
+    sql = POSTGRESQL
     schemes = ("postgresql://", "postgres://")
     log_server = "txpool.resources.postgresql.log.server:PostgreSQLLogServer"
     log_schemes = ("postgresql://",)
@@ -47,7 +49,6 @@ class PostgreSQL(ResourceManager):
     sqlalchemy_url = "postgresql+psycopg://"
     spark_write = "txpool.spark.table.table_write:TaskWrite"
     spark_tasks = "txpool.spark.table.postgresql:TABLES"
-    spark_reads = True
     counts_slots = True
     writes_rows = True
 

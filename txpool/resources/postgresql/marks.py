@@ -8,29 +8,41 @@ from typing import Any
 import psycopg
 
 from txpool.resources.base import Refused
+from txpool.resources.driver import Driver
 from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, WrongTable
 from txpool.resources.postgresql import trust
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
+from txpool.resources.postgresql.qualified import qualified, spelled
 from txpool.resources.postgresql.session.libpq import INTRANS, value, why_not_open
 
 #: The whole name of a table, by a name that is a literal or a parameter.
-QUALIFIED_NAME = (
+QUALIFIED_NAME = qualified(
     "select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace "
     "where c.oid = to_regclass({})"
 )
-_READ_COMMITTED = "current_setting('transaction_isolation') = 'read committed'"
+_READ_COMMITTED = qualified("current_setting('transaction_isolation') = 'read committed'")
+_SYNCHRONOUS = qualified("current_setting('synchronous_commit')")
+_IS_IDENTITY = qualified("xid = {} and action_uid = {}")
+_IS_ROW = qualified("ctid = {}")
+_OF_THESE = qualified("xid = any (array[{}])")
+_BEGIN = qualified("select set_config('synchronous_commit', 'on', true), set_config('lock_timeout', %s, true)")
 
 
 class PostgreSQLMarks(Marks):
     """The table of marks in PostgreSQL; a row's key for `commit_row` is its ctid."""
 
     parameter = "%s"
-    made_at_type = "timestamptz not null default now()"
+    made_at_type = qualified("pg_catalog.timestamptz not null default now()")
+    text_type = "pg_catalog.text"
+    spelled = staticmethod(spelled)
 
     def qualified_name(self, raw: Any, table: str) -> str | None:
         session = raw.session
         (found,) = session.run(QUALIFIED_NAME.format(session.quoted(table)))
         return value(found) if found.ntuples else None
+
+    def delete(self, driver: Driver, raw: Any, table: str, keys: Sequence[str]) -> None:
+        driver.execute(raw, self.spelled(f"delete from {table} where xid = any (%s)"), [[*keys]])  # noqa: S608
 
     def require_ours(self, raw: psycopg.Connection[Any], table: str, roles: Collection[str], *, writes: bool) -> None:
         (trust.require_locked if writes else trust.require_relations)(psycopg.Cursor(raw), table, roles=roles)
@@ -62,15 +74,15 @@ class PostgreSQLMarks(Marks):
         unchecked = bool(identity) and raw.marks_identity != identity
         if unchecked:
             message += (
-                f"select {values} where case when {_READ_COMMITTED} then exists (select from {table} where xid = "  # noqa: S608
-                f"{session.quoted(IDENTITY)} and action_uid = {session.quoted(identity)}) else true end "
-                f"returning ctid, current_setting('synchronous_commit'), {_READ_COMMITTED}"
+                f"select {values} where case when {_READ_COMMITTED} then exists (select from {table} where "  # noqa: S608
+                f"{_IS_IDENTITY.format(session.quoted(IDENTITY), session.quoted(identity))}) else true end "
+                f"returning ctid, {_SYNCHRONOUS}, {_READ_COMMITTED}"
             )
         else:
-            message += f"values ({values}) returning ctid, current_setting('synchronous_commit')"
+            message += f"values ({values}) returning ctid, {_SYNCHRONOUS}"
         if delete:
             keys = ", ".join(map(session.quoted, delete))
-            message += f"; delete from {table} where xid in ({keys}) and {_READ_COMMITTED} returning xid"  # noqa: S608
+            message += f"; delete from {table} where {_OF_THESE.format(keys)} and {_READ_COMMITTED} returning xid"  # noqa: S608
         try:
             inserted, *deleted = session.run(message, until)
         except psycopg.errors.UniqueViolation as error:
@@ -87,13 +99,13 @@ class PostgreSQLMarks(Marks):
     def commit_row(self, raw: Any, table: str, row: str, branches: str) -> None:
         # By ctid: a serializable transaction's search by key would make concurrent ones fail.
         session = raw.session
-        update = f"update {table} set branches = {session.quoted(branches)} where ctid = {session.quoted(row)}"  # noqa: S608
+        update = f"update {table} set branches = {session.quoted(branches)} where {_IS_ROW.format(session.quoted(row))}"  # noqa: S608
         PostgreSQLDialect.commit(raw, f"{update}; commit")
 
     def begin(self, raw: psycopg.Connection[Any], lock_timeout: float, *, writes: bool) -> None:
         raw.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         raw.read_only = False
         raw.execute(
-            "select set_config('synchronous_commit', 'on', true), set_config('lock_timeout', %s, true)",
+            _BEGIN,
             [str(int(lock_timeout * 1000))],
         )

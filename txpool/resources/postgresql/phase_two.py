@@ -11,10 +11,12 @@ from typing import Any
 import psycopg
 
 from txpool import failpoints
+from txpool.errors import described
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.branch_rows import ROW, RowsDriver, outcome_by_row
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.phase_two import EndingCommand
+from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.identity import identify
 from txpool.resources.postgresql.session.libpq import ReplyTimeout, Session, ends_session, failure, value
 
@@ -28,8 +30,10 @@ NO_TIMEOUTS = "set statement_timeout = 0; set lock_timeout = 0"
 _ABSENT = "42704"
 _NOT_ALLOWED = "42501"
 # Only the role that prepared a transaction may end it, or a superuser: a member of that role does SET ROLE first.
-TAKE_ROLE = """select set_config('role', owner::text, false) from pg_prepared_xacts
-    where gid = {} and database = current_database()"""
+TAKE_ROLE = qualified("""select set_config('role', owner::text, false) from pg_prepared_xacts
+    where gid = {} and database = current_database()""")
+#: How a transaction has ended, by its id.
+STATUS = qualified("select pg_xact_status('{}'::xid8)")
 # The server cancelled the command by statement_timeout or lock_timeout: it is sent again without them.
 _TIMED_OUT = frozenset({"57014", "55P03"})
 OUTCOMES = {
@@ -79,7 +83,7 @@ class PhaseTwoCommand(EndingCommand):
     def start(self, raw: Any) -> None:
         """Send the command without waiting. Where the connection is lost, `finish` tries again."""
         self._raw = raw
-        self._until = self._until or self._deadlines.after_decision()
+        self._set_deadline()
         session: Session = raw.session
         try:
             session.send(self._statement(session))
@@ -94,29 +98,30 @@ class PhaseTwoCommand(EndingCommand):
         return self
 
     def finish(self) -> BranchOutcome:
+        self._set_deadline()
         if self._raw is not None:
             try:
                 return self._read(self._raw)
             except ReplyTimeout as error:
                 self.overdue = True
-                self._log(logging.WARNING, f"left to recovery: {error}")
+                self._log(self._level, f"left to recovery: {error}")
                 return BranchOutcome.UNKNOWN
             except psycopg.Error as error:
                 self._answer_lost = True
-                self._log(logging.INFO, f"no answer, tried again on a fresh connection: {error}")
+                self._log(logging.INFO, f"no answer, tried again on a fresh connection: {described(error)}")
         return self.run()
 
     def run(self) -> BranchOutcome:
         """Send the command on a connection of its own, and wait for the outcome; UNKNOWN after any error."""
         try:
-            self._until = self._until or self._deadlines.after_decision()
+            self._set_deadline()
             remaining = None if self._until is None else self._until - monotonic()
             with closing(self._driver.connect(remaining)) as raw:
                 raw.session.run(NO_TIMEOUTS, self._until)
                 self.start(raw)
                 return self._read(raw) if self._raw is not None else BranchOutcome.UNKNOWN
         except Exception as error:
-            self._log(self._level, f"no answer, left to recovery: {error}")
+            self._log(self._level, f"no answer, left to recovery: {described(error)}")
             return BranchOutcome.UNKNOWN
 
     def _statement(self, session: Session) -> str:
@@ -143,7 +148,7 @@ class PhaseTwoCommand(EndingCommand):
             raise error
         if error.sqlstate == _ABSENT:
             return self._outcome_of_absent(raw)
-        self._log(self._level, f"refused, left to recovery: {error}")
+        self._log(self._level, f"refused, left to recovery: {described(error)}")
         return BranchOutcome.UNKNOWN
 
     def _remedy(self, session: Session, error: psycopg.Error) -> str | None:
@@ -193,7 +198,7 @@ class PhaseTwoCommand(EndingCommand):
         if xid in ("", NO_XID):
             return None
         try:
-            (found,) = session.run(f"select pg_xact_status('{int(xid)}'::xid8)", self._until)
+            (found,) = session.run(STATUS.format(int(xid)), self._until)
         except psycopg.errors.InvalidParameterValue:
             return _UNUSED
         except (psycopg.errors.UndefinedFunction, psycopg.errors.UndefinedObject, psycopg.errors.InsufficientPrivilege):

@@ -9,19 +9,19 @@ import psycopg
 from txpool.errors import TransactionRolledBack, translate
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.driver import Driver
+from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.libpq import INTRANS, Session, failure, value, why_not_open
 
 # A transaction without an id has written nothing in this database, but a function may have written through a foreign
 # server. The COMMIT of a serializable transaction may be refused though it has only read; not that of a READ ONLY one,
 # which is never the pivot that PostgreSQL refuses. A COMMIT executes the rest of the query of a cursor WITH HOLD, which
-# may write. All functions have their schema and exact argument types, so that none of another role's in the search path
-# is called.
-_HAS_ONLY_READ = (
-    "select pg_catalog.pg_current_xact_id_if_assigned() is null "
-    "and not exists (select from pg_catalog.pg_foreign_server) "
-    "and not exists (select from pg_catalog.pg_cursors where is_holdable) "
-    "and (pg_catalog.current_setting('transaction_isolation'::text) operator(pg_catalog.<>) 'serializable'::text "
-    "or pg_catalog.current_setting('transaction_read_only'::text) operator(pg_catalog.=) 'on'::text)"
+# may write.
+_HAS_ONLY_READ = qualified(
+    "select pg_current_xact_id_if_assigned() is null "
+    "and not exists (select from pg_foreign_server) "
+    "and not exists (select from pg_cursors where is_holdable) "
+    "and (current_setting('transaction_isolation') <> 'serializable' "
+    "or current_setting('transaction_read_only') = 'on')"
 )
 
 

@@ -10,6 +10,7 @@ from weakref import WeakSet
 import psycopg
 
 from txpool.errors import translated
+from txpool.resources.postgresql.qualified import qualified, spelled
 from txpool.resources.postgresql.staging import MADE_MEANWHILE, SCHEMA, create_schema
 from txpool.resources.postgresql.trust import require_relations, require_schema
 from txpool.resources.records import FORMAT, EarlierRun, RecordsTable, require_format
@@ -18,17 +19,22 @@ from txpool.xid import PREFIX
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
 
-_PREPARED: LiteralString = (
-    "select exists (select from pg_prepared_xacts where database = current_database() "
-    "and pg_catalog.starts_with(gid::text, %s::text))"
+_PREPARED: LiteralString = qualified(
+    "select exists (select from pg_prepared_xacts where database = current_database() and starts_with(gid, %s::text))"
 )
-_DESCRIBED = (
+_DESCRIBED: LiteralString = qualified(
     "select pg_has_role(relowner, 'usage'), obj_description(oid, 'pg_class') from pg_class where oid = to_regclass(%s)"
 )
-_COLUMNS = """
-    transaction_id text, target text, gtrid text not null, mode text not null, plan text not null, partitions integer,
-    row_count bigint, made_at timestamptz not null default now(), batch bigint, primary key (transaction_id, target)
-"""
+_HAS_BATCH: LiteralString = qualified(
+    "select count(*) from pg_attribute where attrelid = to_regclass(%s) and attname = 'batch'"
+)
+_LOCK_TIMEOUT: LiteralString = qualified("select current_setting('lock_timeout')")
+_SET_LOCK_TIMEOUT: LiteralString = qualified("select set_config('lock_timeout', '{}', true)")
+_COLUMNS = qualified("""
+    transaction_id pg_catalog.text, target pg_catalog.text, gtrid pg_catalog.text not null,
+    mode pg_catalog.text not null, plan pg_catalog.text not null, partitions integer, row_count bigint,
+    made_at pg_catalog.timestamptz not null default now(), batch bigint, primary key (transaction_id, target)
+""")
 
 
 class PostgreSQLRecords(RecordsTable):
@@ -79,8 +85,7 @@ class PostgreSQLRecords(RecordsTable):
         cursor = connection.cursor()
         require_schema(cursor, SCHEMA)
         require_relations(cursor, self.table)
-        query = "select count(*) from pg_attribute where attrelid = to_regclass(%s) and attname = 'batch'"
-        if not cursor.execute(query, [self.table]).fetchone()[0]:
+        if not cursor.execute(_HAS_BATCH, [self.table]).fetchone()[0]:
             cursor.execute("set default_transaction_read_only = off")  # its transaction may write in spite of that
             create_schema(connection)
             create_table(cursor, self.table, _COLUMNS)
@@ -95,8 +100,8 @@ class PostgreSQLRecords(RecordsTable):
 
     def insert(self, cursor: Any, record: list[Any], lock_timeout: int) -> bool | None:
         # The former value needs no escaping: it is a number and a unit.
-        before = f"savepoint txpool_claim; select set_config('lock_timeout', '{lock_timeout}', true)"
-        (former,) = cursor.execute(f"select current_setting('lock_timeout'); {before}").fetchone()
+        before = f"savepoint txpool_claim; {_SET_LOCK_TIMEOUT.format(lock_timeout)}"
+        (former,) = cursor.execute(f"{_LOCK_TIMEOUT}; {before}").fetchone()
         try:
             free = super().insert(cursor, record, lock_timeout)
         except psycopg.Error as error:
@@ -105,8 +110,11 @@ class PostgreSQLRecords(RecordsTable):
             if isinstance(error, psycopg.errors.LockNotAvailable):
                 return None
             raise
-        cursor.execute(f"select set_config('lock_timeout', '{former}', true); release savepoint txpool_claim")
+        cursor.execute(f"{_SET_LOCK_TIMEOUT.format(former)}; release savepoint txpool_claim")
         return free
+
+    def _execute(self, cursor: Any, statement: str, values: list[Any]) -> Any:
+        return cursor.execute(spelled(self._statement(statement)), values)
 
 
 def create_table(cursor: Any, table: str, columns: str) -> None:

@@ -19,6 +19,7 @@ import psycopg
 from txpool.errors import translate, translated
 from txpool.resources import recovery_access
 from txpool.resources.driver import Driver
+from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.trust import OUR_ROLES, require_relations, require_schema
 from txpool.xid import split_gtrid
 
@@ -26,10 +27,13 @@ from txpool.xid import split_gtrid
 SCHEMA = "txpool_spark"
 _NAME = re.compile(r"(txp1:[A-Za-z0-9_.-]+:[a-z0-9]+:[0-9a-z]+):([0-9]+)")
 # Only tables of trusted owners: any role that may create tables in the schema can use such a name.
-_LIST: LiteralString = f"""
+_LIST: LiteralString = qualified(
+    f"""
     with recursive {OUR_ROLES} select relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
-    where n.nspname = %(schema)s and c.relkind = 'r' and c.relowner in (table ours) order by c.oid
+    where n.nspname = %(schema)s and c.relkind = 'r' and c.relowner = any (table ours) order by c.oid
 """  # noqa: S608 - a constant
+)
+_HAS_SCHEMA: LiteralString = qualified(f"select to_regnamespace('{SCHEMA}'::text) is not null")
 
 #: The errors of a CREATE while another session creates the same table: which one depends on how far that has come.
 MADE_MEANWHILE = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation)
@@ -133,7 +137,7 @@ def create_schema(raw: Any, roles: Collection[str] = ()) -> None:
 
     Where the role may not create it, the driver's error has a note that says what to do.
     """
-    (exists,) = raw.execute(f"select to_regnamespace('{SCHEMA}') is not null").fetchone()
+    (exists,) = raw.execute(_HAS_SCHEMA).fetchone()
     if not exists:
         try:
             raw.execute(f"create schema {SCHEMA}")

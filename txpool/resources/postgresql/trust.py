@@ -20,21 +20,21 @@ from typing import Any, LiteralString, NamedTuple
 import psycopg
 
 from txpool.errors import OperationalError
+from txpool.resources.postgresql.qualified import qualified
 
-# Another role's schema may be in the search path, with functions and operators that PostgreSQL prefers to pg_catalog's,
-# and that would run with the session's rights. So each call has arguments of exactly the right types, or its schema.
-#: Two CTEs; `ours` has the oids of the trusted roles. The server's predefined roles (pg_…, below 16384) only stand for
-#: rights: to be members of the same one makes two roles no more trusted.
+#: Two CTEs of a statement that `qualified` gets; `ours` has the oids of the trusted roles. The server's predefined
+#: roles (pg_…, below 16384) only stand for rights: to be members of the same one makes two roles no more trusted.
 OUR_ROLES: LiteralString = """
     member(oid) as (
-        select oid from pg_roles where rolname in (session_user, current_user) or rolname = any (%(roles)s::text[])
+        select oid from pg_roles where rolname = any (array[session_user, current_user])
+            or rolname = any (%(roles)s::text[])
         union
         select m.roleid from member join pg_auth_members m on m.member = member.oid
         where m.roleid >= 16384::oid
             -- From PostgreSQL 16 on, the creator of a role is a member that may grant the role, and nothing else.
             and coalesce(
-                (pg_catalog.to_jsonb(m) ->> 'inherit_option'::text)::bool
-                or (pg_catalog.to_jsonb(m) ->> 'set_option'::text)::bool,
+                (to_jsonb(m) ->> 'inherit_option'::text)::bool
+                or (to_jsonb(m) ->> 'set_option'::text)::bool,
                 true
             )
     ),
@@ -44,76 +44,81 @@ OUR_ROLES: LiteralString = """
         union all select datdba from pg_database where datname = current_database()
     )
 """
-_SCHEMA: LiteralString = f"""
+_SCHEMA: LiteralString = qualified(
+    f"""
     with recursive {OUR_ROLES}
-    select 'schema', pg_catalog.quote_ident(nspname), '', '', pg_get_userbyid(nspowner),
-        pg_catalog.quote_ident(session_user)
-    from pg_namespace where nspname = %(schema)s and nspowner not in (table ours)
-"""  # noqa: S608 - a constant
+    select 'schema', quote_ident(nspname), '', '', pg_get_userbyid(nspowner),
+        quote_ident(session_user)
+    from pg_namespace where nspname = %(schema)s and nspowner <> all (table ours)
+"""  # noqa: S608 - constants
+)
 _ATTACHED: LiteralString = """
     it as (
-        select c.oid, pg_catalog.format('%%I.%%I', n.nspname, c.relname) as name, c.relkind, c.relowner, n.nspname,
+        select c.oid, format('%%I.%%I', n.nspname, c.relname) as name, c.relkind, c.relowner, n.nspname,
             n.nspowner
-        from pg_catalog.unnest(%(relations)s::text[]) given join pg_class c on c.oid = to_regclass(given)::oid
+        from unnest(%(relations)s::text[]) given join pg_class c on c.oid = to_regclass(given)::oid
             join pg_namespace n on n.oid = c.relnamespace
     ),
     attached(name, what, classid, objid) as (
-        select name, pg_catalog.format('trigger %%I', tgname), 'pg_trigger'::regclass::oid, t.oid
+        select name, format('trigger %%I', tgname), 'pg_trigger'::regclass::oid, t.oid
         from it join pg_trigger t on t.tgrelid = it.oid where not t.tgisinternal and t.tgenabled <> 'D'
         union all
-        select name, pg_catalog.format('rule %%I', rulename), 'pg_rewrite'::regclass::oid, r.oid
+        select name, format('rule %%I', rulename), 'pg_rewrite'::regclass::oid, r.oid
         from it join pg_rewrite r on r.ev_class = it.oid where r.ev_enabled <> 'D'
         union all
-        select name, pg_catalog.format('policy %%I', polname), 'pg_policy'::regclass::oid, p.oid
+        select name, format('policy %%I', polname), 'pg_policy'::regclass::oid, p.oid
         from it join pg_policy p on p.polrelid = it.oid
         union all
-        select name, pg_catalog.format('the default of column %%I', attname), 'pg_attrdef'::regclass::oid, d.oid
+        select name, format('the default of column %%I', attname), 'pg_attrdef'::regclass::oid, d.oid
         from it join pg_attrdef d on d.adrelid = it.oid
             join pg_attribute a on (a.attrelid, a.attnum) = (d.adrelid, d.adnum)
         union all
-        select name, pg_catalog.format('constraint %%I', conname), 'pg_constraint'::regclass::oid, c.oid
+        select name, format('constraint %%I', conname), 'pg_constraint'::regclass::oid, c.oid
         from it join pg_constraint c on c.conrelid = it.oid
         union all
-        select name, pg_catalog.format('index %%s', indexrelid::regclass), 'pg_class'::regclass::oid, i.indexrelid
+        select name, format('index %%s', indexrelid::regclass), 'pg_class'::regclass::oid, i.indexrelid
         from it join pg_index i on i.indrelid = it.oid
         union all
-        select name, pg_catalog.format('column %%I', attname), 'pg_type'::regclass::oid, a.atttypid
+        select name, format('column %%I', attname), 'pg_type'::regclass::oid, a.atttypid
         from it join pg_attribute a on a.attrelid = it.oid and a.attnum > 0 and not a.attisdropped where %(types)s
     )
 """
-_CALLABLE: LiteralString = """(
+_CALLABLE: LiteralString = """(array[
     'pg_proc'::regclass::oid, 'pg_operator'::regclass::oid, 'pg_type'::regclass::oid, 'pg_class'::regclass::oid
-)"""
+])"""
 # pg_depend has no objects of initdb's: for most tables the last part of this finds nothing.
-_RELATIONS: LiteralString = f"""
+_RELATIONS: LiteralString = qualified(
+    f"""
     with recursive {OUR_ROLES}, {_ATTACHED}
-    select 'invisible', given, '', '', '', pg_catalog.quote_ident(session_user)
-    from pg_catalog.unnest(%(relations)s::text[]) given
+    select 'invisible', given, '', '', '', quote_ident(session_user)
+    from unnest(%(relations)s::text[]) given
     where to_regclass(given) is not null and not exists (select from it where it.oid = to_regclass(given)::oid)
     union all
-    select 'schema', pg_catalog.quote_ident(nspname), '', '', pg_get_userbyid(nspowner),
-        pg_catalog.quote_ident(session_user)
-    from it where nspowner not in (table ours)
+    select 'schema', quote_ident(nspname), '', '', pg_get_userbyid(nspowner),
+        quote_ident(session_user)
+    from it where nspowner <> all (table ours)
     union all
-    select 'table', name, relkind::text, '', pg_get_userbyid(relowner), pg_catalog.quote_ident(session_user)
-    from it where relowner not in (table ours)
+    select 'table', name, relkind::text, '', pg_get_userbyid(relowner), quote_ident(session_user)
+    from it where relowner <> all (table ours)
     union all
-    select 'kind', name, relkind::text, '', pg_get_userbyid(relowner), pg_catalog.quote_ident(session_user)
+    select 'kind', name, relkind::text, '', pg_get_userbyid(relowner), quote_ident(session_user)
     from it where relkind <> 'r'
     union all
     select 'inheritance', it.name, k.oid::regclass::text, '', pg_get_userbyid(k.relowner),
-        pg_catalog.quote_ident(session_user)
-    from it join pg_inherits i on it.oid in (i.inhparent, i.inhrelid)
-        join pg_class k on k.oid = case it.oid when i.inhparent then i.inhrelid else i.inhparent end
-    where k.relowner not in (table ours)
+        quote_ident(session_user)
+    from it join pg_inherits i on it.oid = any (array[i.inhparent, i.inhrelid])
+        join pg_class k on k.oid = case when it.oid = i.inhparent then i.inhrelid else i.inhparent end
+    where k.relowner <> all (table ours)
     union all
     select 'calls', h.name, '', '', '', '' from attached h
     where (h.classid = 'pg_type'::regclass::oid and h.objid >= 16384::oid) or exists (
-        select from pg_depend d where (d.classid, d.objid) = (h.classid, h.objid) and d.refclassid in {_CALLABLE}
-            and not (d.refclassid = 'pg_class'::regclass::oid and d.refobjid in (select oid from it)))
+        select from pg_depend d where (d.classid, d.objid) = (h.classid, h.objid) and d.refclassid = any {_CALLABLE}
+            and not (d.refclassid = 'pg_class'::regclass::oid and d.refobjid = any (select oid from it)))
 """  # noqa: S608 - constants
+)
 # Executed only where the last part has found something: the planner may JIT-compile it, which takes longest of all.
-_CALLED: LiteralString = f"""
+_CALLED: LiteralString = qualified(
+    f"""
     with recursive {OUR_ROLES}, {_ATTACHED},
     reached as (
         table attached
@@ -121,37 +126,51 @@ _CALLED: LiteralString = f"""
         select r.name, r.what, next.classid, next.objid from reached r cross join lateral (
             select d.refclassid, d.refobjid from pg_depend d
             where (d.classid, d.objid) = (r.classid, r.objid)
-                and not (d.refclassid = 'pg_class'::regclass::oid and d.refobjid in (select oid from it))
-                and d.refclassid in {_CALLABLE}
+                and not (d.refclassid = 'pg_class'::regclass::oid and d.refobjid = any (select oid from it))
+                and d.refclassid = any {_CALLABLE}
             union all
             select 'pg_constraint'::regclass::oid, c.oid from pg_constraint c
             where r.classid = 'pg_type'::regclass::oid and c.contypid = r.objid
         ) next(classid, objid)
     )
     select 'attached', r.name, r.what, pg_describe_object(r.classid, r.objid, 0), pg_get_userbyid(o.owner),
-        pg_catalog.quote_ident(session_user)
+        quote_ident(session_user)
     from reached r cross join lateral (
         select proowner from pg_proc where r.classid = 'pg_proc'::regclass::oid and oid = r.objid
         union all select oprowner from pg_operator where r.classid = 'pg_operator'::regclass::oid and oid = r.objid
         union all select typowner from pg_type where r.classid = 'pg_type'::regclass::oid and oid = r.objid
         union all select relowner from pg_class
-        where r.classid = 'pg_class'::regclass::oid and oid = r.objid and relkind not in ('i', 'I')
-    ) o(owner) where o.owner not in (table ours)
-"""  # noqa: S608
-_WRITERS: LiteralString = f"""
+        where r.classid = 'pg_class'::regclass::oid and oid = r.objid and relkind <> 'i' and relkind <> 'I'
+    ) o(owner) where o.owner <> all (table ours)
+"""  # noqa: S608 - constants
+)
+_WRITERS: LiteralString = qualified(
+    f"""
     with recursive {OUR_ROLES},
     granted(oid, acl) as (
         select oid, relacl from pg_class
         union all select attrelid, attacl from pg_attribute where attnum > 0 and not attisdropped
     )
-    select pg_catalog.format('%%I.%%I', n.nspname, c.relname), coalesce(pg_catalog.quote_ident(r.rolname), 'PUBLIC'),
-        pg_catalog.array_agg(distinct a.privilege_type order by a.privilege_type)
-    from pg_catalog.unnest(%(relations)s::text[]) given join pg_class c on c.oid = to_regclass(given)::oid
+    select format('%%I.%%I', n.nspname, c.relname), coalesce(quote_ident(r.rolname), 'PUBLIC'),
+        array_agg(distinct a.privilege_type order by a.privilege_type)
+    from unnest(%(relations)s::text[]) given join pg_class c on c.oid = to_regclass(given)::oid
         join pg_namespace n on n.oid = c.relnamespace join granted g on g.oid = c.oid
         cross join lateral aclexplode(g.acl) a left join pg_roles r on r.oid = a.grantee
-    where a.privilege_type in ('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'TRIGGER') and a.grantee not in (table ours)
+    where a.privilege_type = any (array['INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'TRIGGER'])
+        and a.grantee <> all (table ours)
     group by 1, 2 order by 1, 2
-"""  # noqa: S608
+"""  # noqa: S608 - constants
+)
+_CREATORS: LiteralString = qualified(
+    f"""
+    with recursive {OUR_ROLES}
+    select quote_ident(n.nspname), coalesce(quote_ident(r.rolname), 'PUBLIC')
+    from pg_namespace n cross join lateral aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) a
+        left join pg_roles r on r.oid = a.grantee
+    where n.nspname = any (current_schemas(false)) and a.privilege_type = 'CREATE' and a.grantee <> all (table ours)
+    group by 1, 2 order by 1, 2
+"""  # noqa: S608 - constants
+)
 _KINDS = {
     "r": "table",
     "p": "table",
@@ -210,6 +229,12 @@ def writers(cursor: Any, relations: Sequence[str], *, roles: Collection[str] = (
     """The roles that are not trusted, and have been granted to write tables or to create triggers on them."""
     rows = cursor.execute(_WRITERS, {"relations": [*relations], "roles": [*roles]}).fetchall()
     return [TableWriter(table, role, tuple(privileges)) for table, role, privileges in rows]
+
+
+def creators(cursor: Any, *, roles: Collection[str] = ()) -> list[tuple[str, str]]:
+    """The schemas of the search path in which a role may create that is not trusted, each with that role or PUBLIC."""
+    rows = cursor.execute(_CREATORS, {"roles": [*roles]}).fetchall()
+    return [(schema, role) for schema, role in rows]
 
 
 def require_schema(cursor: Any, schema: str, *, roles: Collection[str] = ()) -> None:

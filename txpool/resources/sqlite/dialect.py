@@ -6,7 +6,7 @@ import contextlib
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
-from txpool.errors import TransactionRolledBack, translate
+from txpool.errors import TransactionRolledBack, described, translate
 from txpool.resources.base import BranchOutcome, ReadOnlyCheck, Refused
 from txpool.resources.deadlines import Deadlines
 
@@ -60,9 +60,9 @@ class SQLiteDialect:
         except sqlite3.Error as error:
             translate(error)
             if isinstance(error, sqlite3.ProgrammingError):
-                raise Refused(f"COMMIT was not sent: {error}") from error
+                raise Refused(f"COMMIT was not sent: {described(error)}") from error
             if _primary(error) in _DEFINITE:
-                raise Refused(f"SQLite refused to commit: {error}") from error
+                raise Refused(f"SQLite refused to commit: {described(error)}") from error
             raise
 
     def rollback(self, driver: Driver, raw: sqlite3.Connection, until: float | None) -> BranchOutcome:

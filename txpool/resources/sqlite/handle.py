@@ -14,7 +14,7 @@ from txpool.dbapi.overrides import Attribute, CursorAttribute
 from txpool.dbapi.refusals import script_refused
 from txpool.errors import InterfaceError, ProgrammingError, translate, translated
 from txpool.pool import Pooled
-from txpool.resources.sqlite.session import PLAIN, changes_session
+from txpool.resources.sqlite.session import BEGINS, PLAIN, changes_session
 from txpool.tm.ambient import ambient
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class SQLiteCursor(PEP249Cursor):
                 if self._is_on(self._connection.pooled):
                     translate(error)
                     raise
-        return super().execute(sql, parameters)
+        return super().execute(self._absorbed(sql), parameters)
 
     def fetchone(self) -> Any:
         """The next row, or None."""
@@ -153,11 +153,16 @@ class SQLiteCursor(PEP249Cursor):
         if changes:
             self._require_kept_read_only(sql)
         try:
-            execute(sql, parameters)
+            execute(self._absorbed(sql), parameters)
         finally:
             if changes:
                 self._holder.raw.changed = True
         return self
+
+    def _absorbed(self, sql: Any) -> Any:
+        """The statement; inside a transaction, which has begun, an empty one in place of a BEGIN, as libraries send."""
+        inside = self._connection.enlistment is not None or ambient() is not None
+        return "" if inside and type(sql) is str and BEGINS[sql] else sql
 
     def _require_kept_read_only(self, sql: object) -> None:
         """ProgrammingError where a statement would let a read-only transaction write."""

@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from txpool.resources.manager import ResourceManager
+from txpool.sql.dialects import SQLITE
 
 if TYPE_CHECKING:
     from txpool.characteristics import Characteristics
@@ -23,6 +24,7 @@ class SQLite(ResourceManager):
 
     driver = "sqlite3"
     database = "SQLite"
+    sql = SQLITE
     schemes = ("sqlite:///",)
     url_example = "sqlite:///file.db"
     url_is_path = True

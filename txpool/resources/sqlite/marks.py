@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from txpool.errors import ProgrammingError, translate
+from txpool.errors import ProgrammingError, described, translate
 from txpool.resources.base import Refused
 from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, WrongTable
 from txpool.resources.sqlite.dialect import SQLiteDialect
@@ -81,7 +81,7 @@ class SQLiteMarks(Marks):
                 sqlite3.Cursor(raw).execute(f"update {table} set branches = ? where xid = ?", [branches, row])  # noqa: S608
         except sqlite3.Error as error:
             translate(error)
-            raise Refused(f"COMMIT was not sent: {error}") from error
+            raise Refused(f"COMMIT was not sent: {described(error)}") from error
         _DIALECT.commit(raw)
 
     def begin(self, raw: sqlite3.Connection, lock_timeout: float, *, writes: bool) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# White space and comments as SQLite reads them, then a word. Anything else before the word ends the match.
-_FIRST_WORD = re.compile(r"(?:\s++|--[^\n]*+|/\*(?:(?!\*/).)*+\*/)*+([a-z]+)", re.IGNORECASE | re.DOTALL)
+from txpool.sql.dialects import SQLITE
+from txpool.sql.kept import KeptAnswers
+
 # An execute takes one statement, so that its first word tells what it can change. EXPLAIN is not among these, since
 # EXPLAIN PRAGMA may take effect; nor are CREATE and ANALYZE, which may create something temporary in a dozen spellings.
 _IN_THE_FILE_ALONE: Final = frozenset(
@@ -14,12 +15,11 @@ _IN_THE_FILE_ALONE: Final = frozenset(
     | {"begin", "commit", "end", "rollback", "savepoint", "release"}
     | {"alter", "drop", "reindex", "vacuum"}
 )
-# A pragma without a value only tells one; with these the value in parentheses says what to tell.
+# A pragma without a value only tells one; with these the value in parentheses says what to tell. There is no comment in
+# it, and it is shorter than a head is at most.
 _TELLING_PRAGMA = re.compile(
-    r"\s++(?:\w++\s*+\.\s*+|\"\w++\"\s*+\.\s*+)?+"
-    r"(?:\w++|(?:table_x?info|table_list|index_x?info|index_list|foreign_key_list|foreign_key_check|integrity_check"
-    r"|quick_check|optimize|wal_checkpoint|incremental_vacuum)\s*+\([^()]*+\))\s*+;?+\s*+\Z",
-    re.IGNORECASE,
+    r"pragma (?:(?:\w+|\") \. )?(?:\w+|(?:table_x?info|table_list|index_x?info|index_list|foreign_key_list"
+    r"|foreign_key_check|integrity_check|quick_check|optimize|wal_checkpoint|incremental_vacuum) \( [^()]+ \))\Z"
 )
 _LONGEST: Final = 1000
 _MOST: Final = 1000
@@ -32,14 +32,27 @@ def changes_session(sql: object) -> bool:
     """Whether this statement may change its session; where it surely does not, it is added to PLAIN."""
     if not isinstance(sql, str):
         return True
-    found = _FIRST_WORD.match(sql)
-    word = "" if found is None else found[1].lower()
-    if word not in _IN_THE_FILE_ALONE and not (
-        found is not None and word == "pragma" and _TELLING_PRAGMA.match(sql, found.end())
-    ):
+    head = SQLITE.readings[0].head(sql)
+    word = head.partition(" ")[0]
+    if word not in _IN_THE_FILE_ALONE and not (word == "pragma" and _only_tells(sql, head)):
         return True
     if len(sql) <= _LONGEST:
         if len(PLAIN) >= _MOST:
             PLAIN.clear()
         PLAIN.add(sql)
     return False
+
+
+def _only_tells(sql: str, head: str) -> bool:
+    return "--" not in sql and "/*" not in sql and _TELLING_PRAGMA.match(head) is not None
+
+
+def _search(sql: str) -> bool:
+    reading = SQLITE.readings[0]
+    if "begin" not in sql.lower() or reading.head(sql).partition(" ")[0] != "begin":
+        return False
+    return len([*reading.statements(sql)]) == 1  # else sqlite3 refuses it, and what follows BEGIN would be lost
+
+
+#: By statement, whether it is a BEGIN, and nothing else.
+BEGINS: KeptAnswers[str, bool] = KeptAnswers(_search)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,13 +51,12 @@ def test_its_file_opens_after_crashes(jdbc_places: JdbcPlaces) -> None:
 
 def test_nothing_is_prepared_beside_a_temporary_table(jdbc_places: JdbcPlaces, other: DataSource) -> None:
     source = jdbc_places.open("h2")
-    connection = source.connect()
-    connection.cursor().execute("create global temporary table mine (id int)")
-    connection.commit()
-    connection.close()
-    with pytest.raises(txpool.TransactionRolledBack, match="has the temporary table MINE"), txpool.transaction():
-        for each in (source, other):
-            each.connect().cursor().execute("insert into t (id) values (1)")
+    with closing(source.connect()) as connection:  # as long as it is open, so is the database
+        connection.cursor().execute("create global temporary table mine (id int)")
+        connection.commit()
+        with pytest.raises(txpool.TransactionRolledBack, match="has the temporary table MINE"), txpool.transaction():
+            for each in (source, other):
+                each.connect().cursor().execute("insert into t (id) values (1)")
     assert jdbc_places.rows(source) == []
 
 

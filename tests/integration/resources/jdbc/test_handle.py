@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 
@@ -59,6 +60,40 @@ def test_what_is_set_on_a_plain_connection_is_its_own(source: DataSource, databa
         connection.execute("insert into t (id) values (3)")
         raise ZeroDivisionError
     assert databases.rows("one", "select id from t order by id") == [(1,), (2,)], "committed, and rolled back"
+
+
+LEAVING = {
+    "set_config": "select set_config('search_path', 'nowhere', false)",
+    "pg_settings": "update pg_settings set setting = 'off' where name = 'synchronous_commit'",
+    "a lock": "select pg_advisory_lock(7)",
+    "a function": "select leave()",
+    "a function in a write": "insert into t (id) select leave()",
+}
+
+
+@pytest.mark.parametrize("enlisted", [False, True])
+@pytest.mark.parametrize("statement", LEAVING)
+def test_what_a_statement_leaves_its_next_user_does_not_find(
+    source: DataSource, databases: Databases, statement: str, *, enlisted: bool
+) -> None:
+    databases.execute(
+        "one",
+        "create function leave() returns integer language plpgsql as $$ begin "
+        "perform set_config('search_path', 'nowhere', false), pg_advisory_lock(7); return 1; end $$",
+    )
+    question = (
+        "select current_setting('search_path'), current_setting('synchronous_commit'),"
+        " (select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid())"
+    )
+
+    def state() -> object:
+        with source.connect() as connection:
+            return connection.execute(question).fetchone()
+
+    before = state()
+    with txpool.transaction() if enlisted else nullcontext(), source.connect() as connection:
+        connection.execute(LEAVING[statement])
+    assert state() == before
 
 
 def test_cancel_from_another_thread(source: DataSource) -> None:

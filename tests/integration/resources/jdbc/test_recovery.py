@@ -102,6 +102,17 @@ def test_an_unknown_setter_names_the_nearest(jdbc_places: JdbcPlaces) -> None:
         assert "hunter2" not in str(raised.value)
 
 
+def test_all_unknown_setters_are_told_at_once(jdbc_places: JdbcPlaces) -> None:
+    keys = {"maxLifetime": "-1", "idleTimeout": "600000", "databseName": "x"}
+    source = DataSource.from_settings(jdbc_places.settings("derby", **keys))
+    with source, pytest.raises(ConfigurationError) as raised:
+        source.connect()
+    shown = str(raised.value)
+    assert "maxLifetime: that is HikariCP's, in milliseconds; write pool.max-lifetime = none" in shown
+    assert "write pool.idle-timeout = 600000ms" in shown
+    assert "did you mean databaseName?" in shown
+
+
 def test_only_an_administrator_of_h2_prepares(jdbc_places: JdbcPlaces) -> None:
     """Anybody else would list nothing, and the end of a branch of another session would be refused."""
     source = jdbc_places.open("h2")

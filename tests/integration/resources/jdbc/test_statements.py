@@ -282,3 +282,13 @@ def test_the_network_timeout_ends_with_a_reset(jdbc_jars: Jars, databases: Datab
     assert raw.java.getNetworkTimeout() == 6000
     raw.reset()
     assert raw.java.getNetworkTimeout() == 77000
+
+
+@pytest.mark.parametrize("jdbc_database", ["h2"], indirect=True)
+@pytest.mark.parametrize("statement", [b"select 1", None, 5])
+def test_a_statement_is_a_text(jdbc_database: JdbcDatabase, statement: Any) -> None:
+    raw = jdbc_database.connect()
+    assert raw.gives_keys
+    with pytest.raises(errors.ProgrammingError, match="a statement is a str"):
+        raw.execute(statement)
+    raw.close()

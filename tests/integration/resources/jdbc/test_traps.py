@@ -12,6 +12,7 @@ import pytest
 import txpool
 from tests.support.jdbc_places import KINDS, JdbcPlaces
 from tests.support.mysql import MySQLServer
+from tests.support.unseen import unseen
 from txpool import failpoints
 from txpool.datasource import DataSource
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote
@@ -91,7 +92,7 @@ def test_a_transaction_that_sql_has_ended_is_never_whole(
     with suppress(txpool.Error), txpool.transaction():
         insert(source, 1)
         try:
-            source.connect().cursor().execute(statement)
+            source.connect().cursor().execute(unseen(statement))
         except txpool.Error as error:
             refused = "nothing was done" in str(error)
         with suppress(txpool.Error):
@@ -105,6 +106,49 @@ def test_a_transaction_that_sql_has_ended_is_never_whole(
     else:
         assert rows_of(partner) == []
         assert jdbc_places.rows(source) in ([], [1])
+
+
+@pytest.mark.parametrize("statement", ["commit", "/* a */ ROLLBACK", "-- a\nrollback work", "commit work"])
+def test_what_would_surely_end_it_is_not_sent(
+    jdbc_places: JdbcPlaces, partner: DataSource, kind: str, statement: str
+) -> None:
+    source = jdbc_places.open(kind)
+    with txpool.transaction():
+        insert(source, 1)
+        cursor = source.connect().cursor()
+        with pytest.raises(
+            txpool.ProgrammingError, match="was not sent: nothing was done, and the transaction goes on"
+        ):
+            cursor.execute(statement)
+        with pytest.raises(txpool.ProgrammingError, match="was not sent"):
+            cursor.executemany(statement, [])
+        insert(source, 2)
+        insert(partner, 1)
+    assert (jdbc_places.rows(source), rows_of(partner)) == ([1, 2], [1])
+
+
+@pytest.mark.parametrize("kind", ["h2", "postgresql"], indirect=True)
+@pytest.mark.parametrize("statement", ["insert into t values (9); commit", "select $$;$$; /* ; */ rollback"])
+def test_nor_is_it_sent_as_one_of_several(
+    jdbc_places: JdbcPlaces, partner: DataSource, kind: str, statement: str
+) -> None:
+    source = jdbc_places.open(kind)
+    with txpool.transaction():
+        insert(source, 1)
+        with pytest.raises(txpool.ProgrammingError, match="was not sent"):
+            source.connect().cursor().execute(statement)
+        insert(partner, 1)
+    assert (jdbc_places.rows(source), rows_of(partner)) == ([1], [1])
+
+
+def test_a_rollback_is_seen_whatever_its_comment_says(jdbc_places: JdbcPlaces, partner: DataSource) -> None:
+    source = jdbc_places.open("postgresql")
+    with pytest.raises(txpool.Error), txpool.transaction():
+        insert(source, 1)
+        with pytest.raises(txpool.ProgrammingError, match="the SQL ROLLBACK has ended its part"):
+            source.connect().cursor().execute(unseen("rollback /* back to start */"))
+        insert(partner, 1)
+    assert (jdbc_places.rows(source), rows_of(partner)) == ([], [])
 
 
 def test_a_commit_that_no_text_shows(jdbc_places: JdbcPlaces, partner: DataSource) -> None:

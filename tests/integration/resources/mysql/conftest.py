@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from tests.support.mysql import MySQLServer
 from txpool import failpoints
 
 if TYPE_CHECKING:
-    from tests.conftest import Require
+    from tests.support.mysql import RequireDriver
 
 
 @pytest.fixture(params=["mariadb", "mysql8"])
@@ -27,9 +26,11 @@ def server(request: pytest.FixtureRequest) -> MySQLServer:
 
 
 @pytest.fixture(params=["pymysql", "mysqlclient"])
-def world(server: MySQLServer, request: pytest.FixtureRequest, require: Require) -> Iterator[BranchDatabase]:
+def world(
+    server: MySQLServer, request: pytest.FixtureRequest, require_driver: RequireDriver
+) -> Iterator[BranchDatabase]:
     """A database with branches, on each of the two servers, over each of the two drivers."""
-    require(importlib.util.find_spec("MySQLdb"), "mysqlclient: apt-get install libmariadb-dev; pip install mysqlclient")
+    require_driver(request.param)
     world = BranchDatabase(server, request.param)
     try:
         yield world

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import socket
 import threading
 from contextlib import closing, suppress
@@ -14,8 +15,29 @@ import pytest
 
 import txpool
 from tests.integration.resources.mysql.branches import SLEEPING, BranchDatabase, both
+from tests.support.mysql import MODULES
 from tests.support.waiting import until
 from txpool.engine import create_engine
+
+#: By the name of a type object, the types of columns that it is to equal.
+TYPES = {
+    "NUMBER": "tinyint, smallint, mediumint, int, bigint, decimal(5, 2), numeric, float, double, boolean, year",
+    "STRING": "char(3), varchar(3), enum('a', 'b'), set('a', 'b')",
+    "DATETIME": "date, time, datetime, datetime(6), timestamp null",
+    "BINARY": "tinyblob, blob, mediumblob, longblob",
+}
+
+
+def test_each_column_has_the_type_object_of_its_type(managed: BranchDatabase) -> None:
+    columns = [(name, each) for name, types in TYPES.items() for each in re.split(r", (?=[a-z])", types)]
+    made = ", ".join(f"c{number} {each}" for number, (_, each) in enumerate(columns))
+    managed.server.execute(f"create table every_type ({made})", database="one")
+    source = managed.datasource()
+    with source.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("select * from every_type")
+        for (name, each), column in zip(columns, cursor.description, strict=True):
+            equal = [other for other in (*TYPES, "ROWID") if getattr(txpool, other) == column[1]]
+            assert (each, equal) == (each, [name])
 
 
 def test_the_driver_as_it_is(managed: BranchDatabase) -> None:
@@ -192,7 +214,7 @@ def test_a_statement_tells_what_it_tells_without_txpool(managed: BranchDatabase)
             said.append((returned, cursor.rowcount, cursor.lastrowid, warnings, cursor.fetchall()))
         return said
 
-    module = importlib.import_module({"pymysql": "pymysql", "mysqlclient": "MySQLdb"}[managed.driver_name])
+    module = importlib.import_module(MODULES[managed.driver_name])
     server = managed.server
     account = {"host": "127.0.0.1", "port": server.port, "user": server.user, "password": server.password}
     with closing(module.connect(database="one", **account)) as connection:

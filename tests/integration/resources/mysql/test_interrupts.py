@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import txpool
 from recovery import RecoveryManager
 from tests.support.mysql import MySQLServer
+
+if TYPE_CHECKING:
+    from tests.support.mysql import RequireDriver
 
 PASSWORD = "TXPOOL_TEST_MYSQL_INTERRUPTED"  # the name of a variable
 #: Every so many lines; a prime, so that over the drivers and the servers the lines differ.
@@ -51,8 +54,13 @@ class Interrupts:
 
 @pytest.fixture(params=["pymysql", "mysqlclient"])
 def recovery(
-    server: MySQLServer, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: MySQLServer,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    require_driver: RequireDriver,
 ) -> Iterator[RecoveryManager]:
+    require_driver(request.param)
     monkeypatch.setenv(PASSWORD, server.password)
     for name in ("one", "two"):
         server.execute("create table work (id int primary key)", database=name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import socket
 from collections.abc import Iterator
@@ -15,13 +14,13 @@ from tests.integration.resources.mysql.branches import BranchDatabase
 from tests.support.mysql import MySQLServer
 
 if TYPE_CHECKING:
-    from tests.conftest import Require
+    from tests.support.mysql import RequireDriver
 
 
 @pytest.fixture
-def lost(mariadb: MySQLServer, require: Require) -> Iterator[Any]:
+def lost(mariadb: MySQLServer, require_driver: RequireDriver) -> Iterator[Any]:
     """A connection whose driver has seen that its session is lost."""
-    require(importlib.util.find_spec("MySQLdb"), "mysqlclient: apt-get install libmariadb-dev; pip install mysqlclient")
+    require_driver("mysqlclient")
     mariadb.empty()
     with closing(BranchDatabase(mariadb, "mysqlclient")) as world:
         raw = world.driver.connect()

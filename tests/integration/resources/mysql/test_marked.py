@@ -107,6 +107,34 @@ def test_a_deadlock_that_was_swallowed_commits_no_half(ledger: Ledger, marked: b
     assert ledger.work() == 0
 
 
+def test_a_deadlock_over_the_row_has_rolled_back(ledger: Ledger) -> None:
+    """The server answers it to the INSERT, and the savepoint is gone: nobody has committed a part."""
+    ledger.write("insert into parent values (1), (2), (3), (4), (5)")
+    branch, gtrid = ledger.branch(), new_gtrid()
+    ledger.raw.execute("delete from parent where id = 1")
+    other = server_of(ledger).connect("one", autocommit=False)
+    with other.cursor() as cursor:
+        cursor.execute(
+            "insert into xids (xid, transaction_manager_id, action_uid, kind, branches) "
+            "values (%s, 'x', 'x', 'abort', '')",
+            [gtrid],
+        )
+        cursor.execute("delete from parent where id > 1")
+        waiting = Thread(target=lambda: cursor.execute("delete from parent where id = 1"))
+        waiting.start()
+        running = "select 1 from information_schema.innodb_trx where trx_state = 'LOCK WAIT'"
+        while not ledger.query_rows(running):
+            assert waiting.is_alive()
+            time.sleep(0.15)  # InnoDB's view stays as it was while it is read more often
+        with pytest.raises((Refused, pymysql.OperationalError), match="Deadlock"):
+            branch.mark(gtrid, others(gtrid))
+        waiting.join()
+    other.rollback()
+    other.close()
+    assert branch.rollback() is BranchOutcome.ROLLED_BACK
+    assert (ledger.rows(), ledger.work()) == ({}, 0)
+
+
 def test_a_table_without_transactions_is_refused(ledger: Ledger) -> None:
     ledger.write("create table m (id int) engine = myisam")
     branch, gtrid = ledger.branch(), new_gtrid()

@@ -6,6 +6,7 @@ import pytest
 
 import txpool
 from tests.integration.resources.mysql.branches import BranchDatabase, both, work
+from tests.support.unseen import unseen
 from txpool import failpoints
 from txpool.xid import FORMAT_ID
 
@@ -18,7 +19,7 @@ def test_who_has_written_before_his_own_read_only_transaction_is_no_reader(manag
         source.xids_table().create()  # type: ignore[attr-defined]
     with pytest.raises(txpool.HeuristicHazard), txpool.transaction():
         work(1, others, source)
-        source.connect().cursor().execute("start transaction read only")
+        source.connect().cursor().execute(unseen("start transaction read only"))
         failpoints.arm("coordinator.prepared", "raise")
     assert both(managed) == [[1], []]
 

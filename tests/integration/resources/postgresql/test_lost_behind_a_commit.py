@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import txpool
+from tests.support.unseen import unseen
 
 if TYPE_CHECKING:
     from tests.conftest import Databases
@@ -34,7 +35,7 @@ def test_it_may_have_committed(databases: Databases, tmp_path: Path, mode: str, 
         calls.append(1)
         with source.connect() as connection:
             for statement in statements:
-                connection.execute(statement)
+                connection.execute(unseen(statement))
 
     with source, pytest.raises(txpool.HeuristicError):
         work()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, ClassVar
 
+from txpool.errors import described
 from txpool.resources.base import BranchRecord, Refused
 from txpool.resources.jdbc.databases.database import Answer, Database, Ended, Vote
 from txpool.resources.phase_two import PhaseTwoVerb
@@ -31,7 +32,7 @@ class DatabaseBySQL(Database):
             self.make_durable(raw)
         except Exception as error:
             if self.is_refusal(raw, error):
-                raise Refused(f"the database refused to commit: {error}") from error
+                raise Refused(f"the database refused to commit: {described(error)}") from error
             raise
 
     def is_refusal(self, raw: Any, error: Exception) -> bool:
@@ -64,7 +65,7 @@ class DatabaseBySQL(Database):
                 if raw.lost:
                     raise
                 if self.is_gone(error):
-                    return Answer(Ended.GONE, str(error))
+                    return Answer(Ended.GONE, described(error))
                 if not again or not self.remedy(raw, record, error):
                     return self.refusal(error)
             else:

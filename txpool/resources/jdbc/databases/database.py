@@ -5,7 +5,6 @@ A raw connection is an `XaConnection`. Java's calls block: each method here retu
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import Enum
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote, Refused
 from txpool.resources.phase_two import PhaseTwoVerb
 from txpool.resources.recovery_access import PreparedBranch
+from txpool.sql.dialects import OTHER, SqlDialect
 from txpool.xid import Xid
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class Database(ABC):
     name: ClassVar[str]
     #: What java.sql.DatabaseMetaData calls it, in lower case.
     products: ClassVar[tuple[str, ...]] = ()
+    #: How it reads SQL text.
+    sql: ClassVar[SqlDialect] = OTHER
     #: How its table of marks is written; None where that is not proven.
     marks: ClassVar[Marks | None] = None
     #: Whether a session that is closed takes what it has prepared along: it stays open until phase two.
@@ -84,6 +86,9 @@ class Database(ABC):
     @abstractmethod
     def identify(self, raw: Any, *, writes: bool) -> Server:
         """Who the server is. With `writes`, it may be given an identity. The connection is in autocommit mode."""
+
+    def warn_unproven(self, raw: Any) -> None:  # noqa: B027 - for most, `txpool check` says it
+        """Log once what follows from an identity or a generation that this role cannot keep."""
 
     def why_not_xa(self, raw: Any) -> str:
         """Why no branch can be trusted to this session; empty where it can."""
@@ -108,7 +113,11 @@ class Database(ABC):
 
     def may_commit(self, raw: Any, statement: str) -> bool:
         """Whether a user's statement may have committed a part of the open transaction, as far as its text shows it."""
-        return bool(raw.begun) and PROGRAM.match(statement) is not None
+        return bool(raw.begun) and is_program(raw, statement)
+
+    def leaves_something(self, statement: str) -> bool:
+        """Whether a user's statement may leave something in its session that its first words do not show."""
+        return False
 
     def commands_branch(self, statement: str) -> bool:
         """Whether a user's statement would end or begin a branch by its name."""
@@ -183,10 +192,12 @@ class Database(ABC):
 
 #: The evidence that a record has of its server's generation.
 GENERATION = "generation"
-#: A COMMIT, or a program of the database's, whose statements are not in sight.
-PROGRAM: Final = re.compile(
-    r"(?:\s|\{|\?|=|\(|--[^\n]*|/\*(?:[^*]|\*(?!/))*+\*/)*+(?:commit|end|call|execute|exec|begin|declare)\b", re.I
-)
+_PROGRAMS: Final = frozenset({"commit", "end", "call", "execute", "exec", "begin", "declare"})
+
+
+def is_program(raw: Any, statement: str) -> bool:
+    """Whether a statement is a COMMIT, or a program of the database's, whose statements are not in sight."""
+    return raw.words_of(statement)[0] in _PROGRAMS
 
 
 class EndedUnseen(Refused):

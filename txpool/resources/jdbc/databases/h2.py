@@ -14,17 +14,19 @@ from __future__ import annotations
 
 import os
 import secrets
-import threading
 from typing import Any, Final
 
+from txpool.errors import described
+from txpool.locks import Lock
 from txpool.resources.base import BranchRecord, Refused
 from txpool.resources.jdbc.databases import own_tables
 from txpool.resources.jdbc.databases.by_sql import DatabaseBySQL
-from txpool.resources.jdbc.databases.database import GENERATION, PROGRAM, Answer, Ended, EndedUnseen, Server, Vote
+from txpool.resources.jdbc.databases.database import GENERATION, Answer, Ended, EndedUnseen, Server, Vote, is_program
 from txpool.resources.jdbc.errors import call
 from txpool.resources.jdbc.marks import H2Marks
 from txpool.resources.phase_two import PhaseTwoVerb
 from txpool.resources.recovery_access import PreparedBranch
+from txpool.sql.dialects import H2 as H2_SQL
 from txpool.xid import Xid, parse
 
 _CREATE_MARKER: Final = (
@@ -45,7 +47,7 @@ _NO_SUCH_TRANSACTION: Final = 90129
 _MEMORY: Final = "memory:"
 #: H2 does not survive two that end one branch at once: both are told yes, or its file is damaged. Of a file that one
 #: process has, this lock lets in one at a time.
-_ending = threading.Lock()
+_ending = Lock()
 #: Of a server's database, the row of its identity does: whoever ends a branch holds it by a session beside.
 _HOLD: Final = "select one from txpool.server where one = 1 for update"
 _HOLD_WAIT: Final = "set lock_timeout 5000"
@@ -54,7 +56,7 @@ _SERVED: Final = ("jdbc:h2:tcp:", "jdbc:h2:ssl:")
 
 def _after_fork_in_child() -> None:
     global _ending
-    _ending = threading.Lock()
+    _ending = Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -62,6 +64,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 class H2(DatabaseBySQL):
     name = "H2"
+    sql = H2_SQL
     products = ("h2",)
     marks = H2Marks()
     keeps_open = True
@@ -113,7 +116,7 @@ class H2(DatabaseBySQL):
 
     def may_commit(self, raw: Any, statement: str) -> bool:
         # Its branches are local transactions until they prepare.
-        return not raw.accepts_silent_commits and PROGRAM.match(statement) is not None
+        return not raw.accepts_silent_commits and is_program(raw, statement)
 
     def make_durable(self, raw: Any) -> None:
         raw.run(_SYNC).close()
@@ -129,7 +132,7 @@ class H2(DatabaseBySQL):
         except Exception as error:
             if raw.lost:
                 raise
-            raise Refused(f"PREPARE was not sent: {error}") from error
+            raise Refused(f"PREPARE was not sent: {described(error)}") from error
         if taken:
             raise Refused(f"{xid.joined} is prepared already")
         if temporary:
@@ -154,7 +157,9 @@ class H2(DatabaseBySQL):
         except Exception as error:
             if held:
                 raise
-            return Answer(Ended.REFUSED, f"nothing was sent, since another process ends a branch there: {error}")
+            return Answer(
+                Ended.REFUSED, f"nothing was sent, since another process ends a branch there: {described(error)}"
+            )
         finally:
             self._release(raw)
 

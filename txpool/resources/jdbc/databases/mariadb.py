@@ -15,14 +15,17 @@ from txpool.resources.jdbc.errors import call
 from txpool.resources.jdbc.marks import MariaDBMarks
 from txpool.resources.mysql import pooler, xa
 from txpool.resources.mysql import server as servers
-from txpool.resources.mysql.session import commands_branch, may_commit, text_of
+from txpool.resources.mysql.proof import warn_unproven
+from txpool.resources.mysql.session import changes_session, commands_branch, may_commit, text_of
 from txpool.resources.mysql.wire import WARNINGS, tells_that_rows_stay
 from txpool.resources.mysql.wire import Answer as WireAnswer
 from txpool.resources.phase_two import PhaseTwoVerb
+from txpool.sql.dialects import MYSQL
 
 
 class MariaDB(DatabaseByXA):
     name = "MariaDB or MySQL"
+    sql = MYSQL
     products = ("mariadb", "mysql")
     marks = MariaDBMarks()
     has_network_timeout = True
@@ -39,6 +42,9 @@ class MariaDB(DatabaseByXA):
             found = servers.ask(MySQLSession(raw))
         return found
 
+    def warn_unproven(self, raw: Any) -> None:
+        warn_unproven(raw.settings, MySQLSession(raw), identified=bool(raw.identity))
+
     def why_not_xa(self, raw: Any) -> str:
         return self._server(raw).why_not_xa()
 
@@ -50,6 +56,9 @@ class MariaDB(DatabaseByXA):
 
     def may_commit(self, raw: Any, statement: str) -> bool:
         return bool(raw.begun) and may_commit(text_of(statement))  # inside a branch it refuses
+
+    def leaves_something(self, statement: str) -> bool:
+        return changes_session(text_of(statement), escapes=None)
 
     def rows_stay(self, raw: Any) -> bool:
         session = MySQLSession(raw)

@@ -11,7 +11,6 @@ from typing import Any, Final
 from txpool.resources.jdbc.databases.by_xa import DatabaseByXA
 from txpool.resources.jdbc.databases.database import Server
 from txpool.resources.jdbc.errors import NotSupportedError, OperationalError
-from txpool.resources.jdbc.session import words_of
 
 #: The first words of statements that commit nowhere. DDL does in Oracle, and does not in SQL Server.
 _COMMIT_NOTHING: Final = frozenset(
@@ -27,7 +26,7 @@ class OtherDatabase(DatabaseByXA):
             super().begin_again(raw)
 
     def may_commit(self, raw: Any, statement: str) -> bool:
-        word, _ = words_of(statement)
+        word, _ = raw.words_of(statement)
         # Behind a semicolon there may be anything, in a message of several statements.
         return bool(raw.begun) and (word not in _COMMIT_NOTHING or ";" in statement.rstrip("; \n"))
 

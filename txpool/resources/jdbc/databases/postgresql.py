@@ -15,23 +15,26 @@ import re
 import secrets
 from typing import Any, Final
 
+from txpool.errors import described
 from txpool.resources.base import BranchOutcome, BranchRecord, Refused
 from txpool.resources.jdbc.databases.by_sql import DatabaseBySQL
 from txpool.resources.jdbc.databases.database import Answer, Ended, EndedUnseen, Server, Vote
 from txpool.resources.jdbc.marks import PostgreSQLMarks
 from txpool.resources.phase_two import PhaseTwoVerb
 from txpool.resources.postgresql.branch_recovery import PREPARED, branches_of
-from txpool.resources.postgresql.phase_two import NO_TIMEOUTS, NO_XID, OUTCOMES, TAKE_ROLE
-from txpool.resources.postgresql.session.identity import DATABASE, ROLE, SYSTEM, TIMELINE
-from txpool.resources.postgresql.session.statement_text import may_commit
+from txpool.resources.postgresql.phase_two import NO_TIMEOUTS, NO_XID, OUTCOMES, STATUS, TAKE_ROLE
+from txpool.resources.postgresql.qualified import qualified
+from txpool.resources.postgresql.session.identity import IDENTITY, ROLE, TIMELINE
+from txpool.resources.postgresql.session.statement_text import may_commit, outlives_transaction
 from txpool.resources.recovery_access import PreparedBranch
+from txpool.sql.dialects import POSTGRESQL
 from txpool.xid import FORMAT_ID, Xid, parse
 
 _MARKER: Final = "txpool.begun"
-_CHECKED: Final = (
-    f"1 operator(pg_catalog./) case when pg_catalog.current_setting('{_MARKER}'::text, true) "
-    "operator(pg_catalog.=) '{token}'::text then 1 else 0 end"
-)
+_CHECKED: Final = qualified(f"1 / case when current_setting('{_MARKER}', true) = '{{token}}' then 1 else 0 end")
+_ROLE: Final = qualified(f"select ({ROLE})::text")
+_ROLE_OF: Final = qualified("select to_regrole(quote_ident(?::text))::oid::text")
+_ID: Final = qualified("pg_current_xact_id_if_assigned()::text")
 _DIVISION_BY_ZERO: Final = "22012"
 _ABORTED: Final = "25P02"
 _NO_SUCH_TRANSACTION: Final = "42704"
@@ -42,24 +45,22 @@ _UNUSED_ID: Final = "22023"
 _SESSION_ENDING: Final = ("08", "57P", "25P03")
 # As pgJDBC writes a name: the format, and both parts in base64.
 _ENCODED: Final = re.compile(rf"{FORMAT_ID}_([A-Za-z0-9+/]+={{0,2}})_([A-Za-z0-9+/]+={{0,2}})")
-_PREPARED_BY_PGJDBC: Final = PREPARED.replace(
-    "starts_with(gid, 'txp1:') and substring(gid from '^[A-Za-z0-9_.:-]+$') = gid",
-    f"starts_with(gid, '{FORMAT_ID}_') and substring(gid from '^[A-Za-z0-9_+/=]+$') = gid",
-)
+_PREPARED_BY_PGJDBC: Final = PREPARED.replace("'txp1:'", f"'{FORMAT_ID}_'").replace("_.:-]+$'", "_+/=]+$'")
 _TIMELINE_EVIDENCE: Final = "timeline"
 _XID_EVIDENCE: Final = "xid"
 
 
 class PostgreSQL(DatabaseBySQL):
     name = "PostgreSQL"
+    sql = POSTGRESQL
     products = ("postgresql",)
     marks = PostgreSQLMarks()
     has_network_timeout = True
 
     def identify(self, raw: Any, *, writes: bool) -> Server:
-        role = _one(raw, f"select ({ROLE})::text")
+        role = _one(raw, _ROLE)
         try:
-            identity, timeline = _one(raw, f"select {SYSTEM} || '/' || {DATABASE}"), _one(raw, f"select {TIMELINE}")
+            identity, timeline = _one(raw, f"select {IDENTITY}"), _one(raw, f"select {TIMELINE}")
         except Exception as error:
             if getattr(error, "sqlstate", "") != _NOT_ALLOWED:
                 raise
@@ -67,7 +68,7 @@ class PostgreSQL(DatabaseBySQL):
         return Server(identity, timeline, role)
 
     def role_of(self, raw: Any, user: str) -> str:
-        rows = raw.run("select to_regrole(quote_ident(?::text))::oid::text", [user]).fetchall()
+        rows = raw.run(_ROLE_OF, [user]).fetchall()
         return str(rows[0][0] or "")
 
     def begin(self, raw: Any) -> None:
@@ -78,6 +79,9 @@ class PostgreSQL(DatabaseBySQL):
     def may_commit(self, raw: Any, statement: str) -> bool:
         return may_commit(statement)  # a procedure cannot, inside a transaction
 
+    def leaves_something(self, statement: str) -> bool:
+        return outlives_transaction(statement)
+
     def require_begun(self, raw: Any) -> None:
         try:
             raw.run(f"select {_CHECKED.format(token=raw.begun_as)}").fetchall()
@@ -87,10 +91,7 @@ class PostgreSQL(DatabaseBySQL):
     def prepare(self, raw: Any, xid: Xid) -> Vote:
         checked = _CHECKED.format(token=raw.begun_as)
         try:
-            cursor = raw.run(
-                f"select pg_catalog.pg_current_xact_id_if_assigned()::text, {checked}; "
-                f"prepare transaction '{xid.joined}'"
-            )
+            cursor = raw.run(f"select {_ID}, {checked}; prepare transaction '{xid.joined}'")
         except Exception as error:
             raise _refused(raw, error) from error
         ((transaction, _),) = cursor.fetchall()
@@ -155,7 +156,7 @@ class PostgreSQL(DatabaseBySQL):
         if transaction in ("", NO_XID):
             return None
         try:
-            status = _one(raw, f"select pg_catalog.pg_xact_status('{int(transaction)}'::pg_catalog.xid8)")
+            status = _one(raw, STATUS.format(int(transaction)))
         except Exception as error:
             if raw.lost:
                 raise
@@ -199,7 +200,7 @@ def _refused(raw: Any, error: Exception) -> Exception:
         return EndedUnseen()
     if state == _ABORTED:
         return Refused("a statement before it had failed, and PostgreSQL has rolled the transaction back")
-    return Refused(f"the database refused it: {error}")
+    return Refused(f"the database refused it: {described(error)}")
 
 
 def _one(raw: Any, query: str) -> str:

@@ -12,10 +12,11 @@ import MySQLdb
 import MySQLdb.cursors
 
 from txpool.errors import ConfigurationError, OperationalError
+from txpool.resources.deadlines import in_step
 from txpool.resources.mysql.address import arguments
 from txpool.resources.mysql.driver import MySQLDriver
 from txpool.resources.mysql.mysqlclient.connection import MySQLdbConnection
-from txpool.resources.mysql.mysqlclient.session import MySQLdbSession
+from txpool.resources.mysql.mysqlclient.session import MySQLdbSession, SteppedMySQLdbSession
 
 _WHOLE_SECONDS: Final = ("connect_timeout", "read_timeout", "write_timeout")
 #: The client's library opens another session in silence where this one is lost: what follows would commit by itself.
@@ -32,13 +33,16 @@ class MySQLdbDriver(MySQLDriver):
     def open_raw(options: dict[str, Any], timeout: float | None) -> MySQLdbConnection:
         if timeout is not None:
             options["connect_timeout"] = min(float(options.get("connect_timeout", 10)), timeout)
+        if timeout is not None and in_step():
+            options["read_timeout"] = min(float(options.get("read_timeout", timeout)), timeout)
         for name in _WHOLE_SECONDS:
             if name in options:
                 options[name] = max(1, ceil(options[name]))
         _require_no_reconnect(str(options.get("read_default_file", "")))
         raw = MySQLdbConnection(autocommit=True, **options)
         raw.init_command = options.get("init_command")
-        raw.session = MySQLdbSession(raw, takes_several=options.get("multi_statements", True))
+        session = SteppedMySQLdbSession if in_step() else MySQLdbSession
+        raw.session = session(raw, takes_several=options.get("multi_statements", True))
         return raw
 
     def _reset_session(self, raw: MySQLdbConnection) -> None:

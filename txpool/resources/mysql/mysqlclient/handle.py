@@ -25,6 +25,7 @@ class MySQLdbHandle(MySQLConnection):
     __slots__ = ()
 
     _cursor_class = MySQLdbCursor
+    _STATEMENT = "query"
     _driver_class = MySQLdb.connections.Connection
     _CLOSED = MySQLdb.OperationalError
 

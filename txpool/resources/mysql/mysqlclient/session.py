@@ -16,6 +16,7 @@ import MySQLdb
 from MySQLdb.constants import CR
 
 from txpool.errors import translate
+from txpool.resources.deadlines import within_step
 from txpool.resources.mysql.wire import Answer, after_what_went_ahead, ends_session
 
 if TYPE_CHECKING:
@@ -148,3 +149,16 @@ class MySQLdbSession:
         """Close the connection after an error: it is not known what was executed, or which answer is next."""
         self.raw.break_off()
         translate(error)
+
+
+class SteppedMySQLdbSession(MySQLdbSession):
+    """The session of a connection that recovery opens: its answers must come within the step of its thread."""
+
+    __slots__ = ()
+
+    def _send(self, statements: Sequence[str]) -> None:
+        within_step()  # nothing is sent once the step is over
+        super()._send(statements)
+
+    def _receive(self, until: float | None) -> None:
+        super()._receive(within_step(until))

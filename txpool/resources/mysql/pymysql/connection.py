@@ -111,6 +111,10 @@ class PyMySQLConnection(SessionState, RowsConnection):
         return bool(self.server_status & _READ_ONLY)
 
     @property
+    def escapes(self) -> bool:
+        return not self.server_status & SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES
+
+    @property
     def may_send_ahead(self) -> bool:
         # What is executed all the same is in a local transaction, which does not commit by itself.
         return not (self.server_status & _AUTOCOMMIT or self.client_flag & CLIENT.MULTI_STATEMENTS)

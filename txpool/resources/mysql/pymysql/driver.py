@@ -8,9 +8,11 @@ import pymysql
 import pymysql.cursors
 
 from txpool.errors import OperationalError
+from txpool.resources.deadlines import in_step
 from txpool.resources.mysql.driver import MySQLDriver
 from txpool.resources.mysql.pymysql.connection import PyMySQLConnection
 from txpool.resources.mysql.pymysql.session import PyMySQLSession
+from txpool.resources.mysql.pymysql.stepped import SteppedPyMySQLConnection
 
 _MOST_CONNECT_TIMEOUT: Final = 31536000.0
 
@@ -27,7 +29,7 @@ class PyMySQLDriver(MySQLDriver):
         if timeout is not None:
             options["connect_timeout"] = min(float(options.get("connect_timeout", 10)), timeout)
             options["read_timeout"] = min(timeout, _MOST_CONNECT_TIMEOUT)
-        raw = PyMySQLConnection(autocommit=True, **options)
+        raw = (SteppedPyMySQLConnection if in_step() else PyMySQLConnection)(autocommit=True, **options)
         raw.set_read_timeout(limit)
         raw.session = PyMySQLSession(raw)
         return raw

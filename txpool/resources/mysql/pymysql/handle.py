@@ -34,6 +34,7 @@ class PyMySQLConnection(MySQLConnection):
     __slots__ = ()
 
     _cursor_class = PyMySQLCursor
+    _STATEMENT = "sql"
     _driver_class = pymysql.connections.Connection
     _CLOSED = pymysql.InterfaceError
 

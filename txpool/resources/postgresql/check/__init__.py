@@ -38,4 +38,5 @@ def findings(datasource: DataSourceSettings, *, stale_after: float, timeout: flo
         if role in _CONNECT_ALLOWS:
             yield from trust.connect(raw, server, roles, _CONNECT_ALLOWS[role])
         yield from trust.spark(raw, roles)
+        yield from trust.search_path(raw, roles)
         yield from session.findings(raw, datasource)

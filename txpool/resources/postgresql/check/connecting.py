@@ -12,7 +12,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from txpool.config.settings import DataSourceSettings
-from txpool.errors import ConfigurationError
+from txpool.errors import ConfigurationError, described
 from txpool.findings.finding import Finding, NotConnected, failure
 from txpool.resources.drivers import make_driver
 
@@ -66,7 +66,7 @@ def connected(settings: DataSourceSettings, *, recovery: bool = False) -> Iterat
     except ConfigurationError:
         raise
     except psycopg.ProgrammingError as error:  # libpq cannot parse the url or an option
-        raise ConfigurationError(f"{settings.url} and driver.*: {error}") from error
+        raise ConfigurationError(f"{settings.url} and driver.*: {described(error)}") from error
     except Exception as error:
         raise NotConnected(_diagnosed(settings, error, recovery)) from error
     try:

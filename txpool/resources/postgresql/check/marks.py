@@ -14,9 +14,12 @@ from txpool.resources.drivers import make_driver
 from txpool.resources.postgresql.check import trust
 from txpool.resources.postgresql.check.connecting import connected, quoted, user_of
 from txpool.resources.postgresql.check.server import server_facts
+from txpool.resources.postgresql.qualified import qualified
 
+_IS_MARK: LiteralString = IS_MARK.replace(" like ", " ~~ ")
 _RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
-_TABLE: LiteralString = """
+_TABLE: LiteralString = qualified(
+    """
     select c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, row_security_active(c.oid),
         has_schema_privilege(n.oid, 'usage'),
         array(select attname::text from pg_attribute where attrelid = c.oid and attnum > 0 and not attisdropped),
@@ -25,6 +28,12 @@ _TABLE: LiteralString = """
             attname) from pg_attribute where attrelid = c.oid and attnum = any (i.indkey::int2[])))
     from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(%(table)s)
 """
+)
+_COUNT: LiteralString = qualified(f"select count(*) from {{}} where {_IS_MARK}")  # noqa: S608 - constants
+_OLDEST: LiteralString = qualified(
+    f"select count(*), extract(epoch from (clock_timestamp() - min(made_at)))::float8 from {{}} where {_IS_MARK}"  # noqa: S608
+)
+_MAY: LiteralString = qualified("select has_table_privilege(%s::oid, %s::text)")
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "p": "partitioned", "S": "a sequence"}
 
 
@@ -44,7 +53,7 @@ def rows(raw: Any, settings: DataSourceSettings) -> Iterator[Finding]:
     found = list(_faults(raw, settings, name, EVIDENCE, why))
     yield from found
     if not any(each.severity is not Severity.WARNING for each in found):
-        (count,) = raw.execute(f"select count(*) from {name} where {IS_MARK}".encode()).fetchone()  # noqa: S608
+        (count,) = raw.execute(_COUNT.format(name).encode()).fetchone()
         yield row_count(name, count)
 
 
@@ -65,10 +74,7 @@ def _faults(raw: Any, settings: DataSourceSettings, name: str, holds: str, grant
 
 def marks(raw: Any, name: str) -> Finding:
     """The number of marks in the table."""
-    count, oldest = raw.execute(
-        f"select count(*), extract(epoch from max(clock_timestamp() - made_at))::float8 from {name} "  # noqa: S608
-        f"where {IS_MARK}".encode()
-    ).fetchone()
+    count, oldest = raw.execute(_OLDEST.format(name).encode()).fetchone()
     return mark_count(name, count, oldest or 0.0)
 
 
@@ -121,9 +127,7 @@ def table(
             "recovery would not see every decision",
             f"ALTER TABLE {whole} DISABLE ROW LEVEL SECURITY;",
         )
-    denied = [
-        right for right in _RIGHTS if not raw.execute("select has_table_privilege(%s, %s)", [oid, right]).fetchone()[0]
-    ]
+    denied = [right for right in _RIGHTS if not raw.execute(_MAY, [oid, right]).fetchone()[0]]
     if denied or not usage:
         grants = [f"GRANT {', '.join(denied)} ON {whole} TO {quoted(user)};"] if denied else []
         grants += [] if usage else [f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(user)};"]

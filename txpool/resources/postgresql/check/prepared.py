@@ -8,12 +8,14 @@ from typing import Any
 import psycopg
 
 from txpool.config.settings import DataSourceSettings
+from txpool.errors import described
 from txpool.findings.finding import Finding, failure, ok, warning
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.drivers import make_driver
 from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
 from txpool.resources.postgresql.check.connecting import connected, quoted, user_of
 from txpool.resources.postgresql.check.server import ServerFacts, server_facts
+from txpool.resources.postgresql.qualified import qualified
 from txpool.xid import make_gtrid, make_xid, new_incarnation, parse
 
 #: The node in the xid of a check's own branch, which is rolled back as soon as it is prepared.
@@ -21,8 +23,10 @@ NODE = "txpool-check"
 
 _MOST_SHOWN = 5
 _HOLDERS = "see who holds them: SELECT gid, prepared, owner, database FROM pg_prepared_xacts ORDER BY prepared;"
-_LISTING = """select gid, extract(epoch from clock_timestamp() - prepared)::float8, owner::text
-    from pg_prepared_xacts where database = current_database() order by prepared"""
+_LISTING = qualified("""select gid, extract(epoch from (clock_timestamp() - prepared))::float8, owner::text
+    from pg_prepared_xacts where database = current_database() order by prepared""")
+_COUNT = qualified("select count(*) from pg_prepared_xacts")
+_IS_PREPARED = qualified("select 1 from pg_prepared_xacts where gid = %s")
 
 
 def findings(raw: Any, server: ServerFacts, settings: DataSourceSettings, old: float) -> Iterator[Finding]:
@@ -38,7 +42,7 @@ def findings(raw: Any, server: ServerFacts, settings: DataSourceSettings, old: f
         return
     try:
         listed = raw.execute(_LISTING).fetchall()
-        (used,) = raw.execute("select count(*) from pg_prepared_xacts").fetchone()
+        (used,) = raw.execute(_COUNT).fetchone()
     except psycopg.errors.InsufficientPrivilege:
         yield failure(
             "listing",
@@ -161,7 +165,9 @@ def _prepare_and_roll_back(raw: Any, server: ServerFacts, settings: DataSourceSe
         answer = raw.execute(f"prepare transaction '{xid.joined}'".encode()).statusmessage
     except psycopg.Error as error:
         pooler = "set pool_mode = transaction (or session) in the pooler" if server.pooled else ""
-        yield failure("prepare", f"PREPARE TRANSACTION failed: {error}", "nothing can take part in mode = xa", pooler)
+        yield failure(
+            "prepare", f"PREPARE TRANSACTION failed: {described(error)}", "nothing can take part in mode = xa", pooler
+        )
         return
     if answer != "PREPARE TRANSACTION":
         yield failure("prepare", f"PREPARE TRANSACTION was answered by {answer}", "nothing was prepared")
@@ -169,7 +175,7 @@ def _prepare_and_roll_back(raw: Any, server: ServerFacts, settings: DataSourceSe
     try:
         yield from _rolled_back_by_recovery(BranchRecord(xid, settings.name, raw.identity), server, settings)
     finally:
-        if raw.execute("select 1 from pg_prepared_xacts where gid = %s", [xid.joined]).fetchone():
+        if raw.execute(_IS_PREPARED, [xid.joined]).fetchone():
             raw.execute(f"rollback prepared '{xid.joined}'".encode())
 
 
@@ -180,7 +186,7 @@ def _rolled_back_by_recovery(
     try:
         with connected(settings, recovery=True) as raw:
             recovery = server_facts(raw)
-            visible = raw.execute("select 1 from pg_prepared_xacts where gid = %s", [record.xid.joined]).fetchone()
+            visible = raw.execute(_IS_PREPARED, [record.xid.joined]).fetchone()
     except psycopg.errors.InsufficientPrivilege:
         visible = None
     if not visible:

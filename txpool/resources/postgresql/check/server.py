@@ -7,22 +7,28 @@ from dataclasses import dataclass
 from typing import Any, LiteralString
 
 from txpool.resources.postgresql.check.connecting import quoted
+from txpool.resources.postgresql.qualified import qualified
 
-_SETTINGS: LiteralString = """
-    select name, setting, source from pg_catalog.pg_settings where name in (
+_SETTINGS: LiteralString = qualified(
+    """
+    select name, setting, source from pg_settings where name = any (array[
         'max_prepared_transactions', 'max_connections', 'superuser_reserved_connections', 'reserved_connections',
         'fsync', 'full_page_writes', 'synchronous_commit', 'synchronous_standby_names', 'default_transaction_read_only',
-        'statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')
+        'statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout'])
 """
-_FACTS: LiteralString = """
+)
+_FACTS: LiteralString = qualified(
+    """
     select session_user, current_database(), pg_is_in_recovery(), pg_backend_pid(), rolsuper, rolconnlimit,
         (select datconnlimit from pg_database where datname = current_database()),
-        (select count(*) from pg_stat_get_wal_senders() sender where sender.state is distinct from 'backup'),
-        has_function_privilege('pg_control_system()', 'execute'),
+        (select count(*) from pg_stat_get_wal_senders() sender where sender.state is null or sender.state <> 'backup'),
+        has_function_privilege('pg_catalog.pg_control_system()'::text, 'execute'),
         exists (select from pg_proc where proname = 'pg_xact_status'
-            and pronamespace = 'pg_catalog'::regnamespace and has_function_privilege(oid, 'execute'))
+            and pronamespace = 'pg_catalog'::regnamespace::oid and has_function_privilege(oid, 'execute'))
     from pg_roles where rolname = session_user
 """
+)
+_CLOCK: LiteralString = qualified("select extract(epoch from clock_timestamp())::float8")
 # Executed once the configured values have been read, and never on a session that a pooler shares.
 _NO_TIMEOUTS: LiteralString = "set statement_timeout = 0; set lock_timeout = '2s'"
 
@@ -114,5 +120,5 @@ def server_facts(raw: Any) -> ServerFacts:
 
 def _clock_ahead(raw: Any) -> float:
     before = time.time()
-    (theirs,) = raw.execute("select extract(epoch from pg_catalog.clock_timestamp())::float8").fetchone()
+    (theirs,) = raw.execute(_CLOCK).fetchone()
     return float(theirs) - (before + time.time()) / 2

@@ -11,13 +11,15 @@ import psycopg
 from txpool.findings.finding import Finding, failure, warning
 from txpool.resources.postgresql.check.connecting import quoted
 from txpool.resources.postgresql.check.server import ServerFacts
+from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.staging import SCHEMA, PostgreSQLStagingTable
-from txpool.resources.postgresql.trust import TrustFault, relation_faults, schema_faults, writers
+from txpool.resources.postgresql.trust import TrustFault, creators, relation_faults, schema_faults, writers
 
-_TABLES_OF_SCHEMA = (
+_TABLES_OF_SCHEMA = qualified(
     "select relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace "
     "where n.nspname = %s and has_schema_privilege(n.oid, 'usage')"
 )
+_ANYBODY_CONNECTS = qualified("select has_database_privilege('public'::name, current_database()::text, 'connect')")
 
 
 def owners(raw: Any, tables: Sequence[str], roles: Collection[str], why: str) -> Iterator[Finding]:
@@ -60,7 +62,7 @@ def spark(raw: Any, roles: Collection[str]) -> Iterator[Finding]:
 
 def connect(raw: Any, server: ServerFacts, roles: Iterable[str], why: str) -> Iterator[Finding]:
     """A warning where every role of the server may connect; `why` says what such a role could do."""
-    (everybody,) = raw.execute("select has_database_privilege('public', current_database(), 'connect')").fetchone()
+    (everybody,) = raw.execute(_ANYBODY_CONNECTS).fetchone()
     if everybody:
         database = quoted(server.database)
         users = ", ".join(quoted(role) for role in dict.fromkeys([server.user, *roles]))
@@ -70,6 +72,19 @@ def connect(raw: Any, server: ServerFacts, roles: Iterable[str], why: str) -> It
             why,
             f"REVOKE CONNECT ON DATABASE {database} FROM PUBLIC; GRANT CONNECT ON DATABASE {database} TO {users}; and "
             "to all others that work there",
+        )
+
+
+def search_path(raw: Any, roles: Collection[str]) -> Iterator[Finding]:
+    """A warning for each role that is not trusted and may create in a schema of the search path."""
+    for schema, role in creators(raw, roles=roles):
+        everybody = role == "PUBLIC"
+        yield warning(
+            "search path",
+            f"{'everybody' if everybody else role} may create in schema {schema}, which is on the search path",
+            "a function, an operator or a type there that fits better than the server's own is what the application's "
+            "SQL calls, as this user; txpool's own statements name the schema of all that they call",
+            f"REVOKE CREATE ON SCHEMA {schema} FROM {role};",
         )
 
 

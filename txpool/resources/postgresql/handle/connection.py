@@ -16,11 +16,12 @@ from psycopg.pq import Format, PGconn, TransactionStatus
 from txpool.dbapi.forwarding import forwards
 from txpool.dbapi.overrides import Attribute
 from txpool.dbapi.refusals import autocommit_refused
-from txpool.errors import InterfaceError, translated
+from txpool.errors import InterfaceError, described, translated
 from txpool.resources.postgresql.handle.cursor import ExecutedCursor, PsycopgCursor, UserCursor
 from txpool.resources.postgresql.handle.two_phase import TwoPhaseConnection
 from txpool.resources.postgresql.session.libpq import IDLE
-from txpool.resources.postgresql.session.psycopg_private import OPEN_BLOCKS, two_phase_of
+from txpool.resources.postgresql.session.psycopg_private import OPEN_BLOCKS, statement_in, two_phase_of
+from txpool.resources.postgresql.session.statement_text import text_of_query
 
 if TYPE_CHECKING:
     from txpool.dbapi.enlistment import Enlistment
@@ -183,6 +184,9 @@ class PsycopgConnection(TwoPhaseConnection):
             if holder is not None:
                 holder.raw.changed = holder.raw.prepared = True  # what was executed is not seen
 
+    def _statement_in(self, name: str, args: Any, kwargs: Any) -> Any:
+        return statement_in(args[0] if args else None) if name == "wait" else None
+
     def _call_now(self, name: str, args: Any, kwargs: Any) -> Any:
         home: Any = self.holder()
         if name in _CANCELS and home is not None:
@@ -284,6 +288,9 @@ class PsycopgConnection(TwoPhaseConnection):
         elif value:
             raise autocommit_refused(enlistment.datasource.name, enlistment.gtrid)
 
+    def text_of_statement(self, statement: Any) -> bytes | str:
+        return super().text_of_statement(statement) or text_of_query(statement)
+
     def has_work(self, raw: Any) -> bool:
         pgconn = raw.pgconn
         status = pgconn.transaction_status
@@ -317,7 +324,7 @@ class PsycopgConnection(TwoPhaseConnection):
         try:
             self.rollback()
         except Exception as error:
-            logger.warning("%r: rolling back after an error failed: %s", self, error)
+            logger.warning("%r: rolling back after an error failed: %s", self, described(error))
 
 
 def _without(handlers: list[Any], callback: Any) -> list[Any]:

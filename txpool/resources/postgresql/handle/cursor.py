@@ -62,7 +62,7 @@ class PsycopgCursor(PEP249Cursor):
     @contextmanager
     def copy(self, statement: Any, params: Any = None, *, writer: Writer | None = None) -> Iterator[Copy]:
         """COPY, as psycopg's; inside a transaction nobody else can use the connection until its block ends."""
-        with self._block():
+        with self._block(statement):
             if writer is not None:
                 write_through(writer, self.raw)
             with self.raw.copy(statement, params, writer=writer) as copy:
@@ -70,7 +70,7 @@ class PsycopgCursor(PEP249Cursor):
 
     def stream(self, query: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """Rows as they arrive, as psycopg's; inside a transaction nobody else can use the connection meanwhile."""
-        with self._block():
+        with self._block(query):
             yield from self.raw.stream(query, *args, **kwargs)
 
     def nextset(self) -> bool | None:
@@ -108,7 +108,7 @@ class PsycopgCursor(PEP249Cursor):
         return super()._fetch_left(method, args)
 
     @contextmanager
-    def _block(self) -> Iterator[None]:
+    def _block(self, statement: Any) -> Iterator[None]:
         connection = self._connection
         enlistment = connection.current_enlistment()
         if not self._is_on(enlistment or connection.pooled):
@@ -119,7 +119,7 @@ class PsycopgCursor(PEP249Cursor):
                 with translated():
                     yield
             else:
-                with enlistment.started(connection):
+                with enlistment.started(connection, statement):
                     yield
         finally:
             if outlives_transaction(sent_by(self.raw)):

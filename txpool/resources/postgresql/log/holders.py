@@ -11,10 +11,9 @@ from __future__ import annotations
 from typing import LiteralString
 
 #: A CTE of the keys of such locks. A lease is taken before its incarnation's name is published: so a query that finds
-#: the name finds the lease's session, too. Roles are those of the login, which SET ROLE does not change. The types of
-#: all arguments are exact: else a function in a schema of the search path that fits better would be called instead.
+#: the name finds the lease's session, too. Roles are those of the login, which SET ROLE does not change.
 HELD_LEASES: LiteralString = """held(lease) AS MATERIALIZED (
-    SELECT l.classid::bigint << 32 | l.objid::bigint FROM pg_locks l JOIN pg_stat_activity s ON s.pid = l.pid
+    SELECT (l.classid::bigint << 32) | l.objid::bigint FROM pg_locks l JOIN pg_stat_activity s ON s.pid = l.pid
     WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.mode = 'ExclusiveLock' AND l.granted
         AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
         AND EXISTS (SELECT FROM pg_roles r WHERE pg_has_role(s.usesysid, r.oid, 'MEMBER')

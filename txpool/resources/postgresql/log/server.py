@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from time import time
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 
 import psycopg
 from psycopg import conninfo
@@ -21,6 +21,7 @@ from txpool.findings.finding import Finding
 from txpool.log.server import LogServer, Parameters
 from txpool.log.statements import TABLES, Script
 from txpool.resources.postgresql.log.statements import RECORD, STATEMENTS
+from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.connection import DeadlineConnection, check_alive, deadline_after, roll_back
 from txpool.resources.postgresql.session.identity import identify
 from txpool.resources.postgresql.session.libpq import bounded, ends_session
@@ -72,10 +73,22 @@ _SESSION: Final = {
 # The keep-alives that the server uses, too, to notice that a client's host has vanished, and to free its lease.
 _KEEPALIVES: Final = ("keepalives_idle", "keepalives_interval", "keepalives_count")
 # Settings that the server's version does not know are left out; remote_apply is left, since it is stronger than `on`.
-_CONFIGURE = f"""SELECT set_config(name, value, false) FROM pg_settings
+_CONFIGURE = qualified(
+    f"""SELECT set_config(wanted.name, value, false) FROM pg_settings
     JOIN (VALUES ('lock_timeout', %s), {", ".join(f"('tcp_{name}', %s)" for name in _KEEPALIVES)},
     {", ".join(map(str, _SESSION.items()))}) AS wanted (name, value)
-    USING (name) WHERE setting <> 'remote_apply'"""  # noqa: S608 - constants
+    ON pg_settings.name = wanted.name WHERE setting <> 'remote_apply'"""  # noqa: S608 - constants
+)
+# The tables of these names, and where those would be created that are missing: in the first schema of the path.
+_LOOK_UP: Final = qualified(
+    """SELECT given, CASE WHEN n.nspname IS NOT NULL OR current_schema() IS NOT NULL
+            THEN format('%%I.%%I', coalesce(n.nspname, current_schema()), given) ELSE given END
+    FROM unnest(%s::text[]) given LEFT JOIN pg_class c ON c.oid = to_regclass(given)
+        LEFT JOIN pg_namespace n ON n.oid = c.relnamespace"""
+)
+_IS_THERE: Final = qualified("SELECT to_regclass(%s) IS NOT NULL")
+_TAKE: Final = qualified("SELECT pg_try_advisory_lock(%s)")
+_LET_GO: Final = qualified("SELECT pg_advisory_unlock_all()")
 
 
 class LogConnection(DeadlineConnection):
@@ -84,6 +97,20 @@ class LogConnection(DeadlineConnection):
     until: float | None = None
     #: The session has prepared the statement that records a decision.
     recording = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        #: The log's tables with their schemas, looked up once: what is made later in a schema of the search path
+        #: changes nothing.
+        self.tables: dict[str, str] = {}
+        self._spelled: dict[LiteralString, LiteralString] = {}
+
+    def spelled(self, statement: LiteralString) -> LiteralString:
+        """A statement of the log's with the schema of each name."""
+        found = self._spelled.get(statement)
+        if found is None:
+            found = self._spelled[statement] = qualified(statement, self.tables)
+        return found
 
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
         return super().wait(bounded(gen, self.until), *args, **options)
@@ -148,7 +175,7 @@ class PostgreSQLLogServer(LogServer):
 
     def run(self, raw: LogConnection, script: Script, parameters: Parameters) -> list[tuple[Any, ...]]:
         (statement,) = script
-        cursor = raw.execute(statement, parameters)
+        cursor = raw.execute(raw.spelled(statement), parameters)
         return cursor.fetchall() if cursor.description else []
 
     def execute(
@@ -162,12 +189,12 @@ class PostgreSQLLogServer(LogServer):
     @contextmanager
     def holding_registry(self, raw: LogConnection) -> Iterator[None]:
         with raw.transaction():
-            raw.execute("LOCK TABLE txpool_incarnations")
+            raw.execute(raw.spelled("LOCK TABLE txpool_incarnations"))
             yield
 
     def insert(self, raw: LogConnection, gtrid: str, incarnation: str, branches: str) -> bool:
         if not raw.recording:
-            raw.session.run(f"PREPARE txpool_record AS {RECORD}")
+            raw.session.run(f"PREPARE txpool_record AS {raw.spelled(RECORD)}")
             raw.recording = True
         result = raw.session.run_prepared("txpool_record", gtrid, branches, str(time()), incarnation)
         return result.command_tuples == 1
@@ -177,11 +204,11 @@ class PostgreSQLLogServer(LogServer):
 
     def take_lease(self, raw: LogConnection, incarnation: str) -> dict[str, object] | None:
         key = key_of(incarnation)
-        (taken,) = raw.execute("SELECT pg_try_advisory_lock(%s)", [key]).fetchone() or (False,)
+        (taken,) = raw.execute(_TAKE, [key]).fetchone() or (False,)
         return {"lease": key} if taken else None
 
     def release_lease(self, raw: LogConnection) -> None:
-        raw.execute("SELECT pg_advisory_unlock_all()")
+        raw.execute(_LET_GO)
 
     def create(self) -> bool:
         with self.open_raw("txpool log", None) as raw:
@@ -195,7 +222,7 @@ class PostgreSQLLogServer(LogServer):
         with raw.transaction():
             created = not self.exists(raw)
             if created:
-                raw.execute(_SCHEMA)
+                raw.execute(raw.spelled(_SCHEMA))
                 self.require_ours(raw)
                 self.set_meta(raw, self.new_meta(server))
             self.require_ours(raw)
@@ -205,18 +232,20 @@ class PostgreSQLLogServer(LogServer):
         return created
 
     def exists(self, raw: LogConnection) -> bool:
-        return _has_table(raw, "txpool_meta")
+        if not raw.tables:
+            raw.tables = dict(raw.execute(_LOOK_UP, [[*TABLES]]).fetchall())
+        return _is_there(raw, "txpool_meta")
 
     def has_added_tables(self, raw: LogConnection) -> bool:
-        return _has_table(raw, "txpool_memos")
+        return _is_there(raw, "txpool_memos")
 
     def add_tables(self, raw: LogConnection) -> None:
         if not self.has_added_tables(raw):
-            raw.execute(_ADDED)
+            raw.execute(raw.spelled(_ADDED))
 
     def require_ours(self, raw: LogConnection) -> None:
         """LogError where a table belongs to a foreign role, or a foreign role's trigger, rule or the like is on it."""
-        faults = relation_faults(raw, TABLES)
+        faults = relation_faults(raw, [*raw.tables.values()])
         if faults:
             raise LogError(f"{self.name}: {message_of(faults[0])}")
 
@@ -234,5 +263,6 @@ def key_of(incarnation: str) -> int:
     return int(incarnation, 36)
 
 
-def _has_table(raw: LogConnection, name: str) -> bool:
-    return raw.execute("SELECT 1 WHERE to_regclass(%s) IS NOT NULL", [name]).fetchone() is not None
+def _is_there(raw: LogConnection, name: str) -> bool:
+    (found,) = raw.execute(_IS_THERE, [raw.tables[name]]).fetchone() or (False,)
+    return bool(found)

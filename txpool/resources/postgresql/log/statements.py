@@ -1,4 +1,4 @@
-"""The SQL of a log in PostgreSQL: each script is one statement."""
+"""The SQL of a log in PostgreSQL: each script is one statement, which the server's connections give to `qualified`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from txpool.log.statements import Statements
 from txpool.resources.postgresql.log.holders import HELD_LEASES
 
 #: Records a decision; without branches, the key alone.
-RECORD: Final = """INSERT INTO txpool_decisions (gtrid, branches, made) SELECT $1, nullif($2, ''), $3::float8
+RECORD: Final = """INSERT INTO txpool_decisions (gtrid, branches, made)
+    SELECT $1, CASE WHEN $2::text <> '' THEN $2 END, $3::float8
     FROM txpool_incarnations WHERE name = $4 AND fenced = 0 FOR SHARE ON CONFLICT DO NOTHING"""
 
 STATEMENTS: Final = Statements(
@@ -51,17 +52,17 @@ STATEMENTS: Final = Statements(
         RETURNING fenced""",
     ),
     incarnations=(
-        f"""WITH {HELD_LEASES} SELECT name, fenced, fenced = 0 AND lease IN (TABLE held)
+        f"""WITH {HELD_LEASES} SELECT name, fenced, fenced = 0 AND lease = ANY (TABLE held)
         FROM txpool_incarnations WHERE %(every)s OR node = ANY(%(nodes)s)""",  # noqa: S608 - a constant
     ),
-    in_use=(f"WITH {HELD_LEASES} SELECT name FROM txpool_incarnations WHERE lease IN (TABLE held)",),  # noqa: S608 - a constant
+    in_use=(f"WITH {HELD_LEASES} SELECT name FROM txpool_incarnations WHERE lease = ANY (TABLE held)",),  # noqa: S608 - a constant
     # It also deletes the side records of incarnations that the first version expired, which leaves them.
     expire=(
         """WITH gone AS (DELETE FROM txpool_incarnations
             WHERE name = ANY(%(names)s) AND fenced > 0 AND (%(every)s OR node = ANY(%(nodes)s))
             RETURNING name, node, lease),
         noting AS (DELETE FROM txpool_memos WHERE kind = 'incarnation'
-            AND name IN (SELECT name FROM gone UNION ALL SELECT name FROM txpool_expired))
+            AND name = ANY (SELECT name FROM gone UNION ALL SELECT name FROM txpool_expired))
         INSERT INTO txpool_expired (name, node, lease, since) SELECT name, node, lease, %(now)s FROM gone""",
     ),
     expired=(

@@ -9,7 +9,8 @@ import psycopg
 
 from txpool.resources.postgresql.session.libpq import ACTIVE, COMMAND_OK, IDLE, INERROR, INTRANS
 from txpool.resources.postgresql.session.psycopg_private import executed_by, tag_of
-from txpool.resources.postgresql.session.statement_text import may_commit, outlives_transaction, text_of
+from txpool.resources.postgresql.session.statement_text import OUTLIVING, may_commit
+from txpool.sql.kept import text_of
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
@@ -51,7 +52,7 @@ def ended_by(  # noqa: PLR0911 - each answer where it is known
     status = raw.pgconn.transaction_status
     if not results and status == INTRANS and not raw.pgconn.pipeline_status and not sent:
         return None  # it failed before anything was sent
-    if not sent or outlives_transaction(sent):
+    if not sent or OUTLIVING[sent]:
         raw.changed = True
     if len(results) == 1 and status == INTRANS:
         tag = results[0].command_status

@@ -8,7 +8,7 @@ import psycopg
 
 from txpool.resources.postgresql.session.libpq import OPEN
 from txpool.resources.postgresql.session.psycopg_private import cancel_message, executing_after
-from txpool.resources.postgresql.session.statement_text import KeptAnswers
+from txpool.sql.kept import KeptAnswers
 
 if TYPE_CHECKING:
     from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
@@ -33,7 +33,7 @@ def execute_first(
     """As `BeginsWithStatement.execute_first`."""
     if type(cursor) is not psycopg.Cursor or len(args) > 1 or (options and not options.keys() <= _OPTIONS):
         return False
-    shares = may_share(statement)
+    shares = _answers[statement] if type(statement) is str else NEVER  # `may_share`, without its call
     if shares is not ALWAYS:
         given = args[0] if args else options.get("params")
         if shares is NEVER or not given:

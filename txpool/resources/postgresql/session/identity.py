@@ -6,15 +6,17 @@ from typing import NamedTuple
 
 import psycopg
 
+from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.libpq import Session, failure, value
 
-# Every session runs these first. All arguments have exactly the right types: PostgreSQL would prefer a function in a
-# schema of the search path that fits better than pg_catalog's, and another role may have created it there.
-# The timeline belongs to a transaction's id: after a failover that lost transactions, their ids are used again.
-TIMELINE = "case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end"
-ROLE = "to_regrole(quote_ident(session_user::text))::oid"
-SYSTEM = "(select system_identifier::text from pg_control_system())"
-DATABASE = "(select oid::text from pg_database where datname = current_database())"
+# Every session runs these first. The timeline belongs to a transaction's id: after a failover that lost transactions,
+# their ids are used again.
+TIMELINE = qualified("case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end")
+ROLE = qualified("to_regrole(quote_ident(session_user::text))::oid")
+_SYSTEM = "(select system_identifier::text from pg_control_system())"
+_DATABASE = "(select oid::text from pg_database where datname = current_database())"
+#: The database's identity: empty where the role may not read it.
+IDENTITY = qualified(f"{_SYSTEM} || ('/' || {_DATABASE})")
 
 
 class ServerIdentity(NamedTuple):
@@ -27,7 +29,7 @@ class ServerIdentity(NamedTuple):
 
 def identify(session: Session, until: float | None = None) -> ServerIdentity:
     """Ask the server for its identity; identity and timeline are empty where the role may not read them."""
-    session.send(f"select {ROLE}; select {SYSTEM} || '/' || {DATABASE}; select {TIMELINE}")
+    session.send(f"select {ROLE}; select {IDENTITY}; select {TIMELINE}")
     role, *found = session.receive(until)
     error = failure([role, *found])
     if error is not None and not isinstance(error, psycopg.errors.InsufficientPrivilege):

@@ -6,7 +6,6 @@ psycopg's own methods send, wait and check in one call, and put a BEGIN before t
 
 from __future__ import annotations
 
-import re
 import select
 from collections.abc import Generator
 from time import monotonic
@@ -18,6 +17,7 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from txpool.errors import translate
 from txpool.resources.postgresql.session.psycopg_private import read_farewell, sending, wait
+from txpool.sql.dialects import POSTGRESQL
 
 # Plain numbers, as psycopg's C implementation returns them: to make an enum of each costs more than the call.
 IDLE = int(pq.TransactionStatus.IDLE)
@@ -35,7 +35,6 @@ _WHY_NOT_OPEN = {
     ACTIVE: "a statement is still executing",
     INERROR: "a statement before it has failed",
 }
-_LITERAL = re.compile(r"'(?:[^']|'')*(?:'|\Z)|\$(\w*)\$.*?(?:\$\1\$|\Z)", re.DOTALL)
 #: Characters of a statement that an error shows.
 _SHOWN = 200
 #: Characters of a message that is sent at once.
@@ -205,7 +204,7 @@ def why_not_open(raw: Any) -> str:
 def shown(statement: bytes | str) -> str:
     """A statement for an error: one line, not too long, without its literals, which may be secret."""
     text = statement if isinstance(statement, str) else statement.decode(errors="replace")
-    text = " ".join(_LITERAL.sub("'…'", text).split())
+    text = " ".join(POSTGRESQL.without_literals(text).split())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 from weakref import ref
 
 import psycopg
-from psycopg import generators, pq, sql, waiting
+from psycopg import _compat, generators, pq, sql, waiting
 from psycopg._preparing import Prepare
 from psycopg._queries import PostgresQuery
 from psycopg.adapt import AdaptersMap, Transformer
@@ -31,6 +31,8 @@ _SYNC = int(pq.ExecStatus.PIPELINE_SYNC)
 _PREPARE_NOW, _NOT_PREPARED = Prepare.SHOULD, Prepare.NO
 #: Seconds that a cancel of a statement may take.
 CANCEL_TIMEOUT = 5.0
+#: The class of template strings, which Python has from 3.14 on; before that nothing is of it.
+Template: type[Any] = _compat.Template
 #: The last command's tag, in bytes as those of the results are. `Cursor.statusmessage` decodes it at each call.
 tag_of: Callable[[psycopg.Cursor[Any]], bytes | None] = attrgetter("_statusmessage")
 #: The attribute in which a connection counts its open blocks of conn.transaction(). An abandoned block stays counted.
@@ -74,6 +76,16 @@ def sent_by(cursor: psycopg.Cursor[Any]) -> bytes | str:
     if isinstance(given, sql.Composable):
         return given.as_bytes(cursor)
     return given if isinstance(given, bytes | str) else b""
+
+
+def statement_in(steps: object) -> Any:
+    """The statement that the steps of a cursor's would execute, before the first of them; None if they have none.
+
+    psycopg's own cursors over a connection of txpool's give it nothing else.
+    """
+    frame = getattr(steps, "gi_frame", None)
+    given: dict[str, Any] = {} if frame is None else frame.f_locals
+    return given.get("query", given.get("statement"))
 
 
 def answer_alone(cursor: psycopg.Cursor[Any]) -> PGresult | None:

@@ -30,6 +30,12 @@ class PsycopgRawConnection(SparingConnection):
     failure = ""
     #: True once SET or the like may have changed the session: `reset` restores it.
     changed = False
+    #: Settings that the server reports by itself when they change, whatever has changed them, as the session began with
+    #: them. To look at one costs each transaction some hundred instructions. None where the server reports it not:
+    #: search_path before PostgreSQL 18.
+    search_path: bytes | None = None
+    time_zone: bytes | None = None
+    defaults_to_read_only: bytes | None = None
     #: True once the user may have prepared statements in SQL.
     prepared = False
     #: The SQL that the session began with, and that `reset` runs again.
@@ -52,6 +58,21 @@ class PsycopgRawConnection(SparingConnection):
         super().__init__(*args, **options)
         # Each transaction reads these, and Python 3.11 reads slowly what only the class has.
         self.inherited = self.changed = self.begins_otherwise = False
+
+    def note_reported(self) -> None:
+        """Note what the server has reported of the session, which its next user shall find. No I/O."""
+        reported = self.pgconn.parameter_status
+        self.search_path, self.time_zone = reported(b"search_path"), reported(b"TimeZone")
+        self.defaults_to_read_only = reported(b"default_transaction_read_only")
+
+    def is_as_reported(self) -> bool:
+        """Whether the server has reported no change since `note_reported`. No I/O."""
+        reported = self.pgconn.parameter_status
+        return (
+            reported(b"search_path") == self.search_path
+            and reported(b"TimeZone") == self.time_zone
+            and reported(b"default_transaction_read_only") == self.defaults_to_read_only
+        )
 
     def begin_message(self) -> str:
         """The BEGIN of the next transaction."""

@@ -1,73 +1,78 @@
 """What a statement leaves in the session beyond its transaction, as far as its text shows it: no command tag does.
 
 PostgreSQL answers `select pg_advisory_lock(7)` as any other SELECT. To ask each time would cost a round trip. So the
-text is searched for the functions that outlive the transaction. Behind another function they are not seen:
-`pool.reset = always` is for those.
+text is searched for the functions that it calls. If not all of them are known to leave nothing, the session is reset.
+What a trigger, a view or the like calls is in no text: of that the server reports some settings by itself.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import TypeVar
+from contextlib import suppress
+from itertools import chain, zip_longest
 
-S = TypeVar("S", bound=bytes | str)
-T = TypeVar("T")
+from psycopg import sql
 
-# How many answers are kept, and of which statements: of longer ones they cost more memory than the search is worth.
-_MOST_KEPT = 512
-_LONGEST_KEPT = 4096
+from txpool.resources.postgresql.session.harmless import is_certain
+from txpool.resources.postgresql.session.psycopg_private import Template
+from txpool.sql.dialects import POSTGRESQL
+from txpool.sql.kept import LONGEST_KEPT, KeptAnswers, text_of
+from txpool.sql.scanner import Statement
+
 # Its third argument is written out: the setting ends with the transaction.
 _LOCAL_SETTING = re.compile(r"set_config\s*\((?:[^()';]|'[^']*')*,\s*true\s*\)")
 # What may hide an argument's end from that: comments, and strings other than plain ones.
 _OBSCURE = re.compile(r"--|/\*|\\|\$[^0-9]")
-
-# A statement that commits, the first or a further one of a message.
-_COMMITS = re.compile(
-    r"(?:\A|;)(?:\s|--[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/)*+(?:commit|end|prepare\s+transaction)\b", re.IGNORECASE
-)
+_COMMITTING = re.compile(r"(?:commit|end|prepare transaction)\b")
 
 
-class KeptAnswers(dict[S, T]):
-    """What a search finds in each statement's text: kept by statement, and found by one operation of a dict.
+def text_of_query(query: object) -> bytes | str:
+    """A query that psycopg takes, as text; empty if that is not known. No I/O.
 
-    functools.lru_cache would make a tuple of every key but a str.
+    Of a template string a parameter is `$0`.
     """
-
-    def __init__(self, search: Callable[[S], T]) -> None:
-        super().__init__()
-        self._search = search
-
-    def __missing__(self, statement: S) -> T:
-        answer = self._search(statement)
-        if len(statement) <= _LONGEST_KEPT:
-            if len(self) >= _MOST_KEPT:
-                self.clear()
-            self[statement] = answer
-        return answer
+    if isinstance(query, sql.Composable):
+        with suppress(Exception):  # psycopg raises it again when it executes
+            return query.as_bytes()
+    if isinstance(query, Template):
+        parts = (text_of(text_of_query(each.value)) or "$0" for each in query.interpolations)
+        return "".join(chain(*zip_longest(query.strings, parts, fillvalue="")))
+    return ""
 
 
 def outlives_transaction(statement: bytes | str) -> bool:
-    """Whether it may take a session's advisory lock, or change a setting of the session, by a function."""
-    return _answers[statement]
+    """Whether it may leave something in the session, as a lock or a setting, which its tag does not show.
+
+    It does so by a function, or by an UPDATE of pg_settings, whose rule calls one. Long texts are not searched: that
+    takes longer than to reset the session.
+    """
+    return OUTLIVING[statement]
 
 
 def may_commit(statement: bytes | str) -> bool:
     """Whether a message's text shows that it commits the open transaction, or may do so."""
-    return _COMMITS.search(text_of(statement)) is not None
+    return POSTGRESQL.any(text_of(statement), _commits)
 
 
-def text_of(statement: bytes | str) -> str:
-    """A statement as text. What is searched for is ASCII, whatever encoding the bytes are in."""
-    return statement if isinstance(statement, str) else statement.decode("latin-1")
+def _commits(statement: Statement) -> bool:
+    return _COMMITTING.match(statement.head) is not None
 
 
 def _search(statement: bytes | str) -> bool:
+    if len(statement) > LONGEST_KEPT:
+        return True
     text = text_of(statement).lower()
-    if "advisory_lock" in text:  # pg_advisory_xact_lock and the like end with the transaction
+    return names_what_stays(text) or not is_certain(text)
+
+
+def names_what_stays(text: str) -> bool:
+    """Whether a text, in small letters, names what takes a session's lock, or may change one of its settings."""
+    # pg_advisory_xact_lock and the like end with the transaction. A name in U&"…" may be that of any function.
+    if "advisory_lock" in text or 'u&"' in text or ("pg_settings" in text and "update" in text):
         return True
     settings = text.count("set_config")
     return settings > 0 and (settings > len(_LOCAL_SETTING.findall(text)) or _OBSCURE.search(text) is not None)
 
 
-_answers: KeptAnswers[bytes | str, bool] = KeptAnswers(_search)
+#: By statement, what `outlives_transaction` answers.
+OUTLIVING: KeptAnswers[bytes | str, bool] = KeptAnswers(_search)

@@ -1,5 +1,6 @@
 package txpool.jdbc;
 
+import java.lang.reflect.Method;
 import java.sql.ResultSet;
 import java.sql.ResultSetMetaData;
 import java.sql.SQLException;
@@ -42,9 +43,26 @@ final class Columns {
             out.putInt(about.getColumnType(i + 1));
             out.putInt(about.getPrecision(i + 1));
             out.putInt(about.getScale(i + 1));
-            writeText(out, about.getColumnTypeName(i + 1));
+            writeText(out, typeName(about, i + 1));
             writeText(out, about.getColumnLabel(i + 1));
         }
+    }
+
+    /**
+     * The type's name. PostgreSQL's driver would ask the server whether a column counts by itself, by a statement whose
+     * operators are looked up on the search path: one that another role has made there would run as this one.
+     */
+    private static String typeName(ResultSetMetaData about, int place) throws SQLException {
+        if (about.getClass().getName().startsWith("org.postgresql.")) {
+            try {
+                Method name = about.getClass().getDeclaredMethod("getPGType", int.class);
+                name.setAccessible(true);
+                return (String) name.invoke(about, place);
+            } catch (ReflectiveOperationException | RuntimeException e) {
+                throw new SQLException("this version of PostgreSQL's driver is not known: " + e, e);
+            }
+        }
+        return about.getColumnTypeName(place);
     }
 
     private static void writeText(Out out, String text) {
@@ -93,7 +111,7 @@ final class Columns {
     static Column of(ResultSetMetaData about, int place) throws SQLException {
         String driver = about.getClass().getName();
         boolean isMySQL = driver.startsWith("org.mariadb.jdbc.") || driver.startsWith("com.mysql.");
-        String given = about.getColumnTypeName(place);
+        String given = typeName(about, place);
         String name = given == null ? "" : given.toLowerCase(Locale.ROOT);
         switch (about.getColumnType(place)) {
             case Types.TINYINT:

@@ -1,0 +1,50 @@
+"""Recovery's connections keep to the step of the pass: what is overdue is left to the next pass, and not sent again."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from time import monotonic
+
+import pytest
+
+from tests.integration.resources.mysql.branches import BranchDatabase
+from tests.support.mysql_proxy import Fault
+from txpool.errors import OperationalError
+from txpool.resources.base import BranchOutcome
+from txpool.resources.deadlines import step_until
+from txpool.resources.mysql.recovery import MySQLBranchRecovery
+
+#: Seconds that nothing here takes.
+_LONG = 600.0
+
+
+def test_nothing_is_sent_once_the_step_is_over(world: BranchDatabase) -> None:
+    with step_until(monotonic() + _LONG):
+        raw = world.driver.connect()
+    with closing(raw), step_until(monotonic()), pytest.raises(OperationalError, match="nothing more is sent"):
+        raw.session.send("insert into work (id) values (1)")
+    assert world.rows() == []
+
+
+@pytest.mark.parametrize("verb", ["commit", "rollback"])
+def test_a_command_without_an_answer_is_not_sent_again_past_its_step(
+    world: BranchDatabase, verb: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = world.prepared_branch().record
+    world.raws[-1].break_off()
+    proxy = world.proxy()
+    recovery = MySQLBranchRecovery(world.driver_of(port=proxy.port))
+    proxy.fail_at(f"xa {verb}".encode(), Fault.SILENT)
+    branch = recovery.phase_two().branch(record)
+    with step_until(monotonic() + _LONG):
+        getattr(branch, f"start_{verb}")()
+    assert proxy.failed.wait(_LONG)
+    with caplog.at_level(logging.INFO, "txpool"), step_until(monotonic() + 0.1):
+        assert getattr(branch, f"await_{verb}")() is BranchOutcome.UNKNOWN
+    assert "left to recovery: " in recovery.why_not(record)
+    assert "tried again" not in caplog.text
+    assert {each.levelno for each in caplog.records} == {logging.INFO}
+    assert [each.xid for each in world.recovery.recover()] == [record.xid]
+    assert world.recovery.commit(record) is BranchOutcome.COMMITTED
+    assert world.rows() == [1]

@@ -4,6 +4,7 @@ python tests/benchmarks/bench_spark_write.py [ROUNDS]            the ways of wri
 python tests/benchmarks/bench_spark_write.py [ROUNDS] --sweep    time for a row, by partitions and by rows
 python tests/benchmarks/bench_spark_write.py [ROUNDS] --price    what a write takes that has hardly any rows
 python tests/benchmarks/bench_spark_write.py --memory            what a task needs, by the rows of its partition
+python tests/benchmarks/bench_spark_write.py [ROUNDS] --formats  COPY's CSV against its binary format, type by type
 
 Spark's writer needs PostgreSQL's JDBC jar: Debian's libpostgresql-jdbc-java, or the path in POSTGRESQL_JAR.
 """
@@ -11,19 +12,24 @@ Spark's writer needs PostgreSQL's JDBC jar: Debian's libpostgresql-jdbc-java, or
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import statistics
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 
@@ -34,6 +40,8 @@ from tests.benchmarks.session import local_session
 from tests.spark.jdbc import jdbc
 from txpool.datasource import DataSource
 from txpool.demo.server import EmbeddedPostgres
+from txpool.spark.table.copying import PartitionCopy
+from txpool.spark.types.encoding import ColumnEncoding, copy_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -177,6 +185,92 @@ class Bench:
         _show(table, self._spark)
 
 
+def formats(server: EmbeddedPostgres, rounds: int) -> None:
+    """Processor time of client and server for a million rows of one type: the formats of COPY, in turn."""
+    number = np.arange(ROWS)
+    moments = pa.array(1_600_000_000_000_000 + number * 1_000_003, pa.timestamp("us"))
+    columns = {
+        "bigint": pa.array(number),
+        "boolean": pa.array(number % 2 == 0),
+        "real": pa.array((number * 0.1).astype("f4")),
+        "double precision": pa.array(number * 0.37),
+        "numeric": pa.array(number * 7).cast(pa.decimal128(19, 0)).cast(pa.decimal128(18, 2), safe=False),
+        "text": pc.binary_join_element_wise("name-", pa.array(number).cast(pa.string()), ""),
+        "bytea": pc.binary_join_element_wise("name-", pa.array(number).cast(pa.string()), "").cast(pa.binary()),
+        "date": pa.array((number % 20_000).astype("i4"), pa.date32()),
+        "time": pa.array(number * 1003 % 86_400_000_000, pa.time64("us")),
+        "timestamp": moments,
+        "uuid": pa.array([str(uuid.UUID(int=each)) for each in range(ROWS)]),
+    }
+    with psycopg.connect(server.dsn("one"), autocommit=True) as connection:
+        for kind, values in columns.items():
+            connection.execute(f"drop table if exists t; create unlogged table t (x {kind})")
+            whole = pa.RecordBatch.from_arrays([values], ["x"])
+            batches = [whole.slice(start, 10_000) for start in range(0, ROWS, 10_000)]
+            ways = {
+                name: partial(_copied, connection, (ColumnEncoding("x", kind, as_text=as_text),), batches)
+                for name, as_text in (("binary", False), ("CSV", True))
+            }
+            title = f"{ROWS:,} rows of {kind}: processor time of client and server"
+            compare(title, ways, rounds=rounds, unit="s")
+
+
+def _copied(connection: Any, encodings: tuple[ColumnEncoding, ...], batches: list[pa.RecordBatch]) -> float:
+    copy = PartitionCopy("", f"copy t from stdin ({copy_options(encodings)})", encodings, "")
+    return _both(connection, connection.info.backend_pid, lambda: copy.run(connection, iter(batches)))
+
+
+def _both(connection: Any, backend: int, work: Callable[[], object]) -> float:
+    """Seconds of processor time, of this process and of the server's, to fill the table `t`."""
+    connection.execute("truncate t")
+    server = Path("/proc", str(backend), "stat")
+
+    def used() -> float:
+        ticks = sum(map(int, server.read_text().rpartition(")")[2].split()[11:13]))
+        return time.process_time() + ticks * _TICK / 1e6
+
+    before = used()
+    work()
+    return used() - before
+
+
+def wide(server: EmbeddedPostgres, rounds: int) -> None:
+    """The same for the five columns of the contest; and ADBC's COPY, if adbc-driver-postgresql is installed."""
+    number = np.arange(ROWS)
+    names = pc.binary_join_element_wise("name-", pa.array(number).cast(pa.string()), "")
+    moments = pa.array(1_600_000_000_000_000 + number * 1_000_003, pa.timestamp("us"))
+    columns = [pa.array(number), pa.array((number % 10_000).astype("i4")), pa.array(number * 0.37), names, moments]
+    described = [column.strip().split(" ", 1) for column in _COLUMNS.split(",")]
+    whole = pa.RecordBatch.from_arrays(columns, [name for name, _ in described])
+    batches = [whole.slice(start, 10_000) for start in range(0, ROWS, 10_000)]
+    with psycopg.connect(server.dsn("one"), autocommit=True) as connection, ExitStack() as stack:
+        connection.execute(f"drop table if exists t; create unlogged table t ({_COLUMNS})")
+        ways: dict[str, Callable[[], float]] = {}
+        for label, as_text in (("binary", False), ("CSV", True)):
+            encodings = tuple(ColumnEncoding(name, kind, as_text=as_text) for name, kind in described)
+            ways[label] = partial(_copied, connection, encodings, batches)
+        if importlib.util.find_spec("adbc_driver_postgresql") is not None:
+            from adbc_driver_postgresql import dbapi
+
+            other = stack.enter_context(dbapi.connect(_uri(server)))
+            cursor = stack.enter_context(other.cursor())
+            cursor.execute("select pg_backend_pid()")
+            (backend,) = cursor.fetchone()
+            other.commit()
+
+            def ingest() -> None:
+                cursor.adbc_ingest("t", pa.RecordBatchReader.from_batches(whole.schema, batches), mode="append")
+                other.commit()
+
+            ways["ADBC"] = partial(_both, connection, backend, ingest)
+        compare(f"{ROWS:,} rows of five columns: processor time of client and server", ways, rounds=rounds, unit="s")
+
+
+def _uri(server: EmbeddedPostgres) -> str:
+    parts = psycopg.conninfo.conninfo_to_dict(server.dsn("one"))
+    return f"postgresql://{parts['user']}:{parts['password']}@{parts['host']}:{parts['port']}/{parts['dbname']}"
+
+
 def _count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"rows": [sum(batch.num_rows for batch in batches)]})
 
@@ -276,9 +370,15 @@ def main() -> None:
     parser.add_argument("--sweep", action="store_true", help="time for a row, by partitions and by rows")
     parser.add_argument("--price", action="store_true", help="what a write takes that has hardly any rows")
     parser.add_argument("--memory", action="store_true", help="the memory of a task, by the rows of its partition")
+    parser.add_argument("--formats", action="store_true", help="COPY's CSV against its binary format, type by type")
     parser.add_argument("--way", action="append", help="what to sweep, by its name in the contest; may be repeated")
     wanted = parser.parse_args()
     began = time.monotonic()
+    if wanted.formats:
+        with EmbeddedPostgres(settings=SLOTS) as server:
+            wide(server, wanted.rounds)
+            formats(server, wanted.rounds)
+        return
     with EmbeddedPostgres(settings=SLOTS) as server, local_session(server) as (spark, source):
         bench = Bench(spark, server, source)
         if wanted.sweep:

@@ -15,6 +15,7 @@ from txpool.errors import ProgrammingError
 from txpool.idempotency import RecordIn
 from txpool.resources.base import Role
 from txpool.spark.commit.attempts import require_done
+from txpool.spark.commit.earlier_runs import settle_earlier_runs
 from txpool.spark.commit.locations import note_locations
 from txpool.spark.commit.session import context_of, warn_of_risks
 from txpool.spark.commit.slots import reserve
@@ -143,11 +144,12 @@ def _run(
         claim.finish(partitions)
         if not partitions:
             return PartitionsReport(transaction.gtrid, number, partitions=0, attempts=0, branches=0)
-        for datasource in passed:
-            reserve(datasource, partitions, transaction.gtrid).release_after(transaction)
         able = {
             it.name: it for it in known.values() if it.role is Role.PREPARED and it.name in task_datasources.settings
         }
+        settle_earlier_runs(transaction.log, {each.name: each for each in (*passed, *able.values())}.values())
+        for datasource in passed:
+            reserve(datasource, partitions, transaction.gtrid).release_after(transaction)
         locations = note_locations(transaction.log, passed, [it for it in able.values() if it not in passed])
         yielding = yields is not None
         task = PartitionTask(

@@ -35,7 +35,7 @@ from tests.spark.commit.bypassing import (
 from tests.support.forking import in_child
 from txpool.datasource import DataSource
 from txpool.jobs import properties
-from txpool.spark import foreach_partition, register
+from txpool.spark import foreach_partition
 from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
@@ -115,10 +115,6 @@ def test_what_is_declared_to_be_outside_is_not_refused(
         # Within a task that is a part of the transaction, too; and what is a part of it stays that.
         foreach_partition(frame(spark), lambda rows: [write_outside(str(sources), row.id) for row in rows])
         assert len(ids(databases)) == 4 * (len(OUTSIDE) + 4)
-        # So does what the format reads, over connections of its own.
-        options = {"datasource": "one.properties", "dbtable": "landed"}
-        register(spark)
-        assert spark.read.format("txpool").options(**options).load().count() == 4 * (len(OUTSIDE) + 4)
         with pytest.raises(Exception, match="was started within"):
             foreach_partition(frame(spark), lambda rows: [write_in_thread(str(sources), row.id) for row in rows])
         raise ZeroDivisionError

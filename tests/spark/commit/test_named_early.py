@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.conftest import Databases
+    from tests.support.mysql import RequireDriver
 
 pytestmark = pytest.mark.spark
 
@@ -61,7 +62,9 @@ def site(
     databases: Databases,
     mariadb: MySQLServer,
     mysql8: MySQLServer,
+    require_driver: RequireDriver,
 ) -> Iterator[Site]:
+    require_driver("mysqlclient")
     monkeypatch.chdir(tmp_path)
     manager = configure(node_name="driver", log_url="sqlite:///txlog", log_create=True)
     yield Site(tmp_path, databases, mariadb, mysql8)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import txpool
+from tests.support.waiting import until
 from txpool.errors import AlreadyDone, ProgrammingError, TransactionRolledBack
-from txpool.spark import PartitionsReport, foreach_partition
+from txpool.spark import PartitionsReport, foreach_partition, register, write_table
 from txpool.spark.table.idempotent_job import JobId, claim_job
 from txpool.tm.ambient import current
 from txpool.tm.demarcation.block import transaction
@@ -186,3 +187,58 @@ def test_a_rerun_after_the_driver_was_killed(
     assert (run(spark.range(10)).done_by is not None) is skips
     assert count(databases) == 10
     assert databases.prepared() == []
+
+
+_HALF = """
+    import os, sys, time
+
+    from pyspark import TaskContext
+    from pyspark.sql import SparkSession
+
+    from txpool.tm import manager
+    from txpool.tm.demarcation.block import transaction
+    from txpool.spark import foreach_partition
+
+    def write(rows):
+        from txpool.datasource import connect
+
+        if TaskContext.get().partitionId():
+            time.sleep(600)
+        connect("one.properties").cursor().executemany("insert into landed values (%s)", [[row[0]] for row in rows])
+
+    os.chdir(sys.argv[1])
+    spark = SparkSession.builder.getOrCreate()
+    manager.configure(node_name="driver", log_url="sqlite:///txlog")
+    with transaction():
+        foreach_partition(spark.range(10), write, transaction_id="load-2026-11-22", record_in="two.properties")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["foreach_partition", "write_table", "format"])
+def test_a_rerun_waits_for_no_task_of_a_killed_driver(
+    spark: SparkSession,
+    spark_process: Callable[..., subprocess.Popen[str]],
+    databases: Databases,
+    sources: Path,
+    way: str,
+) -> None:
+    """A task's branch is prepared, and the record of the transaction is not: no recovery runs beside it."""
+    databases.execute("one", "create unique index on landed (id)")
+    killed = spark_process(_HALF, str(sources))
+    until(databases.prepared, 240)
+    killed.kill()
+    killed.wait()
+    (left,) = databases.prepared()
+    txpool.datasource.find("one.properties")
+    if way == "foreach_partition":
+        assert run(spark.range(10)).done_by is None
+    elif way == "write_table":
+        with transaction():
+            write_table(spark.range(10), "one.properties", "landed", strategy="direct")
+    else:
+        register(spark)
+        options = {"datasource": "one.properties", "dbtable": "landed", "strategy": "staged"}
+        spark.range(10).write.format("txpool").options(**options).mode("append").save()
+    assert count(databases) == 10
+    assert left not in databases.prepared()

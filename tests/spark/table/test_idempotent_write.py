@@ -82,6 +82,47 @@ def test_other_files_are_other_data(spark: SparkSession, databases: Databases, s
     assert count(databases) == (5, 5)
 
 
+@pytest.mark.parametrize("change", ["another length", "the same length", "one file more"])
+def test_a_rerun_by_partition_refuses_files_that_changed_meanwhile(
+    spark: SparkSession, databases: Databases, sources: Path, change: str
+) -> None:
+    """The first run committed the partition of one file. The other's is the same partition, and other data."""
+    databases.execute("one", "alter table landed add check (id < 100)")
+    folder = sources / "days"
+    folder.mkdir()
+
+    def write() -> Any:
+        df = spark.read.schema("id bigint").json(str(folder))
+        options: Any = {"atomicity": "partition", "transaction_id": _NIGHT}
+        return write_table(df, "one.properties", "landed", **options)
+
+    spark.conf.set("spark.sql.files.openCostInBytes", str(1 << 30))  # each file is a partition
+    try:
+        (folder / "a.json").write_text('{"id": 111}\n{"id": 112}\n')
+        (folder / "b.json").write_text('{"id": 21}\n')
+        with pytest.raises(Exception, match="violates check constraint"):
+            write()
+        assert databases.rows("one", "select id from landed") in ([], [(21,)])
+        if change == "the same length":
+            (folder / "b.json").write_text('{"id": 22}\n')
+            os.utime(folder / "b.json", (1, 1))
+        elif change == "another length":
+            (folder / "b.json").write_text('{"id": 22}\n{"id": 23}\n')
+        else:
+            (folder / "c.json").write_text('{"id": 31}\n')
+        with pytest.raises(ProgrammingError, match="its plan was different, or its files were"):
+            write()
+        assert databases.rows("one", "select id from landed") in ([], [(21,)])
+        databases.execute("one", "delete from landed; delete from txpool_spark.writes")
+        databases.execute(
+            "one", "delete from txpool_spark.partitions; alter table landed drop constraint landed_id_check"
+        )
+        assert write().strategy == "each"
+        assert write().strategy == "skipped"
+    finally:
+        spark.conf.unset("spark.sql.files.openCostInBytes")
+
+
 _SCRIPT = """
     import os, sys
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tests.conftest import Databases
+    from tests.support.mysql import RequireDriver
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("sources", "server")]
 
@@ -111,7 +112,10 @@ def test_every_mode_of_the_datasource(
     assert (rows(), left()) == (new(10), [])
 
 
-def test_over_mysqlclient(spark: SparkSession, server: MySQLServer, sources: Path, rows: Any, left: Any) -> None:
+def test_over_mysqlclient(
+    spark: SparkSession, server: MySQLServer, sources: Path, rows: Any, left: Any, require_driver: RequireDriver
+) -> None:
+    require_driver("mysqlclient")
     describe(sources, server, "other", driver="mysqlclient")
     write_table(frame(spark, 10), "other.properties", "landed")
     write_table(frame(spark, 5, 12, who="née"), "other.properties", "landed", "upsert", keys=["id"])

@@ -70,8 +70,6 @@ def test_the_format(spark: SparkSession, databases: Databases) -> None:
     options = {"datasource": "one.properties", "dbtable": "odd"}
     frame(spark).write.format("txpool").options(**options).mode("append").save()
     assert databases.rows("one", "select * from odd") == [ROW]
-    found = spark.read.format("txpool").options(**options).load()
-    assert (tuple(found.columns), [tuple(row) for row in found.collect()]) == (NAMES, [ROW])
 
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
@@ -101,3 +99,88 @@ def test_the_cast_that_an_error_proposes_can_be_written_so(spark: SparkSession, 
     proposed = str(raised.value).split("cast it: ")[1].split(". No task")[0]
     assert write_table(eval(proposed, {"df": df}), "one.properties", "odd").rows == 1
     assert databases.rows("one", "select * from odd") == [("1",)]
+
+
+_LONG = "n" * 63
+
+
+@pytest.mark.parametrize(
+    ("columns", "select", "found"),
+    [
+        ("a int, b int", "2 as b, 1 as a", (1, 2)),
+        ("a int, b int", "1 as a", (1, None)),
+        ("a int, b int default 7", "1 as a", (1, 7)),
+        ('"Total" int, b int', "2 as B, 1 as total", (1, 2)),
+        ('"A" int, a int', "1 as A, 2 as a", (1, 2)),
+        (f"{_LONG} int, b int", f"1 as {_LONG}, 2 as b", (1, 2)),
+        (f"{'ü' * 31} int, b int", f"1 as `{'ü' * 31}`, 2 as b", (1, 2)),
+        ('"a""b.c" int, " " int', '1 as `a"b.c`, 2 as ` `', (1, 2)),
+    ],
+)
+def test_columns_are_matched_by_name(
+    spark: SparkSession, databases: Databases, columns: str, select: str, found: tuple[Any, ...]
+) -> None:
+    databases.execute("one", f"create table t ({columns})")  # type: ignore[arg-type]
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        for strategy in ("direct", "staged"):
+            write_table(spark.sql(f"select {select}"), "one.properties", "t", strategy=strategy)  # type: ignore[arg-type]
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+    assert databases.rows("one", "select * from t") == [found] * 2
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "select", "message"),
+    [
+        ("t", "a int", "1 as a, 2 as c", "column c is not in public.t"),
+        ("t", "a int, b int not null", "1 as a", "column b of public.t must have a value"),
+        ("t", "a int", "1 as a, 2 as A", "columns a and A are both public.t.a"),
+        ("t", '"A" int, a int', "1 as a, 2 as B", "column B is not in public.t"),
+        ("t", '"AB" int, "Ab" int', "1 as ab", "column ab is not in public.t"),
+        ("t", f"{_LONG} int", f"1 as {_LONG}m", f"column {_LONG}m is not in public.t"),
+        (f"{_LONG}m", "a int", "1 as a", "has more than 63 bytes"),
+        (f"public.{_LONG}m", "a int", "1 as a", "has more than 63 bytes"),
+    ],
+)
+def test_a_name_that_is_not_there_is_refused(
+    spark: SparkSession, databases: Databases, table: str, columns: str, select: str, message: str
+) -> None:
+    databases.execute("one", f"create table {table} ({columns})")  # type: ignore[arg-type]
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        with pytest.raises(ProgrammingError, match=message):
+            write_table(spark.sql(f"select {select}"), "one.properties", table)
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
+def test_a_new_table_has_whole_names_or_is_not_made(spark: SparkSession, databases: Databases) -> None:
+    with pytest.raises(ProgrammingError, match=f"column {_LONG}m is not in"):
+        write_table(spark.sql(f"select 1 as {_LONG}m"), "one.properties", "made", create=True)
+    with pytest.raises(ProgrammingError, match="more than 63 bytes"):
+        write_table(spark.sql("select 1 as a"), "one.properties", f"{_LONG}m", create=True)
+    assert databases.rows("one", "select to_regclass('made'), to_regclass(repeat('n', 63))") == [(None, None)]
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "sqlite"])
+def test_mariadb_and_sqlite_match_by_name_too(
+    spark: SparkSession, sources: Path, mariadb: MySQLServer, kind: str
+) -> None:
+    mariadb.empty()
+    describe(sources, mariadb)
+    (sources / "file.properties").write_text("driver = sqlite3\nmode = local\nurl = sqlite:///file.db\n")
+    made = f"create table t (`{'n' * 64}` int, `a.b` int default 7)"
+    with closing(sqlite3.connect(sources / "file.db")) as file:
+        file.execute(made)
+        mariadb.execute(made, database="one")
+        source = "shop.properties" if kind == "mariadb" else "file.properties"
+        write_table(spark.sql(f"select 2 as `A.B`, 1 as {'N' * 64}"), source, "t")
+        write_table(spark.sql(f"select 1 as {'n' * 64}"), source, "t")
+        for select in ("1 as c", f"1 as {'n' * 65}", f"1 as {'n' * 63}"):
+            with pytest.raises(ProgrammingError, match="is not in"):
+                write_table(spark.sql(f"select {select}"), source, "t")
+        found = (
+            mariadb.execute("select * from t", database="one") if kind == "mariadb" else file.execute("select * from t")
+        )
+        assert sorted(found) == [(1, 2), (1, 7)]

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from txpool.datasource import DataSource
-from txpool.errors import ConfigurationError
+from txpool.errors import ConfigurationError, described
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.spark.commit.attempts import Attempt, attempts_of
 from txpool.xid import tag_of
@@ -72,7 +72,9 @@ def roll_back(attempts: Iterable[Attempt], datasources: Iterable[DataSource]) ->
                 outcome = manager.rollback(record)
             except Exception as error:
                 logger.warning(
-                    "%s: the branch could not be rolled back, recovery will do it: %s", record.xid.joined, error
+                    "%s: the branch could not be rolled back, recovery will do it: %s",
+                    record.xid.joined,
+                    described(error),
                 )
             else:
                 if outcome is not BranchOutcome.ROLLED_BACK:

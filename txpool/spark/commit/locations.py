@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 
 from txpool.datasource import DataSource
-from txpool.errors import LogError
+from txpool.errors import LogError, described
 from txpool.log.base import DecisionLog
 from txpool.resources.base import LocationKey, Role
 
@@ -36,7 +36,9 @@ def note_locations(
         except Exception as error:
             if datasource in needed:
                 raise
-            logger.info("tasks cannot prepare in %s, which does not answer the driver: %s", datasource.name, error)
+            logger.info(
+                "tasks cannot prepare in %s, which does not answer the driver: %s", datasource.name, described(error)
+            )
         else:
             locations.add(location.key)
     return frozenset(locations)

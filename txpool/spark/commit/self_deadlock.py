@@ -19,6 +19,7 @@ from typing import Any
 from txpool.datasource import DataSource
 from txpool.dbapi.enlistment import Enlistment
 from txpool.errors import OperationalError
+from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.libpq import value
 from txpool.spark.commit.background import BackgroundThread
 from txpool.spark.commit.status import TaggedJob
@@ -35,7 +36,8 @@ _MAX_APPLICATION_NAME = 63
 
 # A session that queues for a row's tuple lock also waits for what the holder of the tuple lock waits for. The locks of
 # a prepared transaction have no pid; the lock on its transaction id shows to which prepared transaction they belong.
-_QUERY = """
+_QUERY = qualified(
+    """
     with locks as materialized (
         select pid, virtualtransaction as vxid, locktype, relation, transactionid, mode, granted, row(locktype,
             database, relation, page, tuple, virtualxid, transactionid, classid, objid, objsubid) as tag
@@ -59,15 +61,16 @@ _QUERY = """
     join locks h on h.tag = w.tag and h.granted and h.vxid <> w.vxid
     left join prepared p on p.vxid = h.vxid
     cross join lateral (
-        select string_agg(distinct c.relnamespace::regnamespace || '.' || quote_ident(c.relname), ', ') as names
+        select string_agg(distinct format('%s.%I', c.relnamespace::regnamespace, c.relname), ', ') as names
         from locks mine
         join locks its on its.relation = mine.relation and its.vxid = h.vxid
-        join pg_class c on c.oid = mine.relation and c.relkind in ('r', 'p')
-        where mine.vxid = w.vxid and 'AccessShareLock' not in (mine.mode, its.mode)
+        join pg_class c on c.oid = mine.relation and (c.relkind = 'r' or c.relkind = 'p')
+        where mine.vxid = w.vxid and mine.mode <> 'AccessShareLock' and its.mode <> 'AccessShareLock'
     ) tables
     where (w.pid = {driver} or starts_with(a.application_name, {label}) and octet_length(a.application_name) < {cut})
         and (h.pid = {driver} or starts_with(p.gid, {gtrid}))
 """
+)
 #: PostgreSQL's lock modes 1 to 8, each with the numbers of the modes that it conflicts with.
 _CONFLICTS = {
     "AccessShareLock": {8},

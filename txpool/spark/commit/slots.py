@@ -6,6 +6,7 @@ from typing import LiteralString, Protocol
 
 from txpool.datasource import DataSource
 from txpool.errors import OperationalError
+from txpool.resources.postgresql.qualified import qualified
 from txpool.tm.transaction import Transaction
 
 #: PostgreSQL's SQLSTATE where PREPARE TRANSACTION finds no free slot.
@@ -14,27 +15,37 @@ NO_SLOT = "All slots for prepared transactions are taken"
 #: The first key of the advisory locks; each stands for one reserved slot.
 _LOCK_CLASS = 0x74787078
 # An advisory lock without a pid belongs to a prepared transaction, and reserves no slot.
-_RESERVE: LiteralString = """
+_RESERVE: LiteralString = qualified(
+    """
     select count(*) from (
-        select from generate_series(1, current_setting('max_prepared_transactions')::int + (select count(*)
-            from pg_locks where locktype = 'advisory' and classid = %(kind)s and objsubid = 2 and pid is null)) slot
-        where pg_try_advisory_lock(%(kind)s, slot::int) limit %(slots)s
+        select from generate_series(1, current_setting('max_prepared_transactions')::int + (
+            select count(*) from pg_locks
+            where locktype = 'advisory' and classid = %(kind)s::oid and objsubid = 2 and pid is null)) slot
+        where pg_try_advisory_xact_lock(%(kind)s, slot::int) limit %(slots)s
     ) taken
 """
+)
 # Branches of Spark's tasks are counted by the advisory locks of their jobs. Those of the "txpool" format, whose write
 # numbers start at 100000, are counted as prepared transactions.
-_COUNT_TAKEN: LiteralString = r"""
+_COUNT_TAKEN: LiteralString = qualified(
+    r"""
     select current_setting('max_prepared_transactions')::int,
         (select count(*) from pg_prepared_xacts where gid !~ '^txp1:.*:[0-9]{1,5}[.][0-9]+[.][0-9]+[.][0-9]+$')
-        + (select count(*) from pg_locks where locktype = 'advisory' and classid = %s and objsubid = 2
-            and pid is not null) - %s
+        + ((select count(*) from pg_locks where locktype = 'advisory' and classid = %s::oid and objsubid = 2
+            and pid is not null) - %s)
 """
-_HOLDERS: LiteralString = """
+)
+_HOLDERS: LiteralString = qualified(
+    """
     select format('%%s (%%s)', usename, count(*)) from pg_locks l join pg_stat_activity s on s.pid = l.pid
-    where l.locktype = 'advisory' and l.classid = %s and l.objsubid = 2 and l.pid <> pg_backend_pid()
+    where l.locktype = 'advisory' and l.classid = %s::oid and l.objsubid = 2 and l.pid <> pg_backend_pid()
     group by usename order by count(*) desc limit 3
 """
-_LET_GO: LiteralString = "select pg_advisory_unlock_all()"
+)
+# The transaction that holds the locks stays open for as long as the job takes. It keeps no snapshot: vacuum would wait.
+_BEGIN: LiteralString = "set transaction isolation level read committed, read only"
+#: Without parameters: so it also ends the portal of the statement before it, which has a snapshot.
+_STAY: LiteralString = "set local idle_in_transaction_session_timeout = 0"
 _REMEDY = (
     "Write fewer partitions (df.coalesce(n)), or raise max_prepared_transactions in postgresql.conf and restart the "
     "server"
@@ -75,27 +86,30 @@ class _NoLimit:
 class SlotReservation:
     """Prepared slots reserved for one job among all jobs of txpool, by an advisory lock for each.
 
-    The locks live as long as their session. Other programs do not see the reservation, and may use the slots: whoever
-    can connect to the server can prepare there. They may also take the advisory locks. Either only keeps a write from
-    using strategy direct; no outcome depends on it.
+    The locks live as long as a transaction of their own, so that none stays in the session of a pooler. Other programs
+    do not see the reservation, and may use the slots: whoever can connect to the server can prepare there. They may
+    also take the advisory locks. Either only keeps a write from using strategy direct; no outcome depends on it.
     """
 
     def __init__(self, datasource: DataSource, slots: int) -> None:
         self._driver = datasource.driver_adapter
         self._raw = self._driver.connect()
         try:
-            self._raw.autocommit = True
+            self._raw.autocommit = False
             cursor = self._raw.cursor()
+            cursor.execute(_BEGIN)
             (self._held,) = cursor.execute(_RESERVE, {"kind": _LOCK_CLASS, "slots": slots}).fetchone()
             #: The server's slots, and how many of them are prepared by others or reserved for other jobs.
             self.maximum, self.taken = cursor.execute(_COUNT_TAKEN, [_LOCK_CLASS, self._held]).fetchone()
             self.enough: bool = self._held == slots and self.maximum - self.taken >= slots
             #: The roles that hold reservations, for the error; read only if there are not enough slots.
             self.holders: list[str] = []
-            if not self.enough:
+            if self.enough:
+                cursor.execute(_STAY)
+            else:
                 self.holders = [role for (role,) in cursor.execute(_HOLDERS, [_LOCK_CLASS]).fetchall()]
                 # The server sees the end of a session later, and until then the next reservation would find too few.
-                cursor.execute(_LET_GO)
+                self._raw.rollback()
         except BaseException:
             self.release()
             raise

@@ -12,6 +12,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 from txpool import tracing
+from txpool.errors import described
 from txpool.tm.ambient import current
 
 logger = logging.getLogger("txpool")
@@ -92,6 +93,6 @@ def _built(provider: bytes) -> tracing.Tracer | None:
 
         instrument(cloudpickle.loads(provider)() if provider else None)
     except Exception as error:
-        logger.warning("the tasks in this process are not traced: %s: %s", type(error).__name__, error)
+        logger.warning("the tasks in this process are not traced: %s", described(error))
         return None
     return tracing.tracer

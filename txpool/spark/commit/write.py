@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from txpool.datasource import DataSource
-from txpool.errors import ConfigurationError, OperationalError, TransactionRolledBack
+from txpool.errors import ConfigurationError, OperationalError, TransactionRolledBack, described
 from txpool.spark.commit.attempts import Candidates, PartitionResult, require_all
 from txpool.spark.commit.listing import PreparedAttempts, list_attempts, require_same_server, roll_back
 from txpool.spark.commit.monitor import AttemptMonitor
@@ -115,7 +115,7 @@ class SparkWrite:
         except Exception as error:
             raise ConfigurationError(
                 f"{self._gtrid}: partition {result.partition} used datasource {name}, which cannot be loaded on the "
-                f"driver: {error}. Pass it in datasources=[…]. The transaction rolls back, "
+                f"driver: {described(error)}. Pass it in datasources=[…]. The transaction rolls back, "
                 "and nothing that was done within it stays"
             ) from error
         logger.warning(
@@ -188,7 +188,7 @@ def take_over(
 
 def failed_write(gtrid: str, number: int, error: BaseException | None = None) -> TransactionRolledBack:
     """The rollback cause of a transaction whose Spark write has failed, with the first line of the error."""
-    why = "" if error is None else f": {type(error).__name__}: {str(error).strip()}".splitlines()[0]
+    why = "" if error is None else f": {described(error)}".splitlines()[0]
     cause = rolled_back(gtrid, f"its Spark write {number} failed{why}")
     cause.__cause__ = error
     return cause

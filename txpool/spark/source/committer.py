@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from pyspark.sql import SparkSession
 from txpool.datasource import find
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.jobs.properties import find_transaction
+from txpool.locks import Lock
 from txpool.spark.commit.status import attempts_of_stage
 from txpool.spark.commit.write import failed_write
 from txpool.spark.source.ambient import find_ambient
@@ -47,7 +47,7 @@ _ENDED_WITHOUT_WRITE = (Status.ROLLED_BACK,), (Status.ROLLED_BACK, Status.COMMIT
 class _WriteState:
     """Whether a write has ended. The lock is held while it ends, so that it ends only once."""
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: Lock = field(default_factory=Lock)
     ended: bool = False
     transaction: Transaction | None = None
 
@@ -57,7 +57,7 @@ class WriteCommitter:
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._states: OrderedDict[tuple[str, int], _WriteState] = OrderedDict()
         #: The plans of each stream that have not ended.
         self._streams: dict[str, list[WritePlan]] = {}

@@ -20,7 +20,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
-from txpool.errors import OperationalError
+from txpool.errors import OperationalError, described
 
 logger = logging.getLogger("txpool")
 
@@ -59,7 +59,7 @@ class DriverServer:
                 if self._closed:
                     return
                 # There are too many open files or threads at the moment. Go on, since the client waits.
-                logger.warning("a request of one of Spark's processes could not be accepted: %s", error)
+                logger.warning("a request of one of Spark's processes could not be accepted: %s", described(error))
                 sleep(_ACCEPT_RETRY_SECONDS)
 
     def _answer_connection(self, connection: Connection) -> None:
@@ -75,7 +75,7 @@ class DriverServer:
             try:
                 connection.send(reply)
             except OSError as error:
-                logger.warning("the process that sent %s has ended: %s", type(request).__name__, error)
+                logger.warning("the process that sent %s has ended: %s", type(request).__name__, described(error))
 
     def close(self) -> None:
         """Accept no more requests, and remove the folder. A forked child's call does nothing."""
@@ -91,12 +91,14 @@ def ask_driver(address: str, request: Any) -> Any:
     OperationalError if the driver's process does not answer.
     """
     try:
+        if os.stat(Path(address).parent).st_uid != os.geteuid():  # another's, in place of one whose driver has ended
+            raise PermissionError(f"{address} is another user's")
         with Client(address, _FAMILY) as connection:
             connection.send(request)
             succeeded, reply = connection.recv()
     except (OSError, EOFError) as error:
         raise OperationalError(
-            f"the driver's process does not answer ({type(error).__name__}: {error}): it has ended, or this is not its "
+            f"the driver's process does not answer ({described(error)}): it has ended, or this is not its "
             "machine. What it had not decided rolls back"
         ) from error
     if succeeded:
@@ -111,5 +113,5 @@ def _picklable(error: Exception) -> Exception:
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - pickled in the same line
     except Exception:
-        return OperationalError(f"{type(error).__name__}: {error}")
+        return OperationalError(described(error))
     return error

@@ -7,17 +7,15 @@ driver's process.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
-    DataSourceReader,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
@@ -25,12 +23,13 @@ from pyspark.sql.types import StructType
 
 from txpool.errors import NotSupportedError
 from txpool.jobs.properties import open_transactions, publish
+from txpool.locks import Lock
 from txpool.spark.commit.session import require_classic, warn_of_risks
 from txpool.spark.source.committer import WriteCommitter
 from txpool.spark.source.driver_server import DriverServer, ask_driver
+from txpool.spark.source.jdbc_reading import refuse_reading
 from txpool.spark.source.partition_writer import PartitionCommitMessage, write_partition
 from txpool.spark.source.plan import WritePlan, plan_write
-from txpool.spark.source.reading import Reader, ReadPlan, plan_reading
 from txpool.tm.ambient import current
 
 
@@ -43,7 +42,7 @@ class _PlanWrite:
 
 
 @dataclass(frozen=True, slots=True)
-class _PlanReading:
+class _Read:
     options: dict[str, str]
 
 
@@ -60,7 +59,7 @@ class _Abort:
 
 
 class Format(DataSource):
-    """The data source behind `format("txpool")` of `df.write`, `df.writeStream` and `spark.read`."""
+    """The data source behind `format("txpool")` of `df.write` and `df.writeStream`; it does not read."""
 
     #: The address of the driver's server.
     address: str
@@ -69,12 +68,15 @@ class Format(DataSource):
     def name(cls) -> str:
         return "txpool"
 
-    def schema(self) -> StructType:
-        plan: ReadPlan = ask_driver(self.address, _PlanReading({**self.options}))
-        return plan.schema
+    def schema(self) -> NoReturn:
+        ask_driver(self.address, _Read({**self.options}))
+        raise AssertionError("the driver refuses every read")
 
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return Reader(ask_driver(self.address, _PlanReading({**self.options})), schema)
+    def reader(self, schema: StructType) -> NoReturn:
+        self.schema()
+
+    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: N802 - the name is Spark's
+        self.schema()
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:
         return self._writer(schema, overwrite, streaming=False)
@@ -128,8 +130,8 @@ class _DriverService:
                 warn_of_risks(self.context)
                 others = () if streaming else open_transactions()
                 return self._committer.add_plan(plan_write(options, schema, overwrite, others, streaming=streaming))
-            case _PlanReading(options):
-                return plan_reading(options)
+            case _Read(options):
+                raise refuse_reading(options)
             case _Commit(plan, messages):
                 self._committer.commit(plan, messages)
             case _Abort(plan, messages):
@@ -138,7 +140,7 @@ class _DriverService:
 
 
 _service: _DriverService | None = None
-_registering = threading.Lock()
+_registering = Lock()
 
 
 def register(spark: SparkSession) -> None:

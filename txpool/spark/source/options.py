@@ -17,9 +17,3 @@ def canonical_options(options: Mapping[str, str], known: Iterable[str]) -> dict[
                 f'the "txpool" format has no option {name}, and nothing was done: {nearest(name, known)}'
             )
     return {names[name.lower()]: value for name, value in options.items()}
-
-
-def option_error(what: str) -> ProgrammingError:
-    """The error for a wrong option of a read."""
-    stop = "" if what.endswith("?") else "."
-    return ProgrammingError(f"{what}{stop} Nothing was read.")

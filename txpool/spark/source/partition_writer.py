@@ -19,7 +19,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from txpool.characteristics import UNSPECIFIED
 from txpool.datasource import find
-from txpool.errors import ConfigurationError, DataError, OperationalError, ProgrammingError
+from txpool.errors import ConfigurationError, DataError, OperationalError, ProgrammingError, described
 from txpool.jobs.properties import TRACEPARENT
 from txpool.spark.commit.attempts import refusal
 from txpool.spark.commit.slots import NO_SLOT, Reservation, try_reserve
@@ -177,5 +177,5 @@ def _converted(array: Any, field: WrittenField) -> Any:
     except pa.ArrowInvalid as error:
         raise DataError(
             f"Arrow does not know the session's time zone {array.type.tz}: set spark.sql.session.timeZone to one such "
-            f"as Europe/Paris or +01:00, or use write_table() ({error}). Nothing was written"
+            f"as Europe/Paris or +01:00, or use write_table() ({described(error)}). Nothing was written"
         ) from error

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import types as T  # noqa: N812 - as every user of Spark knows it
@@ -21,6 +21,7 @@ from txpool.datasource import DataSource, find
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.resources.base import LocationKey
 from txpool.resources.recovery_access import StagingTable
+from txpool.spark.commit.earlier_runs import settle_earlier_runs
 from txpool.spark.commit.locations import note_locations
 from txpool.spark.commit.task_datasources import TaskDatasources
 from txpool.spark.commit.tracing import NOT_TRACED, TaskTrace, planned_trace
@@ -154,6 +155,7 @@ def plan_write(
     asked = given.get("strategy", "auto")
     dialect.require_privileges(source, target, layout.names, mode=mode, keys=keys, strategy=asked)
     strategy = _strategy(asked, source, target, mode, open_transactions)
+    settle_earlier_runs(get_manager().log, [source])
     gtrid = get_manager().new_gtrid()
     compared = {name: value for name, value in given.items() if name != "strategy"}
     return WritePlan(
@@ -183,9 +185,10 @@ def plan_write(
 def _stored(layout: Layout) -> dict[str, object]:
     """The layout as the digests of recorded writes have it: its keys are a stored format."""
     encodings = [
-        # A column without labels is stored as it was before there were any.
-        {name: value for name, value in asdict(encoding).items() if name != "labels" or value}
-        for encoding in layout.encodings
+        # The rest follows from the declared types. A column without labels is stored as before there were any.
+        {"column": it.column, "kind": it.kind, "oid": it.oid, "array": it.array}
+        | ({"labels": it.labels} if it.labels else {})
+        for it in layout.encodings
     ]
     return {"names": layout.names, "wires": encodings, "declared": layout.declared}
 
@@ -236,7 +239,7 @@ def _written_field(schema: T.StructType, field: T.StructField, column: Column, t
         and not column.array
         and isinstance(kind, T.StructType | T.MapType | T.ArrayType | T.VariantType)
     ):
-        remedy = f'make it text by to_json("{field.name}")'
+        remedy = f'make it text by to_json("{field.name}", …), which by default leaves out null fields and microseconds'
     else:
         return WrittenField(schema.names.index(field.name), local)
     raise ProgrammingError(

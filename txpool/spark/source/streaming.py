@@ -39,10 +39,11 @@ def once_per_batch(
     """A function for foreachBatch(): it runs `write(batch_df, batch_id)` in one transaction, once for each batch.
 
     Whatever `write` does by write_table(), foreach_partition() and txpool.connect() has one outcome, and so has the
-    record of the batch, a row in `datasource` (driver=psycopg). If Spark repeats a committed batch, because the driver
-    was lost before Spark knew of the commit, `write` is not called. A batch that is in doubt is resolved first. A
-    stream is known by its query's id, which the checkpoint keeps. With a `name`, a query on another checkpoint is the
-    same stream, provided that its batches have the same offsets.
+    record of the batch, a row in `datasource`, which is in PostgreSQL, MariaDB or MySQL (driver psycopg, pymysql or
+    mysqlclient). If Spark repeats a committed batch, because the driver was lost before Spark knew of the commit,
+    `write` is not called. A batch that is in doubt is resolved first. A stream is known by its query's id, which the
+    checkpoint keeps. With a `name`, a query on another checkpoint is the same stream, provided that its batches have
+    the same offsets.
 
     Errors fail the query, and are in the text of its StreamingQueryException: what `write` raises, after which nothing
     of the batch stays; ProgrammingError if a batch of the same number had other data, or a later one has been written;

@@ -8,7 +8,7 @@ it, and the driver moves the rows of the chosen attempts.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark import Accumulator, TaskContext
 
 from txpool.datasource import connect
+from txpool.resources.postgresql.qualified import qualified
 from txpool.spark.commit.attempts import PartitionResult
 from txpool.spark.commit.task import results_of
 from txpool.spark.commit.task_datasources import TaskDatasources
@@ -26,7 +27,7 @@ from txpool.spark.commit.tracing import TaskTrace, ambient_trace, traced
 from txpool.spark.commit.worker import prepare_worker
 from txpool.spark.table.dialect import TaskCopy
 from txpool.spark.types.columns import Layout
-from txpool.spark.types.encoding import HEADER, TRAILER, ColumnEncoding, encode
+from txpool.spark.types.encoding import ColumnEncoding, copy_options, encode
 from txpool.spark.types.identifiers import quoted, quoted_list
 
 #: The local property of the job that has the strategy of its tasks.
@@ -36,6 +37,9 @@ DIRECT, STAGED = "direct", "staged"
 RESULT = "packed string"
 #: The additional column of a staging table: the attempt that wrote the row.
 ATTEMPT = "txpool_attempt"
+_NAME_SESSION = qualified("select set_config('application_name', %s, true)")
+_UTF8 = "utf-8"
+_IN_UTF8 = qualified("select set_config('client_encoding', 'UTF8', true)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +66,33 @@ class PartitionCopy:
         rows = size = 0
         cursor = connection.cursor()
         if self.label:
-            cursor.execute("select set_config('application_name', %s, true)", [self.label])
+            cursor.execute(_NAME_SESSION, [self.label])
+        if connection.info.encoding != _UTF8:  # texts of the binary format are in the session's
+            cursor.execute(_IN_UTF8)
         with cursor.copy(self.statement) as copy:
-            copy.write(HEADER)
-            for batch in batches:
-                for piece in encode(batch, self.encodings):
-                    copy.write(piece)
-                    size += len(piece)
-                rows += batch.num_rows
-            copy.write(TRAILER)
+            for number, piece in encode(batches, self.encodings):
+                copy.write(piece)
+                rows += number
+                size += len(piece)
         return rows, size
 
 
 def copy_into(datasource: str, table: str, layout: Layout, label: str = "") -> PartitionCopy:
     """The COPY into the table itself."""
-    statement = f"copy {table} ({quoted_list(layout.names)}) from stdin (format binary)"
-    return PartitionCopy(datasource, statement, layout.encodings, label)
+    return _copy(datasource, table, layout.names, layout.encodings, label)
 
 
 def copy_staged(datasource: str, staging: str, layout: Layout, label: str) -> PartitionCopy:
     """The COPY into a staging table, whose columns are `staged_columns`."""
-    statement = f"copy {staging} ({quoted_list(layout.names)}, {ATTEMPT}) from stdin (format binary)"
-    return PartitionCopy(datasource, statement, (*layout.encodings, ColumnEncoding(ATTEMPT, "bigint")), label)
+    encodings = (*layout.encodings, ColumnEncoding(ATTEMPT, "bigint"))
+    return _copy(datasource, staging, (*layout.names, ATTEMPT), encodings, label)
+
+
+def _copy(
+    datasource: str, table: str, names: Sequence[str], encodings: tuple[ColumnEncoding, ...], label: str
+) -> PartitionCopy:
+    statement = f"copy {table} ({quoted_list(names)}) from stdin ({copy_options(encodings)})"
+    return PartitionCopy(datasource, statement, encodings, label)
 
 
 def staged_columns(layout: Layout) -> list[str]:

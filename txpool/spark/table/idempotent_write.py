@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -21,6 +22,7 @@ from txpool.resources.records import EarlierRun
 
 # What differs between two runs in the text of the same plan: ids of expressions and RDDs, and object addresses.
 _VOLATILE = re.compile(r"#\d+L?|(?<=RDD\[)\d+(?=\])|@[0-9a-f]+\b|plan_id=\d+")
+_OTHER_BATCH = "its schema or its offsets were different"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class IdempotentWrite(IdempotentWork):
         if earlier.batch != self.batch:
             raise self._other_work(earlier, f"this is {'no batch' if self.batch is None else f'batch {self.batch}'}")
         if (earlier.plan, earlier.mode) != (self.plan, self.mode):
-            what = "its plan was different" if self.batch is None else "its schema or its offsets were different"
+            what = "its plan was different, or its files were" if self.batch is None else _OTHER_BATCH
             raise self._other_work(earlier, what)
 
     def _in_progress(self) -> OperationalError:
@@ -95,8 +97,9 @@ class IdempotentWrite(IdempotentWork):
                 f"{earlier.gtrid}: {why}. Go on with the checkpoint and the code of that stream, or give a stream of "
                 "other data a name of its own. Nothing was written."
             )
+        written = "a part of its" if earlier.rows is None else earlier.rows
         return ProgrammingError(
-            f"transaction_id={self.transaction_id!r} has written {earlier.rows} rows into {self.target} already, by "
+            f"transaction_id={self.transaction_id!r} has written {written} rows into {self.target} already, by "
             f"{earlier.gtrid} (mode {earlier.mode}), of other data: {why}. Give this write a transaction_id of its "
             "own. Nothing was written."
         )
@@ -107,8 +110,27 @@ def must_count(df: DataFrame) -> bool:
     return not df.inputFiles()
 
 
-def fingerprint(df: DataFrame) -> str:
-    """A digest of a DataFrame's schema, its plan, and the folders that it reads."""
+def fingerprint(df: DataFrame, *, by_file: bool = False) -> str:
+    """A digest of a DataFrame's schema, its plan, and the folders that it reads.
+
+    With `by_file`, of each file as well, by its name, length and time of modification: where a rerun goes on with a
+    part of the data, the rest must be the same.
+    """
     plan = _VOLATILE.sub("", df._jdf.queryExecution().analyzed().toString())
-    folders = sorted({str(PurePosixPath(file).parent) for file in df.inputFiles()})
-    return hashlib.sha256("\n".join([df.schema.json(), plan, *folders]).encode()).hexdigest()
+    files = df.inputFiles()
+    folders = sorted({str(PurePosixPath(file).parent) for file in files})
+    read = [df.schema.json(), plan, *folders, *(_described(df, files) if by_file else ())]
+    return hashlib.sha256("\n".join(read).encode()).hexdigest()
+
+
+def _described(df: DataFrame, files: Sequence[str]) -> list[str]:
+    """Each file with its length and its time of modification, as the file system has them now."""
+    context = df.sparkSession.sparkContext
+    runtime: Any = context._jvm
+    configuration = context._jsc.hadoopConfiguration()
+    described = []
+    for file in sorted(files):
+        path = runtime.org.apache.hadoop.fs.Path(runtime.java.net.URI(file))
+        status = path.getFileSystem(configuration).getFileStatus(path)
+        described.append(f"{file} {status.getLen()} {status.getModificationTime()}")
+    return described

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from txpool.datasource import DataSource
 from txpool.resources.recovery_access import StagingTable
 from txpool.spark.commit.attempts import PartitionResult, require_all
+from txpool.spark.commit.earlier_runs import settle_earlier_runs
 from txpool.spark.commit.locations import note_locations
 from txpool.spark.commit.slots import Reservation, reserve, try_reserve
 from txpool.spark.commit.status import TaggedJob
@@ -60,6 +61,7 @@ class TableJob:
     def run(self, df: DataFrame) -> WriteReport:
         """Write the rows of a DataFrame whose columns have the names and types of the table's."""
         context = df.sparkSession.sparkContext
+        settle_earlier_runs(self.transaction.log, [self.source])
         with ExitStack() as stack:
             job = stack.enter_context(TaggedJob(context, self.report.label))
             self.transaction.on_cancel(job.cancel)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from txpool.datasource import DataSource
-from txpool.errors import DataError, NotSupportedError, OperationalError
+from txpool.errors import DataError, NotSupportedError, OperationalError, described
+from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.trust import require_relations
 from txpool.resources.recovery_access import StagingTable
 from txpool.spark.commit.attempts import PartitionResult
@@ -24,6 +25,12 @@ from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")
 
+_ISOLATION = qualified("select current_setting('transaction_isolation')")
+_OF_ATTEMPTS = qualified(f"{ATTEMPT} = any ('{{{{{{}}}}}}'::bigint[])")
+#: What counts rows, in SQL without and with its schema.
+COUNT_PLAIN = "count(*)"
+COUNT = qualified("count(*)")
+
 
 def drop_staged_after(transaction: Transaction, source: DataSource, table: StagingTable) -> None:
     """Drop a staging table once the transaction has ended."""
@@ -35,7 +42,7 @@ def drop_staged(source: DataSource, table: StagingTable) -> None:
     try:
         dialect_of(source).staging(source).drop(table)
     except Exception as error:
-        logger.warning("%s: the staging table %s is left to recovery: %s", table.gtrid, table.name, error)
+        logger.warning("%s: the staging table %s is left to recovery: %s", table.gtrid, table.name, described(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,9 @@ class StagingMerge:
     staging: str
     #: The columns of a table that is to be created, each with its declaration.
     created: Sequence[tuple[str, str]] = ()
+    #: How many rows there are, and whether there are several: in SQLite without a schema.
+    count: str = COUNT
+    several: str = qualified("count(*) > 1")
 
     def run(self, cursor: Any, results: Sequence[PartitionResult]) -> None:
         """Move the rows of the chosen attempts.
@@ -59,7 +69,7 @@ class StagingMerge:
         """
         rows = {result.attempt: result.size[0] for result in results if result.size[0]}
         # Each statement has a snapshot of its own, and other attempts may commit their rows between two statements.
-        chosen = f"where {ATTEMPT} = any ('{{{', '.join(map(str, rows))}}}'::bigint[])"
+        chosen = f"where {_OF_ATTEMPTS.format(', '.join(map(str, rows)))}"
         if rows:
             self._require_rows(cursor, chosen, rows)
         self.insert(cursor, chosen if rows else None)
@@ -80,7 +90,7 @@ class StagingMerge:
 
         The rows that the INSERT adds are not counted, since a trigger or a rule of the table may leave some out.
         """
-        (isolation,) = cursor.execute("select current_setting('transaction_isolation')").fetchone()
+        (isolation,) = cursor.execute(_ISOLATION).fetchone()
         if isolation not in ("read committed", "read uncommitted"):
             raise NotSupportedError(
                 f"{self.gtrid}: a transaction with isolation level {isolation} cannot see the rows that tasks have "
@@ -88,7 +98,7 @@ class StagingMerge:
                 "rolls back"
             )
         require_relations(cursor, self.staging, types=False)
-        query = f"select {ATTEMPT}, count(*) from {self.staging} {chosen} group by 1"  # noqa: S608
+        query = f"select {ATTEMPT}, {self.count} from {self.staging} {chosen} group by 1"  # noqa: S608
         staged: dict[int, int] = dict(cursor.execute(query).fetchall())
         for attempt, reported in rows.items():
             if staged.get(attempt, 0) != reported:
@@ -103,8 +113,8 @@ class StagingMerge:
         keys = quoted_list(self.keys)
         null = " or ".join(f"{quoted(key)} is null" for key in self.keys)
         query = (
-            f"select {keys}, count(*) from {self.staging} {chosen} group by {keys} "  # noqa: S608
-            f"having count(*) > 1 or {null} limit 1"
+            f"select {keys}, {self.count} from {self.staging} {chosen} group by {keys} "  # noqa: S608
+            f"having {self.several} or {null} limit 1"
         )
         found = cursor.execute(query).fetchone()
         if found is not None:

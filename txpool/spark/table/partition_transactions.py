@@ -84,7 +84,7 @@ def write_partitions(
     dialect.require_privileges(source, target, layout.names, strategy=PER_PARTITION)
     context = df.sparkSession.sparkContext
     label = f"{context.applicationId}/{transaction_id}"[:_MAX_LABEL_LENGTH]
-    write = IdempotentWrite(source, transaction_id, target.name, label, mode, fingerprint(df))
+    write = IdempotentWrite(source, transaction_id, target.name, label, mode, fingerprint(df, by_file=True))
     with closing(source.connect()) as connection:
         earlier = write.claim(connection)
         connection.commit()

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField
 
 from txpool.datasource import DataSource
+from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.records import create_table
 from txpool.resources.postgresql.staging import SCHEMA, PostgreSQLStagingTable, Staging
 from txpool.resources.postgresql.trust import require_locked
@@ -26,26 +27,31 @@ from txpool.tm.transaction import Transaction
 
 # Whether a table has neither unique indexes nor triggers (foreign keys have triggers): no task has to wait there for
 # another task or the driver.
-_INDEPENDENT: LiteralString = """
+_INDEPENDENT: LiteralString = qualified(
+    """
     select relkind = 'r' and not relhastriggers
         and not exists (select from pg_index where indrelid = c.oid and (indisunique or indisexclusion))
     from pg_class c where oid = to_regclass(%s)
 """
-_RUNNING_COPIES = """
+)
+_EXISTS: LiteralString = qualified("select to_regclass(%s) is not null")
+_RUNNING_COPIES: LiteralString = qualified(
+    """
     select coalesce(sum(c.tuples_processed), 0)::int8, coalesce(sum(c.bytes_processed), 0)::int8
-    from pg_stat_progress_copy c join pg_stat_activity a using (pid)
-    where a.application_name = %(label)s or starts_with(a.application_name, %(label)s || '/')
+    from pg_stat_progress_copy c join pg_stat_activity a on a.pid = c.pid
+    where a.application_name = %(label)s or starts_with(a.application_name, %(label)s::text || '/')
 """
+)
 _PARTITIONS = f"{SCHEMA}.partitions"
-_PARTITION_COLUMNS = """
-    transaction_id text, target text, partition integer, row_count bigint, made_at timestamptz not null default now(),
-    primary key (transaction_id, target, partition)
-"""
+_PARTITION_COLUMNS = qualified("""
+    transaction_id pg_catalog.text, target pg_catalog.text, partition integer, row_count bigint,
+    made_at pg_catalog.timestamptz not null default now(), primary key (transaction_id, target, partition)
+""")
 _CLAIM = (
     f"insert into {_PARTITIONS} (transaction_id, target, partition) values (%s, %s, %s) "  # noqa: S608
     "on conflict do nothing returning partition"
 )
-_KEY = "transaction_id = %s and target = %s and partition = %s"
+_KEY: LiteralString = qualified("transaction_id = %s and target = %s and partition = %s")
 _READ = f"select row_count from {_PARTITIONS} where {_KEY}"  # noqa: S608
 _FINISH = f"update {_PARTITIONS} set row_count = %s where {_KEY}"  # noqa: S608
 
@@ -143,7 +149,7 @@ class PostgreSQLTables:
         return staged_columns(layout)
 
     def require_staged(self, cursor: Any, table: PostgreSQLStagingTable) -> bool:
-        (exists,) = cursor.execute("select to_regclass(%s) is not null", [table.name]).fetchone()
+        (exists,) = cursor.execute(_EXISTS, [table.name]).fetchone()
         if exists:
             require_locked(cursor, table.name, types=False)
         return bool(exists)

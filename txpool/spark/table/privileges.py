@@ -11,31 +11,39 @@ from typing import Any, LiteralString
 
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
+from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.staging import SCHEMA
 from txpool.resources.postgresql.trust import schema_faults
 from txpool.spark.commit.session import SparkWriteWarning
 from txpool.spark.table.target import Target
 from txpool.spark.types.identifiers import quoted_list
 
-_USER: LiteralString = "select quote_ident(current_user), current_setting('transaction_read_only') = 'on'"
+_USER: LiteralString = qualified("select quote_ident(current_user), current_setting('transaction_read_only') = 'on'")
 # The missing privileges: on a column, or on the table where the name is NULL.
-_MISSING: LiteralString = """
-    select w.privilege, w.name from unnest(%(privileges)s::text[], %(names)s::text[]) w(privilege, name)
+_MISSING: LiteralString = qualified(
+    """
+    select w.privilege, w.name
+    from rows from (unnest(%(privileges)s::text[]), unnest(%(names)s::text[])) w(privilege, name)
     where not case when w.name is null then has_table_privilege(to_regclass(%(table)s), w.privilege)
         else has_column_privilege(to_regclass(%(table)s), w.name, w.privilege) end
 """
-_SEQUENCES: LiteralString = """
+)
+_SEQUENCES: LiteralString = qualified(
+    """
     select s.oid::regclass::text from pg_attrdef f
         join pg_attribute a on (a.attrelid, a.attnum) = (f.adrelid, f.adnum)
         join pg_depend d on (d.classid, d.objid, d.refclassid) = ('pg_attrdef'::regclass, f.oid, 'pg_class'::regclass)
         join pg_class s on s.oid = d.refobjid
     where f.adrelid = to_regclass(%s) and a.attname <> all (%s)
-        and case s.relkind when 'S' then not has_sequence_privilege(s.oid, 'usage, update') else false end
+        and case when s.relkind = 'S' then not has_sequence_privilege(s.oid, 'usage, update') else false end
 """
-_STAGING: LiteralString = """
+)
+_STAGING: LiteralString = qualified(
+    """
     select case when to_regnamespace(%(schema)s) is null then has_database_privilege(current_database(), 'create')
         else has_schema_privilege(%(schema)s, 'create') and has_schema_privilege(%(schema)s, 'usage') end
 """
+)
 
 
 def require_privileges(

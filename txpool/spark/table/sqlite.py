@@ -14,15 +14,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as every user of Spark knows it
-from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812 - as every user of Spark knows it
 from pyspark.sql.types import DataType, StructField
 
 from txpool.datasource import DataSource
-from txpool.errors import DataError, NotSupportedError, ProgrammingError
+from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.spark.table.target import Target
+from txpool.spark.types import checks
 from txpool.spark.types.columns import (
-    NESTED,
     TEXT,
     WHOLE,
     Column,
@@ -30,11 +29,13 @@ from txpool.spark.types.columns import (
     cast_expression,
     mismatch,
     pair,
+    require_json,
     selected,
     type_mismatch,
 )
-from txpool.spark.types.encoding import ColumnEncoding
+from txpool.spark.types.encoding import ColumnEncoding, misfit, require_kept
 from txpool.spark.types.identifiers import quoted
+from txpool.spark.types.nested import NESTED, as_json
 
 _NAME = re.compile(r'(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)')
 #: Values of `hidden` in `pragma table_xinfo` for generated columns.
@@ -120,7 +121,16 @@ def read_target(
         compared = "" if collation == _BINARY else f" collate {quoted(collation)}"
         missing = bool(required) and default is None and column not in rowid
         generated = hidden in (_VIRTUAL, _STORED)
-        columns.append(Column(column, declared + compared, _affinity(declared), required=missing, generated=generated))
+        columns.append(
+            Column(
+                column,
+                declared + compared,
+                _affinity(declared),
+                required=missing,
+                generated=generated,
+                numbered=column in rowid,
+            )
+        )
     return Target(f"{quoted(schema)}.{quoted(name)}", tuple(columns), tuple(unique), overriding="")
 
 
@@ -191,7 +201,7 @@ def match(df: DataFrame, columns: Sequence[Column], table: str) -> tuple[DataFra
 
 def _conversion(field: StructField, _: Column) -> Callable[[Any], Any] | None:
     """Nested data is converted to JSON in Spark."""
-    return F.to_json if isinstance(field.dataType, NESTED) else None
+    return as_json if isinstance(field.dataType, NESTED) else None
 
 
 def _encoding(field: StructField, column: Column, table: str) -> ColumnEncoding:
@@ -208,7 +218,10 @@ def _encoding(field: StructField, column: Column, table: str) -> ColumnEncoding:
         raise type_mismatch(
             field, column, table, f"SQLite keeps {_MAX_DIGITS} digits in it: cast it, or declare the column text"
         )
-    return ColumnEncoding(field.name, given.typeName())
+    require_json(field, column, table)
+    signless = isinstance(given, T.FloatType | T.DoubleType) and column.type in ("real", "numeric")
+    nested = isinstance(given, NESTED)
+    return ColumnEncoding(field.name, given.typeName(), nested=nested, numbered=column.numbered, signless=signless)
 
 
 def converted(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> pa.RecordBatch:
@@ -218,21 +231,38 @@ def converted(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> pa.
 
 
 def _converted(array: Any, encoding: ColumnEncoding) -> Any:
-    if encoding.kind in ("float", "double") and pc.any(pc.is_nan(array)).as_py():
-        raise DataError(
-            f"column {encoding.column}: a value is NaN, which SQLite would store as NULL. Nothing was written"
-        )
     convert = _CONVERSIONS.get(encoding.kind)
-    return array if convert is None else convert(array)
+    try:
+        require_kept(array, encoding)
+        return array if convert is None else convert(array)
+    except (pa.ArrowInvalid, ValueError) as error:
+        raise misfit(encoding, error) from error
+
+
+def _text(array: Any) -> Any:
+    array.validate(full=True)  # Spark's strings may be any bytes, SQLite's are UTF-8
+    return array
+
+
+def _float(array: Any) -> Any:
+    if pc.any(pc.is_nan(array)).as_py():
+        raise ValueError("it is NaN, which SQLite would store as NULL")
+    return array
+
+
+def _date(array: Any) -> Any:
+    checks.require_days(array)
+    return array.cast(pa.string())
+
+
+def _timestamp(array: Any) -> Any:
+    checks.require_moments(array)
+    return array.cast(pa.string())
 
 
 def _decimal_text(array: Any) -> Any:
     # Arrow would write small decimals with an exponent.
     return pa.array([None if value is None else f"{value:f}" for value in array.to_pylist()], pa.string())
-
-
-def _text(array: Any) -> Any:
-    return array.cast(pa.string())
 
 
 def _time_of_day(array: Any) -> Any:
@@ -241,13 +271,17 @@ def _time_of_day(array: Any) -> Any:
 
 def _instant(array: Any) -> Any:
     """Timestamps with time zone as text in UTC, with the offset."""
+    checks.require_moments(array)
     return pc.binary_join_element_wise(array.cast(pa.timestamp("us")).cast(pa.string()), "+00:00", "")
 
 
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
     "decimal": _decimal_text,
-    "date": _text,
-    "timestamp_ntz": _text,
+    **dict.fromkeys(("string", "char", "varchar"), _text),
+    "date": _date,
+    "timestamp_ntz": _timestamp,
+    "float": _float,
+    "double": _float,
     "timestamp": _instant,
     "time": _time_of_day,
 }

@@ -21,7 +21,7 @@ from txpool.spark.table.copying import DIRECT
 from txpool.spark.table.dialect import Merge, TableDialect, dialect_of, require_not_alone
 from txpool.spark.table.idempotent_write import IdempotentWrite, fingerprint
 from txpool.spark.table.job import TableJob
-from txpool.spark.table.merge import StagingMerge
+from txpool.spark.table.merge import COUNT_PLAIN, StagingMerge
 from txpool.spark.table.report import Progress, WriteReport
 from txpool.spark.table.target import Target, require_unique
 from txpool.tm.transaction import Transaction
@@ -137,7 +137,9 @@ class DriverWrite(TableWrite):
             return report
         df, layout = sqlite.match(self.df, target.columns, target.name)
         require_unique(target, self.keys, layout.names)
-        merge = StagingMerge(ambient.gtrid, target, layout, self.mode, self.keys, STAGING, new or ())
+        merge = StagingMerge(
+            ambient.gtrid, target, layout, self.mode, self.keys, STAGING, new or (), COUNT_PLAIN, f"{COUNT_PLAIN} > 1"
+        )
         ambient.enlist_datasource(self.source)  # raises before the job rather than after it; takes no lock yet
         with (
             collected(self._coalesced(df), layout.encodings, ambient, report) as rows,

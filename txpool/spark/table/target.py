@@ -13,16 +13,21 @@ import psycopg
 from txpool.datasource import DataSource
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.resources.base import Role
+from txpool.resources.postgresql.qualified import qualified
 from txpool.spark.types.columns import Column
 from txpool.spark.types.identifiers import quoted, quoted_list
 
-_TABLE: LiteralString = """
+_TABLE: LiteralString = qualified(
+    """
     select c.oid, format('%%I.%%I', n.nspname, c.relname), c.relkind::text, has_any_column_privilege(c.oid, 'insert'),
         row_security_active(c.oid)
     from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(%s)
 """
-# The type of a domain is its base type. The type modifier of a numeric has its scale in eleven bits, with a sign.
-_COLUMNS: LiteralString = """
+)
+# The type of a domain is its base type. The type modifier of a numeric has its scale in eleven bits, with a sign; that
+# of a text is its length and 4; that of a time or an interval, its digits below a second.
+_COLUMNS: LiteralString = qualified(
+    """
     with recursive base(attnum, oid, typmod) as (
         select attnum, atttypid, atttypmod from pg_attribute where attrelid = %(table)s and attnum > 0
         union all
@@ -31,19 +36,35 @@ _COLUMNS: LiteralString = """
     select a.attname::text, format_type(a.atttypid, a.atttypmod), coalesce(e.typname, t.typname)::text,
         coalesce(e.oid, t.oid)::int8, e.oid is not null, coalesce(e.typtype, t.typtype) = 'e',
         case when coalesce(e.typname, t.typname) = 'numeric' and b.typmod > 3
-            then (((b.typmod - 4) & 2047) # 1024) - 1024 end,
-        a.attnotnull and not a.atthasdef and a.attidentity = '', a.attgenerated <> ''
+            then (((b.typmod - 4) & 2047) # 1024) - 1024
+            when coalesce(e.typname, t.typname) = any (array['time', 'timestamp', 'timestamptz', 'interval']::name[])
+                and b.typmod >= 0
+            then b.typmod end,
+        a.attnotnull and not a.atthasdef and a.attidentity = '', a.attgenerated <> '',
+        case when coalesce(e.typname, t.typname) = any (array['varchar', 'bpchar']::name[]) and b.typmod > 4
+            then b.typmod - 4 end
     from pg_attribute a join base b on b.attnum = a.attnum join pg_type t on t.oid = b.oid and t.typtype <> 'd'
         left join pg_type e on t.typcategory = 'A' and e.oid = t.typelem
     where a.attrelid = %(table)s and not a.attisdropped order by a.attnum
 """
-_KEYS: LiteralString = """
+)
+_KEYS: LiteralString = qualified(
+    """
     select array_agg(a.attname::text) from pg_index i
         join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any (i.indkey[0:i.indnkeyatts - 1])
     where i.indrelid = %s and i.indisunique and i.indisvalid and i.indimmediate
         and i.indpred is null and i.indexprs is null
     group by i.indexrelid
 """
+)
+_PARSED: LiteralString = qualified("select parse_ident(%s), current_schema()")
+_FULL_NAME: LiteralString = qualified("select format('%%I.%%I', %s::text, %s::text)")
+_IS_LOCKED: LiteralString = qualified(
+    "select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'relation' and granted "
+    "and relation = to_regclass(%s) and mode <> 'AccessShareLock' and mode <> 'RowShareLock'"
+)
+#: In bytes.
+_LONGEST_NAME = 63
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
 
 
@@ -93,6 +114,8 @@ def _read_target(
     # Closing the connection rolls back the table that may have been created to describe it.
     with closing(datasource.connect()) as connection:
         cursor = connection.cursor()
+        if len(table.encode()) > _LONGEST_NAME:
+            _require_whole(cursor, table)
         found = cursor.execute(_TABLE, [table]).fetchone()
         exists = found is not None
         if not exists:
@@ -111,28 +134,33 @@ def _read_target(
             )
         if not allowed:
             raise ProgrammingError(f"the user of {datasource.name} may not write to {name}: grant insert on {name}")
-        columns = [Column(*row) for row in cursor.execute(_COLUMNS, {"table": oid}).fetchall()]
+        found = cursor.execute(_COLUMNS, {"table": oid}).fetchall()
+        columns = [Column(*row) for row in found]
         unique = [frozenset(names) for (names,) in cursor.execute(_KEYS, [oid]).fetchall()]
         return Target(name, tuple(columns), tuple(unique), exists, row_security)
 
 
+def _require_whole(cursor: Any, table: str) -> None:
+    """ProgrammingError for a name of which the server would take the beginning, which may be another table's."""
+    parts, _ = cursor.execute(_PARSED, [table]).fetchone()
+    for part in parts:
+        if len(part.encode()) > _LONGEST_NAME:
+            raise ProgrammingError(f"{part!r} has more than {_LONGEST_NAME} bytes: PostgreSQL has no such names.")
+
+
 def _full_name(cursor: Any, table: str) -> str:
     """The full name of a new table. ProgrammingError if the name has too many parts."""
-    (parts, schema) = cursor.execute("select parse_ident(%s), current_schema()", [table]).fetchone()
+    (parts, schema) = cursor.execute(_PARSED, [table]).fetchone()
     if len(parts) > 2:
         raise ProgrammingError(f"{table!r} has too many parts: write table, or schema.table. Nothing was done.")
     parts = parts if len(parts) == 2 else [schema or "public", *parts]
-    (name,) = cursor.execute("select format('%%I.%%I', %s::text, %s::text)", parts).fetchone()
+    (name,) = cursor.execute(_FULL_NAME, parts).fetchone()
     return str(name)
 
 
 def is_written_by(connection: Any, name: str) -> bool:
     """Whether the connection's transaction holds a lock on the table for which other writers may have to wait."""
-    query = (
-        "select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'relation' and granted "
-        "and relation = to_regclass(%s) and mode not in ('AccessShareLock', 'RowShareLock')"
-    )
-    (found,) = connection.cursor().execute(query, [name]).fetchone()
+    (found,) = connection.cursor().execute(_IS_LOCKED, [name]).fetchone()
     return bool(found)
 
 

@@ -18,3 +18,11 @@ def concatenated(binary: pa.Array) -> memoryview:
     """All values of a binary or large binary array, concatenated; without a copy."""
     offsets = offsets_of(binary)
     return memoryview(binary.buffers()[2] or b"")[offsets[0] : offsets[-1]]
+
+
+def hexadecimal(binary: pa.Array) -> pa.LargeBinaryArray:
+    """The hexadecimal digits of each value of a large binary array without NULL."""
+    offsets = offsets_of(binary)
+    digits = bytes(concatenated(binary)).hex().encode()
+    buffers = [None, pa.py_buffer((offsets - offsets[0]) * 2), pa.py_buffer(digits)]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(binary), buffers)

@@ -8,17 +8,18 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as every user of Spark knows it
-from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812 - as every user of Spark knows it
 from pyspark.sql.types import DataType, StructField
 
 from txpool.config.properties import nearest
 from txpool.errors import ProgrammingError
+from txpool.spark.types.binary import WORD_DIGITS, WORD_SCALE
+from txpool.spark.types.checks import JsonCheck
 from txpool.spark.types.encoding import ColumnEncoding
+from txpool.spark.types.nested import NESTED, as_json, why_not_json
 
 WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 TEXT = (T.StringType, T.CharType, T.VarcharType)
-NESTED = (T.StructType, T.MapType, T.ArrayType, T.VariantType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,7 @@ _TYPES: Mapping[str, _PostgreSQLType] = {
     "text": _TEXTS,
     "varchar": _TEXTS,
     "bpchar": _TEXTS,
-    "name": _TEXTS,
     "citext": _TEXTS,
-    "xml": _TEXTS,
     "json": _PostgreSQLType("text", (*TEXT, *NESTED)),
     "jsonb": _PostgreSQLType("jsonb", (*TEXT, *NESTED)),
     "uuid": _PostgreSQLType("uuid", TEXT),
@@ -57,6 +56,11 @@ _TYPES: Mapping[str, _PostgreSQLType] = {
     "interval": _PostgreSQLType("interval", (T.DayTimeIntervalType,)),
 }
 _JSON = ("json", "jsonb")
+#: The kinds that have no binary form here.
+_AS_TEXT = ("jsonb", "interval")
+#: The most digits below a second, which Spark has.
+_MICROSECOND_DIGITS = 6
+_TIMES = ("time", "timestamp", "timestamptz")
 #: The type to cast to, as Spark writes it, where a column does not accept what it is given.
 _CASTS: Mapping[str, str] = {
     "bool": "boolean",
@@ -109,15 +113,21 @@ class Column:
     oid: int = 0
     array: bool = False
     enum: bool = False
-    #: The scale of a numeric; None if it has no limit.
+    #: The scale of a numeric, or the digits below a second; None if there is no limit.
     scale: int | None = None
     #: The column is NOT NULL and has no default.
     required: bool = False
     generated: bool = False
+    #: The most characters of a text; None if there is no limit.
+    length: int | None = None
     #: The column may be NULL.
     nullable: bool = True
     #: The texts that it can have, where those are listed.
     labels: tuple[str, ...] = ()
+    #: A row without a value for it has the next number.
+    numbered: bool = False
+    #: A floating-point zero loses its sign.
+    signless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +220,38 @@ def _encoding(field: StructField, column: Column, table: str) -> ColumnEncoding:
         given = T.StringType()
     if not isinstance(given, kind.accepts) or (column.array and isinstance(given, NESTED)):
         raise type_mismatch(field, column, table, f"cast it: {_cast(field, column)}")
-    if column.scale is not None and isinstance(given, T.DecimalType) and given.scale > column.scale:
+    if column.type == "interval" and column.scale is not None:
+        raise type_mismatch(field, column, table, "it cuts some intervals off: declare it interval")
+    require_scale(field, column, given, table)
+    require_json(field, column, table)
+    times = column.type in _TIMES and column.scale is not None and column.scale < _MICROSECOND_DIGITS
+    wide = isinstance(given, T.DecimalType) and (given.precision > WORD_DIGITS or given.scale > WORD_SCALE)
+    made_here = isinstance(field.dataType, NESTED) and not column.array
+    return ColumnEncoding(
+        field.name,
+        kind.encoding,
+        column.oid,
+        column.array,
+        digits=column.scale if times else None,
+        length=column.length,
+        nested=made_here,
+        json=JsonCheck.KEYS if column.type == "jsonb" and not made_here else JsonCheck.NONE,
+        as_text=wide or kind.encoding in _AS_TEXT,
+    )
+
+
+def require_scale(field: StructField, column: Column, given: DataType, table: str) -> None:
+    """ProgrammingError if a numeric column would round a decimal or a whole number, which it does without an error."""
+    scale = given.scale if isinstance(given, T.DecimalType) else 0
+    if column.type in ("numeric", "decimal") and column.scale is not None and scale > column.scale:
         raise type_mismatch(field, column, table, f"digits would be lost: round it to {column.scale} decimals")
-    return ColumnEncoding(field.name, kind.encoding, column.oid, column.array)
+
+
+def require_json(field: StructField, column: Column, table: str) -> None:
+    """ProgrammingError if nested data cannot be written as JSON texts."""
+    why = None if column.array else why_not_json(field.dataType)
+    if why is not None:
+        raise type_mismatch(field, column, table, why)
 
 
 def _cast(field: StructField, column: Column) -> str:
@@ -266,7 +305,7 @@ def _conversion(field: StructField, column: Column) -> Callable[[Any], Any] | No
     if column.type == "timestamp" and column.array:
         return lambda value: value.cast(T.ArrayType(plain))
     if column.type in _JSON and not column.array and isinstance(field.dataType, NESTED):
-        return F.to_json
+        return as_json
     return None
 
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txpool.resources.mysql.bound_rows import MOST_PARAMETERS, BoundRows
-from txpool.spark.table.mysql.encoding import floats_of, misfit, values_of, whole_numbers_of
+from txpool.spark.table.mysql.encoding import floats_of, values_of, whole_numbers_of
 from txpool.spark.types.buffers import concatenated, offsets_of
-from txpool.spark.types.encoding import ColumnEncoding
+from txpool.spark.types.encoding import ColumnEncoding, misfit, require_kept
 
 #: About how many parameters a statement has: with more of them the server takes longer for each.
 _PARAMETERS: Final = 2_560
@@ -76,6 +76,7 @@ def _rows(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> pa.Larg
     pieces: list[Any] = []
     for array, encoding in zip(batch.columns, encodings, strict=True):
         try:
+            require_kept(array, encoding)
             parts = _parts(array, encoding)
         except (pa.ArrowInvalid, ValueError) as error:
             raise misfit(encoding, error) from error

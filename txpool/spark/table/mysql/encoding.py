@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txpool.errors import DataError
-from txpool.spark.types.buffers import concatenated, offsets_of
-from txpool.spark.types.encoding import ColumnEncoding
+from txpool.spark.types import checks
+from txpool.spark.types.buffers import concatenated, hexadecimal, offsets_of
+from txpool.spark.types.encoding import ColumnEncoding, misfit, require_kept
 
 #: About how much of a batch is encoded at a time, so that the memory of a task does not grow with its rows.
 _SLICE_BYTES = 8 << 20
@@ -29,12 +30,8 @@ _EXPONENT, _NOTHING = pa.scalar("e0", pa.large_string()), pa.scalar("", pa.large
 _UNQUOTED = frozenset({"number", "bit", "year", "float", "double"})
 _ESCAPED = frozenset({"text", "char", "enum", "set"})
 _QUOTE = pa.scalar(b"'", pa.large_binary())
-_MICROSECOND_DIGITS = 6
 _YEARS = 1901, 2155
 _MOST = 2**63 - 1
-#: Days and microseconds since 1970, of 0001-01-01 and of the first moment after 9999-12-31.
-_DAYS = -719_162, 2_932_897
-_MICROSECONDS_OF_DAY = 86_400_000_000
 
 
 def statements(
@@ -69,6 +66,7 @@ def _rows(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> pa.Larg
     pieces: list[Any] = []
     for number, (array, encoding) in enumerate(zip(batch.columns, encodings, strict=True)):
         try:
+            require_kept(array, encoding)
             literals = _literals(array, encoding)
         except (pa.ArrowInvalid, ValueError) as error:
             raise misfit(encoding, error) from error
@@ -76,11 +74,6 @@ def _rows(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> pa.Larg
             literals = pc.if_else(array.is_valid(), literals, _NULL)
         pieces += [pa.scalar(b"," if number else b",(", pa.large_binary()), literals]
     return pc.binary_join_element_wise(*pieces, pa.scalar(b")", pa.large_binary()), _EMPTY)
-
-
-def misfit(encoding: ColumnEncoding, error: Exception) -> DataError:
-    """The error for a value of a column that the server would refuse, or change."""
-    return DataError(f"column {encoding.column}: a value does not fit: {error}")
 
 
 def values_of(array: Any, encoding: ColumnEncoding) -> Any:
@@ -93,7 +86,7 @@ def _literals(array: Any, encoding: ColumnEncoding) -> Any:
     if encoding.kind in _UNQUOTED:
         return values
     if encoding.kind == "binary":
-        return _hexadecimal(values)
+        return pc.binary_join_element_wise(pa.scalar(b"x'", pa.large_binary()), hexadecimal(values), _QUOTE, _EMPTY)
     if encoding.kind in _ESCAPED:
         text = values.cast(pa.large_string())
         for character, escaped in (("\\", "\\\\"), ("'", "\\'")):
@@ -103,22 +96,14 @@ def _literals(array: Any, encoding: ColumnEncoding) -> Any:
     return pc.binary_join_element_wise(_QUOTE, values, _QUOTE, _EMPTY)
 
 
-def _hexadecimal(values: Any) -> Any:
-    offsets = offsets_of(values)
-    digits = bytes(concatenated(values)).hex().encode()
-    buffers = [None, pa.py_buffer((offsets - offsets[0]) * 2), pa.py_buffer(digits)]
-    encoded = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(values), buffers)
-    return pc.binary_join_element_wise(pa.scalar(b"x'", pa.large_binary()), encoded, _QUOTE, _EMPTY)
-
-
 def whole_numbers_of(array: Any, encoding: ColumnEncoding) -> Any:
     """The values of a column of kind number, bit or year. ValueError if the server would take one for another."""
     if pa.types.is_boolean(array.type):
         return array.cast(pa.int8())
     if encoding.kind == "year":
-        _require_between(array, *_YEARS, "a YEAR is from 1901 to 2155, and the server would take others for such")
+        checks.require_between(array, *_YEARS, "a YEAR is from 1901 to 2155, and the server would take others for such")
     elif encoding.kind == "bit":
-        _require_between(array, 0, _MOST, "a BIT has no sign, and the server would take the number for another one")
+        checks.require_between(array, 0, _MOST, "a BIT has no sign, and the server would take another number")
     return array
 
 
@@ -136,7 +121,8 @@ def floats_of(array: Any, encoding: ColumnEncoding) -> Any:
 
 
 def _floats(array: Any, encoding: ColumnEncoding) -> Any:
-    text = floats_of(array, encoding).cast(pa.large_string())
+    # The server reads a double, and rounds it to a FLOAT: of the greatest one, the shortest text would be beyond.
+    text = floats_of(array, encoding).cast(pa.float64()).cast(pa.large_string())
     exact = pc.if_else(pc.match_substring(text, "e"), text, pc.binary_join_element_wise(text, _EXPONENT, _NOTHING))
     return exact.cast(pa.large_binary())
 
@@ -176,7 +162,7 @@ def _bytes(array: Any, encoding: ColumnEncoding) -> Any:
 
 
 def _dates(array: Any, encoding: ColumnEncoding) -> Any:
-    _require_between(array.cast(pa.int32()), _DAYS[0], _DAYS[1] - 1, "a DATE is from 0001-01-01 to 9999-12-31")
+    checks.require_days(array)
     return _texts(array, encoding)
 
 
@@ -187,36 +173,14 @@ def _timestamps(array: Any, encoding: ColumnEncoding) -> Any:
     """
     if encoding.array and array.null_count:
         raise ValueError("the column cannot be null")
-    array = array.cast(pa.timestamp("us", array.type.tz)).cast(pa.timestamp("us"))
-    first, end = (day * _MICROSECONDS_OF_DAY for day in _DAYS)
-    whole = array.cast(pa.int64())
-    _require_between(whole, first, end - 1, "a timestamp is from 0001-01-01 to 9999-12-31")
-    _require_fraction(whole, encoding)
-    return _texts(array, encoding)
+    checks.require_moments(array, encoding.oid)
+    return _texts(array.cast(pa.timestamp("us", array.type.tz)).cast(pa.timestamp("us")), encoding)
 
 
 def _times(array: Any, encoding: ColumnEncoding) -> Any:
     array = array.cast(pa.time64("us"))
-    _require_fraction(array.cast(pa.int64()), encoding)
+    checks.require_fraction(array.cast(pa.int64()), encoding.oid)
     return _texts(array, encoding)
-
-
-def _require_fraction(microseconds: Any, encoding: ColumnEncoding) -> None:
-    """ValueError if the server would round: it does so without a word."""
-    unit = 10 ** (_MICROSECOND_DIGITS - encoding.oid)
-    values = pc.fill_null(microseconds, 0).to_numpy()
-    if unit > 1 and (values % unit).any():
-        digits = f"{encoding.oid} digits" if encoding.oid else "no digits"
-        raise ValueError(
-            f"the column has {digits} below a second, and the server would round: declare it with (6), or use "
-            "date_trunc()"
-        )
-
-
-def _require_between(array: Any, least: int, most: int, message: str) -> None:
-    found = pc.min_max(array).as_py()
-    if found["min"] is not None and not least <= found["min"] <= found["max"] <= most:
-        raise ValueError(message)
 
 
 _VALUES: dict[str, Any] = {

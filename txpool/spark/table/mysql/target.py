@@ -9,7 +9,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
-from txpool.datasource import DataSource
+from txpool.datasource import DataSource, known
 from txpool.errors import NotSupportedError, OperationalError, ProgrammingError
 from txpool.idempotency import recover
 from txpool.resources.mysql.own_tables import quoted
@@ -49,6 +49,8 @@ _HINDRANCES = """
 _LABEL = re.compile(r"'((?:[^'\\]|''|\\.)*)'")
 _ESCAPED = re.compile(r"''|\\.")
 _CHARACTERS = {"''": "'", r"\n": "\n", r"\r": "\r", r"\0": "\0"}
+#: The types in which MariaDB keeps no sign of a zero.
+_FLOATS = ("float", "double")
 _READ_ONLY = (1290, 1792, 1836)
 
 
@@ -83,7 +85,7 @@ def read_target(
     found, creator, name, mariadb = Context().run(read)
     if creator not in (None, gtrid):
         if get_manager().log is not None:  # its process may be dead
-            Context().run(recover, datasource)
+            Context().run(recover, [*known().values(), datasource])
         found, creator, name, mariadb = Context().run(read)
     if creator not in (None, gtrid):
         raise OperationalError(
@@ -143,7 +145,7 @@ def _described(cursor: Any, name: str, key: list[Any], *, mariadb: bool) -> MySQ
     cursor.execute(_COLUMNS, key)
     columns, distinct = [], set()
     for row in cursor.fetchall():
-        column, is_distinct = _column(row, json_columns)
+        column, is_distinct = _column(row, json_columns, mariadb=mariadb)
         columns.append(column)
         if is_distinct:
             distinct.add(column.name)
@@ -160,7 +162,7 @@ def _described(cursor: Any, name: str, key: list[Any], *, mariadb: bool) -> MySQ
     return MySQLTarget(name, tuple(columns), tuple(whole), indexes=tuple(others), distinct=frozenset(distinct))
 
 
-def _column(row: Sequence[Any], json_columns: set[str]) -> tuple[Column, bool]:
+def _column(row: Sequence[Any], json_columns: set[str], *, mariadb: bool) -> tuple[Column, bool]:
     """A column, and whether it has a value that no other row has where it is not written."""
     name, kind, declared, charset, collation, octets, scale, fraction, nullable, default, extra, generated = row
     kind, declared = str(kind).lower(), str(declared)
@@ -185,6 +187,8 @@ def _column(row: Sequence[Any], json_columns: set[str]) -> tuple[Column, bool]:
         generated=bool(generated),
         nullable=nullable == "YES",
         labels=_labels(declared) if kind in ("enum", "set") else (),
+        numbered=counted,
+        signless=mariadb and kind in _FLOATS,
     )
     return column, not generated and (counted or (nullable == "YES" and no_default))
 
@@ -201,7 +205,7 @@ def _new_column(name: str, declared: str, *, mariadb: bool) -> Column:
         kind = BINARY_JSON
     numbers = re.search(r"\((?:\d+,)?(\d+)\)", declared)
     scale = int(numbers[1]) if numbers and kind in ("decimal", *WITH_FRACTIONS) else None
-    return Column(name, declared, kind, scale=scale)
+    return Column(name, declared, kind, scale=scale, signless=mariadb and kind in _FLOATS)
 
 
 def _unquoted(name: str) -> str:

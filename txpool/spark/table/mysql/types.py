@@ -7,17 +7,16 @@ value is what decides, as digits below a second, the encoding of the task checks
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as every user of Spark knows it
-from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812 - as every user of Spark knows it
 from pyspark.sql.types import DataType, StructField
 
 from txpool.resources.mysql.own_tables import quoted
+from txpool.spark.types.checks import JsonCheck
 from txpool.spark.types.columns import (
-    NESTED,
     TEXT,
     WHOLE,
     Column,
@@ -25,10 +24,13 @@ from txpool.spark.types.columns import (
     cast_expression,
     mismatch,
     pair,
+    require_json,
+    require_scale,
     selected,
     type_mismatch,
 )
 from txpool.spark.types.encoding import ColumnEncoding
+from txpool.spark.types.nested import NESTED, as_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,13 @@ def match(df: DataFrame, columns: Sequence[Column], table: str) -> tuple[DataFra
 
 
 def _encoding(field: StructField, column: Column, table: str) -> ColumnEncoding:
+    json = JsonCheck.NUMBERS if column.type == BINARY_JSON else JsonCheck.NONE
+    nested = isinstance(field.dataType, NESTED)
+    plain = _plain_encoding(field, column, table)
+    return replace(plain, json=json, nested=nested, numbered=column.numbered, signless=column.signless)
+
+
+def _plain_encoding(field: StructField, column: Column, table: str) -> ColumnEncoding:
     kind, given = _TYPES.get(column.type), field.dataType
     if kind is None:
         raise type_mismatch(field, column, table, "cast it, or write it as text into a table of your own")
@@ -171,8 +180,8 @@ def _encoding(field: StructField, column: Column, table: str) -> ColumnEncoding:
         if column.scale is not None:
             raise type_mismatch(field, column, table, f"it rounds: declare it {column.type}, without digits")
         return ColumnEncoding(column.name, kind.encoding)
-    if column.type == "decimal" and isinstance(given, T.DecimalType) and given.scale > (column.scale or 0):
-        raise type_mismatch(field, column, table, f"digits would be lost: round it to {column.scale} decimals")
+    require_scale(field, column, given, table)
+    require_json(field, column, table)
     if column.type in WITH_FRACTIONS or column.type == "binary":
         changed = column.type == "binary" or (column.type == "timestamp" and not column.nullable)
         return ColumnEncoding(column.name, kind.encoding, column.scale or 0, changed)
@@ -199,7 +208,7 @@ def _conversion(field: StructField, column: Column) -> Callable[[Any], Any] | No
     if column.type == "datetime" and isinstance(field.dataType, T.TimestampType):
         return lambda value: value.cast(T.TimestampNTZType())
     if isinstance(field.dataType, NESTED):
-        return F.to_json
+        return as_json
     return None
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from enum import IntEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from recovery.manager import RecoveryManager
 from recovery.operator import display
@@ -22,14 +21,17 @@ from recovery.operator.audit import AuditEntry
 from recovery.operator.listing import InDoubt
 from recovery.operator.schema import shape
 from recovery.operator.suspension import Suspension
-from recovery.scan.expiry import Expired
+from recovery.plain import command_of
+from recovery.scan.expiry import Expired, node_of
 from recovery.scan.report import AlarmKind, ScanReport
-from recovery.service import daemon
-from txpool.cli import Version
 from txpool.config.secrets import show_warnings_plainly
 from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError, Error, LogError, ProgrammingError
+from txpool.options import Version
 from txpool.setup.stores import Step, initialise
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class ExitCode(IntEnum):
@@ -65,9 +67,14 @@ Gtrid = Annotated[str, typer.Argument(metavar="GTRID")]
 _CONF = Path("conf/recovery.properties")
 
 
+def _shape(kind: Any) -> str:
+    """The shape of its JSON, in which a help's markup takes no bracket for its own."""
+    return re.sub(r"\[(?=[a-z])", r"\\[", shape(kind))
+
+
 def _json(kind: Any) -> str:
     """The end of a command's help: the shape of its JSON."""
-    return escape(f"JSON: {shape(kind)}")
+    return f"JSON: {_shape(kind)}"
 
 
 @app.callback()
@@ -85,6 +92,8 @@ def recovery(*, version: Version = False) -> None:
 def run(conf: Conf = _CONF) -> None:
     """Scan again and again, until SIGTERM or SIGINT; SIGHUP reads the configuration again."""
     with _errors_as_exit_codes():
+        from recovery.service import daemon  # it imports an HTTP server
+
         daemon.run(conf)
 
 
@@ -96,11 +105,12 @@ def scan(conf: Conf = _CONF, as_json: AsJson = False) -> None:
     _print_report(report, as_json)
 
 
-@app.command("list", epilog=f"{_json(list[InDoubt])} With --expired: {escape(shape(list[Expired]))}")
+@app.command("list", epilog=f"{_json(list[InDoubt])} With --expired: {_shape(list[Expired])}")
 def list_(
     conf: Conf = _CONF,
     as_json: AsJson = False,
     only_expired: Annotated[bool, typer.Option("--expired", help="Show what has expired instead.")] = False,
+    node: Annotated[str, typer.Option(help="Show only the transactions of this node.")] = "",
 ) -> None:
     """Show what is in doubt, and what recovery will do with it; nothing is written."""
     with _opened_manager(conf) as manager:
@@ -108,6 +118,9 @@ def list_(
         all_expired = manager.expired()
         found = [] if only_expired else manager.in_doubt()
         _print_missing(manager)
+    if node:
+        found = [each for each in found if each.node == node]
+        all_expired = [each for each in all_expired if node_of(each) == node]
     unresolved = [each for each in all_expired if each.heuristics]
     if as_json:
         _print([asdict(each) for each in (all_expired if only_expired else found)])
@@ -225,13 +238,19 @@ def init(
 def main() -> None:
     """The entry point of the command."""
     show_warnings_plainly()
-    app()
+    plain = command_of(app, sys.argv[1:])
+    if plain is None:
+        app()
+    else:
+        plain(args=[])
 
 
 # -- their parts --------------------------------------------------------------------------------------------------
 
 
 def _console(*, stderr: bool = False) -> Console:
+    from rich.console import Console  # it is not needed where nothing fails
+
     # A gid has colons around its datasource's name, which may be the name of an emoji.
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 

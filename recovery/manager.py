@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 from recovery.operator import commands, listing, suspension
@@ -15,22 +16,26 @@ from recovery.operator.audit import AuditEntry, audit_entries, audited
 from recovery.operator.last_scan import LastScan
 from recovery.plugins import instances
 from recovery.scan import saved
+from recovery.scan.asking import AskedByWorkers, Asking
 from recovery.scan.branch_rows import BranchRowsModule
 from recovery.scan.datasources import RecoverableDatasource, RecoveryDatasources
 from recovery.scan.discovered import DiscoveredDatasources
 from recovery.scan.expiry import SCANNERS, Expired, Expiry, ExpiryScanner, expired
 from recovery.scan.modules import DecidedModule, MarkedModule, Module, OrphanModule
+from recovery.scan.names import by_name
 from recovery.scan.orphans import FILTERS, OrphanFilter, all_filters
 from recovery.scan.reading import take_snapshot
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import RepeatFilter, ScanRecorder, ScanReport
 from recovery.scan.snapshot import Snapshot
 from recovery.scan.staging import StagingModule
+from recovery.scan.workers import Workers
 from txpool import metrics
 from txpool.config.secrets import describe_error
 from txpool.config.settings import DataSourceSettings, RecoverySettings
 from txpool.datasource import DataSource
-from txpool.errors import ConfigurationError
+from txpool.errors import ConfigurationError, described
+from txpool.locks import Lock
 from txpool.log import open_log
 from txpool.log.base import DecisionLog, IncarnationState
 
@@ -42,7 +47,8 @@ class RecoveryManager:
 
     Thread-safe. With a configuration, each scan opens the log and closes it afterwards. `period` is the seconds from
     the end of one scan to the next, `backoff` the seconds between its two passes; None takes the configured value.
-    `filters` and `scanners` are used in addition to the configured ones.
+    `datasources`, `filters` and `scanners` are used in addition to those that the file names. A given datasource takes
+    the place of the file's with the same name and url. ConfigurationError if two of one name have different urls.
     """
 
     def __init__(
@@ -62,11 +68,18 @@ class RecoveryManager:
             raise settings.properties.error(missing, "is missing: recovery needs the coordinator's value")
         self._settings = settings
         self._log = log
-        # The manager opens its own datasources, even where the application has them open, and closes them itself.
-        paths = settings.datasources if datasources is None else ()
+        given = None if datasources is None else list(datasources)
+        # Without a file, those that are given are all: a variable adds none.
+        paths = () if conf is None and given is not None else settings.datasources
         # Recovery opens a connection for each question, so its pools keep none open.
-        self._configured = [DataSource.from_settings(DataSourceSettings.load(path, pool_min_size=0)) for path in paths]
-        self._datasources: list[RecoverableDatasource] = [*self._configured, *(datasources or ())]
+        loaded = [DataSourceSettings.load(path, pool_min_size=0) for path in paths]
+        described = by_name([*(given or ()), *loaded])
+        # The manager opens its own datasources, even where the application has them open, and closes them itself.
+        self._configured = [
+            DataSource.from_settings(each) for each in described.values() if isinstance(each, DataSourceSettings)
+        ]
+        added = [each for each in described.values() if not isinstance(each, DataSourceSettings)]
+        self._datasources: list[RecoverableDatasource] = [*self._configured, *added]
         if not self._datasources:
             raise ConfigurationError(
                 "recovery has no datasource: name the datasources' files, as in datasources = orders.properties"
@@ -82,14 +95,16 @@ class RecoveryManager:
             [*instances(values, "recovery.expiry.scanners", chosen, SCANNERS, "expires"), *scanners],
             skip_first=settings.recovery_expiry_skip_first,
         )
+        self._workers = Workers(settings.recovery_step_timeout)
+        self._asking: Callable[[], Asking] = partial(AskedByWorkers, self._workers)
         self._discovered = DiscoveredDatasources()
         self._repeats = RepeatFilter()
-        self._scan_lock = threading.Lock()
-        self._start_lock = threading.Lock()
+        self._scan_lock = Lock()
+        self._start_lock = Lock()
         self._stop_event = threading.Event()
         self._wake_event = threading.Event()
         #: The result of the last scan, with its alarms.
-        self.last_scan = LastScan(settings)
+        self.last_scan = LastScan(settings, lambda: self.period)
         self._thread: threading.Thread | None = None
         self._last_report: ScanReport | None = None
         #: The datasources that did not answer the last `in_doubt` or `show`, with their errors.
@@ -125,14 +140,8 @@ class RecoveryManager:
         with self._scan_lock, self._opened() as log:
             recorder = ScanRecorder(self._repeats)
             orphans = OrphanModule(self._filters)
-            modules: tuple[Module, ...] = (
-                MarkedModule(),
-                DecidedModule(),
-                orphans,
-                StagingModule(),
-                BranchRowsModule(),
-                self._expiry,
-            )
+            ending = (MarkedModule(), DecidedModule(), orphans)
+            modules: tuple[Module, ...] = (*ending, StagingModule(), BranchRowsModule(), self._expiry)
             began, passes = time.monotonic(), list[RecoveryPass]()
             if _may_begin_pass(log, recorder):
                 passes.append(self._run_pass(log, recorder, modules))
@@ -192,16 +201,26 @@ class RecoveryManager:
         self._wake_event.set()
 
     def stop(self) -> None:
-        """End the thread, and wait until the pass in progress has ended. The manager can be started again."""
+        """End the thread, and wait until the pass in progress has ended. The manager can be started again.
+
+        A datasource that has not answered a second later counts as one that has not answered.
+        """
         with self._start_lock:
             if self._thread is not None:
                 self._stop_event.set()
                 self._wake_event.set()
+                self._workers.hurry()
                 self._thread.join()
                 self._thread = None
+                self._workers.resume()
                 self._stop_event.clear()
                 self._wake_event.clear()
                 metrics.remove_source(self.last_scan.samples)
+
+    @property
+    def stuck(self) -> list[str]:
+        """The datasources that recovery has stopped waiting for, and in whose drivers a thread still waits."""
+        return self._workers.stuck
 
     def _run(self) -> None:
         while True:
@@ -209,7 +228,7 @@ class RecoveryManager:
                 logger.debug("scan: %s", self.scan())
             except Exception as error:
                 self.last_scan.failed(error)
-                self._repeats.warn(f"the scan failed, the next one is in {self.period:g} s: {error}")
+                self._repeats.warn(f"the scan failed, the next one is in {self.period:g} s: {described(error)}")
                 self._repeats.end_scan()
             self._wake_event.wait(self.period)
             self._wake_event.clear()
@@ -325,26 +344,29 @@ class RecoveryManager:
 
     def _recovery_datasources(self, log: DecisionLog) -> RecoveryDatasources:
         timeout = self._settings.recovery_lock_timeout
-        return RecoveryDatasources(self._datasources, nodes=log.nodes(), lock_timeout=timeout, others=self._discovered)
+        return RecoveryDatasources(
+            self._datasources, nodes=log.nodes(), lock_timeout=timeout, others=self._discovered, asking=self._asking()
+        )
 
     @contextmanager
     def _opened(self, node: str = "") -> Iterator[DecisionLog]:
         """The log, as this node or the named one alone sees it."""
-        if self._log is not None:
-            yield self._log
-            return
         settings = self._settings
-        log = open_log(
-            settings.log_url or "",
-            node=settings.node_name or "",
-            nodes=[node] if node else settings.recovery_nodes or None,
-            user=settings.log_user,
-            password=settings.log_password,
-        )
         try:
-            yield log
+            if self._log is not None:
+                yield self._log
+                return
+            opened = open_log(
+                settings.log_url or "",
+                node=settings.node_name or "",
+                nodes=[node] if node else settings.recovery_nodes or None,
+                user=settings.log_user,
+                password=settings.log_password,
+            )
+            with closing(opened) as log:
+                yield log
         finally:
-            log.close()
+            self._workers.rest()
 
 
 def _may_begin_pass(log: DecisionLog, recorder: ScanRecorder) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from recovery.operator.listing import InDoubt
 from recovery.scan.report import Alarm, AlarmKind
-from recovery.scan.snapshot import Snapshot
+from recovery.scan.snapshot import CoordinatorState, Snapshot
 from txpool.config.settings import RecoverySettings
 from txpool.log.locations import LocationNote
 from txpool.resources.recovery_access import PreparedSlots
@@ -43,7 +43,8 @@ class Alarms:
     def update(self, in_doubt: Collection[InDoubt], snapshot: Snapshot, slots: Mapping[str, PreparedSlots]) -> None:
         """Raise and end alarms by what the current scan has found, and log the changes."""
         previous = {(alarm.kind, alarm.subject): alarm for alarm in self.standing}
-        found = [*_heuristic(in_doubt), *_disputed(snapshot), *unconfigured(snapshot), *self._overdue(in_doubt)]
+        found = [*_heuristic(in_doubt), *_disputed(snapshot), *_unknown(snapshot), *unconfigured(snapshot)]
+        found += self._overdue(in_doubt)
         found += [*_not_answering(snapshot.unanswered), *self._short_of_slots(slots), *_foreign(snapshot)]
         standing = []
         for alarm in found:
@@ -115,6 +116,32 @@ def _disputed(snapshot: Snapshot) -> list[Alarm]:
         )
         for gtrid, deciders in named.items()
         if deciders
+    ]
+
+
+def _unknown(snapshot: Snapshot) -> list[Alarm]:
+    """With all nodes ours, branches of processes that the log does not know: one alarm for each node.
+
+    The log may be another one than theirs, or a restored one, which knows no node. If the nodes are named, such a
+    branch is in doubt as others are, and overdue in time.
+    """
+    found: dict[str, list[str]] = {}
+    if not snapshot.every_node:
+        return []
+    for gtrid in filter(snapshot.is_listed, snapshot.gtrids):
+        if snapshot.coordinator_state(gtrid) is CoordinatorState.UNKNOWN:
+            branches = snapshot.listed_branches(gtrid)
+            found.setdefault(branches[0].named.node, []).extend(branch.xid.joined for branch in branches)
+    return [
+        Alarm(
+            AlarmKind.UNKNOWN.value,
+            f"node {node}",
+            f"branches of node {node} keep their locks, such as {gids[0]} ({len(gids)} in all): this log does not "
+            "know the processes that have prepared them, so recovery ends none of them. If the node has "
+            "another log, its recovery there ends them. Only if that log is lost, end them by hand, as the other "
+            "databases of each gtrid show: `txpool-recovery list`",
+        )
+        for node, gids in found.items()
     ]
 
 

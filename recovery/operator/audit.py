@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
 from recovery.scan.report import ScanReport
-from txpool.errors import LogError, ProgrammingError
+from txpool.errors import LogError, ProgrammingError, described
 from txpool.log.base import DecisionLog, SideRecord
 from txpool.log.formats import unpack
 
@@ -55,8 +55,8 @@ def audited(log: DecisionLog, command: str, gtrid: str, reason: str) -> Iterator
         yield reports
         outcome = " ".join(map(_outcome, reports)) or outcome
     except BaseException as error:
-        verdict = "refused" if isinstance(error, ProgrammingError) else "failed"
-        outcome = f"{verdict}: {' '.join(str(error).split()) or type(error).__name__}"
+        refused = isinstance(error, ProgrammingError)
+        outcome = " ".join(f"{'refused' if refused else 'failed'}: {error if refused else described(error)}".split())
         raise
     finally:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 
 from recovery.scan import expiry, saved
@@ -13,7 +13,7 @@ from recovery.scan.reading import take_snapshot
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import ScanRecorder
 from recovery.scan.snapshot import CoordinatorState, Snapshot
-from txpool.errors import OperationalError, ProgrammingError
+from txpool.errors import OperationalError, ProgrammingError, described
 from txpool.log.base import DecisionLog
 from txpool.resources.base import Resolution
 from txpool.resources.recovery_access import MarkedRow
@@ -133,18 +133,17 @@ def forget_datasource(
 ) -> int:
     """Retire the log's notes that our nodes prepare in a datasource. Returns how many there were.
 
-    Refused if a node's process is alive (`is_alive` tells), or if a branch is prepared there.
+    Refused if a node's process is alive (`is_alive` tells), or if a branch is prepared there. A process may begin, and
+    note the datasource again, at any moment of this: its note stays.
     """
+    # A process registers, writes its note, and then prepares. So the notes are read first, and a process whose note is
+    # among them is asked for, or its branch is listed, after that.
     notes = [note for note in log.locations() if note.location.datasource == name]
     if not notes:
         known = ", ".join(sorted({note.location.datasource for note in log.locations()})) or "none"
         raise ProgrammingError(f"the log has no note of a datasource {name} (it knows {known}): nothing was done")
-    for node in sorted({note.node for note in notes}):
-        if is_alive(node):
-            raise ProgrammingError(
-                f"a process of node {node} is alive and may prepare in {name} at any moment: nothing was done. End "
-                "that process first"
-            )
+    nodes = sorted({note.node for note in notes})
+    _require_no_process(nodes, name, is_alive)
     snapshot = take_snapshot(log, datasources, fence=False)
     if name in snapshot.unanswered:
         raise OperationalError(f"{name} did not answer, so nobody can tell what is prepared there: nothing was done")
@@ -159,8 +158,25 @@ def forget_datasource(
             f"branch {still_there[0].xid.joined} is prepared in {name}: nothing was done. Recovery ends the branch "
             "once a configured datasource leads there"
         )
+    _require_no_process(nodes, name, is_alive)
     log.retire_locations(notes)
+    names = {note.name for note in notes}
+    again = [note for note in log.locations() if note.name in names]
+    if again:
+        raise ProgrammingError(
+            f"a process of node {again[0].node} has begun meanwhile, and has noted {name} again: that note was kept. "
+            "Run the command again once that process has ended"
+        )
     return len(notes)
+
+
+def _require_no_process(nodes: Iterable[str], name: str, is_alive: Callable[[str], bool]) -> None:
+    for node in nodes:
+        if is_alive(node):
+            raise ProgrammingError(
+                f"a process of node {node} is alive and may prepare in {name} at any moment: nothing was done. End "
+                "that process first"
+            )
 
 
 def _is_open(snapshot: Snapshot, gtrid: str) -> bool:
@@ -190,8 +206,9 @@ def _resolve_mark(this_pass: RecoveryPass, marked: str, gtrid: str) -> MarkedRow
         return tombstone(this_pass, marked, gtrid)
     except Exception as error:
         raise OperationalError(
-            f"{marked}, which decides {gtrid}, could not be asked: {error}. Nothing was done, and nothing is lost. The "
-            "transaction's own process may be ending it: try again when it has, or when the database answers"
+            f"{marked}, which decides {gtrid}, could not be asked: {described(error)}. Nothing was done, and nothing "
+            "is lost. The transaction's own process may be ending it: try again when it has, or when the "
+            "database answers"
         ) from error
 
 

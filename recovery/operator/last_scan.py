@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from recovery.operator.alarms import Alarms
@@ -54,23 +54,58 @@ class Overview:
         return {"at": self.at, "in_doubt": [asdict(each) for each in self.in_doubt]}
 
 
-class LastScan:
-    """The overview of a recovery manager's last scan, and its totals. One scan at a time writes, any thread reads."""
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of the scans at one moment. Immutable, so that all answers of one moment agree."""
 
-    def __init__(self, settings: RecoverySettings) -> None:
+    #: None until the first scan is completed.
+    overview: Overview | None = None
+    #: The error, if the last scan failed as a whole; else empty.
+    failure: str = ""
+    #: When the last scan was completed; before the first one, when the manager was made. In monotonic seconds.
+    completed_at: float = field(default_factory=time.monotonic)
+    committed: int = 0
+    rolled_back: int = 0
+    passes: int = 0
+    completed: int = 0
+    failed: int = 0
+
+    def unhealthy(self, period: float) -> str:
+        """Why recovery does not work, in words; empty if it does. `period` is the manager's, in seconds."""
+        if self.failure:
+            return f"the last scan failed: {self.failure}"
+        seconds = time.monotonic() - self.completed_at
+        if seconds > _MISSED_PERIODS * period + _GRACE_SECONDS:
+            return f"no scan was completed for {seconds:.0f} s"
+        return ""
+
+
+class LastScan:
+    """The overview of a recovery manager's last scan, and its totals. One scan at a time writes, any thread reads.
+
+    `period` tells the manager's period, in seconds.
+    """
+
+    def __init__(self, settings: RecoverySettings, period: Callable[[], float] | None = None) -> None:
         self.alarms = Alarms(settings)
-        self.totals = {"committed": 0, "rolled_back": 0, "passes": 0, "completed": 0, "failed": 0}
-        self._completed_at = time.monotonic()
-        #: None until the first scan is completed.
-        self.overview: Overview | None = None
-        #: The error, if the last scan failed as a whole; else empty.
-        self.failure = ""
+        self._period = period or (lambda: settings.recovery_period)
+        #: Replaced as a whole.
+        self.standing = Standing()
+
+    @property
+    def overview(self) -> Overview | None:
+        """None until the first scan is completed."""
+        return self.standing.overview
+
+    @property
+    def failure(self) -> str:
+        """The error, if the last scan failed as a whole; else empty."""
+        return self.standing.failure
 
     def continue_from(self, former: LastScan) -> None:
-        """Take over totals, overview and alarms from a manager that is replaced: its alarms are not logged again."""
+        """Take over all that a manager knows that is replaced: its alarms are not logged again, nor is it healthier."""
         self.alarms.continue_from(former.alarms)
-        self.totals = former.totals
-        self.overview = former.overview
+        self.standing = former.standing
 
     def completed(
         self,
@@ -97,34 +132,39 @@ class LastScan:
         found = [_datasource_status(each, snapshot, remaining, slots_by_name) for each in configured]
         report = replace(report, alarms=self.alarms.standing)
         complete = not (snapshot.unanswered or snapshot.unreached)
-        self.overview = Overview(time.time(), seconds, passes, report, remaining, tuple(found), complete)
-        self.failure = ""
-        self._completed_at = time.monotonic()
-        self.totals["committed"] += len(report.committed)
-        self.totals["rolled_back"] += len(report.rolled_back)
-        self.totals["passes"] += passes
-        self.totals["completed"] += 1
+        before = self.standing
+        self.standing = replace(
+            before,
+            overview=Overview(time.time(), seconds, passes, report, remaining, tuple(found), complete),
+            failure="",
+            completed_at=time.monotonic(),
+            committed=before.committed + len(report.committed),
+            rolled_back=before.rolled_back + len(report.rolled_back),
+            passes=before.passes + passes,
+            completed=before.completed + 1,
+        )
         _scan_seconds.observe(seconds)
         return report
 
     def failed(self, error: Exception) -> None:
         """Note that a scan has failed as a whole. The overview of the scan before it stays."""
-        self.failure = describe_error(error)
-        self.totals["failed"] += 1
+        before = self.standing
+        self.standing = replace(before, failure=describe_error(error), failed=before.failed + 1)
 
-    @property
-    def seconds_since_scan(self) -> float:
-        """Seconds since the last scan was completed; before the first one, since the manager was made."""
-        return time.monotonic() - self._completed_at
+    def unhealthy(self) -> str:
+        """Why recovery does not work, in words; empty if it does."""
+        return self.standing.unhealthy(self._period())
 
     def samples(self) -> Iterator[Sample]:
         """Recovery's samples for the metrics."""
-        for result in ("completed", "failed"):
-            yield Sample(catalogue.SCANS, (result,), self.totals[result])
-        yield Sample(catalogue.PASSES, (), self.totals["passes"])
-        for outcome in ("committed", "rolled_back"):
-            yield Sample(catalogue.RECOVERED, (outcome,), self.totals[outcome])
-        overview = self.overview
+        standing = self.standing
+        yield Sample(catalogue.HEALTHY, (), int(not standing.unhealthy(self._period())))
+        yield Sample(catalogue.SCANS, ("completed",), standing.completed)
+        yield Sample(catalogue.SCANS, ("failed",), standing.failed)
+        yield Sample(catalogue.PASSES, (), standing.passes)
+        yield Sample(catalogue.RECOVERED, ("committed",), standing.committed)
+        yield Sample(catalogue.RECOVERED, ("rolled_back",), standing.rolled_back)
+        overview = standing.overview
         if overview is None:
             return
         yield Sample(catalogue.LAST_SCAN, (), overview.at)
@@ -148,6 +188,8 @@ class LastScan:
                 yield Sample(catalogue.SLOTS_TAKEN, name, datasource.slots.taken)
 
 
+#: Recovery does not work once no scan was completed for this many periods and seconds.
+_MISSED_PERIODS, _GRACE_SECONDS = 3, 60.0
 #: The least age in the metrics of something in doubt: 0 says that nothing is in doubt.
 _LEAST_AGE_SECONDS = 0.001
 _scan_seconds = HISTOGRAMS[catalogue.SCAN_SECONDS]

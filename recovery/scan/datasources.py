@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol, runtime_checkable
 
+from recovery.scan.asking import (
+    AskedInTurn,
+    AskedRows,
+    AskedStaging,
+    AskedTable,
+    Asking,
+    BranchRowsTable,
+    collect,
+)
 from txpool.config.secrets import describe_error
 from txpool.errors import ConfigurationError
 from txpool.log.locations import LocationNote
@@ -48,16 +57,6 @@ class StagingDatasource(Protocol):
         """Its staging tables; None if its kind of database has none. A drop waits at most `lock_timeout` seconds."""
 
 
-class BranchRowsTable(Protocol):
-    """A table of the rows that branches have written: `txpool.resources.branch_rows`."""
-
-    def xids(self) -> list[Xid]:
-        """The branches that have rows."""
-
-    def delete(self, gtrids: Iterable[str]) -> None:
-        """Delete the rows of these branches, by their whole names."""
-
-
 @runtime_checkable
 class RowsDatasource(Protocol):
     """A datasource whose branches may write rows."""
@@ -67,7 +66,7 @@ class RowsDatasource(Protocol):
 
 
 class OtherDatasources(Protocol):
-    """Finds datasources that recovery was not configured with."""
+    """Finds datasources that recovery was not configured with. Thread-safe."""
 
     def find(self, note: LocationNote) -> tuple[RecoverableDatasource, str]:
         """A datasource that leads to the noted database, and the path of its file.
@@ -121,7 +120,7 @@ class Listing:
 class RecoveryDatasources:
     """The configured datasources, and those that the log's notes and this process add.
 
-    Used for one pass, by one thread.
+    Used for one pass, by one thread. All of them are asked at the same time, each within its time: `asking`.
     """
 
     def __init__(
@@ -131,16 +130,22 @@ class RecoveryDatasources:
         nodes: Collection[str],
         lock_timeout: float,
         others: OtherDatasources | None = None,
+        asking: Asking | None = None,
     ) -> None:
+        self.asking: Asking = asking or AskedInTurn()
         #: The nodes that are ours to recover.
         self.nodes = frozenset(nodes)
         self.managers: dict[str, BranchRecovery] = {}
-        self.tables: dict[str, XidsTable] = {}
-        self.stagings: dict[str, StagingArea] = {}
-        self.row_tables: dict[str, BranchRowsTable] = {}
+        self.tables: dict[str, AskedTable] = {}
+        self.stagings: dict[str, AskedStaging] = {}
+        self.row_tables: dict[str, AskedRows] = {}
         self._lock_timeout = lock_timeout
+        self._marked: dict[str, RecoverableDatasource] = {}
         self._others = others
         self._failed: dict[str, str] = {}
+        #: By datasource: what waits for its staging tables, and for the rows of its branches.
+        self._staged: dict[str, Callable[[], Sequence[StagingTable]]] = {}
+        self._rows: dict[str, Callable[[], Sequence[Xid]]] = {}
         #: Noted databases that are not configured, and were reached by a noted file: its path.
         self.unconfigured: dict[LocationNote, str] = {}
         #: Noted databases that are not configured, and were not reached: the reason.
@@ -158,16 +163,29 @@ class RecoveryDatasources:
             if isinstance(datasource, RowsDatasource):
                 table = datasource.branch_rows(nodes=self.nodes, lock_timeout=self._lock_timeout)
                 if table is not None:
-                    self.row_tables[name] = table
+                    self.row_tables[name] = AskedRows(self.asking, name, table)
         elif datasource.role is Role.MARKED:
-            self.tables[name] = datasource.xids_table(nodes=self.nodes, lock_timeout=self._lock_timeout)
+            self._marked[name] = datasource
+            self._add_table(name, datasource)
         staging = (
             datasource.staging(lock_timeout=self._lock_timeout) if isinstance(datasource, StagingDatasource) else None
         )
         if staging is not None:
-            self.stagings[name] = staging
+            self.stagings[name] = AskedStaging(self.asking, name, staging)
 
-    def table(self, name: str, identity: str) -> XidsTable | None:
+    def add_nodes(self, nodes: Collection[str]) -> None:
+        """Take these nodes for ours, too: their marks are ours to delete."""
+        if self.nodes.issuperset(nodes):
+            return
+        self.nodes = self.nodes.union(nodes)
+        for name, datasource in self._marked.items():
+            self._add_table(name, datasource)
+
+    def _add_table(self, name: str, datasource: RecoverableDatasource) -> None:
+        table = datasource.xids_table(nodes=self.nodes, lock_timeout=self._lock_timeout)
+        self.tables[name] = AskedTable(self.asking, name, table)
+
+    def table(self, name: str, identity: str) -> AskedTable | None:
         """The table of marks of a datasource, by its name or tag.
 
         A datasource that is not configured, and that this process has opened, serves only where the table's identity
@@ -187,40 +205,33 @@ class RecoveryDatasources:
         database that is not configured is found by its note: `unconfigured` and `unreached` tell with what result.
         """
         found: dict[str, Listing] = {}
-        unanswered = dict(self._failed)
-        for name in self.managers:
-            self._list(name, found, unanswered)
+        started = {name: self.asking.start(name, partial(self._ask, name)) for name in self.managers}
+        self._start_to_ask_beside()
+        answers, errors = collect(started)
+        unanswered = self._failed | errors
+        for name, listing in answers.items():
+            _add_listing(name, listing, found)
         self.unconfigured, self.unreached = {}, {}
-        for note in notes:
-            listed = any(note.is_of(each.identity, name) for name, each in found.items())
-            if listed or note.location.datasource in unanswered:  # the unanswered one may lead there, and is reported
+        searches = {note: self._search(note) for note in notes if not _is_answered_for(note, found, unanswered)}
+        for note, search in searches.items():
+            if _is_answered_for(note, found, unanswered):  # another node's note has led there
                 continue
             try:
-                name = self._find(note)
+                name = self._add_found(note, *search())
             except Exception as error:
                 self.unreached[note] = describe_error(error)
-            else:
-                self._list(name, found, unanswered)
+                continue
+            try:
+                _add_listing(name, self.listing(name), found)
+            except Exception as error:
+                unanswered[name] = describe_error(error)
         return found, unanswered
-
-    def _list(self, name: str, found: dict[str, Listing], unanswered: dict[str, str]) -> None:
-        try:
-            listing = self.listing(name)
-        except Exception as error:
-            unanswered[name] = describe_error(error)
-            return
-        listed_elsewhere: set[Xid] = set()
-        for other, each in found.items():
-            if listing.identity and each.identity == listing.identity:
-                known = {branch.xid: branch for branch in each.branches}
-                both = (branch for branch in listing.branches if branch.xid in known)
-                suits_here = {branch.xid for branch in both if _suitability(branch) > _suitability(known[branch.xid])}
-                found[other] = _without(each, suits_here)
-                listed_elsewhere |= known.keys() - suits_here
-        found[name] = _without(listing, listed_elsewhere)
 
     def listing(self, name: str) -> Listing:
         """What is prepared in one datasource now. Raises if it does not answer."""
+        return self.asking.start(name, partial(self._ask, name))()
+
+    def _ask(self, name: str) -> Listing:
         manager = self.managers[name]
         identity = manager.identity()
         prepared = manager.recover()
@@ -228,11 +239,18 @@ class RecoveryDatasources:
         elsewhere = (_listed_branch(branch, name, branch.elsewhere) for branch in prepared if branch.elsewhere)
         return Listing(identity, tuple(here), tuple(elsewhere))
 
-    def _find(self, note: LocationNote) -> str:
-        """Add the datasource that leads to a noted database, and return its name. Raises if there is none."""
+    def _search(self, note: LocationNote) -> Callable[[], tuple[RecoverableDatasource, str]]:
+        """Start to look for the datasource that leads to a noted database. What waits raises if there is none."""
+        where = f"note {note.location.datasource} {note.location.identity}"
+        return self.asking.start(where, partial(self._find, note))
+
+    def _find(self, note: LocationNote) -> tuple[RecoverableDatasource, str]:
         if self._others is None:
             raise ConfigurationError("no datasource of this configuration leads there")
-        datasource, file = self._others.find(note)
+        return self._others.find(note)
+
+    def _add_found(self, note: LocationNote, datasource: RecoverableDatasource, file: str) -> str:
+        """Add a datasource that a note has led to, and return its name here."""
         name = datasource.name
         if name in self.managers:  # a datasource of this name leads to another database
             name = f"{name} in {note.location.identity}"
@@ -243,37 +261,50 @@ class RecoveryDatasources:
 
     def logins(self, name: str) -> frozenset[str]:
         """The roles that sessions of a datasource log in as, by its configuration. Asks its database."""
-        return self.managers[name].logins()
+        return self.asking.start(name, self.managers[name].logins)()
+
+    def _start_to_ask_beside(self) -> None:
+        """Start to ask for staging tables and rows, behind the listing: one that hangs costs its time only once."""
+        for name, area in self.stagings.items():
+            if name not in self._staged:
+                self._staged[name] = area.start_tables()
+        for name, table in self.row_tables.items():
+            if name not in self._rows:
+                self._rows[name] = table.start_xids()
 
     def staging_tables(self) -> dict[str, Sequence[StagingTable]]:
         """The staging tables of every datasource that answers. The listings report the datasources that do not."""
-        found: dict[str, Sequence[StagingTable]] = {}
-        for name, staging in self.stagings.items():
-            with suppress(Exception):
-                found[name] = staging.tables()
-        return found
+        self._start_to_ask_beside()
+        return collect(self._staged)[0]
 
     def branch_rows(self) -> tuple[dict[str, Sequence[Xid]], dict[str, str]]:
         """The branches that have rows, by datasource, and the errors of tables that could not be read."""
-        found: dict[str, Sequence[Xid]] = {}
-        failed: dict[str, str] = {}
-        for name, table in self.row_tables.items():
-            try:
-                found[name] = table.xids()
-            except Exception as error:
-                failed[name] = describe_error(error)
-        return found, failed
+        self._start_to_ask_beside()
+        return collect(self._rows)
 
     def rows(self) -> tuple[dict[str, dict[str, MarkedRow]], dict[str, str]]:
         """The rows and tombstones of every marked datasource that answers, and the errors of those that do not."""
-        found: dict[str, dict[str, MarkedRow]] = {}
-        unanswered: dict[str, str] = {}
-        for name, table in self.tables.items():
-            try:
-                found[name] = {row.gtrid: row for row in table.read()}
-            except Exception as error:
-                unanswered[name] = describe_error(error)
-        return found, unanswered
+        answers, unanswered = collect({name: table.start_read() for name, table in self.tables.items()})
+        return {name: {row.gtrid: row for row in rows} for name, rows in answers.items()}, unanswered
+
+
+def _is_answered_for(note: LocationNote, found: Mapping[str, Listing], unanswered: Mapping[str, str]) -> bool:
+    """Whether a datasource has answered that leads to the noted database, or one has not that may lead there."""
+    listed = any(note.is_of(each.identity, name) for name, each in found.items())
+    return listed or note.location.datasource in unanswered  # the unanswered one is reported
+
+
+def _add_listing(name: str, listing: Listing, found: dict[str, Listing]) -> None:
+    """Add a listing to those of other datasources, so that each branch is in one of them."""
+    listed_elsewhere: set[Xid] = set()
+    for other, each in found.items():
+        if listing.identity and each.identity == listing.identity:
+            known = {branch.xid: branch for branch in each.branches}
+            both = (branch for branch in listing.branches if branch.xid in known)
+            suits_here = {branch.xid for branch in both if _suitability(branch) > _suitability(known[branch.xid])}
+            found[other] = _without(each, suits_here)
+            listed_elsewhere |= known.keys() - suits_here
+    found[name] = _without(listing, listed_elsewhere)
 
 
 def _suitability(branch: ListedBranch) -> tuple[bool, bool]:

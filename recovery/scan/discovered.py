@@ -14,21 +14,24 @@ from txpool.config.ownership import why_not_trusted
 from txpool.config.settings import DataSourceSettings
 from txpool.datasource import DataSource, opened
 from txpool.errors import ConfigurationError
+from txpool.locks import Lock
 from txpool.log.locations import LocationNote
 from txpool.resources.base import Role
 from txpool.xid import tag_of
 
 
 class DiscoveredDatasources:
-    """The discovered datasources of one recovery manager, kept from scan to scan. Used by one thread at a time."""
+    """The discovered datasources of one recovery manager, kept from scan to scan. Thread-safe."""
 
     def __init__(self) -> None:
         #: By path: the inode, time and size of a file when it was read, and the datasource that it described.
         self._files: dict[str, tuple[tuple[int, int, int], DataSource]] = {}
+        self._lock = Lock()
 
     def find(self, note: LocationNote) -> tuple[RecoverableDatasource, str]:
         """See `OtherDatasources.find`."""
-        own = [datasource for _, datasource in self._files.values()]
+        with self._lock:
+            own = [datasource for _, datasource in self._files.values()]
         for datasource in opened():
             if datasource.role is Role.PREPARED and datasource not in own and _may_lead_to(datasource, note):
                 with suppress(Exception):  # a datasource that does not answer cannot be shown to lead there
@@ -52,9 +55,10 @@ class DiscoveredDatasources:
 
     def close(self) -> None:
         """Close the datasources that were opened here."""
-        for _, datasource in self._files.values():
+        with self._lock:
+            files, self._files = self._files, {}
+        for _, datasource in files.values():
             datasource.close()
-        self._files.clear()
 
     def _open(self, path: str) -> DataSource:
         why = why_not_trusted(path)
@@ -62,13 +66,14 @@ class DiscoveredDatasources:
             raise ConfigurationError(f"recovery does not open its file by itself: {why}")
         status = os.stat(path)
         version = status.st_ino, status.st_mtime_ns, status.st_size
-        known = self._files.get(path)
-        if known is not None and known[0] == version:
-            return known[1]
-        datasource = DataSource.from_settings(DataSourceSettings.load(path, pool_min_size=0))
+        with self._lock:
+            known = self._files.get(path)
+            if known is not None and known[0] == version:
+                return known[1]
+            datasource = DataSource.from_settings(DataSourceSettings.load(path, pool_min_size=0))
+            self._files[path] = version, datasource
         if known is not None:
             known[1].close()
-        self._files[path] = version, datasource
         return datasource
 
 

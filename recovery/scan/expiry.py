@@ -4,7 +4,8 @@ A scanner, built in or a user's, only chooses from what `expirable` gives:
 
 - A fenced incarnation that no record and no listed branch names. The log remembers it: its decisions are refused as
   before, and a late branch brings it back, fenced.
-- A heuristic outcome of a transaction that has no other record and no listed branch. By then it is a note for people.
+- A heuristic outcome of a transaction that has no decision, pointer or row, and no listed branch. By then it is a note
+  for people. A finished mark and an abort record do not keep it: they stay for as long as their process lives.
 - An abort record of an incarnation that the registry does not have, such as a record of an adopted log. The registry
   refuses the decisions of such an incarnation, with the record or without it.
 
@@ -118,8 +119,8 @@ class Expiry:
 
 def expirable(snapshot: Snapshot) -> list[Entry]:
     """All entries that may expire."""
-    in_use = {*snapshot.decisions, *snapshot.pointers, *snapshot.finished}.union(*snapshot.rows.values())
-    in_use.update(filter(snapshot.is_listed, snapshot.gtrids))
+    in_doubt = {*snapshot.decisions, *snapshot.pointers}.union(*snapshot.rows.values())
+    in_doubt.update(filter(snapshot.is_listed, snapshot.gtrids))
     named = {split_gtrid(gtrid).incarnation for gtrid in snapshot.gtrids}
     found = [
         Entry(Kind.INCARNATION, name)
@@ -130,13 +131,11 @@ def expirable(snapshot: Snapshot) -> list[Entry]:
     found += [
         Entry(Kind.HEURISTIC, gtrid)
         for gtrid in heuristic
-        if gtrid not in in_use
-        and gtrid not in snapshot.aborted
-        and snapshot.coordinator_state(gtrid) is not CoordinatorState.OTHER_NODE
+        if gtrid not in in_doubt and snapshot.coordinator_state(gtrid) is not CoordinatorState.OTHER_NODE
     ]
     found += [
         Entry(Kind.ASSUMED_COMPLETE, gtrid)
-        for gtrid in sorted(snapshot.aborted - in_use)
+        for gtrid in sorted(snapshot.aborted - in_doubt - snapshot.finished)
         if snapshot.coordinator_state(gtrid) is CoordinatorState.UNKNOWN
     ]
     return found
@@ -151,6 +150,11 @@ def expired(log: DecisionLog) -> list[Expired]:
         heuristics = (*(before.heuristics if before else ()), *(Heuristic(*fields) for fields in rest))
         found[gtrid] = Expired(kind, gtrid, record.recorded_at, heuristics)
     return [*found.values(), *(Expired(Kind.INCARNATION.value, name) for name in sorted(log.expired()))]
+
+
+def node_of(each: Expired) -> str:
+    """The node of a transaction that has expired; empty for an incarnation, of which the log keeps none."""
+    return "" if each.kind == Kind.INCARNATION.value else split_gtrid(each.name).node
 
 
 def dismiss_expired(log: DecisionLog, gtrid: str) -> int:

@@ -17,7 +17,7 @@ from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.snapshot import CoordinatorState, Snapshot, same_identity
 from txpool import failpoints
 from txpool.config.secrets import describe_error
-from txpool.errors import ConfigurationError, OperationalError
+from txpool.errors import ConfigurationError, OperationalError, described
 from txpool.resources.recovery_access import MarkedRow
 from txpool.xid import Xid
 
@@ -50,7 +50,7 @@ class MarkedModule:
         try:
             row = tombstone(this_pass, name, gtrid)
         except Exception as error:
-            this_pass.leave_all_alone(gtrid, f"{name} decides it and has not answered: {error}")
+            this_pass.leave_all_alone(gtrid, f"{name} decides it and has not answered: {described(error)}")
             return None
         return finish_branches(this_pass, name, row)
 

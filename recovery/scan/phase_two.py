@@ -6,12 +6,19 @@ So the databases work at the same time, and a database goes on while recovery no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol, TypeVar, runtime_checkable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from txpool.resources.base import Branch, BranchOutcome, BranchRecord
+from recovery.scan.asking import Asking
+from recovery.scan.workers import NoAnswer
+from txpool.config.secrets import describe_error
+from txpool.resources.base import Branch, BranchOutcome, BranchRecord, forget_ends, remembers_end
 from txpool.resources.recovery_access import BranchRecovery, SharedPhaseTwo
 
 T = TypeVar("T")
+#: Starts a call in a datasource's worker; returns what waits for it.
+Start = Callable[[Callable[[], Any]], Callable[[], Any]]
 
 
 def wait_for(started: Iterable[Callable[[], T]]) -> list[T]:
@@ -35,26 +42,84 @@ class SharesConnection(Protocol):
 
 
 class BranchEnds:
-    """Ends the branches of one pass, by datasource. Used by one thread."""
+    """Ends the branches of one pass, by datasource, each within its time. Used by one thread."""
 
-    def __init__(self, managers: Mapping[str, BranchRecovery]) -> None:
+    def __init__(self, managers: Mapping[str, BranchRecovery], asking: Asking) -> None:
         self._managers = managers
+        self._asking = asking
         self._phase_twos: dict[str, SharedPhaseTwo] = {}
+        #: What waits until the commands are on their way that were started.
+        self._sending: list[Callable[[], None]] = []
 
-    def branch(self, datasource: str, record: BranchRecord) -> Branch:
+    def branch(self, datasource: str, record: BranchRecord) -> AskedBranch:
         """A prepared branch in this datasource."""
         found = self._phase_twos.get(datasource)
         if found is None:
             manager = self._managers[datasource]
             found = manager.phase_two() if isinstance(manager, SharesConnection) else _OneByOne(manager)
             self._phase_twos[datasource] = found
-        return found.branch(record)
+        return AskedBranch(found.branch(record), partial(self._asking.start, datasource), self._sending)
 
     def close(self) -> None:
         """Close the connections. A branch without an answer is left to the next pass."""
-        for phase_two in self._phase_twos.values():
-            phase_two.close()
+        for name, phase_two in self._phase_twos.items():
+            self._asking.tidy(name, phase_two.close)
         self._phase_twos.clear()
+
+
+class AskedBranch:
+    """A branch whose commit and rollback have a time; UNKNOWN if its database has not answered when that is over."""
+
+    def __init__(self, branch: Branch, start: Start, sending: list[Callable[[], None]]) -> None:
+        self.record = branch.record
+        self._branch = branch
+        self._start = start
+        self._sending = sending
+        self._sent: Callable[[], None] | None = None
+        #: Why the last outcome is UNKNOWN, if no answer came in time.
+        self.why_unknown = ""
+
+    @property
+    def datasource(self) -> str:
+        return self._branch.datasource
+
+    def start_commit(self) -> None:
+        self._send(self._branch.start_commit)
+
+    def await_commit(self) -> BranchOutcome:
+        return self._outcome(self._branch.await_commit)
+
+    def start_rollback(self) -> None:
+        self._send(self._branch.start_rollback)
+
+    def await_rollback(self) -> BranchOutcome:
+        return self._outcome(self._branch.await_rollback)
+
+    @property
+    def remembers_end(self) -> bool:
+        return remembers_end(self._branch)
+
+    def forget_end(self) -> None:
+        with suppress(NoAnswer):  # the database is asked again, and tells it again
+            self._start(partial(forget_ends, [self._branch]))()
+
+    def _send(self, start: Callable[[], None]) -> None:
+        self._sent = self._start(start)
+        self._sending.append(self._sent)
+
+    def _outcome(self, wait: Callable[[], BranchOutcome]) -> BranchOutcome:
+        # All databases work before the answer of any is awaited.
+        while self._sending:
+            with suppress(Exception):
+                self._sending.pop()()
+        try:
+            if self._sent is not None:
+                self._sent()
+            outcome: BranchOutcome = self._start(wait)()
+            return outcome
+        except NoAnswer as error:
+            self.why_unknown = describe_error(error)
+            return BranchOutcome.UNKNOWN
 
 
 class _OneByOne:

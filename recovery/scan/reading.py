@@ -17,7 +17,7 @@ from recovery.scan.owners import BranchOwners
 from recovery.scan.snapshot import Snapshot
 from txpool import failpoints
 from txpool.config.secrets import describe_error
-from txpool.errors import LogError
+from txpool.errors import LogError, described
 from txpool.log.base import DecisionLog, IncarnationState
 from txpool.log.locations import LocationNote
 from txpool.tm.commit.annotations import NOTE
@@ -39,6 +39,9 @@ def take_snapshot(log: DecisionLog, datasources: RecoveryDatasources, *, fence: 
     owners = BranchOwners(notes, log.incarnations_noting(), datasources.logins)
     incarnations = log.incarnations()
     ours = [branch for listing in listings.values() for branch in listing.branches if owners.is_ours(branch)]
+    if log.every_node:
+        # A log that was restored or replaced does not know the nodes that have used the former one.
+        datasources.add_nodes({branch.named.node for branch in ours})
     listed = {branch.named.incarnation for branch in ours}
     for name in owners.failed:
         # Nobody can tell whose the branches of this datasource are, so it counts as unanswered.
@@ -62,10 +65,14 @@ def take_snapshot(log: DecisionLog, datasources: RecoveryDatasources, *, fence: 
     heuristics = log.heuristics()
     program_notes = {record.name: record.text for record in log.side_records(NOTE)}
     try:
-        gtrids = {*finished, *pointers, *decisions, *aborted}.union(*rows.values())
-        recorded = {split_gtrid(gtrid).incarnation for gtrid in gtrids}
+        gtrids = {*finished, *pointers, *decisions, *aborted}
+        if log.every_node:
+            datasources.add_nodes({split_gtrid(gtrid).node for gtrid in gtrids})
+        recorded = {split_gtrid(gtrid).incarnation for gtrid in gtrids.union(*rows.values())}
     except ValueError as error:
-        raise LogError(f"the log is damaged, or a later txpool has written it: {error}. Nothing was done") from error
+        raise LogError(
+            f"the log is damaged, or a later txpool has written it: {described(error)}. Nothing was done"
+        ) from error
     incarnations |= _expired(log, recorded - incarnations.keys())
     fenced = frozenset(name for name, state in incarnations.items() if state is IncarnationState.FENCED)
     if fences is not None:
@@ -94,6 +101,7 @@ def take_snapshot(log: DecisionLog, datasources: RecoveryDatasources, *, fence: 
         aborted=frozenset(aborted),
         rows=rows,
         tags=datasources.tags,
+        every_node=log.every_node,
         heuristics=tuple(heuristics),
         notes=program_notes,
         staging_tables=staging_tables,

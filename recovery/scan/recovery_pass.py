@@ -9,12 +9,12 @@ from typing import Protocol, runtime_checkable
 
 from recovery.scan import saved
 from recovery.scan.datasources import ListedBranch, RecoveryDatasources
-from recovery.scan.phase_two import BranchEnds, wait_for
+from recovery.scan.phase_two import AskedBranch, BranchEnds, wait_for
 from recovery.scan.report import Ended, LeftAlone, ScanRecorder
 from recovery.scan.snapshot import OTHER_DATABASE, Snapshot
 from txpool import failpoints, tracing
 from txpool.log.base import DecisionLog, Heuristic, SideRecord
-from txpool.resources.base import Branch, BranchOutcome, BranchRecord, forget_ends, remembers_end
+from txpool.resources.base import BranchOutcome, BranchRecord, forget_ends, remembers_end
 from txpool.resources.recovery_access import BranchRecovery
 from txpool.tm.commit.annotations import NOTE, TRACEPARENT
 from txpool.tm.commit.heuristics import recorded_outcome
@@ -43,7 +43,7 @@ class RecoveryPass:
         self.log = log
         self.datasources = datasources
         self.recorder = recorder
-        self._ends = BranchEnds(datasources.managers)
+        self._ends = BranchEnds(datasources.managers, datasources.asking)
         #: How each database has ended its branches, by gtrid and datasource.
         self._outcomes: dict[str, dict[str, str]] = {}
         #: Transactions with a heuristic outcome.
@@ -68,14 +68,14 @@ class RecoveryPass:
         branch.start_commit()
         return partial(self._finish_commit, name, branch, why)
 
-    def _finish_commit(self, name: str, branch: Branch, why: str) -> bool:
+    def _finish_commit(self, name: str, branch: AskedBranch, why: str) -> bool:
         record = branch.record
         outcome = self._in_trace("commit", record, lambda: self._judged(name, record, branch.await_commit()))
         if outcome is BranchOutcome.UNKNOWN:
             self._leave_named_alone(
                 record,
                 f"{record.datasource} gave no answer to its commit, {_ASKED_AGAIN}",
-                _explanation(self.datasources.managers[name], record),
+                branch.why_unknown or _explanation(self.datasources.managers[name], record),
             )
             return False
         ends = self._outcomes.setdefault(record.xid.gtrid, {})
@@ -125,10 +125,10 @@ class RecoveryPass:
         started.start_rollback()
         return partial(self._finish_rollback, branch, started, why)
 
-    def _finish_rollback(self, listed: ListedBranch, branch: Branch, why: str) -> None:
+    def _finish_rollback(self, listed: ListedBranch, branch: AskedBranch, why: str) -> None:
         outcome = self._in_trace("rollback", branch.record, branch.await_rollback)
         if outcome is BranchOutcome.UNKNOWN:
-            words = _explanation(self.datasources.managers[listed.datasource], branch.record)
+            words = branch.why_unknown or _explanation(self.datasources.managers[listed.datasource], branch.record)
             self._leave_named_alone(
                 branch.record, f"{listed.datasource} gave no answer to its rollback, {_ASKED_AGAIN}", words
             )

@@ -42,6 +42,7 @@ class AlarmKind(Enum):
 
     HEURISTIC = "heuristic"  #: a branch has ended otherwise than its transaction was decided
     DISPUTED = "disputed"  #: the branches of a transaction name different deciders
+    UNKNOWN = "unknown"  #: all nodes are ours, and processes that the log does not know have prepared branches
     UNCONFIGURED = "unconfigured"  #: a node of ours prepares in a database that is not configured
     OVERDUE = "overdue"  #: a transaction has been in doubt for longer than alarm.in-doubt
     UNREACHABLE = "unreachable"  #: a datasource does not answer

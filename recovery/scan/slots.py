@@ -27,7 +27,7 @@ def slots(datasources: RecoveryDatasources, names: Iterable[str]) -> dict[str, P
         manager = datasources.managers[name]
         if isinstance(manager, LimitedSlots):
             try:
-                found[name] = manager.slots()
+                found[name] = datasources.asking.start(name, manager.slots)()
             except Exception as error:
                 logger.debug("%s does not tell its slots: %s", name, describe_error(error))
     return found

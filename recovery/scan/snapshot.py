@@ -59,6 +59,8 @@ class Snapshot:
     rows: Mapping[str, Mapping[str, MarkedRow]]
     #: The names of the marked datasources by their tags.
     tags: Mapping[str, str]
+    #: Whether all nodes are ours, those that the log does not know included.
+    every_node: bool = False
     heuristics: tuple[Heuristic, ...] = ()
     #: By gtrid: the program's note of a transaction that has, or had, a heuristic outcome.
     notes: Mapping[str, str] = field(default_factory=dict)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
+import threading
+from contextlib import suppress
+from os import _exit as end_process
 from pathlib import Path
 
 from recovery.manager import RecoveryManager
@@ -15,12 +19,15 @@ logger = logging.getLogger("txpool.recovery")
 
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SIGNALS = (*_END_SIGNALS, signal.SIGHUP)
+#: Seconds for which the daemon waits for the pass in progress at its end, whatever hangs.
+_END_SECONDS = 4.0
 
 
 def run(conf: Path) -> None:
     """Scan until SIGTERM or SIGINT; SIGHUP reads the configuration again.
 
-    Errors: ConfigurationError if the configuration is wrong at the start.
+    It ends within five seconds, whatever hangs: what has no answer by then is left as it is, and the next recovery
+    finds it. Errors: ConfigurationError if the configuration is wrong at the start.
     """
     # The signals are blocked before any thread starts, so that only `sigwait` below receives them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -31,8 +38,10 @@ def run(conf: Path) -> None:
         while (received := signal.Signals(signal.sigwait(_SIGNALS))) not in _END_SIGNALS:
             running = _reloaded(running, conf)
         logger.info("%s: recovery ends after the pass in progress", received.name)
-        running.close()
+        ended = running.close_in_time()
         _log_pending(running.manager)
+        if not ended or running.manager.stuck:
+            _end_at_once()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -51,13 +60,28 @@ class _RunningManager:
         if address is None:
             return
         try:
-            self._page = StatusServer(self.manager, address, self._settings.status_token)
+            self._page = StatusServer(
+                self.manager, address, self._settings.status_token, public=self._settings.status_public
+            )
         except ConfigurationError as error:
             logger.error("%s; recovery goes on without it", error)
         else:
             logger.info("the status page is at %s", self._page.url)
 
-    def close(self) -> None:
+    def close_in_time(self) -> bool:
+        """Close, but wait only for some seconds; whether it has been closed by then."""
+        closing = threading.Thread(target=self._close, name="txpool-recovery-end", daemon=True)
+        closing.start()
+        closing.join(_END_SECONDS)
+        if closing.is_alive():
+            logger.warning(
+                "the pass in progress has not ended within %g s, and is left: the decision log does not answer, or a "
+                "datasource cannot be closed",
+                _END_SECONDS,
+            )
+        return not closing.is_alive()
+
+    def _close(self) -> None:
         if self._page is not None:
             self._page.close()
         self.manager.close()
@@ -70,11 +94,20 @@ def _reloaded(running: _RunningManager, conf: Path) -> _RunningManager:
     except Error as error:
         logger.error("SIGHUP: %s; recovery goes on with the configuration that it had", error)
         return running
-    running.close()
+    running.close_in_time()
     replacement.manager.last_scan.continue_from(running.manager.last_scan)
     replacement.start()
     logger.info("SIGHUP: recovery runs with %s as it is now: %s", conf, replacement.manager)
     return replacement
+
+
+def _end_at_once() -> None:
+    """End the process, though a thread waits in a driver: the interpreter's own end might wait for it."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    end_process(0)
 
 
 def _log_pending(manager: RecoveryManager) -> None:

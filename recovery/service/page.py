@@ -12,7 +12,7 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from recovery.operator.last_scan import DatasourceStatus, LastScan, Overview
+from recovery.operator.last_scan import DatasourceStatus, Overview, Standing
 from recovery.operator.listing import BranchState, InDoubt
 from txpool.pool import PoolStatistics
 
@@ -43,10 +43,10 @@ class Verdict:
     headline: str
 
 
-def verdict(last_scan: LastScan) -> Verdict:
+def verdict(standing: Standing) -> Verdict:
     """The verdict on the last scan, by what matters most."""
-    overview = last_scan.overview
-    if last_scan.failure:
+    overview = standing.overview
+    if standing.failure:
         return Verdict("bad", "The last scan failed")
     if overview is None:
         return Verdict("", "The first scan is under way")
@@ -63,16 +63,16 @@ def verdict(last_scan: LastScan) -> Verdict:
     return next(Verdict(mood, headline) for applies, mood, headline in found if applies)
 
 
-def page(last_scan: LastScan, *, title: str, period: float, pools: Iterable[PoolStatistics], acts: bool) -> str:
+def page(standing: Standing, *, title: str, period: float, pools: Iterable[PoolStatistics], acts: bool) -> str:
     """The whole page. With `acts`, it offers a scan. `period` is the manager's, in seconds."""
-    summary, overview = verdict(last_scan), last_scan.overview
+    summary, overview = verdict(standing), standing.overview
     parts = [
         f'<header class="{summary.mood}"><p>{escape(title)}</p><h1>{escape(summary.headline)}</h1>',
         f"<p>{_last_scan_line(overview, period)}{_SCAN if acts else ''}</p></header>",
     ]
-    if last_scan.failure:
+    if standing.failure:
         parts.append(
-            f'<section class="banner bad"><span class="kind">Failed</span>{escape(last_scan.failure)}</section>'
+            f'<section class="banner bad"><span class="kind">Failed</span>{escape(standing.failure)}</section>'
         )
     if overview is not None:
         parts += [

@@ -1,8 +1,9 @@
 """StatusServer: a recovery manager's status page, metrics and health over HTTP, all from its last scan.
 
 On a loopback address, everybody on this machine may read. Only fixed Host names are accepted there, so that another
-site's page cannot read by a host name of its own (DNS rebinding). On any other address, a reader needs the token. A
-request for a scan always needs the token, and is refused to other sites' pages.
+site's page cannot read by a host name of its own (DNS rebinding). On any other address, a reader needs the token,
+except for what `status.public` names. A request for a scan always needs the token, and is refused to
+other sites' pages.
 
 Every answer comes from memory. One thread serves all requests: see `recovery.service.serving`.
 """
@@ -16,27 +17,25 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 
 from recovery.manager import RecoveryManager
-from recovery.operator.last_scan import Overview
+from recovery.operator.last_scan import Overview, Standing
 from recovery.service.page import POLICY, page, verdict
 from recovery.service.serving import Limits, RequestServer
 from txpool.config.address import Address, host_of, is_loopback
 from txpool.config.properties import Secret
-from txpool.errors import ConfigurationError
+from txpool.errors import ConfigurationError, described
 from txpool.metrics import arm
 from txpool.pool.registry import all_statistics
 
 logger = logging.getLogger("txpool.recovery.status")
 
 _HTML, _JSON, _TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
-#: The health check fails once no scan was completed for this many periods and seconds.
-_MISSED_PERIODS, _GRACE_SECONDS = 3, 60.0
 #: How many transactions and branches together `/api/in-doubt` lists at most.
 _MOST_LISTED = 20_000
 #: A page that took more seconds of CPU time than this is cached for one second.
@@ -56,19 +55,28 @@ class Response:
 class StatusServer:
     """Serves one manager's status in a thread of its own, until it is closed.
 
+    Those of "healthz" and "metrics" that are `public` take no token, whatever the address.
+
     Errors: ConfigurationError if the address cannot be served.
     """
 
     def __init__(
-        self, manager: RecoveryManager, address: Address, token: Secret | None = None, limits: Limits | None = None
+        self,
+        manager: RecoveryManager,
+        address: Address,
+        token: Secret | None = None,
+        limits: Limits | None = None,
+        *,
+        public: Collection[str] = (),
     ) -> None:
         self._manager = manager
         self._token = token
         self._open_to_all = address.loopback
+        self._public = frozenset(f"/{name}" for name in public)
         #: The last errors logged: the token could not be read, a request could not be answered.
         self._unreadable = self._failure = ""
         self._cached_list: tuple[Overview | None, Response] | None = None
-        self._cached_page: tuple[Overview | None, str, float, Response] | None = None
+        self._cached_page: tuple[Standing, float, Response] | None = None
         self._routes: dict[tuple[str, str], Callable[[BaseHTTPRequestHandler], Response]] = {
             ("GET", "/"): self._page,
             ("GET", "/metrics"): self._metrics,
@@ -111,7 +119,7 @@ class StatusServer:
 
     def failed(self, error: Exception) -> Response:
         """The response to a request that failed with this error. The same error is logged once."""
-        if (failure := f"{type(error).__name__}: {error}") != self._failure:
+        if (failure := described(error)) != self._failure:
             cause = None if isinstance(error, OSError) else error  # the system's message is enough
             logger.error("a request of the status page could not be answered: %s", failure, exc_info=cause)
             self._failure = failure
@@ -133,7 +141,9 @@ class StatusServer:
             return Response("a page of another site cannot make this request\n", status=HTTPStatus.FORBIDDEN)
         if writes and self._token is None:
             return Response("status.token is not set, so this page is read-only\n", status=HTTPStatus.FORBIDDEN)
-        return None if not writes and self._open_to_all else self._refusal_without_token(request)
+        if not writes and (self._open_to_all or request.path.partition("?")[0] in self._public):
+            return None
+        return self._refusal_without_token(request)
 
     def _refusal_without_token(self, request: BaseHTTPRequestHandler) -> Response | None:
         token = self._expected_token()
@@ -164,14 +174,14 @@ class StatusServer:
     # -- routes ----------------------------------------------------------------------------------------------
 
     def _page(self, _: BaseHTTPRequestHandler) -> Response:
-        manager, last_scan = self._manager, self._manager.last_scan
+        manager, standing = self._manager, self._manager.last_scan.standing
         if self._cached_page is not None:
-            overview, failure, until, response = self._cached_page
-            if overview is last_scan.overview and failure == last_scan.failure and time.monotonic() < until:
+            cached, until, response = self._cached_page
+            if cached is standing and time.monotonic() < until:
                 return response
-        overview, failure, began = last_scan.overview, last_scan.failure, time.thread_time()
+        began = time.thread_time()
         text = page(
-            last_scan,
+            standing,
             title=f"Recovery of {manager.described_nodes}",
             period=manager.period,
             pools=all_statistics(),
@@ -180,7 +190,7 @@ class StatusServer:
         response = Response(text.encode(), _HTML)
         # With thousands in doubt, a page takes long: a client that asks for it repeatedly must not delay others.
         costly = time.thread_time() - began > _COSTLY_SECONDS
-        self._cached_page = (overview, failure, time.monotonic() + 1.0, response) if costly else None
+        self._cached_page = (standing, time.monotonic() + 1.0, response) if costly else None
         return response
 
     def _metrics(self, request: BaseHTTPRequestHandler) -> Response:
@@ -191,14 +201,11 @@ class StatusServer:
         return Response(*prometheus.text(request.headers.get("Accept", "")))
 
     def _health(self, _: BaseHTTPRequestHandler) -> Response:
-        last_scan = self._manager.last_scan
-        seconds = last_scan.seconds_since_scan
-        if last_scan.failure:
-            return Response(f"the last scan failed: {last_scan.failure}\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
-        if seconds > _MISSED_PERIODS * self._manager.period + _GRACE_SECONDS:
-            text = f"no scan was completed for {seconds:.0f} s\n"
-            return Response(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
-        return Response(f"recovery works: {verdict(last_scan).headline.lower()}\n")
+        standing = self._manager.last_scan.standing
+        why = standing.unhealthy(self._manager.period)
+        if why:
+            return Response(f"{why}\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return Response(f"recovery works: {verdict(standing).headline.lower()}\n")
 
     def _in_doubt(self, _: BaseHTTPRequestHandler) -> Response:
         overview = self._manager.last_scan.overview

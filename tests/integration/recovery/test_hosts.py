@@ -11,10 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from recovery.cli import ExitCode
-from tests.support.recovery_site import WRITER, Site
+from tests.support.recovery_site import WRITER, Site, end, prepare
 
 BOTH = ("one", "two")
 MARKED = ("one", "two", "ledger")
@@ -140,17 +141,86 @@ def test_it_leaves_alone_what_it_was_not_given(site: Site) -> None:
     assert site.counts() == expected
 
 
-def test_what_does_not_share_the_log_is_nobodys_alarm(site: Site) -> None:
-    """With `*` a node that has never been in the log is another cluster's; a lost name of a known one is not."""
+def test_what_the_log_does_not_know_is_an_alarm_where_every_node_is_ours(site: Site) -> None:
+    """Neither a node that has never been in it, nor a lost name of a known one; unless others have prepared it."""
     site.killed(WRITER, *BOTH, failpoints="coordinator.prepared=kill")
     site.databases.execute("one", "insert into txpool_incarnations values ('elsewhere000', 'etl-3', 1)")
     for gid in ("txp1:etl-9:strange00000:1:0:one:L", "txp1:etl-3:strange00000:1:0:one:L"):
-        site.databases.execute("one", f"begin; insert into t values (7); prepare transaction '{gid}'")
+        prepare(site, "one", gid)
     scanned = site.command("scan", "--json", conf="elsewhere")
     assert scanned.returncode == ExitCode.IN_DOUBT
-    left = {each["gtrid"]: each["alarm"] for each in json.loads(scanned.stdout)["left_alone"]}
-    assert left == {"txp1:etl-9:strange00000:1": False, "txp1:etl-3:strange00000:1": True}
+    report = json.loads(scanned.stdout)
+    left = {each["gtrid"]: each["alarm"] for each in report["left_alone"]}
+    assert left == {"txp1:etl-9:strange00000:1": True, "txp1:etl-3:strange00000:1": True}
+    assert [(each["kind"], each["subject"]) for each in report["alarms"]] == [
+        ("unknown", "node etl-3"),
+        ("unknown", "node etl-9"),
+    ]
+    listed = site.command("list", "--json", conf="elsewhere")
+    assert listed.returncode == ExitCode.IN_DOUBT
+    assert {each["gtrid"]: each["attention"] for each in json.loads(listed.stdout)} == left
     assert len(site.databases.prepared()) == 2
+    for gtrid in left:
+        assert site.command("rollback", gtrid, "--yes", conf="elsewhere").returncode == ExitCode.OK
+    assert site.databases.prepared() == []
+    assert site.command("scan", conf="elsewhere").returncode == ExitCode.OK
+
+
+def test_the_list_of_one_node(site: Site, stays: Stays) -> None:
+    for node in ("etl-1", "etl-2"):
+        stays("coordinator.prepared", *BOTH, node=node)[0].kill()
+    for node, others in (("etl-1", 1), ("etl-2", 1), ("etl-3", 0), ("", 2)):
+        option = ["--node", node] if node else []
+        listed = site.command("list", "--json", *option, conf="elsewhere")
+        found = json.loads(listed.stdout)
+        assert len(found) == others
+        assert {each["node"] for each in found} <= ({node} if node else {"etl-1", "etl-2"})
+        assert listed.returncode in ((ExitCode.OK, ExitCode.IN_DOUBT) if found else (ExitCode.OK,))
+    site.command("scan", conf="elsewhere")
+
+
+def test_what_others_have_prepared_under_a_name_that_the_log_does_not_know_is_no_alarm(site: Site) -> None:
+    password = site.databases.server.password
+    site.databases.execute("one", f"create role mallory login password '{password}'")
+    dsn = psycopg.conninfo.make_conninfo(site.databases.dsn("one"), user="mallory", password=password)
+    with psycopg.connect(dsn) as connection:
+        connection.execute("prepare transaction 'txp1:etl-9:strange00000:1:0:one:L'")
+    try:
+        scanned = site.command("scan", "--json", conf="elsewhere")
+        assert json.loads(scanned.stdout)["alarms"] == []
+        assert scanned.returncode == ExitCode.OK
+        refused = site.command("rollback", "txp1:etl-9:strange00000:1", "--yes", conf="elsewhere")
+        assert refused.returncode == ExitCode.REFUSED
+        assert len(site.databases.prepared()) == 1
+    finally:
+        end(site, "one", "rollback", "txp1:etl-9:strange00000:1:0:one:L")
+        site.databases.execute("one", "drop role mallory")
+
+
+@pytest.mark.parametrize(("names", "point", "committed"), POINTS)
+def test_by_hand_once_the_log_was_adopted_and_knows_no_node(
+    site: Site, names: tuple[str, ...], point: str, committed: bool
+) -> None:
+    site.killed(WRITER, *names, failpoints=f"{point}=kill")
+    assert site.command("init", "--adopt", conf="elsewhere").returncode == ExitCode.OK
+    before = site.databases.prepared()
+    for command in ("scan", "list"):
+        assert site.command(command, conf="elsewhere").returncode == ExitCode.IN_DOUBT
+    assert site.databases.prepared() == before
+    (listed,) = json.loads(site.command("list", "--json", conf="elsewhere").stdout)
+    assert listed["decision"] == ("commit" if committed else "undecided")
+    right, wrong = ("commit", "rollback") if committed else ("rollback", "commit")
+    refused = site.command(wrong, listed["gtrid"], "--yes", conf="elsewhere")
+    assert refused.returncode == ExitCode.REFUSED, refused.stdout
+    assert site.databases.prepared() == before
+    done = site.command(right, listed["gtrid"], "--yes", conf="elsewhere")
+    assert done.returncode == ExitCode.OK, done.stdout + done.stderr
+    assert site.counts() == {name: int(committed and name in names) for name in MARKED}
+    assert site.databases.prepared() == []
+    assert site.marks() == []
+    assert site.kept() == ({} if committed or "ledger" in names else {"decisions": 1}), "an abort record expires"
+    assert site.command("list", conf="elsewhere").returncode == ExitCode.OK
+    assert site.command("scan", conf="elsewhere").returncode == ExitCode.OK
 
 
 @pytest.mark.parametrize("verb", ["commit", "rollback"])

@@ -14,11 +14,15 @@ import pytest
 
 from recovery import RecoveryManager
 from recovery.cli import ExitCode
-from tests.support.recovery_site import BOTH, PASSWORD, WRITER, Site, daemon, end, extend, get, prepare
+from recovery.operator import commands
+from recovery.scan.reading import take_snapshot
+from tests.support.recovery_site import BOTH, HOLDER, PASSWORD, WRITER, Site, daemon, end, extend, get, prepare
+from tests.support.waiting import until
 from txpool.check import node
 from txpool.cli import app
 from txpool.config.settings import RecoverySettings
 from txpool.datasource import DataSource
+from txpool.errors import ProgrammingError
 from txpool.log import open_log
 from txpool.xid import make_gtrid, make_xid
 
@@ -165,6 +169,38 @@ def test_a_note_stays_while_a_process_of_its_node_lives(site: Site, held: tuple[
     assert refused.returncode == ExitCode.REFUSED
     assert "a process of node etl-1 is alive" in refused.stderr
     assert len(notes(site)) == 2
+
+
+@pytest.mark.parametrize("lives", [False, True])
+def test_a_note_that_a_process_writes_during_the_command_stays(
+    site: Site, monkeypatch: pytest.MonkeyPatch, lives: bool
+) -> None:
+    """It begins after what is prepared was listed, and prepares: nobody else tells where its branch is."""
+    site.killed(WRITER, *BOTH, failpoints=PREPARED)
+    assert site.command("scan").returncode == ExitCode.OK
+    begun: list[Any] = []
+
+    def listed_before_it_begins(*arguments: Any, **options: Any) -> Any:
+        snapshot = take_snapshot(*arguments, **options)
+        if lives:
+            begun.append(site.process(HOLDER, *BOTH, failpoints="coordinator.prepared=hang"))
+            until(lambda: len(site.databases.prepared()) == len(BOTH))
+        else:
+            site.killed(WRITER, *BOTH, failpoints=PREPARED)
+        return snapshot
+
+    monkeypatch.setattr(commands, "take_snapshot", listed_before_it_begins)
+    try:
+        with closing(site.manager()) as manager, pytest.raises(ProgrammingError, match="a process of node etl-1"):
+            manager.forget_datasource("two")
+    finally:
+        for process in begun:
+            process.kill()
+            process.communicate()
+    knows_one_only(site)
+    assert alarms(site.command("scan", "--json")) == [("unconfigured", "two")]
+    assert site.databases.prepared() == []
+    assert site.counts() == {"one": 0, "two": 0, "ledger": 0}
 
 
 def test_one_of_another_name_leads_there(site: Site) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.recovery_site import BOTH, Site, prepare
+from tests.support.waiting import until
 from txpool import failpoints
 from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
@@ -20,6 +21,8 @@ END_SESSIONS = (
     "select pg_terminate_backend(pid, 10000) from pg_stat_activity "
     "where datname = current_database() and pid <> pg_backend_pid()"
 )
+
+COMMITTING = "select 1 from pg_stat_activity where datname = current_database() and query like 'commit prepared%%'"
 
 
 def left_behind(site: Site, count: int, *, decided: bool = True) -> None:
@@ -66,7 +69,12 @@ def test_many_branches_need_no_more_connections_than_a_few(site: Site, connects:
 @pytest.mark.parametrize("point", ["branch.commit-sent", "recovery.branch"])
 def test_a_connection_that_is_lost_amid_a_pass_changes_no_outcome(site: Site, point: str) -> None:
     left_behind(site, 6)
-    with failpoints.arming(point, lambda: site.databases.rows("one", END_SESSIONS), nth=5):
+
+    def end_sessions() -> None:
+        until(lambda: site.databases.rows("one", COMMITTING))  # the worker of one connects meanwhile
+        site.databases.rows("one", END_SESSIONS)
+
+    with failpoints.arming(point, end_sessions, nth=5):
         report = site.manager().scan()
     assert not report.pending
     assert site.databases.prepared() == []

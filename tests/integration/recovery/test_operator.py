@@ -181,6 +181,58 @@ def test_what_has_expired_is_listed_and_a_late_branch_of_it_is_swept(
         assert [each.kind for each in manager.expired()] == []
 
 
+#: A service. Somebody rolls the branch in two back by hand, after the decision. One also gives no answer to its commit.
+SERVICE = """
+    import signal, sys
+    import psycopg
+    from txpool import failpoints
+    from txpool.datasource import connect
+    from txpool.errors import Error
+    from txpool.tm.manager import configure
+    from txpool.tm.demarcation.block import transaction
+
+    def rolls_back_by_hand():
+        with psycopg.connect(sys.argv[1], autocommit=True) as two:
+            two.execute(f"rollback prepared '{tx.gtrid}:1:two:L'")
+        with psycopg.connect(sys.argv[2], autocommit=True) as one:
+            query = "select pg_terminate_backend(pid, 60000) from pg_stat_activity where pid <> pg_backend_pid()"
+            one.execute(f"{query} and datname = 'one'")
+
+    configure("txpool.properties")
+    failpoints.arm("coordinator.decided", rolls_back_by_hand)
+    try:
+        with transaction() as tx:
+            for name in ("one", "two"):
+                connect(f"{name}.properties").cursor().execute("insert into t values (1)")
+    except Error as error:
+        print(type(error).__name__, flush=True)
+    failpoints.disarm()
+    with transaction():
+        for name in ("one", "two"):
+            connect(f"{name}.properties").cursor().execute("insert into t values (2)")
+    print("goes on", flush=True)
+    signal.pause()
+"""
+
+
+@pytest.mark.slow
+def test_a_heuristic_outcome_of_a_living_service_expires(site: Site) -> None:
+    site.conf.write_text(site.conf.read_text() + "recovery.expiry.interval = 1ms\n")
+    service = site.process(SERVICE, site.databases.dsn("two"), site.databases.dsn("one"))
+    try:
+        assert service.stdout.readline() == "HeuristicMixed\n", service.stderr.read()
+        assert service.stdout.readline() == "goes on\n", service.stderr.read()
+        scan(site, times=5)
+        kept = site.kept()
+        assert (kept.get("finished"), kept.get("heuristics")) == (1, None)
+        gone = json.loads(site.command("list", "--expired", "--json").stdout)
+        assert [each["kind"] for each in gone] == ["heuristic"]
+        assert service.poll() is None
+    finally:
+        service.kill()
+        service.communicate()
+
+
 def test_filters_and_scanners_of_ones_own_are_found_by_the_daemons_configuration(site: Site) -> None:
     (site.folder / "own.py").write_text(
         "from recovery.orphans import Ballot, Vote\n"

@@ -12,6 +12,7 @@ from recovery import RecoveryManager
 from tests.models.recovery import logged, world_after
 from tests.models.recovery_databases import NODE
 from txpool.config.settings import RecoverySettings
+from txpool.datasource import DataSource
 from txpool.errors import ConfigurationError
 from txpool.log.base import Heuristic
 from txpool.log.memory import MemoryDisk, MemoryLog
@@ -89,6 +90,48 @@ def test_recovery_needs_a_node_a_log_and_datasources() -> None:
         RecoveryManager(datasources=[])
     with pytest.raises(ConfigurationError, match="no datasource"):
         RecoveryManager(log=MemoryLog(MemoryDisk(NODE), node=NODE), datasources=[])
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    (tmp_path / "orders.properties").write_text("driver = sqlite3\nmode = cmr\nurl = sqlite:///orders.db\n")
+    conf = tmp_path / "recovery.properties"
+    conf.write_text("node.name = etl-1\nlog.url = sqlite:///txlog\ndatasources = orders.properties\n")
+    return conf
+
+
+def test_datasources_are_added_to_those_of_the_file(conf: Path) -> None:
+    with DataSource("ledger", driver="sqlite3", mode="cmr", url=f"sqlite:///{conf.parent}/ledger.db") as ledger:
+        with closing(RecoveryManager(conf, datasources=[ledger])) as manager:
+            assert ": orders, ledger, " in repr(manager)
+        with closing(RecoveryManager(conf, datasources=[])) as manager:
+            assert ": orders, " in repr(manager)
+        ledger.connect().close()  # the manager closes what it has opened, and no other
+
+
+def test_a_datasource_of_the_same_name_is_the_same_or_an_error(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{conf.parent}"
+    with (
+        DataSource("orders", driver="sqlite3", mode="cmr", url=f"{url}/orders.db") as same,
+        DataSource("orders", driver="sqlite3", mode="cmr", url=f"{url}/other.db") as other,
+    ):
+        with closing(RecoveryManager(conf, datasources=[same])) as manager:
+            assert ": orders, every" in repr(manager)
+        for datasources in ([other], [same, other]):
+            with pytest.raises(ConfigurationError, match="two datasources are called orders, sqlite:///"):
+                RecoveryManager(conf, datasources=datasources)
+        # Without a file, those that are given are all.
+        monkeypatch.setenv("TXPOOL_DATASOURCES", str(conf.parent / "orders.properties"))
+        log = MemoryLog(MemoryDisk(NODE), node=NODE)
+        with closing(RecoveryManager(log=log, datasources=[other])) as manager:
+            assert ": orders, every" in repr(manager)
+
+
+def test_two_files_of_one_name_are_an_error(conf: Path) -> None:
+    (conf.parent / "copy.properties").write_text("name = orders\ndriver = sqlite3\nmode = cmr\nurl = sqlite:///b.db\n")
+    conf.write_text(conf.read_text().replace("orders.properties", "orders.properties, copy.properties"))
+    with pytest.raises(ConfigurationError, match="two datasources are called orders"):
+        RecoveryManager(conf)
 
 
 def test_a_heuristic_outcome_is_not_noted_twice() -> None:

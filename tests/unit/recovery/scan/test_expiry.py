@@ -196,6 +196,42 @@ def test_a_heuristic_outcome_expires_once_its_transaction_is_over_and_is_kept(ca
         manager.forget(world.gtrid)
 
 
+@pytest.mark.parametrize("kept", ["finished", "aborted"])
+def test_a_heuristic_outcome_expires_while_its_process_lives(kept: str) -> None:
+    """A service may live for months, and its finished marks and abort records with it."""
+    world = RecoveryWorld()
+    if kept == "finished":
+        for _ in unaccounted(world):
+            pass
+        world.b.end(world.xid(world.b, 1), BranchOutcome.ROLLED_BACK)
+    else:
+        world.log.record_heuristic(Heuristic(world.gtrid, "1:b:L", "b", "rollback", "committed"))
+        world.log.abort(world.gtrid)
+    manager = greedy(world)
+    manager.scan()
+    manager.scan()
+    assert world.log.incarnations() == {world.incarnation: IncarnationState.ALIVE}
+    assert world.log.heuristics() == []
+    assert [(each.kind, each.name) for each in manager.expired()] == [("heuristic", world.gtrid)]
+    assert (world.gtrid in world.log.finished(), world.gtrid in world.log.aborted()) == (
+        kept == "finished",
+        kept == "aborted",
+    )
+
+
+@pytest.mark.parametrize("last", ["prepared", "decided", "a ended"])
+def test_a_heuristic_outcome_stays_while_its_living_process_has_not_ended_the_transaction(last: str) -> None:
+    world = RecoveryWorld()
+    running = unaccounted(world)
+    while next(running) != last:
+        pass
+    world.log.record_heuristic(Heuristic(world.gtrid, "0:a:L", "a", "commit", "rolled back"))
+    manager = greedy(world)
+    manager.scan()
+    manager.scan()
+    assert len(world.log.heuristics()) == 1
+
+
 def test_a_crash_between_keeping_and_dropping_loses_nothing() -> None:
     world = heuristic_world()
     world.a.silent = False

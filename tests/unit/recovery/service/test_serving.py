@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from recovery.operator.last_scan import Standing
 from recovery.service.serving import Limits
 from recovery.service.status import StatusServer
 from tests.models.recovery import RecoveryWorld, logged, world_after
@@ -93,7 +94,8 @@ def until_there_are(number: int) -> None:
 
 
 def many_in_doubt(world: RecoveryWorld, number: int) -> None:
-    world.recovery.last_scan.overview = overview(in_doubt=tuple(doubt(gtrid=f"gtrid-{n:06}") for n in range(number)))
+    seen = overview(in_doubt=tuple(doubt(gtrid=f"gtrid-{n:06}") for n in range(number)))
+    world.recovery.last_scan.standing = Standing(seen)
 
 
 # -- bounds -------------------------------------------------------------------------------------------------------
@@ -328,7 +330,7 @@ def test_an_answer_that_cannot_be_made_is_said_once(
     serve: Serve, world: RecoveryWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serve()
-    world.recovery.last_scan.overview = replace(overview(), in_doubt=None)  # type: ignore[arg-type]
+    world.recovery.last_scan.standing = Standing(replace(overview(), in_doubt=None))  # type: ignore[arg-type]
     for _ in range(3):
         got = get(server, "api/in-doubt")
         assert (got.status, "NoneType" in got.text) == (500, False)

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from recovery import RecoveryManager
-from recovery.operator.last_scan import DatasourceStatus, LastScan, Overview
+from recovery.operator.last_scan import DatasourceStatus, Overview, Standing
 from recovery.operator.listing import BranchState
 from recovery.scan.report import Alarm, Ended, ScanReport
-from recovery.service.page import age, page, verdict
+from recovery.service.page import Verdict, age, page, verdict
 from recovery.service.status import StatusServer
 from tests.models.recovery import RecoveryWorld, logged, world_after
+from tests.support.waiting import until
 from tests.unit.recovery.service.status_client import BEARER, TOKEN, doubt, get, overview
 from txpool.config.address import Address
 from txpool.config.properties import Properties, Secret
@@ -78,10 +79,12 @@ def test_looking_asks_no_database_and_waits_for_no_scan(world: RecoveryWorld, se
     world.scan()
     reached, go = threading.Event(), threading.Event()
 
-    def hold(_: int) -> None:
-        reached.set()
+    def hold(number: int) -> None:
+        if number > before:  # the second of the two databases, which are asked at the same time
+            reached.set()
         go.wait(60)
 
+    before = len(world.calls.names)
     world.calls.before = hold
     scanning = threading.Thread(target=world.scan)
     scanning.start()
@@ -105,6 +108,53 @@ def test_health_is_that_scans_are_completed(world: RecoveryWorld, server: Status
     world.scan()
     assert get(server, "healthz").status == 200
     world.recovery.period = -1000.0
+    assert get(server, "healthz").status == 503
+
+
+def healthy(server: StatusServer) -> bool:
+    """What /metrics and /healthz say, which is the same."""
+    found = re.search(r"^txpool_recovery_healthy ([01])\.0$", get(server, "metrics").text, re.MULTILINE)
+    assert found is not None
+    status = get(server, "healthz").status
+    assert status == (200 if found[1] == "1" else 503)
+    return status == 200
+
+
+def test_health_and_metrics_agree(world: RecoveryWorld, server: StatusServer) -> None:
+    manager, go = world.recovery, threading.Event()
+
+    def hold(_: int) -> None:
+        assert go.wait(60)
+
+    world.calls.before = hold
+    manager.start()
+    try:
+        assert healthy(server), "before the first scan"
+        manager.period = -1000.0
+        assert not healthy(server), "the first scan takes too long"
+        manager.period = 3600.0
+        manager.last_scan.failed(OSError("the log is on a bad disk"))
+        assert not healthy(server)
+        fresh = RecoveryManager(log=world.log, datasources=[world.a, world.b, world.ledger], backoff=0)
+        fresh.last_scan.continue_from(manager.last_scan)
+        assert "bad disk" in fresh.last_scan.unhealthy(), "a reload mends nothing"
+        go.set()
+        until(lambda: manager.last_report)
+        assert healthy(server)
+    finally:
+        go.set()
+        manager.stop()
+
+
+def test_an_answer_is_of_one_moment(world: RecoveryWorld, server: StatusServer) -> None:
+    """A scan that ends while an answer is made changes nothing in it."""
+    world.scan()
+    last_scan = world.recovery.last_scan
+    samples = last_scan.samples()
+    first = next(samples)
+    last_scan.failed(OSError("the log is on a bad disk"))
+    rest = {(each.family.name, *each.labels): each.value for each in samples}
+    assert (first.value, rest["txpool_recovery_scans_total", "failed"]) == (1, 0)
     assert get(server, "healthz").status == 503
 
 
@@ -197,9 +247,21 @@ def test_beyond_loopback_everything_takes_the_token(world: RecoveryWorld) -> Non
     instruments.armed = False
 
 
+@pytest.mark.parametrize("public", [(), ("healthz",), ("metrics",), ("healthz", "metrics")])
+def test_what_the_file_names_takes_no_token(world: RecoveryWorld, public: tuple[str, ...]) -> None:
+    token = Secret(TOKEN)
+    with closing(StatusServer(world.recovery, Address("0.0.0.0", 0), token, public=public)) as server:
+        for path in ("", "metrics", "healthz", "api/in-doubt", "metrics/", "api/healthz"):
+            assert get(server, path).status == (200 if path in public else 401)
+            assert get(server, path, method="POST").status == 401
+        assert get(server, "api/scan", method="POST").status == 401
+    instruments.armed = False
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("status.public = healthz, page", "is not right: write healthz, metrics or both"),
         ("status.address = 0.0.0.0:9464", "can be reached from other machines: write status.token"),
         ("status.address = txpool.example:9464", "can be reached from other machines"),
         ("status.address = 127.0.0.1", "is no address: write a host and a port, such as 127.0.0.1:9464"),
@@ -240,9 +302,7 @@ HOSTILE = "<script>alert(1)</script>\"'&"
 
 
 def shown(seen: Overview) -> str:
-    watch = LastScan(RecoverySettings.load())
-    watch.overview = seen
-    return page(watch, title="Recovery of node etl-1", period=120, pools=(), acts=False)
+    return page(Standing(seen), title="Recovery of node etl-1", period=120, pools=(), acts=False)
 
 
 def test_whatever_comes_from_elsewhere_is_text() -> None:
@@ -277,9 +337,7 @@ def test_whatever_comes_from_elsewhere_is_text() -> None:
     ],
 )
 def test_the_headline_is_what_matters_most(seen: Overview, mood: str, headline: str) -> None:
-    watch = LastScan(RecoverySettings.load())
-    watch.overview = seen
-    assert (verdict(watch).mood, verdict(watch).headline) == (mood, headline)
+    assert verdict(Standing(seen)) == Verdict(mood, headline)
 
 
 def test_of_thousands_a_page_shows_the_first_and_says_so() -> None:

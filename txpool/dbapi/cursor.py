@@ -36,6 +36,8 @@ class PEP249Cursor:
 
     #: The name of the statement that execute() and executemany() take.
     _STATEMENT: ClassVar[str] = "operation"
+    #: Methods whose first argument is a statement.
+    _STATEMENTS_FIRST: ClassVar[frozenset[str]] = frozenset({"executemany"})
     #: Methods that send nothing, and are no statement.
     _LOCAL: ClassVar[frozenset[str]] = frozenset({"mogrify"})
     #: The class that the driver raises for a cursor that is closed.
@@ -124,7 +126,7 @@ class PEP249Cursor:
         if holder is not enlistment and holder is not None:
             self._reopen(enlistment)
         with enlistment.lock:
-            first = enlistment.start(connection, executes=True)
+            first = enlistment.start(connection, operation, executes=True)
             raw = self._take_raw(enlistment) if holder is None else self.raw
             try:
                 if first:
@@ -170,7 +172,7 @@ class PEP249Cursor:
                 self._executed()
         else:
             with enlistment.lock:
-                enlistment.start(connection)
+                enlistment.start(connection, args[0] if args and method in self._STATEMENTS_FIRST else None)
                 try:
                     result = getattr(raw, method)(*args, **kwargs)
                 except BaseException as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from _thread import RLock, get_ident
+from _thread import get_ident
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -20,9 +20,11 @@ from txpool.dbapi.refusals import (
     of_another_transaction,
     of_dropped_transaction,
     of_parent_process,
+    would_end,
 )
 from txpool.dbapi.savepoints import Savepoints
-from txpool.errors import Error, translate, translated
+from txpool.errors import Error, described, translate, translated
+from txpool.locks import RLock
 from txpool.pool import Pooled
 from txpool.tm.status import ACTIVE, UNDER_WAY, Status
 
@@ -56,12 +58,14 @@ class Enlistment:
 
     __slots__ = (
         "_driver",
+        "_ending",
         "_fresh",
         "_held",
         "_status",
         "_thread",
         "_unnoted",
         "_unreusable",
+        "_use",
         "branch",
         "cursors",
         "datasource",
@@ -82,6 +86,8 @@ class Enlistment:
     cursors: OpenResults
     #: The physical connection until it is given back. To pop it is atomic, so that this happens once.
     _held: list[Pooled[Any]]
+    #: Which use of the physical connection is this one: while it lasts, the connection was not given back.
+    _use: int
 
     def __init__(self, datasource: DataSource, transaction: Transaction) -> None:
         self.datasource = datasource
@@ -116,23 +122,30 @@ class Enlistment:
             if self.pooled is not None:
                 return
             pooled, branch = datasource.begin_branch(transaction, timeout)
-            thread, modes, savepoints = get_ident(), NO_MODES, None
-            results: OpenResults = set()
-            held = [pooled]
-            if transaction.characteristics is not UNSPECIFIED:
-                modes = fixed_modes(transaction.characteristics)
-            if datasource.joins_commits:
-                savepoints = Savepoints(partial(datasource.driver_adapter.execute, pooled.raw))
-            if datasource.names_early:
-                cast("OpenBranch", branch).name(transaction.early_name(datasource.name))
+            try:
+                thread, modes, savepoints = get_ident(), NO_MODES, None
+                results: OpenResults = set()
+                held = [pooled]
+                if transaction.characteristics is not UNSPECIFIED:
+                    modes = fixed_modes(transaction.characteristics)
+                if datasource.joins_commits:
+                    savepoints = Savepoints(partial(datasource.driver_adapter.execute, pooled.raw))
+                if datasource.names_early:
+                    cast("OpenBranch", branch).name(transaction.early_name(datasource.name))
+                ending = datasource.ending
+                if ending is None and (sql := datasource.resource_manager.sql_of(pooled.raw)) is not None:
+                    ending = sql.ending
+            except BaseException:
+                datasource.pool.discard(pooled)
+                raise
             if self.pooled is not None:  # a finaliser in this thread was faster
                 datasource.pool.give_back(pooled)
                 return
             # No function is called up to the last line: a finaliser in it might open this, too.
-            self._driver, self._thread = datasource.driver_adapter, thread
+            self._driver, self._thread, self._ending = datasource.driver_adapter, thread, ending
             self.branch, self.raw, self.fixed_modes, self.savepoints = branch, pooled.raw, modes, savepoints
             self.cursors = pooled.results = results
-            self._held = held
+            self._held, self._use = held, pooled.uses
             self.pooled = pooled
             if transaction.status is not ACTIVE and transaction.status not in UNDER_WAY:
                 # It has ended since this began, and may have taken this for one that is not opened.
@@ -163,7 +176,8 @@ class Enlistment:
     def release(self, status: Status, *, reusable: bool) -> None:
         """The transaction has ended with this status: give the connection back, or destroy it if not `reusable`.
 
-        Nobody uses it any more: `settled_branch` has waited for the last use, and none begins behind it.
+        Nobody uses it any more: `settled_branch` has waited for the last use, and none begins behind it. It may be
+        called again, also where an interrupt has come meanwhile, and gives the connection back once.
         """
         self._status = status
         self.ended = True
@@ -171,16 +185,37 @@ class Enlistment:
             pooled = self._held.pop()
         except IndexError:  # `open` releases it as well, where the transaction has ended meanwhile
             return
-        if self.cursors or self.overrides is not None:
-            with self.lock:
-                reusable = self._restore() and reusable
-        # Only now: whoever marks it later finds that it has ended.
-        unreusable = self._unreusable or self._unnoted  # behind an interrupt
-        is_open = self._driver.is_open(pooled.raw)
-        if reusable and not unreusable and is_open:
-            self.datasource.pool.give_back(pooled)
-        else:
-            self.datasource.pool.discard(pooled, lost=not is_open)
+        except BaseException:  # an interrupt comes behind a call
+            self._unreusable = True
+            self._held.append(self.pooled)  # type: ignore[arg-type]
+            raise
+        try:
+            if self.cursors or self.overrides is not None:
+                with self.lock:
+                    reusable = self._restore() and reusable
+            # Only now: whoever marks it later finds that it has ended.
+            unreusable = self._unreusable or self._unnoted  # behind an interrupt
+            is_open = self._driver.is_open(pooled.raw)
+            if reusable and not unreusable and is_open:
+                self.datasource.pool.give_back(pooled)
+            elif pooled.uses == self._use and pooled.on_its_way:  # an interrupt came on its way back
+                self.datasource.pool.abandon(pooled)
+            elif pooled.uses == self._use and pooled.holder:  # else one came behind that
+                self.datasource.pool.discard(pooled, lost=not is_open)
+        except BaseException:  # the next call gives it back, if this one has not
+            self._unreusable = True
+            self._held.append(pooled)
+            raise
+
+    def release_left(self, *, dropped: bool = False) -> None:
+        """Give the connection back where the transaction has ended, or was `dropped`, and an interrupt has kept it."""
+        transaction = self.owner()
+        if self.pooled is None:
+            return
+        if dropped or transaction is None:
+            self.release(Status.ROLLED_BACK, reusable=False)
+        elif transaction.status not in UNDER_WAY:
+            transaction.release(self)
 
     @property
     def settled(self) -> bool:
@@ -203,7 +238,7 @@ class Enlistment:
             if self.overrides is not None:
                 self.overrides.restore()
         except Exception as error:
-            logger.info("%s: a connection could not be restored: %s", self.datasource.name, error)
+            logger.info("%s: a connection could not be restored: %s", self.datasource.name, described(error))
             return False
         return True
 
@@ -254,14 +289,20 @@ class Enlistment:
         if name in self.fixed_modes and value != getattr(self.raw, name):
             raise fixed_by_transaction(name, value, self.gtrid)
 
-    def start(self, handle: Handle, *, executes: bool = False) -> bool:
+    def start(self, handle: Handle, statement: Any = None, *, executes: bool = False) -> bool:
         """Before a statement, under the lock; the caller must `finish` or `failed` it, unless this raises.
 
+        ProgrammingError if the statement, as the user gave it, would surely end the transaction: nothing was sent.
         Where it returns true, a statement that `executes` by the driver's execute() has to do so by `execute_first`.
         """
         first = False
         try:
             transaction = self.begin_use(handle)
+            ending = self._ending
+            if statement is not None and ending is not None:
+                command = ending[statement if type(statement) is str else handle.text_of_statement(statement)]
+                if command:
+                    raise would_end(command, self.datasource.name, self.gtrid)
             if self._fresh:
                 # A label and a savepoint come between BEGIN and the statement.
                 apart = transaction.label or self.savepoints is not None
@@ -320,14 +361,14 @@ class Enlistment:
                 yield
 
     @contextmanager
-    def started(self, handle: Handle, *, reads: bool = False) -> Iterator[None]:
-        """Lock around a block that executes without a cursor of ours.
+    def started(self, handle: Handle, statement: Any = None, *, reads: bool = False) -> Iterator[None]:
+        """Lock around a block that executes without a cursor of ours. ProgrammingError as `start`.
 
         Whether the user's own SQL has ended the transaction is seen by the connection's state before and after it. With
         `reads` true, the block executes nothing that writes.
         """
         with self.lock:
-            self.start(handle)
+            self.start(handle, statement)
             if not reads:
                 self._driver.dialect.note_write(self.raw)
             fresh = self._fresh

@@ -21,7 +21,9 @@ from txpool.dbapi.overrides import HandleState, SessionOverrides
 from txpool.dbapi.refusals import cannot_join, mode_refused, reserved_name, two_phase_refused
 from txpool.errors import Error, InterfaceError, translate, translated
 from txpool.pool import Pooled
+from txpool.tm import dropped
 from txpool.tm.ambient import ambient as ambient_transaction
+from txpool.tm.ambient import live
 from txpool.xid import is_reserved, text_of
 
 if TYPE_CHECKING:
@@ -96,6 +98,8 @@ class Handle:
         where it belongs to another transaction than the ambient one.
         """
         ambient = ambient_transaction()
+        if ambient is not None and ambient.extent is not None:
+            ambient = live(ambient)
         enlistment = self.enlistment
         if enlistment is None:
             if ambient is not None:
@@ -105,7 +109,12 @@ class Handle:
             elif self.pooled.pool_state is None:
                 raise self.after_fork_error()
             return None
-        if enlistment.owner() is not ambient or enlistment.ended:
+        owner = enlistment.owner()
+        if owner is not ambient or enlistment.ended:
+            if not enlistment.ended:  # perhaps an interrupt has kept it from its end
+                if owner is not None and owner.abandoned:
+                    dropped.await_rollback(owner)
+                enlistment.release_left()
             if enlistment.ended:
                 self.require_open()
                 self.enlistment = None
@@ -219,8 +228,12 @@ class Handle:
         state.attributes = attributes
 
     def _set_mode(self, enlistment: Enlistment, name: str, value: Any) -> None:
-        """Set on an enlisted connection how its local transaction begins: only the value that it has is accepted."""
-        if value != getattr(enlistment.raw, name):
+        """Set on an enlisted connection how its local transaction begins: only the value that it has is accepted.
+
+        So is the one that this handle had before it joined, as Django sets it again.
+        """
+        modes = self._own_state().modes
+        if value != getattr(enlistment.raw, name) and not (name in modes and value == modes[name]):
             raise mode_refused(name, value, enlistment.datasource.name, enlistment.gtrid)
 
     def _carry_modes(self, raw: Any, modes: Mapping[str, Any]) -> None:
@@ -234,9 +247,22 @@ class Handle:
             pooled.dirty = True  # type: ignore[union-attr]
             with translated():
                 return getattr(pooled.raw, name)(*args, **kwargs)  # type: ignore[union-attr]
-        around = enlistment.started if name in self._EXECUTING else enlistment.entered
-        with around(self):
+        if name in self._EXECUTING:
+            block = enlistment.started(self, self._statement_in(name, args, kwargs))
+        else:
+            block = enlistment.entered(self)
+        with block:
             return getattr(enlistment.raw, name)(*args, **kwargs)
+
+    def _statement_in(self, name: str, args: Any, kwargs: Any) -> Any:
+        """The statement that a call of the driver's connection would execute; None where none is seen."""
+        return None
+
+    def text_of_statement(self, statement: Any) -> bytes | str:
+        """A statement that is no str, as text, or as bytes; empty if it cannot be read so. No I/O."""
+        if isinstance(statement, str):
+            return str.__str__(statement)
+        return bytes(statement) if isinstance(statement, bytes | bytearray | memoryview) else ""
 
     def _call_now(self, name: str, args: Any, kwargs: Any) -> Any:
         """Call a method that another thread may call while the connection executes."""

@@ -46,6 +46,15 @@ def ended_by_sql(command: str, datasource: str, gtrid: str) -> ProgrammingError:
     )
 
 
+def would_end(command: str, datasource: str, gtrid: str) -> ProgrammingError:
+    """The error of a statement that would end, or begin, the local transaction by the user's own SQL."""
+    return ProgrammingError(
+        f"datasource {datasource}: the SQL {command} inside {gtrid}, which alone begins and ends its part there, was "
+        "not sent: nothing was done, and the transaction goes on. Leave it out: `txpool.commit()`, `txpool.rollback()` "
+        "and the end of the block end all parts together. To undo a part of the work, use SAVEPOINT and ROLLBACK TO."
+    )
+
+
 def of_parent_process(datasource: str, gtrid: str) -> InterfaceError:
     """The error of an enlisted connection that is used in a forked child."""
     return InterfaceError(

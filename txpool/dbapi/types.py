@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import date, datetime
 from datetime import time as time_of_day
 from types import ModuleType
+from typing import Any
 
 # A dict, as an ordered set: each step is one operation, without a lock that a fork could leave locked.
 _drivers: dict[ModuleType, None] = {}
@@ -43,6 +44,20 @@ def _same(own: object, other: object) -> bool:
         return bool(own == other)
     except TypeError:  # mysqlclient's are sets, and another driver's type object is no member of one
         return False
+
+
+class TypeCodes(frozenset[Any]):
+    """A driver's own type object: equal to each type code that it has as a member."""
+
+    __slots__ = ()
+
+    __hash__ = frozenset.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return other in self if isinstance(other, str | int) else super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
 
 
 STRING = TypeObject("STRING")

@@ -6,6 +6,7 @@ import logging
 from time import monotonic
 from typing import Generic
 
+from txpool.errors import described
 from txpool.pool.budget import CheckResult, TakeBudget
 from txpool.pool.opener import Opener
 from txpool.pool.pooled import C, Connector, Pooled
@@ -37,21 +38,31 @@ class Checker(Generic[C]):
 
     def refresh(self, pooled: Pooled[C], budget: TakeBudget) -> Pooled[C]:
         """This connection if it is alive; else close it, and return another idle one or a new one."""
-        while pooled.is_open:
-            result = CheckResult.DEAD
-            if monotonic() < pooled.expires:
-                result = self._check(pooled, budget.check(self._timeout))
-            if result is CheckResult.ALIVE:
-                return pooled
-            pooled = self._state.replace(pooled)
-            if result is CheckResult.SILENT:
-                budget.silent += 1
-                if budget.left() <= 0:
-                    self._state.destroy(pooled)
-                    raise self._opener.timed_out(budget, hanging=True)
-                if budget.has_checks():
-                    pooled = self._state.idle_instead_of(pooled)
-        return self._opener.open_within(pooled, budget)
+        try:
+            while True:
+                if not pooled.is_open:
+                    break
+                result = CheckResult.DEAD
+                if monotonic() < pooled.expires:
+                    result = self._check(pooled, budget.check(self._timeout))
+                if result is CheckResult.ALIVE:
+                    return pooled
+                pooled = self._state.replace(pooled)
+                pooled = self._after(result, pooled, budget)
+            return self._opener.open_within(pooled, budget)
+        except BaseException:
+            self._state.give_up(pooled)
+            raise
+
+    def _after(self, result: CheckResult, slot: Pooled[C], budget: TakeBudget) -> Pooled[C]:
+        """What to go on with: after one that kept silent another idle one, if there is time to check it."""
+        if result is CheckResult.SILENT:
+            budget.silent += 1
+            if budget.left() <= 0:
+                raise self._opener.timed_out(budget, hanging=True)
+            if budget.has_checks():
+                return self._state.idle_instead_of(slot)
+        return slot
 
     def check_idle(self, pooled: Pooled[C]) -> None:
         """Check a connection that was taken out of the idle ones; put it back, or close it where it is dead."""
@@ -71,7 +82,7 @@ class Checker(Generic[C]):
             log.warning("pool %r: a connection was closed, it did not answer within %.1f s", self._name, timeout)
         except Exception as error:
             result, failure = CheckResult.DEAD, without_frames(error)
-            log.info("pool %r: a connection was found dead: %s: %s", self._name, type(error).__name__, str(error))
+            log.info("pool %r: a connection was found dead: %s", self._name, described(error))
             self.doubt_idle()
         except BaseException:
             state.destroy(pooled)
@@ -110,7 +121,7 @@ class Checker(Generic[C]):
             self._connector.reset(pooled.raw, self._timeout)
             reason = "" if self._connector.is_clean(pooled.raw) else "it is not clean after the reset"
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = described(error)
         except BaseException:
             state.destroy(pooled)
             raise

@@ -50,21 +50,27 @@ class Maintenance(Generic[C]):
 
     def wake(self) -> None:
         """Have the thread look for work, since something has changed; start it the first time."""
-        with self._lock:
-            if self._thread is not None:
-                self._queue.put(None)
-                return
-            # An empty context: the thread must not inherit the transaction in which it happened to start.
-            run = contextvars.Context().run
-            self._thread = MaintenanceThread(
-                target=run, args=(self._run,), name=f"txpool-pool-{self._name}", daemon=True
-            )
-        if (pool := self._pool()) is not None:
-            pool.state.run_deferred()
         try:
-            self._thread.start()
-        except RuntimeError as error:
-            log.warning("pool %r: no maintenance, its thread cannot start: %s", self._name, error)
+            thread = None
+            with self._lock:
+                if self._thread is not None:
+                    self._queue.put(None)
+                    return
+                # An empty context: the thread must not inherit the transaction in which it happened to start.
+                run = contextvars.Context().run
+                self._thread = thread = MaintenanceThread(
+                    target=run, args=(self._run,), name=f"txpool-pool-{self._name}", daemon=True
+                )
+            if (pool := self._pool()) is not None:
+                pool.state.run_deferred()
+            try:
+                thread.start()
+            except RuntimeError as error:
+                log.warning("pool %r: no maintenance, its thread cannot start: %s", self._name, error)
+        except BaseException:  # an interrupt: the next call starts another
+            if thread is not None and self._thread is thread:
+                self._thread = None
+            raise
 
     def join(self, timeout: float) -> None:
         """Wait for the thread of a closed pool to end."""
@@ -82,6 +88,8 @@ class Maintenance(Generic[C]):
         return True
 
     def _run(self) -> None:
+        if self._thread is not current_thread():  # an interrupt came as it was started
+            return
         while (pool := self._pool()) is not None and not pool.state.closed:
             pause = self._maintain(pool)
             del pool
@@ -94,7 +102,7 @@ class Maintenance(Generic[C]):
         with suppress(Empty):
             dropped = self._queue.get(timeout=pause)
             while True:
-                if dropped is not None:
+                if isinstance(dropped, Pooled):
                     self._close_dropped(dropped)
                 dropped = self._queue.get_nowait()
 
@@ -116,6 +124,7 @@ class Maintenance(Generic[C]):
 
     def _maintain(self, pool: Pool[C]) -> float | None:
         now = monotonic()
+        pool.state.free_gone()  # the queue is empty: no finaliser has passed one of them on
         for pooled in pool.state.withdraw_idle(pool.idle_timeout, now):
             pool.state.destroy(pooled)
         self._report_leaks(pool, now)

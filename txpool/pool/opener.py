@@ -7,7 +7,7 @@ from threading import current_thread
 from time import monotonic
 from typing import Generic
 
-from txpool.errors import OperationalError, PoolClosed, PoolTimeout
+from txpool.errors import OperationalError, PoolClosed, PoolTimeout, described
 from txpool.metrics import HISTOGRAMS, instruments
 from txpool.metrics.catalogue import CREATE_SECONDS
 from txpool.pool.budget import TakeBudget
@@ -55,25 +55,28 @@ class Opener(Generic[C]):
             failed = OperationalError(f"connecting ended with {type(error).__name__}")
             self._failed(slot, failed)
             raise failed from error
-        if state.closed:
-            state.destroy(slot)
-            raise self.closed()
-        if not slot.separate:
-            self.failure = None
-        if state.waiters:  # those who were kept from trying: the server is there, whoever has logged in
-            state.serve_waiters()
-        slot.dirty = self._reset_always
-        if not self._enabled or slot.separate:
-            slot.expires = 0.0  # so that its give-back closes it
-        seconds = monotonic() - started
-        state.count("created")
-        state.count("create_seconds", seconds)
-        if instruments.armed:
-            _observe(seconds, self._name)
-        if state.listeners:
-            state.notify_holding(slot, "connection_opened", slot.raw, seconds)
-        for call in self._opened:
-            call()
+        try:
+            if state.closed:
+                raise self.closed()
+            if not slot.separate:
+                self.failure = None
+            if state.waiters:  # those who were kept from trying: the server is there, whoever has logged in
+                state.serve_waiters()
+            slot.dirty = self._reset_always
+            if not self._enabled or slot.separate:
+                slot.expires = 0.0  # so that its give-back closes it
+            seconds = monotonic() - started
+            state.count("created")
+            state.count("create_seconds", seconds)
+            if instruments.armed:
+                _observe(seconds, self._name)
+            if state.listeners:
+                state.notify_holding(slot, "connection_opened", slot.raw, seconds)
+            for call in self._opened:
+                call()
+        except BaseException:
+            state.give_up(slot)
+            raise
         return slot
 
     def _failed(self, slot: Pooled[C], error: BaseException) -> None:
@@ -86,7 +89,7 @@ class Opener(Generic[C]):
         if slot.separate:  # another user's wrong password says nothing about the next connect
             state.destroy(slot)
         else:
-            self.failure = f"{type(error).__name__}: {error}"
+            self.failure = described(error)
             state.free_failed(slot, error)
         if state.listeners:
             state.notify("connect_failed", error)

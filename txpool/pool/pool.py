@@ -18,7 +18,7 @@ from txpool.pool.checker import Checker
 from txpool.pool.listeners import Listeners, PoolListener
 from txpool.pool.maintenance import Maintenance
 from txpool.pool.opener import Opener
-from txpool.pool.pooled import C, Connector, Pooled
+from txpool.pool.pooled import C, Connector, Holder, Pooled
 from txpool.pool.registry import inherited, pools
 from txpool.pool.report import stack_of_caller
 from txpool.pool.state import PoolState
@@ -26,7 +26,7 @@ from txpool.pool.statistics import Counters, PoolStatistics
 
 _held = HISTOGRAMS[USE_SECONDS].observe
 
-#: Of each thread its own object, since `current_thread()` is a call of Python.
+#: Of each thread its own Holder, since `current_thread()` is a call of Python.
 _here = local()
 #: Seconds that close() grants to a connect in the background.
 JOIN_TIMEOUT = 5.0
@@ -148,21 +148,25 @@ class Pool(Generic[C]):
         except IndexError:
             budget = TakeBudget(self.max_wait if timeout is None else timeout)
             pooled = self._wait(budget)
-        now = monotonic()
-        if pooled.doubted or now - pooled.returned_at >= self._check_bypass or now >= pooled.expires:
-            budget = budget or TakeBudget(self.max_wait if timeout is None else timeout)
-            pooled = self.checker.refresh(pooled, budget)
-            now = monotonic()
-        pooled.taken_at = now
-        pooled.plain = False
-        pooled.uses += 1
         try:
-            pooled.holder.append(_here.thread)
-        except AttributeError:
-            _here.thread = thread = current_thread()
-            pooled.holder.append(thread)
-        if self._watched:
-            self._watch(pooled)
+            now = monotonic()
+            if pooled.doubted or now - pooled.returned_at >= self._check_bypass or now >= pooled.expires:
+                budget = budget or TakeBudget(self.max_wait if timeout is None else timeout)
+                pooled = self.checker.refresh(pooled, budget)
+                now = monotonic()
+            pooled.taken_at = now
+            pooled.plain = False
+            pooled.uses += 1
+            try:
+                pooled.holder.append(_here.thread)
+            except AttributeError:
+                _here.thread = thread = Holder(current_thread())
+                pooled.holder.append(thread)
+            if self._watched:
+                self._watch(pooled)
+        except BaseException:
+            self.state.give_up(pooled)
+            raise
         return pooled
 
     def take_separate(self, connector: Connector[C], timeout: float | None = None) -> Pooled[C]:
@@ -172,16 +176,20 @@ class Pool(Generic[C]):
         """
         budget = TakeBudget(self.max_wait if timeout is None else timeout)
         slot = self.state.reserve_before_idle() or self._wait(budget)
-        if slot.is_open:
-            slot = self.state.replace(slot)
-        slot.connector = connector
-        slot.separate = True
-        pooled = self.opener.open_within(slot, budget)
-        pooled.taken_at = monotonic()
-        pooled.uses += 1
-        pooled.holder.append(current_thread())
-        if self._watched:
-            self._watch(pooled)
+        try:
+            if slot.is_open:
+                slot = self.state.replace(slot)
+            slot.connector = connector
+            slot.separate = True
+            pooled = self.opener.open_within(slot, budget)
+            pooled.taken_at = monotonic()
+            pooled.uses += 1
+            pooled.holder.append(Holder(current_thread()))
+            if self._watched:
+                self._watch(pooled)
+        except BaseException:
+            self.state.give_up(slot)
+            raise
         return pooled
 
     def give_back(self, pooled: Pooled[C]) -> None:
@@ -194,23 +202,33 @@ class Pool(Generic[C]):
             self._require_from_this_pool(pooled)
             return
         try:
-            pooled.holder.pop()
-        except IndexError:
-            raise self._given_back_already() from None
-        pooled.returned_at = now = monotonic()
-        pooled.use_seconds += now - pooled.taken_at
-        if instruments.armed:
-            _held(now - pooled.taken_at, self.name)
-        if self.listeners:
-            self.state.notify_holding(pooled, "given_back", pooled.raw, now - pooled.taken_at)
-        if pooled.dirty or now >= pooled.expires or not self._is_clean(pooled.raw):
-            self.checker.make_clean(pooled)
-        elif self._waiters:
-            self.state.put(pooled)
-        else:
-            self._idle.append(pooled)
-            if self._waiters or self.state.check_surplus:
-                self.state.serve_waiters()
+            try:
+                pooled.holder.pop()
+            except IndexError:
+                raise self._given_back_already() from None
+            except BaseException:  # an interrupt comes behind a call
+                pooled.on_its_way = True
+                raise
+            pooled.on_its_way = True
+            pooled.returned_at = now = monotonic()
+            pooled.use_seconds += now - pooled.taken_at
+            if instruments.armed:
+                _held(now - pooled.taken_at, self.name)
+            if self.listeners:
+                self.state.notify_holding(pooled, "given_back", pooled.raw, now - pooled.taken_at)
+            if pooled.dirty or now >= pooled.expires or not self._is_clean(pooled.raw):
+                self.checker.make_clean(pooled)
+            elif self._waiters:
+                self.state.put(pooled)
+            else:
+                pooled.on_its_way = False
+                self._idle.append(pooled)
+                if self._waiters or self.state.check_surplus:
+                    self.state.serve_waiters()
+        except BaseException:
+            if pooled.on_its_way:
+                self.state.destroy(pooled)
+            raise
 
     def discard(self, pooled: Pooled[C], *, lost: bool = False) -> None:
         """Close a connection that is broken or half-ended instead of giving it back; a waiter gets its slot.
@@ -221,18 +239,33 @@ class Pool(Generic[C]):
             self._require_from_this_pool(pooled)
             return
         try:
-            pooled.holder.pop()
-        except IndexError:
-            raise self._given_back_already() from None
-        seconds = monotonic() - pooled.taken_at
-        pooled.use_seconds += seconds
-        if instruments.armed:
-            _held(seconds, self.name)
-        if self.listeners:
-            self.state.notify_holding(pooled, "given_back", pooled.raw, seconds)
-        if lost:
-            self.checker.doubt_idle()
-        self.state.destroy(pooled)
+            try:
+                pooled.holder.pop()
+            except IndexError:
+                raise self._given_back_already() from None
+            except BaseException:
+                pooled.on_its_way = True
+                raise
+            pooled.on_its_way = True
+            seconds = monotonic() - pooled.taken_at
+            pooled.use_seconds += seconds
+            if instruments.armed:
+                _held(seconds, self.name)
+            if self.listeners:
+                self.state.notify_holding(pooled, "given_back", pooled.raw, seconds)
+            if lost:
+                self.checker.doubt_idle()
+        finally:
+            if pooled.on_its_way:
+                self.state.destroy(pooled)
+
+    def abandon(self, pooled: Pooled[C]) -> None:
+        """Close a connection whose way back an interrupt has ended. Does nothing where it has arrived."""
+        if pooled.on_its_way:
+            self.state.destroy(pooled)
+
+    def _given_back_already(self) -> ProgrammingError:
+        return ProgrammingError(f"pool {self.name!r}: this connection was given back already")
 
     def check(self) -> None:
         """Ask every idle connection whether it is alive, and close those that are not."""
@@ -351,9 +384,6 @@ class Pool(Generic[C]):
     def _require_from_this_pool(self, pooled: Pooled[C]) -> None:
         if pooled.pool_state is not None:  # else it is the parent's, which a forked child leaves alone
             raise ProgrammingError(f"pool {self.name!r}: this connection is not from this pool")
-
-    def _given_back_already(self) -> ProgrammingError:
-        return ProgrammingError(f"pool {self.name!r}: this connection was given back already")
 
     def begin_in_child(self) -> None:
         """After a fork, in the child: begin with no connection, and leave the parent's alone."""

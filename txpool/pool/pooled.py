@@ -6,11 +6,13 @@ import logging
 import math
 import random
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from threading import Thread
 from time import monotonic
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+
+from txpool.errors import described
 
 if TYPE_CHECKING:
     from txpool.pool.state import PoolState
@@ -22,6 +24,21 @@ C = TypeVar("C")
 #: The lifetime and the keepalive of each connection are shortened by up to this share, so that those opened together
 #: are not closed, or checked, together.
 JITTER = 0.025
+
+
+class Holder(weakref.ref[Thread]):
+    """The thread that holds a connection, which is not kept for that.
+
+    From Python 3.14 on, a Thread keeps its context, and that an ambient transaction that nobody can end any more.
+    """
+
+    __slots__ = ("name",)
+    name: str
+
+    def __new__(cls, thread: Thread) -> Self:
+        self = super().__new__(cls, thread)
+        self.name = thread.name
+        return self
 
 
 class Connector(Protocol[C]):
@@ -41,6 +58,26 @@ class Connector(Protocol[C]):
 
     def close(self, raw: C) -> None:
         """Close it, whatever state it is in, and without waiting for the server."""
+
+
+class Member(weakref.ref["Pooled[Any]"]):
+    """A slot in use, and weakly the `Pooled` in it: it can close the connection of one that is gone."""
+
+    __slots__ = ("connector", "raw")
+    connector: Connector[Any]
+    raw: Any
+
+    def close(self) -> None:
+        """Close the connection, if one was opened; errors of closing are only logged."""
+        if hasattr(self, "raw"):
+            _close(self.connector, self.raw)
+
+
+def _close(connector: Connector[C], raw: C) -> None:
+    try:
+        connector.close(raw)
+    except Exception as error:
+        log.debug("closing a connection failed: %s", described(error))
 
 
 class Pooled(Generic[C]):
@@ -64,6 +101,8 @@ class Pooled(Generic[C]):
         "is_open",
         "jitter",
         "leak_reported",
+        "member",
+        "on_its_way",
         "plain",
         "pool_state",
         "raw",
@@ -78,13 +117,22 @@ class Pooled(Generic[C]):
 
     raw: C
 
-    def __init__(self, connector: Connector[C], pool_state: weakref.ref[PoolState[C]], max_lifetime: float) -> None:
+    def __init__(
+        self,
+        connector: Connector[C],
+        pool_state: weakref.ref[PoolState[C]],
+        max_lifetime: float,
+        when_gone: Callable[[Member], object],
+    ) -> None:
         self.connector = connector
         self.pool_state: weakref.ref[PoolState[C]] | None = pool_state
+        self.member = Member(self, when_gone)
         self.is_open = False
         self.dirty = False
         #: Another connection of the pool was lost since it came back: it is checked before it is handed out.
         self.doubted = False
+        #: Nobody holds it any more, and it is neither idle nor another's yet: an interrupt now has it closed.
+        self.on_its_way = False
         #: Its finaliser was called: it will be closed, even if another finaliser gives it back.
         self.dropped = False
         #: Opened under other credentials than the pool's: for one user, and never handed to another.
@@ -99,7 +147,7 @@ class Pooled(Generic[C]):
         self.returned_at = self.checked_at = -math.inf
         self.taken_at = 0.0
         #: The thread that has taken it, if any. Append and pop are atomic, so that only one give_back succeeds.
-        self.holder: list[Thread] = []
+        self.holder: list[Holder] = []
         self.stack: list[tuple[CodeType, int]] = []
         self.leak_reported = False
         # Only the holder writes these, so they need no lock.
@@ -108,8 +156,9 @@ class Pooled(Generic[C]):
 
     def open(self, timeout: float) -> None:
         """Connect; the driver's own error where it cannot."""
+        self.member.connector = self.connector
         try:
-            self.raw = self.connector.connect(timeout=timeout)
+            self.raw = self.member.raw = self.connector.connect(timeout=timeout)
         finally:
             self.is_open = hasattr(self, "raw")  # also where an interrupt has come just behind the connect
         self.returned_at = monotonic()
@@ -117,11 +166,8 @@ class Pooled(Generic[C]):
     def close(self) -> None:
         """Close the connection; errors of closing are only logged."""
         if self.is_open:
+            _close(self.connector, self.raw)
             self.is_open = False
-            try:
-                self.connector.close(self.raw)
-            except Exception as error:
-                log.debug("closing a connection failed: %s: %s", type(error).__name__, str(error))
 
     def mark_unreusable(self) -> None:
         """Have it closed when it is given back. No I/O."""
@@ -137,13 +183,14 @@ class Pooled(Generic[C]):
         state = self.pool_state()
         if state is None or state.closed:
             self.close()
-        elif id(self) in state.members:
+        else:
             # The collector calls the finalisers of a cycle in any order: that of its user may give it back before or
             # after this one. It must not be handed out in either case.
             self.dropped = self.dirty = True
             state.take_idle(self)
-            # A finaliser may run while its thread holds any lock: the maintenance thread does the rest.
-            state.maintenance_queue.put(self)
+            if id(self) in state.members:
+                # A finaliser may run while its thread holds any lock: the maintenance thread does the rest.
+                state.maintenance_queue.put(self)
 
     def __repr__(self) -> str:
         state = "opening" if not self.is_open else "taken" if self.holder else "idle"

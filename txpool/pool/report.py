@@ -48,12 +48,13 @@ def held_by(pooled: Pooled[C], now: float) -> str | None:
     holder = next(iter(pooled.holder), None)
     if holder is None:
         return None
-    thread = f"thread {holder.name!r}"
-    if holder is current_thread():
-        thread += " (this one)"
-    elif not holder.is_alive():
-        thread += " (which has ended)"
-    text = f"{thread} for {now - pooled.taken_at:.1f} s"
+    thread = holder()
+    text = f"thread {(thread or holder).name!r}"
+    if thread is current_thread():
+        text += " (this one)"
+    elif thread is None or not thread.is_alive():
+        text += " (which has ended)"
+    text += f" for {now - pooled.taken_at:.1f} s"
     return f"{text}, taken at\n{format_stack(pooled.stack).rstrip()}" if pooled.stack else text
 
 

@@ -20,22 +20,26 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from queue import SimpleQueue
-from threading import TIMEOUT_MAX, RLock
+from threading import TIMEOUT_MAX
 from time import monotonic
 from typing import Any, Generic
 
 from txpool.errors import InterfaceError
+from txpool.locks import RLock
 from txpool.metrics import HISTOGRAMS, instruments
 from txpool.metrics.catalogue import WAIT_SECONDS
 from txpool.pool.listeners import Listeners
-from txpool.pool.pooled import C, Connector, Pooled
+from txpool.pool.pooled import C, Connector, Member, Pooled
 from txpool.pool.statistics import Counters
 from txpool.pool.waiter import Waiter
 
 _waited = HISTOGRAMS[WAIT_SECONDS].observe
+
+#: Called before a thread waits for a connection: they give back what nobody uses any more.
+before_waiting: list[Callable[[], object]] = []
 
 
 class PoolState(Generic[C]):
@@ -71,10 +75,11 @@ class PoolState(Generic[C]):
         self.idle: deque[Pooled[C]] = deque()
         self.waiters: deque[Waiter[C]] = deque()
         #: The slots in use, by id: what `max_size` counts. Weak references, so that dropped ones can be noticed.
-        self.members: dict[int, weakref.ref[Pooled[C]]] = {}
+        self.members: dict[int, Member] = {}
         self.counters = Counters()
-        #: What wakes the maintenance thread: a dropped connection, or None to look for work.
-        self.maintenance_queue: SimpleQueue[Pooled[C] | None] = SimpleQueue()
+        #: What wakes the maintenance thread: a dropped connection; the slot of one that is gone, or None, to look for
+        #: work.
+        self.maintenance_queue: SimpleQueue[Pooled[C] | Member | None] = SimpleQueue()
         #: The `pool_state` of every Pooled of this pool: by its identity another pool's is recognised.
         self.reference = weakref.ref(self)
 
@@ -148,6 +153,8 @@ class PoolState(Generic[C]):
                 self.waiters.append(waiter)
             self.serve_waiters()
             if waiter.pooled is None:
+                for give_back in before_waiting:
+                    give_back()
                 started = monotonic()
                 waiter.woken.acquire(timeout=min(max(timeout, 0), TIMEOUT_MAX))
                 seconds = monotonic() - started
@@ -185,12 +192,24 @@ class PoolState(Generic[C]):
         with self.lock:
             handed_over = bool(self.waiters) and not (self.check_surplus or self.suspended)
             if handed_over:
-                self.waiters.popleft().wake(pooled)
+                self._hand_over(pooled)
             else:
+                pooled.on_its_way = False
                 self.idle.append(pooled)
         self.run_deferred()
         if not handed_over:
             self.serve_waiters()
+
+    def _hand_over(self, pooled: Pooled[C] | None) -> None:
+        """Give it to the first waiter, which is in the queue. Wherever an interrupt comes, one of both has happened."""
+        waiter = self.waiters[0]
+        if pooled is not None:
+            pooled.on_its_way = False
+        waiter.pooled = pooled
+        try:
+            waiter.woken.release()
+        finally:
+            self.waiters.popleft()
 
     def serve_waiters(self) -> None:
         """Close surplus connections, then serve waiters for as long as there are idle connections or free slots."""
@@ -202,11 +221,11 @@ class PoolState(Generic[C]):
                 while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
                     if not self.waiters or (pooled := self._take_idle_or_reserve()) is None:
                         break
-                    self.waiters.popleft().wake(pooled)
+                    self._hand_over(pooled)
             while True:
                 if not self.closed or not self.waiters:
                     break
-                self.waiters.popleft().wake(None)
+                self._hand_over(None)
         self.run_deferred()
         for pooled in surplus:
             self.destroy(pooled)
@@ -220,8 +239,8 @@ class PoolState(Generic[C]):
     def _reserve(self, limit: int) -> Pooled[C] | None:
         if self.closed or len(self.members) >= limit:
             return None
-        pooled = Pooled(self._connector, self.reference, self._max_lifetime)
-        self.members[id(pooled)] = weakref.ref(pooled)
+        pooled = self._new_slot()
+        self.members[id(pooled)] = pooled.member
         return pooled
 
     def _take_surplus(self) -> list[Pooled[C]]:
@@ -236,8 +255,25 @@ class PoolState(Generic[C]):
         self.check_surplus = self.closed or len(self.members) > self.max_size
         return surplus
 
+    def _new_slot(self) -> Pooled[C]:
+        # What tells that it is gone is no code of Python's: there is no place in it where an interrupt could come.
+        return Pooled(self._connector, self.reference, self._max_lifetime, self.maintenance_queue.put)
+
+    def free_gone(self) -> None:
+        """Close the connections that are gone though an interrupt came in their finalisers, and free their slots."""
+        for key, member in list(self.members.items()):
+            if member() is not None:
+                continue
+            member.close()
+            with self.lock:
+                if self.members.get(key) is member:
+                    del self.members[key]
+            self.run_deferred()
+            self.serve_waiters()
+
     def _remove_member(self, pooled: Pooled[C]) -> None:
         if self.members.pop(id(pooled), None) is not None:
+            del pooled.member  # its end is no news
             self.counters.takes += pooled.uses
             self.counters.use_seconds += pooled.use_seconds
 
@@ -258,11 +294,11 @@ class PoolState(Generic[C]):
     def replace(self, pooled: Pooled[C]) -> Pooled[C]:
         """Close it, and return a new slot in place of its own, which no other thread can take meanwhile."""
         pooled.close()
-        slot = Pooled(self._connector, self.reference, self._max_lifetime)
+        slot = self._new_slot()
         with self.lock:
             self._remove_member(pooled)
             self.counters.destroyed += 1
-            self.members[id(slot)] = weakref.ref(slot)
+            self.members[id(slot)] = slot.member
         self.run_deferred()
         if self.listeners:
             self.notify_holding(slot, "connection_closed", pooled.raw)
@@ -284,26 +320,37 @@ class PoolState(Generic[C]):
         opened = pooled.is_open
         try:
             pooled.close()
-        finally:
+        except BaseException:  # an interrupt: another thread closes it
+            self.maintenance_queue.put(pooled)
+            raise
+        try:
             with self.lock:
                 self._remove_member(pooled)
                 self.counters.destroyed += opened
+        finally:
+            pooled.on_its_way = False
             if len(self.members) < self.min_size:
                 self.maintenance_queue.put(None)
             self.serve_waiters()
         if opened and self.listeners:
             self.notify("connection_closed", pooled.raw)
 
+    def give_up(self, pooled: Pooled[C]) -> None:
+        """As `destroy`, behind an interrupt or an error; does nothing where its slot is free already."""
+        if id(pooled) in self.members:
+            self.destroy(pooled)
+
     def free_failed(self, slot: Pooled[C], error: Exception) -> None:
         """Free the slot of a connect that has failed; where nothing is open, see the module's docstring."""
         with self.lock:
             self._remove_member(slot)
             others = self.all()
-            away = not (self.suspended or self.closed or any(each.is_open for each in others))
+            away = not (self.suspended or self.closed or _any_is_open(others))
             while True:
                 if not away or others or not self.waiters:
                     break
-                self.waiters.popleft().fail(error)
+                self.waiters[0].fail(error)
+                self.waiters.popleft()
         self.run_deferred()
         if len(self.members) < self.min_size:
             self.maintenance_queue.put(None)
@@ -362,3 +409,8 @@ class PoolState(Generic[C]):
         self.expire()
         self.serve_waiters()
         self.maintenance_queue.put(None)
+
+
+def _any_is_open(connections: Iterable[Pooled[Any]]) -> bool:
+    # Not in the block of a lock: see tests/unit/test_interrupts.py.
+    return any(each.is_open for each in connections)

@@ -21,10 +21,6 @@ class Waiter(Generic[C]):
         self.woken = Lock()
         self.woken.acquire()
 
-    def wake(self, pooled: Pooled[C] | None) -> None:
-        self.pooled = pooled
-        self.woken.release()
-
     def take_failure(self) -> Exception:
         """Why there will be none; only once, since the error's traceback leads to who has raised it."""
         failure, self.failure = self.failure, None
@@ -37,4 +33,4 @@ class Waiter(Generic[C]):
             self.failure = copy(error)
         except Exception:
             self.failure = error
-        self.wake(None)
+        self.woken.release()

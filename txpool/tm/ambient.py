@@ -1,7 +1,7 @@
 """The ambient transaction of a thread or task: the one that its statements are a part of.
 
 It lives in a ContextVar. An asyncio task inherits the one that its creator had; a new thread and a forked child start
-with none.
+with none. An interrupt may keep a block from its end: whoever would work in its transaction later finds out by `live`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar, Token
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from txpool.jobs.properties import publish
+from txpool.tm import dropped
+from txpool.tm.extent import GONE, enters_again, is_over
+from txpool.tm.status import OPEN
 
 if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction
@@ -26,8 +31,56 @@ ambient: Callable[[], Transaction | None] = ambient_variable.get
 
 
 def current() -> Transaction | None:
-    """The ambient transaction of this thread or task, or None."""
-    return ambient_variable.get()
+    """The ambient transaction of this thread or task, or None. One whose block is over is none, and rolls back."""
+    ambient = ambient_variable.get()
+    return ambient if ambient is None or ambient.extent is None else live(ambient)
+
+
+def live(ambient: Transaction, entering: FrameType | None = None) -> Transaction | None:
+    """The ambient transaction, or, where its block is over, the one around that: the former then rolls back.
+
+    `entering` is the frame that begins another block; what rolls back is awaited for it, for a few seconds.
+    """
+    while (extent := ambient.extent) is not None and (
+        is_over(extent) or (entering is not None and enters_again(extent, entering, entering.f_lasti))
+    ):
+        if ambient.status in OPEN:
+            dropped.roll_back_abandoned(ambient, _LEFT)
+        token = ambient.token
+        try:
+            if token is not None:
+                ambient_variable.reset(token)
+            else:  # an interrupt has kept it from being noted
+                ambient_variable.set(None)
+        except ValueError:  # this context is a copy of the block's, from within or from later: nobody joins here
+            ambient.set_rollback_only()
+            return ambient
+        except RuntimeError:  # as above, with a newer token
+            before = None if token is None else token.old_value
+            ambient_variable.set(None if before is Token.MISSING else before)
+        if ambient.suspended is not None:
+            ambient_variable.set(ambient.suspended)
+        around = ambient_variable.get()
+        tell_jobs(around, ambient)
+        if entering is not None:
+            dropped.await_rollback(ambient)
+        if around is None or around is ambient:
+            return None
+        ambient = around
+    return ambient
+
+
+def left_behind(transaction: Transaction) -> None:
+    """The last reference to the transaction's block is gone, and nobody has left that. May be called in a finaliser."""
+    transaction.extent, transaction.block = GONE, None
+    if transaction.status in OPEN:
+        dropped.roll_back_abandoned(transaction, _LEFT)
+    if transaction.token is not None and ambient_variable.get() is transaction:
+        with suppress(ValueError, RuntimeError):  # `live` finds it
+            ambient_variable.reset(transaction.token)
+
+
+_LEFT = "left by its block without its end, as by an interrupt just there"
 
 
 def make_ambient(transaction: Transaction | None) -> Token[Transaction | None]:
@@ -44,20 +97,15 @@ def make_ambient(transaction: Transaction | None) -> Token[Transaction | None]:
 
 def restore_ambient(token: Token[Transaction | None]) -> None:
     """Make the ambient transaction what it was before `make_ambient` returned this token."""
-    if "pyspark" in sys.modules:
-        left = ambient_variable.get()
-        ambient_variable.reset(token)
-        publish(ambient_variable.get(), left)
-    else:
-        ambient_variable.reset(token)
-
-
-def leave_ambient() -> None:
-    """The ambient transaction has ended: leave none."""
     left = ambient_variable.get()
-    ambient_variable.set(None)
+    ambient_variable.reset(token)
+    tell_jobs(ambient_variable.get(), left)
+
+
+def tell_jobs(ambient: Transaction | None, left: Transaction | None) -> None:
+    """Tell Spark's jobs of the ambient transaction, which another was before."""
     if "pyspark" in sys.modules:
-        publish(None, left)
+        publish(ambient, left)
 
 
 def _after_fork_in_child() -> None:

@@ -14,14 +14,19 @@ import _thread
 import logging
 import os
 import threading
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from types import CodeType
 from typing import TYPE_CHECKING
 
 from txpool.errors import ProgrammingError
+from txpool.pool.state import before_waiting
 from txpool.tm.outcome import rolled_back
+from txpool.tm.status import OPEN
 
 if TYPE_CHECKING:
+    from txpool.dbapi.enlistment import Enlistment
+    from txpool.resources.base import Branch
     from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")
@@ -31,15 +36,17 @@ Origin = tuple[CodeType, int]
 
 #: The enlistments and branches of open transactions, by the id of the transaction, which adds and removes them. The
 #: references keep them from the garbage collector until a dropped transaction has rolled back.
-parts: dict[int, object] = {}
+parts: dict[int, tuple[Mapping[str, Enlistment], Sequence[Branch]]] = {}
 #: Kept for ever by a forked child: were they collected, the parent's connections would be closed.
 _inherited: list[object] = []
 #: A lock for each transaction that is being rolled back, released when that has ended.
 _rolling_back: list[_thread.LockType] = []
 _closed = False
+#: Seconds for which a block that begins waits for a rollback.
+_PATIENCE = 5.0
 
 
-def roll_back_abandoned(transaction: Transaction) -> None:
+def roll_back_abandoned(transaction: Transaction, how: str = "dropped without its end") -> None:
     """Have the transaction rolled back and reported by a thread. May be called in a finaliser.
 
     Does nothing in a forked child, or when the program ends.
@@ -48,37 +55,59 @@ def roll_back_abandoned(transaction: Transaction) -> None:
     if _closed or transaction.abandoned or transaction.of_parent_process:
         return
     transaction.abandoned = True
-    done = _thread.allocate_lock()
-    done.acquire()
-    _rolling_back.append(done)
     try:
+        done = _thread.allocate_lock()
+        done.acquire()
+        transaction.rolling_back = done
+        _rolling_back.append(done)
         # No threading.Thread: starting one takes locks that this thread may hold.
-        _thread.start_new_thread(_roll_back, (transaction, done))
+        _thread.start_new_thread(_roll_back, (transaction, done, how))
     except RuntimeError:  # no thread can be started: the pool closes the connections, which rolls back
         _rolling_back.remove(done)
         parts.pop(id(transaction), None)
+    except BaseException:  # an interrupt: the next call begins anew, unless the thread has
+        transaction.abandoned = False
+        raise
 
 
-def _roll_back(transaction: Transaction, done: _thread.LockType) -> None:
+def await_rollback(transaction: Transaction) -> None:
+    """Wait until a thread has rolled it back, for a few seconds at most."""
+    done = transaction.rolling_back
+    if done is not None and done.acquire(timeout=_PATIENCE):
+        done.release()
+
+
+def _roll_back(transaction: Transaction, done: _thread.LockType, how: str) -> None:
     try:
+        if transaction.rolling_back is not done or transaction.status not in OPEN:
+            return  # an interrupt came as this was begun, and it was begun again
+        transaction.abandoned = True
         threading.current_thread().name = "txpool-dropped"
         if transaction.origin is not None or transaction.holds:
             logger.warning(
-                "%s was begun at %s and dropped without its end, so that nobody can commit it any more: it rolls back. "
-                "It holds %s",
+                "%s was begun at %s and %s, so that nobody can commit it any more: it rolls back. It holds %s",
                 transaction.gtrid,
                 line_of(transaction.origin),
+                how,
                 transaction.holds or "nothing",
             )
         if transaction.trace is not None:
-            transaction.trace.failed(rolled_back(transaction.gtrid, "it was dropped without its end"))
+            transaction.trace.failed(rolled_back(transaction.gtrid, f"it was {how}"))
         transaction.end_rollback()
     except BaseException:
         logger.exception("%s was dropped without its end, and its rollback has not ended well", transaction.gtrid)
     finally:
-        parts.pop(id(transaction), None)
+        if transaction.rolling_back is done:
+            parts.pop(id(transaction), None)
         _rolling_back.remove(done)
         done.release()
+
+
+def release_left() -> None:
+    """Give back the connections of transactions that have ended, where an interrupt has kept them from that."""
+    for enlisted, _ in [*parts.values()]:
+        for enlistment in [*enlisted.values()]:
+            enlistment.release_left()
 
 
 def close(timeout: float) -> None:
@@ -95,7 +124,7 @@ def require_not_abandoned(ambient: Transaction) -> None:
     if ambient.abandoned:
         raise ProgrammingError(
             f"{ambient.gtrid}, which is ambient here, was given up and rolls back: its work cannot go on in another "
-            "transaction. Nothing was done"
+            "transaction. Nothing was done. For work that is no part of it, call suspend() here first"
         )
 
 
@@ -122,4 +151,5 @@ def _after_fork_in_child() -> None:
     _rolling_back = []
 
 
+before_waiting.append(release_left)
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import threading
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
@@ -19,6 +18,7 @@ from txpool.characteristics import UNSPECIFIED, Characteristics
 from txpool.config.settings import CoordinatorSettings
 from txpool.errors import ConfigurationError
 from txpool.finishing import PendingWork
+from txpool.locks import Lock, RLock
 from txpool.log import open_log
 from txpool.log.base import DecisionLog
 from txpool.metrics import Sample, add_source
@@ -47,7 +47,7 @@ class TransactionManager:
         self.settings = settings
         self._numbers = itertools.count(1)
         self._log: DecisionLog | None = None
-        self._opening = threading.Lock()
+        self._opening = Lock()
         #: Stands in gtrids for the incarnation where no log is configured. No branch of such a gtrid is prepared.
         self._unlogged = new_incarnation()
         self._timers = Timers()
@@ -161,7 +161,7 @@ class TransactionManager:
 
     def reset_after_fork(self) -> None:
         """Threads and locks of the parent's do not live in a forked child. The log sees to itself."""
-        self._opening = threading.Lock()
+        self._opening = Lock()
         self._unlogged = new_incarnation()
         self._timers = Timers()
         self._resolver = Resolver()
@@ -170,7 +170,7 @@ class TransactionManager:
 # -- the process's own manager ------------------------------------------------------------------------------------
 
 _manager: TransactionManager | None = None
-_configuring = threading.RLock()
+_configuring = RLock()
 
 
 def get_manager() -> TransactionManager:
@@ -230,7 +230,7 @@ def _report_open(transaction: Transaction, seconds: float) -> None:
 
 def _after_fork_in_child() -> None:
     global _configuring
-    _configuring = threading.RLock()
+    _configuring = RLock()
     inherited = closing.forget_all() | {_manager}  # what is pending in them is the parent's
     for manager in inherited:
         if manager is not None:

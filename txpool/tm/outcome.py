@@ -11,6 +11,7 @@ from txpool.errors import (
     TransactionError,
     TransactionInDoubt,
     TransactionRolledBack,
+    described,
 )
 from txpool.resources.base import BranchOutcome
 from txpool.tm.commit.request import Outcome, Result
@@ -102,9 +103,7 @@ def _describe_doubt(result: Result) -> str:
 
 def _cause_text(cause: BaseException) -> str:
     """The error and its notes, which name the datasource where the driver's message does not."""
-    told = str(cause).strip()
-    if not isinstance(cause, TransactionRolledBack):  # whose name would be another outcome's
-        told = f"{type(cause).__name__}: {told}"
+    told = str(cause).strip() if isinstance(cause, TransactionRolledBack) else described(cause)  # not its name: that is
     return "; ".join([told, *getattr(cause, "__notes__", ())])
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from _thread import RLock
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from txpool.errors import ProgrammingError
+from txpool.locks import RLock
 from txpool.resources.base import PREPARED
 from txpool.resources.resource import NAME, Resource, Work
 from txpool.resources.resource_branch import ResourceBranch
@@ -94,6 +94,9 @@ class ResourceEnlistment:
 
     def release(self, status: Status, *, reusable: bool) -> None:
         """Nothing: the branch has ended the work."""
+
+    def release_left(self, *, dropped: bool = False) -> None:
+        """As `release`."""
 
 
 class EnlistedResource:

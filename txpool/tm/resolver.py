@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
+from txpool.locks import Lock
 from txpool.tm.commit.coordinator import Coordinator
 from txpool.tm.commit.request import Result
 
@@ -22,7 +23,7 @@ class Resolver:
     """One daemon thread while anything is in doubt, none otherwise. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._waiting: list[tuple[Coordinator, Callable[[Result], object]]] = []
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
@@ -38,7 +39,8 @@ class Resolver:
             if self._closed.is_set():
                 logger.warning(_LEFT_TO_RECOVERY, coordinator.gtrid)
                 return
-            self._waiting.append((coordinator, resolved))
+            if not self._has(coordinator):  # after an interrupt it is added again
+                self._waiting.append((coordinator, resolved))
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="txpool-resolver", daemon=True)
                 try:
@@ -46,6 +48,9 @@ class Resolver:
                 except RuntimeError:  # the interpreter is ending: `close` logs what is left
                     return
                 self._thread = thread
+
+    def _has(self, coordinator: Coordinator) -> bool:
+        return any(waiting is coordinator for waiting, _ in self._waiting)
 
     def stop(self) -> None:
         """Let its thread try each once more, now, and end. What is left then is for recovery."""

@@ -38,14 +38,15 @@ class Synchronizations:
                 callback()
 
     def call_after(self, status: Status) -> BaseException | None:
-        """Call those after completion, the last registered first; returns an interrupt that came meanwhile."""
+        """Call each of those after completion once, the last registered first; returns an interrupt that has come."""
         interrupt = None
-        for callback in reversed(self._after):
+        while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
+            if not self._after:
+                return interrupt
             try:
-                call_logging_errors(callback, status)
+                call_logging_errors(self._after.pop(), status)
             except BaseException as error:
                 interrupt = interrupt or error
-        return interrupt
 
 
 def call_logging_errors(callback: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:

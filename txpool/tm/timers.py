@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from txpool.locks import RLock
+
 logger = logging.getLogger("txpool")
 
 
@@ -29,7 +31,9 @@ class Timers:
     """Calls callbacks after a time by the monotonic clock. Thread-safe; a callback's errors are logged."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = RLock()
+        #: Only its lock is entered: an interrupt in the `__enter__` of a condition leaves that held.
+        self._changed = threading.Condition(self._lock)
         self._due: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._thread: threading.Thread | None = None
@@ -37,9 +41,9 @@ class Timers:
     def after(self, seconds: float, callback: Callable[[], object]) -> Timer:
         """Call it in so many seconds, in the timers' own thread."""
         timer = Timer(callback)
-        with self._changed:
+        with self._lock:
             heapq.heappush(self._due, (time.monotonic() + seconds, next(self._order), timer))
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():  # an interrupt came before it was started
                 self._thread = threading.Thread(target=self._run, name="txpool-timers", daemon=True)
                 self._thread.start()
             self._changed.notify()
@@ -55,7 +59,7 @@ class Timers:
                     logger.exception("a timeout's callback failed")
 
     def _next(self) -> Timer:
-        with self._changed:
+        with self._lock:
             while True:
                 while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
                     if not self._due or self._due[0][2].callback is not None:

@@ -9,18 +9,21 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from _thread import RLock
+from _thread import LockType
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import Token
 from typing import TYPE_CHECKING, Any
 
 from txpool.characteristics import UNSPECIFIED
-from txpool.errors import ProgrammingError, TransactionRolledBack, TransactionTimeout
+from txpool.errors import ProgrammingError, TransactionRolledBack, TransactionTimeout, described
+from txpool.locks import RLock
 from txpool.log.base import DecisionLog
 from txpool.metrics import instruments
 from txpool.resources.base import LAST, MARKED, PREPARED, Branch, Participant
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.tm import dropped, own, statistics
+from txpool.tm.ambient import left_behind
 from txpool.tm.commit.annotations import checked_note, decision_annotations
 from txpool.tm.commit.coordinator import Coordinator
 from txpool.tm.commit.one_phase import commit_alone
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from txpool.datasource import DataSource
     from txpool.dbapi.enlistment import Enlistment
     from txpool.resources.resource import Resource
+    from txpool.tm.extent import Extent
     from txpool.tracing import Trace
 
 logger = logging.getLogger("txpool")
@@ -45,6 +49,9 @@ class Transaction:
     """A global transaction. Its attributes may be read from any thread; the thread or task that began it ends it."""
 
     abandoned = False  #: Nobody may work in it any more, since its block or its last reference is gone: it rolls back.
+    rolling_back: LockType | None = None  #: Held until a thread has rolled it back, which was abandoned.
+    token: Token[Transaction | None] | None = None  #: By which its block has made it ambient.
+    suspended: Transaction | None = None  #: The one that its block has suspended.
     _cancels: tuple[Callable[[], object], ...] = ()
 
     def __init__(
@@ -56,6 +63,8 @@ class Transaction:
     ) -> None:
         self.gtrid = gtrid  #: Its name, with which the names of its branches begin.
         self.origin: dropped.Origin | None = None  #: Where it was begun.
+        self.block: object = None  #: A reference to the block that will end it, until that has been left.
+        self.extent: Extent | None = None  #: Where that block is.
         self.unanswered: Sequence[str] = ()  #: Once it has ended: the datasources that recovery will finish.
         #: A `with transaction()` block, a decorated function or a Spark task will end it.
         self.scoped = False
@@ -94,6 +103,10 @@ class Transaction:
             return
         if left:
             dropped.roll_back_abandoned(self)
+        elif self._enlisted:  # an interrupt has kept its connections from being given back
+            dropped.parts.pop(id(self), None)
+            for enlistment in self._enlisted.values():
+                enlistment.release_left(dropped=True)
 
     def __repr__(self) -> str:
         enlisted = f": {', '.join(self._enlisted)}" if self._enlisted else ""
@@ -127,6 +140,10 @@ class Transaction:
     @note.setter
     def note(self, note: str) -> None:
         self._note = checked_note(note)
+
+    def left_behind(self, _: object = None) -> None:
+        """The last reference to its block is gone, and nobody has left that. May be called in a finaliser."""
+        left_behind(self)
 
     # -- while it is active -------------------------------------------------------------------------------------
 
@@ -207,6 +224,7 @@ class Transaction:
         """Return where work may be done in it. Errors: TransactionTimeout, or ProgrammingError with the reason."""
         if self.status is ACTIVE:
             return
+        dropped.require_not_abandoned(self)
         if self.status is not Status.MARKED_ROLLBACK:
             raise no_more_work(self.gtrid, self.status, None)
         if isinstance(self._rollback_cause, TransactionTimeout):
@@ -340,12 +358,13 @@ class Transaction:
                 self._end(committing=False)
                 if not isinstance(error, Exception):
                     raise
-                raise rolled_back(self.gtrid, f"a before_completion callback failed: {error}") from error
+                raise rolled_back(self.gtrid, f"a before_completion callback failed: {described(error)}") from error
         if self._rollback_cause is not None:
             self.end_rollback()
             if isinstance(self._rollback_cause, TransactionRolledBack):
                 raise self._rollback_cause
-            raise rolled_back(self.gtrid, f"an inner block failed: {self._rollback_cause}") from self._rollback_cause
+            cause = described(self._rollback_cause)
+            raise rolled_back(self.gtrid, f"an inner block failed: {cause}") from self._rollback_cause
         result = self._end(committing=True)
         if result.outcome is COMMITTED and result.interrupt is None:
             return
@@ -393,7 +412,7 @@ class Transaction:
         if self._synchronizations is not None:
             self._synchronizations.call_before(lambda: self._rollback_cause is not None)
 
-    def _end(self, *, committing: bool) -> Result:  # noqa: PLR0912 - each call costs every commit
+    def _end(self, *, committing: bool) -> Result:  # noqa: PLR0912, PLR0915 - each call costs every commit
         if os.getpid() != self._pid:
             self._require_open()
         trace, alone, coordinator, begun = self.trace, None, None, False
@@ -412,9 +431,11 @@ class Transaction:
             else:
                 commit_alone(alone, result, self._begin_decision)
         except BaseException as error:
-            if not begun or (coordinator is not None and coordinator.phase is not PREPARE):
+            if not begun:
                 raise
-            if alone is None or (result.resolvable and not result.branch_outcomes):  # nothing was decided
+            if coordinator is not None and coordinator.phase is not PREPARE:
+                result = coordinator.go_on(error)
+            elif alone is None or (result.resolvable and not result.branch_outcomes):  # nothing was decided
                 if not committing:
                     self._reopen()
                     raise
@@ -433,19 +454,33 @@ class Transaction:
                     result.interrupt = cause
                 return result
             result.interrupt = error  # it came behind the COMMIT, whose answer stays
-        statistics.ended[result.outcome]()
+        try:
+            statistics.ended[result.outcome]()
+            if coordinator is not None or result.outcome is IN_DOUBT:
+                self.unanswered = result.pending
+            self.status = STATUS_OF[result.outcome]
+            if trace is not None:
+                trace.ended(result, self._note, committing=committing, rollback_cause=self._rollback_cause)
+            if coordinator is not None and not result.complete and result.resolvable:
+                self._resolve_later(self, coordinator)
+            self._release(result)
+            if self._synchronizations is not None:
+                in_callbacks = self._synchronizations.call_after(self.status)
+                result.interrupt = result.interrupt or in_callbacks
+        except BaseException as interrupt:  # the outcome stands
+            result.interrupt = result.interrupt or interrupt
+            self._settle(result, coordinator)
+        return result
+
+    def _settle(self, result: Result, coordinator: Coordinator | None) -> None:
+        """Do what an interrupt behind the outcome has left undone; what was done before changes nothing."""
+        self.unanswered = result.pending
         self.status = STATUS_OF[result.outcome]
-        if coordinator is not None or result.outcome is IN_DOUBT:
-            self.unanswered = result.pending
-        if trace is not None:
-            trace.ended(result, self._note, committing=committing, rollback_cause=self._rollback_cause)
         if coordinator is not None and not result.complete and result.resolvable:
             self._resolve_later(self, coordinator)
         self._release(result)
         if self._synchronizations is not None:
-            in_callbacks = self._synchronizations.call_after(self.status)
-            result.interrupt = result.interrupt or in_callbacks
-        return result
+            self._synchronizations.call_after(self.status)
 
     def _reopen(self) -> None:
         """Take back that its end has begun, before anything was sent: it can still be rolled back."""
@@ -483,20 +518,27 @@ class Transaction:
         )
 
     def _release(self, result: Result) -> None:
-        """Give the connections back. Where a branch's outcome is unknown, its connection is not reused."""
+        """Give the connections back. What an interrupt keeps back, `Enlistment.release_left` finds."""
         if not self._deciding:
             with self._lock:  # `expire` may still mark the enlistments
                 pass
-        enlisted, self._enlisted = self._enlisted, {}
-        if enlisted or self._adopted:
-            dropped.parts.pop(id(self), None)
-        in_doubt = result.outcome is IN_DOUBT
+        enlisted, in_doubt = self._enlisted, result.outcome is IN_DOUBT
         for name, enlistment in enlisted.items():
             if enlistment.pooled is not None:
-                unknown = in_doubt or name in self.unanswered
                 try:
+                    unknown = in_doubt or name in self.unanswered
                     enlistment.release(self.status, reusable=not unknown)
-                except Exception:
-                    logger.exception("%s: giving back a connection of %s failed; the outcome stands", self.gtrid, name)
-                except BaseException as interrupt:  # raised once the others are given back
-                    result.interrupt = result.interrupt or interrupt
+                except BaseException as error:
+                    if isinstance(error, Exception):
+                        logger.warning("%s: giving back a connection of %s failed", self.gtrid, name, exc_info=True)
+                    else:  # raised once the others are given back
+                        result.interrupt = result.interrupt or error
+                    enlistment.release(self.status, reusable=False)
+        self._enlisted = {}
+        if enlisted or self._adopted:
+            dropped.parts.pop(id(self), None)
+
+    def release(self, enlistment: Enlistment) -> None:
+        """It has ended: give this connection back. Where its branch's outcome is unknown, it is not reused."""
+        unknown = self.status is Status.IN_DOUBT or enlistment.datasource.name in self.unanswered
+        enlistment.release(self.status, reusable=not unknown)

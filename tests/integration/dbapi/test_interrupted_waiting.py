@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from _thread import interrupt_main
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +14,15 @@ import pytest
 import txpool
 from txpool.datasource import DataSource
 
-_TIMEOUT = 10
+_TIMEOUT = 60
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """An interrupt is raised, even where the tests run with that ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import txpool
+from tests.support.unseen import unseen
 
 if TYPE_CHECKING:
     from tests.conftest import Databases
@@ -20,7 +21,7 @@ def test_it_is_told_as_the_programs_own(postgres_source: DataSource, databases: 
         connection = postgres_source.connect()
         connection.execute("insert into t values (1, 'v')")
         with suppress(txpool.ProgrammingError if swallowed else ZeroDivisionError):
-            connection.execute("commit")
+            connection.execute(unseen("commit"))
     said = str(raised.value)
     assert "the SQL COMMIT has ended its part" in said
     assert "by the program itself or by somebody else (one committed)" in said
@@ -33,5 +34,5 @@ def test_without_a_log_no_record_is_promised(postgres_source: DataSource) -> Non
     with pytest.raises(txpool.HeuristicCommit) as raised, txpool.transaction():
         connection = postgres_source.connect()
         connection.execute("insert into t values (1, 'v')")
-        connection.execute("commit")
+        connection.execute(unseen("commit"))
     assert str(raised.value).endswith("No decision log has a record of it: look at the data.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.unseen import unseen
 from txpool.datasource import DataSource
 from txpool.errors import HeuristicError, ProgrammingError
 from txpool.tm.demarcation.block import transaction
@@ -21,7 +22,7 @@ def test_the_transaction_does_not_go_on(postgres_source: DataSource, databases: 
             connection.execute("insert into t values (0, 'v')")
         with pytest.raises(ProgrammingError, match="the SQL COMMIT has ended its part"), connection.pipeline():
             connection.execute("insert into t values (1, 'v')")
-            connection.execute("commit")
+            connection.execute(unseen("commit"))
         with pytest.raises(ProgrammingError, match="rollback-only"):
             connection.execute("insert into t values (2, 'v')")
     assert databases.rows("one", "select id from t where id > 0") == [(1,)]
@@ -52,7 +53,7 @@ def test_what_was_answered_within_it_is_seen_by_the_next_statement(
         connection.pipeline() as pipeline,
     ):
         connection.execute("insert into t values (1, 'v')")
-        connection.execute(command)
+        connection.execute(unseen(command))
         pipeline.sync()
         if in_block:
             with connection.transaction():

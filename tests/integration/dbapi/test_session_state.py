@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from txpool.datasource import DataSource
+from txpool.resources.postgresql.session.harmless import CHANGES_NO_SESSION, KNOWN
 from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
@@ -56,13 +57,51 @@ STATES = {
         "select set_config('work_mem', '2MB', true), pg_catalog.set_config('work_mem', '1MB', not true)",
         "show work_mem",
     ),
+    **{
+        f"pg_settings, {name}": (f"UPDATE pg_settings SET setting = '{value}' WHERE name = '{name}'", f"show {name}")
+        for name, value in {
+            "search_path": "nowhere",
+            "synchronous_commit": "off",
+            "default_transaction_read_only": "on",
+            "timezone": "Asia/Tokyo",
+        }.items()
+    },
+    "a name of escapes": ("select U&\"set\\005fconfig\"('search_path', 'nowhere', false)", "show search_path"),
+    "a name of other escapes": (
+        "select pg_catalog.u&\"set!005fconfig\" uescape '!' ('work_mem', '1MB', false)",
+        "show work_mem",
+    ),
     "lock in a block": ("do $$ begin perform pg_advisory_lock(7); end $$", LOCKS),
-}
-#: What neither a command's name nor its text tells.
-HIDDEN = {
     "advisory lock of a function": ("select take_lock()", LOCKS),
     "set_config of a function": ("select set_memory()", "show work_mem"),
     "temporary table of a function": ("select leave_stage()", "select to_regclass('stage')"),
+    "role of a function": ("select become()", "select current_user"),
+    "listener of a function": ("select hear()", "select pg_listening_channels()"),
+    "set_config of a function, in a query's query": (
+        "select ndoc from ts_stat('select to_tsvector(''simple'', set_memory())')",
+        "show work_mem",
+    ),
+    # These settings the server reports.
+    **{
+        f"{setting} of a {kind}": (statement.format(setting.lower()), f"show {setting}")
+        for setting in ("search_path", "default_transaction_read_only", "TimeZone")
+        for kind, statement in {
+            "view": "select * from view_{}",
+            "trigger": "insert into public.triggered_{} values (1)",
+            "default": "insert into public.default_{} (n) values (1)",
+        }.items()
+    },
+}
+#: What neither a command's name nor its text tells.
+HIDDEN = {
+    "advisory lock of a view": ("select * from view_of_lock", LOCKS),
+    "set_config of a view": ("select * from view_of_memory", "show work_mem"),
+    "temporary table of a view": ("select * from view_of_stage", "select to_regclass('stage')"),
+}
+_VALUES = {
+    "search_path": "nowhere",
+    "default_transaction_read_only": "on",
+    "timezone": "Asia/Tokyo",
 }
 
 
@@ -72,8 +111,25 @@ def options(databases: Databases) -> dict[str, Any]:
         "one",
         "create function leave_stage() returns void language plpgsql as $$ begin create temp table stage (); end $$;"
         "create function take_lock() returns void language sql as 'select pg_advisory_lock(7)';"
-        "create function set_memory() returns text language sql as $$ select set_config('work_mem', '1MB', false) $$",
+        "create function set_memory() returns text language sql as $$ select set_config('work_mem', '1MB', false) $$;"
+        "create function become() returns void language plpgsql as $$ begin execute 'set role pg_monitor'; end $$;"
+        "create function hear() returns void language plpgsql as $$ begin execute 'listen news'; end $$;"
+        "create view view_of_lock as select take_lock() is null as n;"
+        "create view view_of_memory as select set_memory();"
+        "create view view_of_stage as select leave_stage() is null as n;",
     )
+    for name, value in _VALUES.items():
+        setting = f"set_config('{name}', '{value}', false)"
+        with psycopg.connect(databases.dsn("one"), autocommit=True) as connection:
+            statements = (
+                f"create view view_{name} as select {setting}",
+                f"create table default_{name} (n integer, path text default {setting})",
+                f"create table triggered_{name} (n integer)",
+                f"create function set_{name}() returns trigger language plpgsql as "
+                f"$$ begin perform {setting}; return new; end $$",
+                f"create trigger sets before insert on triggered_{name} for each row execute function set_{name}()",
+            )
+            connection.execute("; ".join(statements).encode())
     password = databases.server.password
     return {"name": "one", "driver": "psycopg", "url": databases.url("one"), "password": password, "pool_max_size": 1}
 
@@ -261,3 +317,48 @@ def test_what_is_clean_costs_nothing(auto: DataSource, databases: Databases) -> 
         connection.execute("update t set n = 2")
     last = databases.rows("two", "select query from pg_stat_activity where pid = %s", (session,))
     assert last == [("COMMIT",)]
+
+
+@pytest.mark.parametrize("function", ["take_lock()", "set_memory()", "become()", "hear()"])
+@pytest.mark.parametrize("how", ["stream", "copy", "executemany", "named cursor", "prepared in SQL", "cursor in SQL"])
+@pytest.mark.parametrize("enlisted", [False, True])
+def test_auto_cleans_what_functions_leave(
+    auto: DataSource, databases: Databases, function: str, how: str, *, enlisted: bool
+) -> None:
+    databases.execute("one", "create table t (n integer); grant all on t to public")
+    databases.execute("one", "grant usage on schema public to public")
+    question = f"select current_setting('work_mem'), current_user, array(select pg_listening_channels()), ({LOCKS})"
+    before = ask(auto, question)
+    select = f"select {function}::text"
+    around = transaction() if enlisted else nullcontext()
+    with around, auto.connect() as connection:
+        cursor = connection.cursor()
+        if how == "stream":
+            assert len(list(cursor.stream(select))) == 1
+        elif how == "copy":
+            with cursor.copy(f"copy ({select}) to stdout") as copy:
+                assert len(list(copy.rows())) == 1
+        elif how == "executemany":
+            cursor.executemany(f"insert into t select %s where {function}::text is not null", [(1,), (2,)])
+        elif how == "named cursor":
+            with connection.cursor(name="near") as named:
+                assert len(named.execute(select).fetchall()) == 1
+        elif how == "prepared in SQL":
+            cursor.execute(f"prepare mine as {select}")
+            assert len(cursor.execute("execute mine").fetchall()) == 1
+        else:
+            cursor.execute(f"declare near cursor for {select}")
+            assert len(cursor.execute("fetch near").fetchall()) == 1
+    assert ask(auto, question) == before
+
+
+def test_the_known_functions_leave_nothing(databases: Databases) -> None:
+    """As the server itself declares them: no overload of theirs is volatile."""
+    found: dict[str, set[str]] = {}
+    for name, volatility in databases.rows(
+        "one", "select proname, provolatile::text from pg_proc where pronamespace = 'pg_catalog'::regnamespace"
+    ):
+        found.setdefault(name, set()).add(volatility)
+    assert {name for name in KNOWN if "v" in found.get(name, set())} == set()
+    assert found.keys() >= CHANGES_NO_SESSION
+    assert KNOWN - found.keys() == {"coalesce", "nullif", "greatest", "least", "grouping", "trim"}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import txpool
+from tests.support.unseen import unseen
 from txpool.datasource import DataSource
 from txpool.engine import create_engine
 from txpool.tm.demarcation.block import transaction
@@ -308,7 +309,7 @@ def test_the_users_own_end_is_told_right_and_leaves_nothing(single: DataSource, 
             connection = single.connect()
             connection.execute("insert or ignore into t values (1, 'a')")
             with pytest.raises(txpool.ProgrammingError, match=said):
-                connection.execute(command)
+                connection.execute(unseen(command))
     assert ask(single, "pragma temp.user_version") == [(0,)]
     assert ask(single, "select id from t") == left
 
@@ -321,7 +322,7 @@ def test_a_commit_is_never_told_as_undone(single: DataSource, command: str) -> N
         connection.execute("insert into t values (1, 'a')")
         connection.set_authorizer(no_pragma)
         with pytest.raises(txpool.ProgrammingError, match="committed, and no rollback"):
-            connection.execute(command)
+            connection.execute(unseen(command))
     assert ask(single, "select id from t") == ([(1,)] if command == "commit" else [])
 
 

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 import txpool
+from tests.support.unseen import unseen
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,7 +99,7 @@ def test_the_programs_own_end_behind_it_is_seen(
         connection = first.connect()
         unsent(connection)
         with pytest.raises(txpool.ProgrammingError, match=ends.upper()):
-            connection.execute(ends)
+            connection.execute(unseen(ends))
     assert databases.rows("two", "select n from t") == []
 
 

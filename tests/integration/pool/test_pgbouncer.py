@@ -12,9 +12,11 @@ import psycopg
 import pytest
 
 from tests.support.bouncer import PROGRAM, bouncer
+from tests.support.waiting import until
 from txpool.check import Severity, check
 from txpool.datasource import DataSource
 from txpool.resources.base import BranchRecord
+from txpool.spark.commit.slots import try_reserve
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.manager import configure
 from txpool.xid import make_gtrid, make_xid, new_incarnation
@@ -54,6 +56,29 @@ def behind(databases: Databases, require: Require) -> Iterator[Behind]:
 
 
 MODES = pytest.mark.parametrize("mode", ["session", "transaction"])
+
+
+@MODES
+def test_slots_that_a_job_has_reserved_are_free_after_it(behind: Behind, databases: Databases, mode: str) -> None:
+    def held() -> int:
+        ((count,),) = databases.rows(
+            "one", "select count(*) from pg_locks where locktype = 'advisory' and pid is not null"
+        )
+        return int(count)
+
+    one, _ = behind(mode, transaction_isolation="serializable")
+    reservation = try_reserve(one, 5)
+    assert reservation.enough
+    assert held() == 5
+    assert not try_reserve(one, 100_000).enough
+    until(lambda: held() == 5)
+    waiting = "select backend_xid, backend_xmin from pg_stat_activity where state = 'idle in transaction'"
+    assert databases.rows("one", waiting) == [(None, None)], "vacuum has to wait"
+    reservation.release()
+    until(lambda: held() == 0)
+    again = try_reserve(one, 5)
+    assert again.enough
+    again.release()
 
 
 @MODES

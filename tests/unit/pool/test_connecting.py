@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import time
-import weakref
 from asyncio import CancelledError
 from concurrent.futures import ThreadPoolExecutor
 
@@ -229,8 +228,8 @@ def test_an_interrupt_just_behind_the_connect_closes_what_was_opened(database: P
                 raise KeyboardInterrupt
 
     with pool_of(database) as pool:
-        slot = Interrupted(pool.state._connector, pool.state.reference, 60)
-        pool.state.members[id(slot)] = weakref.ref(slot)
+        slot = Interrupted(pool.state._connector, pool.state.reference, 60, pool.state.maintenance_queue.put)
+        pool.state.members[id(slot)] = slot.member
         with pytest.raises(KeyboardInterrupt):
             pool.opener.open(slot, 5)
         assert not database.live

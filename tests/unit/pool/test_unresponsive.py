@@ -60,16 +60,19 @@ def test_looks_leave_half_of_the_wait_to_a_connect(timed: Timed) -> None:
     assert 200 < timed.connecting_time[-1] <= 400
 
 
-def test_where_the_time_of_looks_is_up_nothing_more_is_dropped(timed: Timed) -> None:
+def test_where_the_time_of_looks_is_up_nothing_more_is_dropped(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = 0.0
+    monkeypatch.setattr("txpool.pool.budget.monotonic", lambda: time.monotonic() + waited)
     with pool_of(timed, max_size=3, check_bypass=0) as pool:
         timed.silent = {pooled.raw for pooled in filled(pool, 3)}
 
         def waits(raw: Raw, timeout: float | None = None) -> None:
-            time.sleep(0.2)
+            nonlocal waited
+            waited += 2000
             raise TimeoutError
 
         timed.ping = waits  # type: ignore[method-assign]
-        pool.give_back(pool.take(timeout=0.39))
+        pool.give_back(pool.take(timeout=3000))
         assert pool.statistics().check_failures == 1
         assert pool.statistics().idle == 3
 

@@ -93,8 +93,12 @@ class Coordinator:
         self._decided = _COMMITTED
         #: Phase two has begun: `_outcomes` has its branches, and the result its outcome.
         self._phase_two_begun = False
+        #: COMPLETE has begun again after an interrupt.
+        self._completing_again = False
         #: Every branch has ended as decided.
         self._unanimous = True
+        #: The phase in which the log is told of the end.
+        self._left = FORGET
         self._prepared: list[Branch] = []  #: The branches that have voted to commit.
         #: How each branch of phase two ended; UNKNOWN until it has answered.
         self._outcomes: dict[Branch | MarkedBranch, BranchOutcome] = {}
@@ -114,7 +118,18 @@ class Coordinator:
 
     def retry(self) -> Result:
         """Try again what failed: to resolve a transaction that is in doubt, or to tell the log that it has ended."""
-        return self._run(FORGET if self._result.unreported else RESOLVE)
+        return self._run(self._left if self._result.unreported else RESOLVE)
+
+    def go_on(self, interrupt: BaseException) -> Result:
+        """Take the transaction to its end, as `commit` or `rollback` would have, but for an interrupt in their callers.
+
+        Where it has ended already, the interrupt is the result's.
+        """
+        if _STEPS[self.phase] is None:
+            self._result.interrupt = interrupt
+        else:
+            self._choose_next(interrupt)
+        return self._run(self.phase)
 
     def _run(self, phase: Phase) -> Result:
         self.phase = phase
@@ -154,6 +169,11 @@ class Coordinator:
         self._keep_error(error)
         if self.phase in (COMMIT, ROLLBACK) and not self._phase_two_begun:
             return  # an interrupt came before phase two sent anything: begin the phase again
+        if self.phase is COMPLETE:
+            self._left, self._result.unreported = COMPLETE, self._log is not None
+            if not self._completing_again:
+                self._completing_again = True
+                return
         unsent = self.phase is ONE_PHASE and self._result.resolvable
         self.phase = ROLLBACK if unsent else _AFTER_FAILURE[self.phase]
 
@@ -381,7 +401,7 @@ class Coordinator:
                 found[branch.datasource] = outcome
         if not self._unanimous:
             self._result.outcome = outcome_of(decided, self._outcomes.values())
-        self._result.unreported = self._log is not None
+        self._left, self._result.unreported = FORGET, self._log is not None
         self.phase = FORGET if self._result.unreported else ENDED
 
     def _forget(self) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 from contextvars import Token
 from sys import _getframe, modules
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from txpool.characteristics import UNSPECIFIED, Characteristics, IsolationLevel
 from txpool.errors import ProgrammingError, TransactionTimeout
 from txpool.jobs.properties import publish
 from txpool.tm import dropped
-from txpool.tm.ambient import ambient_variable, current, make_ambient
+from txpool.tm.ambient import ambient_variable, live, make_ambient
 from txpool.tm.commit.annotations import checked_note
 from txpool.tm.demarcation.propagation import require_recordable
+from txpool.tm.extent import CONTEXTLIB, Extent, entrances, extent_of, learn_entrance
 from txpool.tm.manager import get_manager
 from txpool.tm.required import refuse_beginning_in_task
 from txpool.tm.status import OPEN
@@ -22,9 +23,6 @@ from txpool.tm.transaction import Transaction
 
 if TYPE_CHECKING:
     from txpool.idempotency import IdempotentTransaction, RecordIn
-
-#: The globals of the frames of an ExitStack.
-_CONTEXTLIB = vars(contextlib)
 
 
 class transaction:  # noqa: N801 - it reads as a word of the language: `with transaction():`
@@ -51,6 +49,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
     """
 
     __slots__ = (
+        "__weakref__",
         "_characteristics",
         "_idempotent",
         "_note",
@@ -87,8 +86,10 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         #: In a Spark task it may begin a transaction beside the driver's.
         self._requires_new = False
 
-    def __enter__(self) -> Transaction:
+    def __enter__(self) -> Transaction:  # noqa: PLR0912 - each call costs every block
         ambient = ambient_variable.get()
+        if ambient is not None and ambient.extent is not None:
+            ambient = live(ambient, _getframe(1))
         self.joined = ambient is not None and not ambient.ended
         if ambient is not None and self.joined:
             if not ambient.active:
@@ -103,21 +104,26 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             if "pyspark" in modules and not self._requires_new:
                 refuse_beginning_in_task()
             frame = _getframe(1)
-            while frame.f_globals is _CONTEXTLIB and frame.f_back is not None:  # an ExitStack's
-                frame = frame.f_back
-            origin = frame.f_code, frame.f_lasti
+            origin, places, plain = entrances.get((id(frame.f_code), frame.f_lasti)) or learn_entrance(frame)
+            extent: Extent | None = (frame, places, origin[1], None)
+            if not plain:
+                extent = extent_of(frame, origin[1])
+                while frame.f_globals is CONTEXTLIB and frame.f_back is not None:  # an ExitStack's
+                    frame = frame.f_back
+                    origin = frame.f_code, frame.f_lasti
             if ambient is not None:
                 dropped.require_not_abandoned(ambient)
             begun = get_manager().new_transaction(self._timeout, characteristics=self._characteristics)
             try:
                 self._begin(begun)
             except BaseException:  # an interrupt: the block is not entered, so that nobody would end what is ambient
-                if current() is begun:
+                if ambient_variable.get() is begun:
                     make_ambient(ambient)
+                begun.block = None
                 raise
             # From here to the end no function is called: an interrupt in one would leave the transaction ambient.
-            self.entered_transaction.origin = origin
-            self.begun = self.entered_transaction
+            begun.origin, begun.extent = origin, extent
+            self.begun = begun
             if self._idempotent is not None:
                 try:
                     self._idempotent.claim(self.entered_transaction)
@@ -154,11 +160,15 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
     def _begin(self, transaction: Transaction) -> None:
         self.entered_transaction = transaction
         transaction.scoped = True
+        # Where this block is collected without having been left, its transaction was left behind. A finaliser of its
+        # own would be called at the end of each, and swallow an interrupt that comes then.
+        transaction.block = ref(self, transaction.left_behind)
         if self._note:
             transaction.note = self._note
         if transaction.trace is not None:
             self._span = transaction.trace.enter()
-        self._token: Token[Transaction | None] = make_ambient(transaction)
+        self._token: Token[Transaction | None]
+        self._token = transaction.token = make_ambient(transaction)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -166,18 +176,20 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         if not self.must_end(error):
             return
         # It ends while it is still ambient, since before_completion callbacks work in it.
+        entered = self.entered_transaction
         try:
             if error is None:
-                self.entered_transaction.end_commit()
+                entered.end_commit()
             else:
                 self.end(error)
         except BaseException:
-            if self.entered_transaction.status in OPEN:  # an interrupt has come before its end
-                dropped.roll_back_abandoned(self.entered_transaction)
+            if entered.status in OPEN:  # an interrupt has come before its end
+                dropped.roll_back_abandoned(entered)
             raise
         finally:
             ambient_variable.reset(self._token)  # here: an interrupt in a function of ours would leave it ambient
-            if self.entered_transaction.trace is not None or "pyspark" in modules:
+            entered.extent = entered.block = None
+            if entered.trace is not None or "pyspark" in modules:
                 self._tell_that_left()
 
     def must_end(self, error: BaseException | None) -> bool:
@@ -193,7 +205,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             # Perhaps in a finaliser, which must do no I/O and take no lock.
             abandoned = error is not None and isinstance(error, GeneratorExit)
             ambient_variable.reset(self._token)
-            self._token = ambient_variable.set(self.entered_transaction)
+            self._token = self.entered_transaction.token = ambient_variable.set(self.entered_transaction)
         except ValueError as wrong_context:
             if abandoned:
                 dropped.roll_back_abandoned(self.entered_transaction)
@@ -220,6 +232,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
     def leave_context(self) -> None:
         """Make the ambient transaction, and the current span, what they were before the block."""
         ambient_variable.reset(self._token)
+        self.entered_transaction.extent = self.entered_transaction.block = None
         self._tell_that_left()
 
     def _tell_that_left(self) -> None:

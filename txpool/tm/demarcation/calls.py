@@ -10,7 +10,7 @@ import sys
 from txpool.characteristics import Characteristics, IsolationLevel
 from txpool.errors import ProgrammingError
 from txpool.tm import dropped
-from txpool.tm.ambient import current, leave_ambient, make_ambient
+from txpool.tm.ambient import ambient_variable, current, live, make_ambient, tell_jobs
 from txpool.tm.manager import get_manager
 from txpool.tm.required import note_suspended, refuse_beginning_in_task
 from txpool.tm.status import Status
@@ -25,20 +25,25 @@ def begin(
     Errors: ProgrammingError where there is one already.
     """
     characteristics = Characteristics.of(isolation, read_only)
-    active = current()
+    active, frame = ambient_variable.get(), sys._getframe(1)
+    if active is not None:
+        active = live(active, frame)
+    if active is not None:
+        dropped.require_not_abandoned(active)
     if active is not None and not active.ended:
         raise ProgrammingError(
             f"{active.gtrid} is active here, and no other was begun: end it first, suspend() it, or nest by "
             "`with transaction()`"
         )
-    if active is not None:
-        dropped.require_not_abandoned(active)
     refuse_beginning_in_task()
-    frame = sys._getframe(1)
     origin = frame.f_code, frame.f_lasti
     transaction = get_manager().new_transaction(timeout, characteristics=characteristics)
-    make_ambient(transaction)
     transaction.origin = origin
+    try:
+        make_ambient(transaction)
+    except BaseException:  # an interrupt: the caller has not begun it
+        ambient_variable.set(active)
+        raise
     return transaction
 
 
@@ -48,7 +53,8 @@ def commit() -> None:
     try:
         transaction.commit()
     finally:
-        leave_ambient()
+        ambient_variable.set(None)  # here: an interrupt in a function of ours would leave it ambient
+        tell_jobs(None, transaction)
 
 
 def rollback() -> None:
@@ -57,7 +63,8 @@ def rollback() -> None:
     try:
         transaction.rollback()
     finally:
-        leave_ambient()
+        ambient_variable.set(None)
+        tell_jobs(None, transaction)
 
 
 def suspend() -> Transaction | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import time
@@ -122,6 +121,8 @@ def transactional(
                         pause = policy.pause(error)
                         if pause is None:
                             raise
+                    import asyncio  # whoever gets here has it already
+
                     await asyncio.sleep(pause)
 
         else:
@@ -190,6 +191,8 @@ def _around(
         with block as entered:
             if not block.joined:
                 entered.origin = origin
+                if requires_new:
+                    entered.suspended = ambient
             try:
                 yield
             except dont_rollback_on as error:

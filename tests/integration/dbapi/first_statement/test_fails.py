@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from tests.integration.dbapi.first_statement.messages import IDLE, INSERT, INTRANS, First, rolled_back
+from tests.support.unseen import unseen
 from txpool.datasource import DataSource
 from txpool.errors import HeuristicCommit, TransactionRolledBack
 from txpool.tm.demarcation.block import transaction
@@ -100,7 +101,7 @@ def test_the_statement_s_own_commit_before_its_error(
     """It is never told as a transaction of which nothing was done."""
     with pytest.raises(HeuristicCommit), transaction() as tx, postgres_source.connect() as connection:
         with pytest.raises(psycopg.ProgrammingError, match="has ended its part"):
-            connection.execute(f"insert into t values (1, 'v'); {end}; select 1/0")
+            connection.execute(unseen(f"insert into t values (1, 'v'); {end}; select 1/0"))
         assert tx.status is Status.MARKED_ROLLBACK
     assert databases.rows("one", "select id from t") == ([] if end == "rollback" else [(1,)])
     with transaction(), postgres_source.connect() as connection:

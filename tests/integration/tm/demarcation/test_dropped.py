@@ -256,6 +256,7 @@ def test_the_end_of_the_program_waits_for_it_and_tells_once(world: OneDatasource
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
+        del thread  # from Python 3.14 on, it keeps what it has begun
         txpool.begin()
         datasource.connect().cursor().execute("select n from t")
     """

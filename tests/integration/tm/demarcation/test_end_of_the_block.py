@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.tm.demarcation.table import OneDatasource
+from tests.support.unseen import unseen
 from txpool.datasource import DataSource
 from txpool.errors import PoolClosed, ProgrammingError, TransactionError, TransactionRolledBack, TransactionTimeout
 from txpool.resources.xids import Xids
@@ -64,7 +65,7 @@ def test_the_users_own_sql_ends_it(world: OneDatasource, command: str) -> None:
         connection = world.datasource.connect()
         world.insert(connection, 1)
         with pytest.raises(ProgrammingError, match=f"the SQL {command.upper()} has ended"):
-            connection.execute(command)
+            connection.execute(unseen(command))
         with pytest.raises(ProgrammingError, match="rollback-only"):
             world.insert(connection, 2)
     # Nothing can undo what the user's own COMMIT has done; but it is never told as success.

@@ -1,0 +1,192 @@
+"""Databases of each driver, two of them or one, and a transaction over them that may be interrupted."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import re
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+import txpool
+from recovery import RecoveryManager
+from tests.support.jdbc_places import JdbcPlaces
+from txpool.tm import ambient
+
+if TYPE_CHECKING:
+    from tests.conftest import Databases
+
+PASSWORD = "TXPOOL_TEST_INTERRUPTED"  # the name of a variable
+#: By driver: which of its databases take part.
+WORLDS = {
+    "psycopg": ("one", "two"),
+    "psycopg alone": ("one",),
+    "sqlite3": ("file", "one"),
+    "sqlite3 alone": ("file",),
+    "pymysql": ("one", "two"),
+    "pymysql alone": ("one",),
+    "mysqlclient": ("one", "two"),
+    "jdbc": ("two", "one"),
+    "jdbc alone": ("two",),
+}
+SIZE = 2
+#: Seconds in which a thread rolls back what was left.
+PATIENCE = 60.0
+_POSTGRESQL_LEFT = """select query from pg_stat_activity where state like 'idle in transaction%'
+    union all select gid from pg_prepared_xacts"""
+#: InnoDB's status is made when it is asked for. Its view innodb_trx stays as it is while it is read again within 0.1 s:
+#: a transaction that was there at the first look would be there for ever.
+_INNODB_OPEN = re.compile(r"^---(TRANSACTION .+, ACTIVE .*)$", re.MULTILINE)
+
+
+class World:
+    """The databases, their datasources and recovery. `look` opens what reads them apart from txpool."""
+
+    def __init__(self, folder: Path, files: dict[str, str], look: dict[str, Callable[[], Any]]) -> None:
+        self._folder = folder
+        for name, text in files.items():
+            extra = f"pool.max-size = {SIZE}\npool.max-wait = 20\n"
+            (folder / f"{name}.properties").write_text(text + extra)
+            (folder / f"{name}.properties").chmod(0o600)
+        log = f"node.name = tests\nlog.url = sqlite:///{folder}/log\nlog.create = true\n"
+        (folder / "txpool.properties").write_text(log)
+        names = ", ".join(f"{each}.properties" for each in files)
+        (folder / "recovery.properties").write_text(f"{log}recovery.backoff = 0\ndatasources = {names}\n")
+        txpool.configure(folder / "txpool.properties")
+        self.sources = [txpool.DataSource.from_properties(folder / f"{each}.properties") for each in files]
+        self._recovery = RecoveryManager(folder / "recovery.properties")
+        self._stack = ExitStack()
+        self._looking = {name: self._stack.enter_context(closing(each())) for name, each in look.items()}
+        self.number = 0
+
+    def close(self) -> None:
+        self._stack.close()
+        for source in self.sources:
+            source.close()
+        txpool.configure()
+
+    def work(self, *, fails: bool) -> None:
+        """One transaction with a row in each database."""
+        self.number += 1
+        with txpool.transaction():
+            for source in self.sources:
+                with closing(source.connect()) as connection:
+                    connection.cursor().execute(f"insert into t values ({self.number})")
+            if fails:
+                raise ZeroDivisionError
+
+    def _ask(self, name: str, query: str) -> list[Any]:
+        with closing(self._looking[name].cursor()) as cursor:
+            cursor.execute(query)
+            return list(cursor.fetchall())
+
+    def left(self) -> list[Any]:
+        """What holds locks, and what is prepared."""
+        found: list[Any] = []
+        for name, each in self._looking.items():
+            if isinstance(each, psycopg.Connection):
+                found += self._ask(name, _POSTGRESQL_LEFT)
+            elif isinstance(each, sqlite3.Connection):
+                try:
+                    each.execute("begin immediate")
+                    each.execute("rollback")
+                except sqlite3.OperationalError as error:
+                    found.append(error)
+            else:
+                ((_, _, status),) = self._ask(name, "show engine innodb status")
+                found += _INNODB_OPEN.findall(status)
+                found += self._ask(name, "xa recover")
+        return found
+
+    def check(self, told: BaseException | None, where: object) -> bool:
+        """After the work: all agrees, and nothing is left. Returns whether its rows are there."""
+        found = ambient.ambient_variable.get()
+        assert txpool.current() is None, f"{found} is ambient: {where}"
+        assert ambient.ambient_variable.get() is None, f"{found} is ambient for who asks no more: {where}"
+        until = time.monotonic() + PATIENCE
+        while left := self.left():
+            # Locks are let go by a thread; what is prepared, and has a finished mark, is ended by recovery.
+            self._recovery.scan()
+            assert time.monotonic() < until, f"left is {left}: {where}"
+        there = {bool(self._ask(name, f"select n from t where n = {self.number}")) for name in self._looking}
+        assert len(there) == 1, f"a mix of outcomes: {where}"
+        (committed,) = there
+        said = [*getattr(told, "__notes__", ())] if told is not None else [": committed"]
+        if isinstance(told, txpool.TransactionRolledBack):
+            said.append(str(told))
+        if any(": committed" in each for each in said):
+            assert committed, f"{said}, and the rows are not there: {where}"
+        if any(": rolled back" in each for each in said) or isinstance(told, txpool.TransactionRolledBack):
+            assert not committed, f"{said}, and the rows are there: {where}"
+        until = time.monotonic() + PATIENCE
+        while lost := [str(each) for source in self.sources if (each := source.statistics()).size != each.idle]:
+            assert time.monotonic() < until, f"not all connections are idle, {lost}: {where}"
+            gc.collect()  # an exception's own frames may hold it
+            time.sleep(0.005)
+        return committed
+
+    def every_pool_has_its_size(self) -> None:
+        """As many connections as there may be can be taken at once, and answer."""
+        for source in self.sources:
+            with ExitStack() as stack:
+                for _ in range(SIZE):
+                    connection = stack.enter_context(closing(source.connect(timeout=10)))
+                    connection.cursor().execute("select 1")
+
+
+@contextmanager
+def world_of(name: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[World]:
+    """The world of a driver, over a server of the tests'."""
+    files: dict[str, str] = {}
+    look: dict[str, Callable[[], Any]] = {}
+    driver = name.partition(" ")[0]
+    if driver in ("pymysql", "mysqlclient"):
+        pytest.importorskip("MySQLdb" if driver == "mysqlclient" else "pymysql")
+        server = request.getfixturevalue("mariadb")
+        server.empty()
+        os.environ[PASSWORD] = server.password
+        for each in WORLDS[name]:
+            server.execute("create table t (n int primary key)", database=each)
+            files[each] = f"driver = {driver}\nurl = {server.url(each)}\npassword = ${{env:{PASSWORD}}}\n"
+            look[each] = lambda each=each: server.connect(each)  # type: ignore[misc]
+    else:
+        databases: Databases = request.getfixturevalue("databases")
+        os.environ[PASSWORD] = databases.server.password
+        for each in WORLDS[name]:
+            if each == "file":
+                mode = "local" if "alone" in name else "cmr"
+                files[each] = f"driver = sqlite3\nmode = {mode}\nurl = sqlite:///{folder}/file.db\n"
+                look[each] = lambda: sqlite3.connect(folder / "file.db", isolation_level=None, timeout=0)
+                with closing(sqlite3.connect(folder / "file.db")) as file:
+                    file.execute("pragma journal_mode = wal")
+                    file.execute("create table t (n integer primary key)")
+                continue
+            databases.execute(each, "create table t (n integer primary key)")  # type: ignore[arg-type]
+            files[each] = f"driver = psycopg\nurl = {databases.url(each)}\npassword = ${{env:{PASSWORD}}}\n"
+            look[each] = lambda each=each: psycopg.connect(databases.dsn(each), autocommit=True)  # type: ignore[misc]
+        if driver == "jdbc":
+            places = JdbcPlaces(folder, request.getfixturevalue("jdbc_jars"), lambda _: databases.server)
+            url = f"jdbc:postgresql://127.0.0.1:{databases.server.port}/two"
+            files["two"] = places.lines("postgresql", url=url, Password=f"${{env:{PASSWORD}}}")
+    level = logging.getLogger("txpool").level
+    logging.getLogger("txpool").setLevel(logging.ERROR)  # each of thousands would be kept for a report
+    # pytest would keep what an interrupt in a finaliser has raised, with its frames.
+    shown, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    world = World(folder, files, look)
+    try:
+        if "file" in files and "alone" not in name:
+            world.sources[0].xids_table().create()  # type: ignore[attr-defined]
+        yield world
+    finally:
+        sys.unraisablehook = shown
+        logging.getLogger("txpool").setLevel(level)
+        world.close()

@@ -1,0 +1,61 @@
+"""An empty block, struck at every place, and again at every place of what follows: nothing of it stays ambient."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from contextlib import suppress
+
+import pytest
+
+import txpool
+from tests.support.places import Striker, at_each_place
+from txpool.tm.ambient import ambient_variable
+
+# An interrupt in a finaliser is shown, and swallowed.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+class Interrupt(BaseException):
+    pass
+
+
+def block() -> None:
+    with txpool.transaction():
+        pass
+
+
+def nested() -> None:
+    with txpool.transaction():
+        new()
+
+
+@txpool.transactional("requires_new")
+def new() -> None:
+    pass
+
+
+def strike(work: object, striker: Striker) -> None:
+    with suppress(Interrupt), at_each_place(striker):
+        work()  # type: ignore[operator]
+    gc.collect(0)
+    assert txpool.current() is None, striker.places
+    assert ambient_variable.get() is None, striker.places
+
+
+@pytest.mark.parametrize("work", [block, nested])
+def test_nothing_stays_ambient(work: object) -> None:
+    for _ in range(2):
+        strike(work, Striker(1 << 30, Interrupt))
+    pairs = 0
+    for first in itertools.count():
+        for second in itertools.count():
+            striker = Striker(first, Interrupt, second)
+            strike(work, striker)
+            pairs += len(striker.places) == 2
+            if len(striker.places) < 2:
+                break
+        if not striker.places:
+            break
+    print(f"{first} places, {pairs} pairs")
+    assert pairs > 500

@@ -19,6 +19,7 @@ import pytest
 
 from txpool.datasource import DataSource
 from txpool.demo.server import EmbeddedPostgres
+from txpool.tm.ambient import ambient_variable
 
 if TYPE_CHECKING:
     Require = Callable[[object, str], None]
@@ -106,6 +107,15 @@ def no_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("SSL_CERT_FILE", str(none / "none.pem"))
         patch.setenv("SSL_CERT_DIR", str(none))
         yield
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_ambient() -> Iterator[None]:
+    """No test leaves a transaction to those behind it in the same process."""
+    yield
+    left = ambient_variable.get()
+    ambient_variable.set(None)
+    assert left is None
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from txpool import __version__
 from txpool.config.secrets import show_warnings_plainly
 from txpool.errors import ConfigurationError
 from txpool.exit_codes import ExitCode
+from txpool.options import Version
 from txpool.pool_commands import pools
 from txpool.setup.command import init
 
@@ -28,17 +28,6 @@ app = typer.Typer(
 )
 app.command()(init)
 app.add_typer(pools, name="pool")
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"txpool {__version__}")
-        raise typer.Exit
-
-
-Version = Annotated[
-    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
-]
 
 
 @app.callback()

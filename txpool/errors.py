@@ -243,6 +243,12 @@ def translate(error: BaseException) -> BaseException:
     return error
 
 
+def described(error: BaseException) -> str:
+    """An error in another error's text: its type and its message, if it has one. KeyError('k') is "KeyError: 'k'"."""
+    message = str(error).strip()
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
 def chain(error: BaseException, *, contexts: bool) -> Iterator[BaseException]:
     """The error and its causes; with `contexts`, also the errors that were being handled at each."""
     waiting: list[BaseException | None] = [error]

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
+
+from txpool.locks import Lock
 
 #: Every point, with the state in which it is reached. A test fails where one is never reached.
 POINTS: Final = {
@@ -60,7 +61,7 @@ _ACTIONS: Final = ("raise", "hang", "count", *_SIGNALS)
 
 _actions: dict[str, tuple[Action, int]] = {}
 _reached: dict[str, int] = {}
-_lock = threading.Lock()
+_lock = Lock()
 
 
 class Failpoint(Exception):

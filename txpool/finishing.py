@@ -16,6 +16,8 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Final, NamedTuple
 
+from txpool.locks import Lock
+
 logger = logging.getLogger("txpool")
 
 #: Seconds that closing takes at most, all its pieces together.
@@ -50,7 +52,7 @@ class _Job:
 
 _jobs: SimpleQueue[_Job] = SimpleQueue()
 _standby: list[threading.Thread] = []
-_starting = threading.Lock()
+_starting = Lock()
 
 
 def ready() -> None:
@@ -110,7 +112,7 @@ def _stand_by() -> None:
 def _after_fork_in_child() -> None:
     global _jobs, _starting
     _jobs = SimpleQueue()
-    _starting = threading.Lock()
+    _starting = Lock()
     _standby.clear()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import dataclass
@@ -148,7 +148,7 @@ class IdempotentWork:
             if get_manager().log is None or not self._records.may_be_prepared(self.source):
                 return
             logger.warning("%s: an earlier run of %r has not ended: recovery is asked", self.gtrid, self.transaction_id)
-            Context().run(recover, self.source)
+            Context().run(recover, [*known().values(), self.source])
         except Exception as error:
             logger.warning(
                 "%s: recovery could not be run here, and is left to the node's recovery: %s", self.gtrid, error
@@ -247,7 +247,7 @@ def _describe(mode: str, plan: str) -> str:
     return f"a {mode}{of}{over}"
 
 
-def recover(source: DataSource) -> None:
-    """One scan over the datasources of this process. It resolves a run in doubt if that run's process is dead."""
-    datasources = {each.name: each for each in (*known().values(), source) if each.role in (Role.PREPARED, Role.MARKED)}
-    resolve_name(_SCAN)(get_manager().log, datasources.values())
+def recover(datasources: Iterable[DataSource]) -> None:
+    """One scan over these datasources. It ends what processes have left that are dead."""
+    able = {each.name: each for each in datasources if each.role in (Role.PREPARED, Role.MARKED)}
+    resolve_name(_SCAN)(get_manager().log, able.values())

@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from txpool.errors import ConfigurationError
+from txpool.errors import ConfigurationError, described
 
 if TYPE_CHECKING:
     from txpool.resources.manager import ResourceManager
@@ -114,7 +114,7 @@ def _import(driver: str) -> ResourceManager | str:
     try:
         manager: ResourceManager = found[0].load()
     except Exception as error:  # whatever a package of somebody else's raises
-        return f"driver {driver!r}: {found[0].value} cannot be imported: {error}"
+        return f"driver {driver!r}: {found[0].value} cannot be imported: {described(error)}"
     schemes = getattr(manager, "schemes", None)
     if not (isinstance(schemes, tuple) and schemes and all(isinstance(each, str) and each for each in schemes)):
         return f"driver {driver!r}: {found[0].value} is no resource manager: it has no url schemes"
@@ -127,7 +127,7 @@ def _import_code(driver: str) -> ResourceManager:
         named = EntryPoint(driver, driver, GROUP).load()
         manager: ResourceManager | str = EntryPoint(driver, _MANAGER_OF, GROUP).load()(driver, named)
     except Exception as error:  # whatever the user's own module raises
-        raise ConfigurationError(f"driver {driver!r} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ConfigurationError(f"driver {driver!r} cannot be imported: {described(error)}") from error
     if isinstance(manager, str):
         raise ConfigurationError(manager)
     return manager

@@ -51,6 +51,7 @@ def datasource(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DataS
         databases: Databases = request.getfixturevalue("databases")
         where = {"mode": "xa", "url": databases.url("one"), "password": databases.server.password}
     elif request.param in MYSQL:
+        request.getfixturevalue("require_driver")(request.param)
         server: MySQLServer = request.getfixturevalue("mariadb")
         server.empty()
         where = {"mode": "xa", "url": server.url("one"), "password": server.password}

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import pytest
+
 from tests.crash.site import DONE, UNDONE, UNKNOWN, CrashSite
-from tests.support.proxy import NetworkFault, Proxy
+from tests.support.proxy import NetworkFault, Proxy, drops_packets
 from txpool import failpoints
 
 #: libpq's parameters by which a dead network is noticed within seconds.
@@ -47,6 +49,8 @@ def attempt_with_fault(world: CrashSite, proxy: Proxy, statement: Statement, how
     def attempt(number: int) -> str:
         return world.attempt(number, *statement.names, doing=lambda: world.read(statement.reads))
 
+    if how in (NetworkFault.BLACK_HOLE, NetworkFault.DEAF) and not drops_packets():
+        pytest.skip("missing: root, who alone may drop packets here")  # the kernel is to see that none is acknowledged
     assert attempt(0) == DONE
     proxy.fail_at(statement.needle, how)
     if statement.rolls_back:

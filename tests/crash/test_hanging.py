@@ -109,7 +109,7 @@ def test_commit_ends_within_the_timeout_where_no_packet_comes_back(
     """Nothing in the driver's settings notices, and neither a cancel nor a fresh connection gets through."""
     proxy = Proxy(world.server.port)
     world.describe(names[0], port=proxy.port, more="cmr.immediate-cleanup = true" if names[0] == "book" else "")
-    configure(world, "transaction.timeout = 1s")
+    configure(world, "transaction.timeout = 3s")
     try:
         with world.coordinator():
             assert world.attempt(0, *names) == DONE

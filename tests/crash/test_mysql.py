@@ -6,6 +6,7 @@ Half of the combinations, others with each seed (TXPOOL_CRASH_SEED); all with TX
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +16,9 @@ from tests.crash.mysql_site import FILE, MARIADB, MARKED, MYSQL, POSTGRESQL, Sit
 from tests.crash.test_failpoints_sweep import IN_ANY, IN_THE_LOG, IN_THE_MARK
 from tests.support.mysql import MySQLServer
 
+if TYPE_CHECKING:
+    from tests.support.mysql import RequireDriver
+
 SHAPES = [(POSTGRESQL, MARIADB), (MARIADB, MYSQL), (POSTGRESQL, MARIADB, MYSQL)]
 SHAPES += [(POSTGRESQL, name) for name in MARKED]
 # The names of MariaDB's and MySQL's branches say that the log decides: a pointer says otherwise.
@@ -22,7 +26,14 @@ SHAPES += [(MARIADB, FILE), (MYSQL, "maria-ledger"), (POSTGRESQL, MARIADB, "mysq
 
 
 @pytest.fixture
-def site(tmp_path: Path, databases: Databases, mariadb: MySQLServer, mysql8: MySQLServer) -> Site:
+def site(
+    tmp_path: Path,
+    databases: Databases,
+    mariadb: MySQLServer,
+    mysql8: MySQLServer,
+    require_driver: RequireDriver,
+) -> Site:
+    require_driver("mysqlclient")
     return Site(tmp_path, databases, mariadb, mysql8)
 
 

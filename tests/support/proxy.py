@@ -106,6 +106,21 @@ class Proxy:
             return how
 
 
+def drops_packets() -> bool:
+    """Whether the kernel lets this user drop packets: else what is sent into the dark is acknowledged."""
+    with socket.socket() as probe:
+        try:
+            _drop_all(probe)
+        except PermissionError:
+            return False
+    return True
+
+
+def _drop_all(side: socket.socket) -> None:
+    drop = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF: return 0
+    side.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(drop)))
+
+
 class _Link:
     """One client's connection, and the one to the server that stands for it."""
 
@@ -120,6 +135,7 @@ class _Link:
         #: Where the server's answers go; None where they are lost.
         self._listening: Callable[[bytes], object] | None = client.sendall
         self._ready = threading.Event()
+        self._closed = threading.Event()
         self._asked = False  # the client waits for an answer
         self._over = False  # the server has closed it
 
@@ -133,6 +149,8 @@ class _Link:
             self._startup()
             while True:
                 self._pass_on(self._message())
+        if self.dark:  # nobody learns that the client has gone
+            self._closed.wait()
         self.close()
         back.join()
 
@@ -141,6 +159,8 @@ class _Link:
         while True:
             (length,) = struct.unpack("!i", head := self._read(4))
             body = self._read(length - 4)
+            if self.dark:
+                continue
             if struct.unpack("!i", body[:4])[0] not in (_SSL, _GSS):
                 self._server.sendall(head + body)
                 return
@@ -160,6 +180,8 @@ class _Link:
         return head + _exactly(self._server, struct.unpack("!i", head[1:])[0] - 4), head[:1] == b"Z"
 
     def _pass_on(self, message: bytes) -> None:
+        if self.dark:
+            return
         self._asked = True
         if self._over:
             raise EOFError
@@ -188,11 +210,13 @@ class _Link:
             raise EOFError
 
     def _go_dark(self) -> None:
-        """Let the kernel drop whatever comes from the client, unacknowledged, as a dead network does."""
+        """Let the kernel drop whatever comes from the client, unacknowledged, as a dead network does.
+
+        Some kernels let only root say so. There, the link takes what comes, and throws it away.
+        """
         self.dark = True
-        drop = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF: return 0
-        program = struct.pack("HL", 1, ctypes.addressof(drop))
-        self._client.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+        with suppress(PermissionError):
+            _drop_all(self._client)
 
     def _back(self) -> None:
         """From the server to the client; sees where an answer ends."""
@@ -213,6 +237,7 @@ class _Link:
         return _exactly(self._client, count)
 
     def close(self) -> None:
+        self._closed.set()
         for side in (self._client, self._server):
             with suppress(OSError):
                 side.shutdown(socket.SHUT_RDWR)

@@ -20,12 +20,13 @@ FLOORS = (
     ("recovery",),
     ("recovery.on_demand",),
     ("recovery.manager",),
-    ("recovery.plugins", "recovery.orphans"),
+    ("recovery.plugins", "recovery.orphans", "recovery.plain"),
     ("recovery.operator",),
     ("recovery.scan",),
     ("txpool.cli",),
     ("txpool.setup",),
     ("txpool.pool_commands",),
+    ("txpool.options",),
     ("txpool.check", "txpool.conformance", "txpool.demo"),
     ("txpool.spark",),
     ("txpool.spark.source",),
@@ -54,7 +55,9 @@ FLOORS = (
     ("txpool.findings",),
     ("txpool.config",),
     ("txpool.resource_managers", "txpool.characteristics"),
+    ("txpool.sql",),
     ("txpool.exit_codes", "txpool.failpoints", "txpool.finishing", "txpool.errors", "txpool.java", "txpool.xid"),
+    ("txpool.locks",),
 )
 #: Arrows that run up, with their reason. None is to be added.
 UP = {

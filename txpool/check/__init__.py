@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 from txpool.check import log, node
 from txpool.config.keys import COORDINATOR_KEYS, RECOVERY_KEYS
@@ -29,11 +30,14 @@ from txpool.findings.finding import (
     warning,
 )
 from txpool.resource_managers import find_resource_manager
+from txpool.resources.deadlines import step_until
 from txpool.resources.drivers import not_installed
 
 __all__ = ["CheckReport", "Finding", "Section", "Severity", "check"]
 
 _A_READER = "a reader of it can do what that user can"
+#: How long a datasource has to answer whose file is checked without recovery's, in seconds.
+_STEP_SECONDS = 30.0
 _COORDINATION = frozenset(key.name for key in COORDINATOR_KEYS + RECOVERY_KEYS)
 
 
@@ -50,7 +54,7 @@ def check(path: Path, *, old: float = 600.0) -> CheckReport:
                 return CheckReport((_datasource(file, old),))
             return CheckReport(tuple(_coordination(file, old)))
         except ConfigurationError as error:
-            return CheckReport((section(str(path), [failure("file", str(error))]),))
+            return CheckReport((section(str(path), _about_file(error)),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +90,28 @@ class _CheckedFile:
 def _coordination(file: _CheckedFile, old: float) -> Iterator[Section]:
     settings = RecoverySettings.load(file.properties)
     yield section(str(file.path), file.findings)
-    findings = [*_with_ending_error(log.findings(settings)), *_with_ending_error(node.findings(settings))]
+    step = settings.recovery_step_timeout
+    findings = [*_with_ending_error(log.findings(settings)), *_with_ending_error(node.findings(settings, step=step))]
     yield section(f"decision log {settings.log_url or ''}", findings, [settings.log_password])
     names: dict[str, Path] = {}
     for path in settings.datasources:
         try:
-            yield _datasource(_CheckedFile.read(path), old, settings.transaction_timeout, names)
+            yield _datasource(_CheckedFile.read(path), old, settings.transaction_timeout, names, step)
         except ConfigurationError as error:
-            yield section(str(path), [failure("file", str(error))])
+            yield section(str(path), _about_file(error))
 
 
 def _datasource(
-    file: _CheckedFile, old: float, timeout: float | None = None, names: dict[str, Path] | None = None
+    file: _CheckedFile,
+    old: float,
+    timeout: float | None = None,
+    names: dict[str, Path] | None = None,
+    step: float = _STEP_SECONDS,
 ) -> Section:
-    """The section of one datasource; `names` has the datasources of the files before, by name."""
+    """The section of one datasource; `names` has the datasources of the files before, by name.
+
+    `step` is how long its database has to answer, in seconds.
+    """
     settings = DataSourceSettings.load(file.properties)
     findings = list(file.findings)
     first = {} if names is None else names
@@ -114,7 +126,8 @@ def _datasource(
         )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SecurityWarning)
-        of_database = list(_with_ending_error(_of_database(settings, old, timeout)))
+        with step_until(monotonic() + step):
+            of_database = list(_with_ending_error(_of_database(settings, old, timeout)))
     findings += _others_read(caught)
     title = f"datasource {settings.name} (mode={settings.mode}): {settings.url}"
     return section(title, [*findings, *of_database], settings.secrets)
@@ -134,6 +147,11 @@ def _of_database(settings: DataSourceSettings, old: float, timeout: float | None
         raise not_installed(settings, error) from error
 
 
+def _about_file(error: ConfigurationError) -> Iterator[Finding]:
+    """A finding for each line: an error tells of all keys that are unknown."""
+    return (failure("file", line) for line in str(error).splitlines() or [type(error).__name__])
+
+
 def _with_ending_error(findings: Iterator[Finding]) -> Iterator[Finding]:
     """The findings, and one more for an error that ends them early."""
     try:
@@ -142,7 +160,7 @@ def _with_ending_error(findings: Iterator[Finding]) -> Iterator[Finding]:
     except NotConnected as error:
         yield error.finding
     except ConfigurationError as error:
-        yield failure("file", str(error))
+        yield from _about_file(error)
     except PermissionError as error:
         yield failure(
             "permissions",

@@ -11,6 +11,7 @@ from txpool.errors import LogError
 from txpool.findings import storage
 from txpool.findings.finding import Finding, NotConnected, failure, ok, warning
 from txpool.log import IncarnationState, folder_of, open_log
+from txpool.log.owner import is_there
 from txpool.log.server import is_log_url, log_server
 
 _INIT = "run `txpool-recovery init` once"
@@ -42,7 +43,7 @@ def findings(settings: CoordinatorSettings) -> Iterator[Finding]:
 
 
 def _in_folder(settings: CoordinatorSettings, folder: Path) -> Iterator[Finding]:
-    if not (folder / "log.db").exists() and settings.log_create and not folder.exists():
+    if not is_there(folder / "log.db") and settings.log_create and not is_there(folder):
         yield warning(
             "log",
             f"the log {folder} does not exist yet",

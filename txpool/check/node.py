@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from time import monotonic
+from typing import Final
 
 from txpool.config.settings import CoordinatorSettings, DataSourceSettings
 from txpool.datasource import DataSource
@@ -11,16 +13,23 @@ from txpool.errors import Error
 from txpool.findings.finding import Finding, warning
 from txpool.log import open_log
 from txpool.resources.base import Role
+from txpool.resources.deadlines import step_until
 from txpool.xid import split_gtrid
 
+#: The longest wait for one database here: one that hangs is found again, and reported, by its own check.
+_LONGEST_STEP: Final = 10.0
 
-def findings(settings: CoordinatorSettings) -> Iterator[Finding]:
-    """A warning where datasources have branches or marks of this node whose incarnation the log does not know."""
+
+def findings(settings: CoordinatorSettings, *, step: float = _LONGEST_STEP) -> Iterator[Finding]:
+    """A warning where datasources have branches or marks of this node whose incarnation the log does not know.
+
+    `step` is how long each database has to answer, in seconds.
+    """
     node, url = settings.node_name, settings.log_url
     if node is None or url is None or url == "memory:":
         return
     # Read before the log: a process that prepares has registered its incarnation before.
-    held = {each for path in settings.datasources for each in _held(path, node)}
+    held = {each for path in settings.datasources for each in _held(path, node, min(step, _LONGEST_STEP))}
     try:
         log = open_log(url, node=node, user=settings.log_user, password=settings.log_password)
     except Error:
@@ -41,11 +50,11 @@ def findings(settings: CoordinatorSettings) -> Iterator[Finding]:
         )
 
 
-def _held(path: Path, node: str) -> Iterable[tuple[str, str]]:
+def _held(path: Path, node: str, step: float) -> Iterable[tuple[str, str]]:
     """The datasource's name with each of the node's incarnations that has prepared branches or marks there."""
     try:
         settings = DataSourceSettings.load(path, pool_min_size=0)
-        with DataSource.from_settings(settings) as datasource:
+        with step_until(monotonic() + step), DataSource.from_settings(settings) as datasource:
             gtrids: list[str] = []
             if datasource.role is Role.PREPARED:
                 prepared = datasource.branch_recovery().recover()

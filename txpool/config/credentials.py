@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from txpool.config.secrets import Secret, escaped, hide_in
-from txpool.errors import ConfigurationError, Error, OperationalError
+from txpool.errors import ConfigurationError, Error, OperationalError, described
 
 #: Called without arguments; returns a password, or a user and a password. Either may be a Secret.
 CredentialsFunction = Callable[[], Any]
@@ -47,7 +47,7 @@ class Credentials:
             raise
         except Exception as error:
             hide_in(error, self.issued)
-            raise OperationalError(f"{self._whose} failed with {type(error).__name__}: {error}") from error
+            raise OperationalError(f"{self._whose} failed with {described(error)}") from error
         user, password = found if isinstance(found, tuple) and len(found) == 2 else (None, found)
         if not isinstance(password, str | Secret) or not isinstance(user, str | None):
             raise ConfigurationError(
@@ -70,7 +70,7 @@ class Credentials:
             except Exception as error:
                 hide_in(error)
                 # Not the name itself: whoever has written user:password there has given the same form.
-                problem = f"cannot be loaded ({type(error).__name__}: {error}): name package.module:function"
+                problem = f"cannot be loaded ({described(error)}): name package.module:function"
                 raise ConfigurationError(f"datasource {self._datasource}: credentials {problem}") from error
             if not callable(found):
                 raise ConfigurationError(f"{self._whose} is {_kind_of(found)}, and no function")

@@ -39,7 +39,9 @@ _SERVERS: Final = re.compile(r"jdbc:(?:[\w+.-]+:)+//(?P<servers>[^/?;#]*)")
 _USER: Final = re.compile(r"(?:^|,)[^:@,\[]*:(?!\d{1,5}(?:[/?;#,]|\Z)|/|\Z)(?P<value>.+)@", re.DOTALL)
 # Oracle's user/password@, and any other url that names no servers and no file.
 _FILE: Final = re.compile(r"jdbc:(?:h2|derby|hsqldb|sqlite|duckdb):")
-_USER_FIRST: Final = re.compile(r"jdbc:\w+:(?:(?:thin|oci8?|kprb):)?+[^:/@]*[:/](?P<value>.+)@", re.DOTALL)
+_USER_FIRST: Final = re.compile(
+    r"jdbc:\w+:(?:(?:thin|oci8?|kprb):|(?!(?:thin|oci8?|kprb):))[^:/@]*[:/](?P<value>.+)@", re.DOTALL
+)
 
 
 def is_url(text: str) -> bool:

@@ -51,6 +51,7 @@ _CLASSES = {
     "pattern": r"[a-z][a-z-]*|[A-Za-z_]\w*(\.[A-Za-z_]\w*)+",
     "right": "their names, or dotted paths of classes",
 }
+_PUBLIC = {"pattern": "healthz|metrics", "right": "healthz, metrics or both"}
 _FUNCTION = {"pattern": FUNCTION, "right": "a module and its function, package.module:function"}
 _JAVA_CLASS = {"pattern": r"[A-Za-z_$][\w$]*(\.[A-Za-z_$][\w$]*)*", "right": "the full name of a Java class"}
 _NONE = {"none": True}
@@ -167,8 +168,9 @@ DATASOURCE_KEYS = (
         "choice",
         "auto",
         "How a session is cleaned when it is given back. auto cleans what its statements leave behind, by their text "
-        "and command tag; it does not see what a function of the database does inside. always cleans all of it, for a "
-        "round trip each time.",
+        "and command tag; in PostgreSQL also what a function may leave whose name is in the text. It does not see what "
+        "a trigger or a view calls, nor in MariaDB and MySQL what a stored function does inside. always cleans all of "
+        "it, for a round trip each time.",
         {"choices": ("auto", "always")},
     ),
     Key(
@@ -288,6 +290,13 @@ RECOVERY_KEYS = (
     Key("recovery.backoff", "duration", "10", "The time between the two passes of a scan."),
     Key("recovery.lock-timeout", "duration", "5s", "The longest wait for a lock on a mark.", _POSITIVE),
     Key(
+        "recovery.step-timeout",
+        "duration",
+        "30s",
+        "How long a datasource has to answer each step of a pass. One that has not answered by then holds up no other.",
+        _POSITIVE,
+    ),
+    Key(
         "recovery.orphan-filters",
         "names",
         "node, subordinate",
@@ -316,6 +325,13 @@ RECOVERY_KEYS = (
         "secret",
         None,
         "The token that a request for a scan needs. Beyond loopback, every request needs it.",
+    ),
+    Key(
+        "status.public",
+        "names",
+        None,
+        "Those of healthz and metrics that need no token beyond loopback, with commas between them.",
+        _PUBLIC,
     ),
     Key("alarm.in-doubt", "duration", "1h", "An alarm is raised for what is in doubt for longer.", _NONE | _POSITIVE),
     Key(

@@ -58,15 +58,15 @@ def from_code(
     words = {key.word: key.name for key in keys}
     group = word_of(passed or "")
     entries: dict[str, ConfiguredValue] = {}
+    unknown: list[str] = []
     for option, value in options.items():
         word = word_of(option)
         name = words.get(word)
         if name is None and group and word.startswith(group):
             name = f"{passed}{word.removeprefix(group)}"
         if name is None:
-            hint = advice(option, str(value), words.values(), argument=True)
-            raise ConfigurationError(f"unknown argument {option}: {hint}")
-        if value is None:
+            unknown.append(f"unknown argument {option}: {advice(option, str(value), words.values(), argument=True)}")
+        if name is None or value is None:
             continue
         where, folder = f"argument {option}", Path.cwd()
         if isinstance(value, Secret):
@@ -77,6 +77,8 @@ def from_code(
             entries[name] = ConfiguredValue(name, raw, where, folder, ValueSource.CODE)
         else:
             raise ConfigurationError(f"{where}: a {type(value).__name__} cannot be serialized: give text or a number")
+    if unknown:
+        raise ConfigurationError("\n".join(unknown))
     return entries
 
 
@@ -86,6 +88,7 @@ def from_environment(prefix: str, keys: tuple[Key, ...], passed: str | None = No
     groups = tuple({f"{key.name.split('.')[0].upper()}_" for key in keys if "." in key.name})
     group = word_of(passed or "").upper()
     entries: dict[str, ConfiguredValue] = {}
+    unknown: list[str] = []
     for variable in sorted(os.environ):
         word = variable.removeprefix(prefix)
         if word == variable:
@@ -101,9 +104,14 @@ def from_environment(prefix: str, keys: tuple[Key, ...], passed: str | None = No
         elif any(word.endswith(f"_{known}") for known in words):
             continue  # it may belong to another datasource, whose name begins with this name
         elif (other := other_word(word)) is not None and other.key in words.values():
-            raise ConfigurationError(f"unknown variable {variable}: write {prefix}{word_of(other.key).upper()}")
+            written = other.translation(
+                os.environ[variable], lambda key, value: f"{prefix}{word_of(key).upper()}{value and f'={value}'}"
+            )
+            unknown.append(f"unknown variable {variable}: write {written}: that is {other.whose}")
         elif word.startswith(groups):
-            raise ConfigurationError(f"unknown variable {variable}: {nearest(word, words)}")
+            unknown.append(f"unknown variable {variable}: {nearest(word, words)}")
+    if unknown:
+        raise ConfigurationError("\n".join(unknown))
     return entries
 
 

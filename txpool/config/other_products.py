@@ -7,46 +7,67 @@ and the nearest spelling would lead some of them to a key that means something e
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from txpool.config.special_values import Special, special_values, translated_value
+
 #: The unit of a key, as the end of a duration, and its name.
-_UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
+UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
 _SEPARATORS = re.compile(r"[-_. ]+")
-#: Values that are shown again: no other could be a secret's.
-_PLAIN = re.compile(r"[0-9]{1,18}|true|false", re.IGNORECASE)
-_MAY_BE_NONE = (
-    "pool.idle-timeout",
-    "pool.max-lifetime",
-    "pool.leak-threshold",
-    "pool.keepalive",
-    "transaction.timeout",
-)
+#: Values that are no numbers, and are shown again: no other could be a secret's.
+_WORDS_SHOWN: Final = frozenset({"true", "false"})
 
 
 class OtherWord(NamedTuple):
-    """What another product's key is here: a `key`, whose value has the `unit` there, or no key, and the `reason`."""
+    """What another product's key is here: a `key`, whose value has the `unit` there, or no key, and the `reason`.
+
+    `zero` and `below` are what 0 and a negative value become.
+    """
 
     product: str
     key: str = ""
     unit: str = ""
     reason: str = ""
+    zero: Special | None = None
+    below: Special | None = None
 
     def advice(self, value: str, *, argument: bool = False) -> str:
         """What to write instead, as the end of an error's sentence; `argument` is for a call, not for a file."""
         if not self.key:
             return f"that is {self.product}'s; here {self.reason}: leave it out"
-        unit = f", in {_UNITS[self.unit]}" if self.unit else ""
-        right = "30s" if self.unit else ""
-        if self.unit and value == "0":  # never, or for ever
-            right = "none" if self.key in _MAY_BE_NONE else right
-        elif _PLAIN.fullmatch(value):
-            right = f"{value}{self.unit}"
-        if argument:
-            right = f'"{right}"' if self.unit else right.capitalize()
-            write = f"{_SEPARATORS.sub('_', self.key)}{right and f'={right}'}"
+        return f"that is {self.whose}; write {self.translation(value, _as_argument if argument else _as_line)}"
+
+    @property
+    def whose(self) -> str:
+        """The product, with the unit of its values: HikariCP's, in milliseconds."""
+        return f"{self.product}'s{f', in {UNITS[self.unit]}' if self.unit else ''}"
+
+    def translation(self, value: str, spelled: Callable[[str, str], str]) -> str:
+        """The key here with the value in its unit. `spelled` writes a key and a value, which may be empty."""
+        if value.lower() in _WORDS_SHOWN and not self.unit:
+            found: Special | None = Special(value)
         else:
-            write = f"{self.key}{right and f' = {right}'}"
-        return f"that is {self.product}'s{unit}; write {write}{f' ({self.reason})' if self.reason else ''}"
+            found = translated_value(value, self.unit, self.zero, self.below)
+        written = spelled(self.key, found.right if found is not None else "")
+        if found is None and self.unit:
+            written += ", such as 30s"
+        if found is not None and found.also[0]:
+            written += f" and {spelled(*found.also)}"
+        notes = "; ".join(filter(None, (self.reason, found.note if found is not None else "")))
+        return f"{written}{f' ({notes})' if notes else ''}"
+
+
+def _as_line(key: str, value: str) -> str:
+    return f"{key}{value and f' = {value}'}"
+
+
+def _as_argument(key: str, value: str) -> str:
+    if value.lower() in _WORDS_SHOWN or not value:
+        value = value.capitalize()
+    elif not value.isdecimal():
+        value = f'"{value}"'
+    return f"{_SEPARATORS.sub('_', key)}{value and f'={value}'}"
 
 
 def other_word(name: str) -> OtherWord | None:
@@ -65,6 +86,10 @@ _DRIVER = (
 )
 _STATEMENTS = "psycopg prepares statements by itself, see driver.prepare_threshold and driver.prepared_max"
 _TURN = "a pool hands out the connection that was used last, and serves waiting threads in turn"
+
+_NO_PORT = "recovery listens on no port, but for its page by status.address; `txpool-recovery scan` scans at once"
+_LIVENESS = "whether a process lives is seen by a lock that it holds, and never by its age"
+_OVERLAPPED = "all databases of a transaction always work at the same time"
 
 _ROWS: Final = """
 HikariCP       maximumPoolSize                    pool.max-size
@@ -159,8 +184,12 @@ Narayana       expiryScanInterval                 recovery.expiry.interval h
 Narayana       xaRecoveryNodes                    recovery.nodes
 Narayana       xaResourceOrphanFilterClassNames   recovery.orphan-filters
 Narayana       expiryScannerClassNames            recovery.expiry.scanners
+Narayana       orphanSafetyInterval               recovery.backoff         ms
+Narayana       xaResourceRecoveryClassNames       datasources
+Narayana       commitMarkableResourceTableNameMap                    cmr.table
+Narayana       performImmediateCleanupOfCommitMarkableResourceBranchesMap   cmr.immediate-cleanup
+Narayana       commitMarkableResourceRecordDeleteBatchSizeMap        cmr.batch-size
 SQLAlchemy     pool_size                          pool.max-size
-SQLAlchemy     max_overflow                       pool.max-size
 SQLAlchemy     pool_timeout                       pool.max-wait            s
 SQLAlchemy     pool_recycle                       pool.max-lifetime        s
 SQLAlchemy     isolation_level                    transaction.isolation
@@ -173,11 +202,15 @@ psycopg_pool   max_lifetime                       pool.max-lifetime        s
 """
 
 _NOTES: Final = {
-    "max_overflow": "it is SQLAlchemy's pool_size and max_overflow together",
     "pool_size": "it is SQLAlchemy's pool_size and max_overflow together",
     "initialSize": "so many are opened, and kept open",
     "initialPoolSize": "so many are opened, and kept open",
     "objectStoreDir": "as sqlite:///folder",
+    "xaResourceRecoveryClassNames": "recovery's file names the files of all its datasources, and recovery connects by "
+    "them, as recovery.user if such a file has that",
+    "commitMarkableResourceTableNameMap": "in the file of each such datasource, beside mode = cmr",
+    "performImmediateCleanupOfCommitMarkableResourceBranchesMap": "in the file of each such datasource",
+    "commitMarkableResourceRecordDeleteBatchSizeMap": "in the file of each such datasource",
     "jdbcUrl": "without jdbc: before it, unless driver = jdbc",
 }
 
@@ -196,6 +229,7 @@ _WITHOUT: Final = {
     "validateOnBorrow": ("Agroal", _CHECKED),
     "fastFailValidation": ("DBCP2", _CHECKED),
     "pool_pre_ping": ("SQLAlchemy", _CHECKED),
+    "max_overflow": ("SQLAlchemy", "pool.max-size is SQLAlchemy's pool_size and max_overflow together"),
     "check": ("psycopg_pool", _CHECKED),
     "maxIdle": ("DBCP2", "idle connections above pool.min-size are closed after pool.idle-timeout"),
     "numTestsPerEvictionRun": ("DBCP2", "all idle connections are looked at"),
@@ -218,6 +252,39 @@ _WITHOUT: Final = {
     "dataSourceClassName": ("HikariCP", _DRIVER),
     "providerClassName": ("Agroal", _DRIVER),
     "driverClass": ("c3p0", _DRIVER),
+    "commitMarkableResourceJNDINames": (
+        "Narayana",
+        "mode = cmr in a datasource's own file makes it commit-markable, and datasources names that file",
+    ),
+    "recoveryModuleClassNames": (
+        "Narayana",
+        "recovery always runs all its modules, and there are no others; a resource "
+        "of your own is recovered once datasources names its file",
+    ),
+    "commitedTransactionRetryLimit": (
+        "Narayana",
+        "recovery gives no decided transaction up: each scan tries again, and alarm.in-doubt tells when it takes long",
+    ),
+    "recoveryActivatorClassNames": ("Narayana", _NO_PORT),
+    "recoveryPort": ("Narayana", _NO_PORT),
+    "recoveryAddress": ("Narayana", _NO_PORT),
+    "recoveryListener": ("Narayana", _NO_PORT),
+    "transactionStatusManagerPort": ("Narayana", _LIVENESS),
+    "transactionStatusManagerAddress": ("Narayana", _LIVENESS),
+    "transactionStatusManagerExpiryTime": ("Narayana", _LIVENESS),
+    "notifyCommitMarkableResourceRecoveryModuleOfCompleteBranches": (
+        "Narayana",
+        "a mark is deleted by cmr.batch-size and cmr.immediate-cleanup alone",
+    ),
+    "lastResourceOptimisationInterfaceClassName": ("Narayana", "mode = last-resource in a datasource's file says so"),
+    "allowMultipleLastResources": ("Narayana", "a transaction has one last resource at most"),
+    "commitOnePhase": ("Narayana", "one database alone always commits in one phase"),
+    "asyncPrepare": ("Narayana", _OVERLAPPED),
+    "asyncCommit": ("Narayana", _OVERLAPPED),
+    "asyncRollback": ("Narayana", _OVERLAPPED),
+    "enableStatistics": ("Narayana", "numbers come by DataSource.statistics() and the metrics"),
+    "objectStoreType": ("Narayana", "log.url says by its beginning what keeps the log: sqlite:, postgresql: or mysql:"),
+    "jdbcAccess": ("Narayana", "log.url names the log's database: postgresql://… or mysql://…"),
     "createDb": ("Narayana", "no database is created here"),
     "registerMbeans": ("HikariCP", "numbers come by DataSource.statistics() and the metrics"),
     "metricsEnabled": ("Agroal", "numbers come by DataSource.statistics() and the metrics"),
@@ -250,7 +317,9 @@ def _table() -> dict[str, OtherWord]:
     for row in _ROWS.split("\n"):
         match row.split():
             case [product, word, key, *unit]:
-                words.append((word, OtherWord(product, key, "".join(unit), _NOTES.get(word, ""))))
+                words.append(
+                    (word, OtherWord(product, key, "".join(unit), _NOTES.get(word, ""), *special_values(word, key)))
+                )
     # HikariCP's maxLifetime is in milliseconds, and psycopg_pool's max_lifetime in seconds: a word as it is spelled by
     # its product is that product's, and in another spelling it is the first one's.
     found: dict[str, OtherWord] = {}

@@ -17,11 +17,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import javaproperties
-
 from txpool.config import jdbc
 from txpool.config.address import Address
 from txpool.config.other_products import other_word, unseparated
+from txpool.config.reader import reading
 from txpool.config.secrets import (
     ConfiguredValue,
     Secret,
@@ -109,8 +108,8 @@ class Properties(Mapping[str, str]):
         lines: list[str] = []
         line, escape_error = 1, False
         try:
-            for element in javaproperties.parse(text):
-                if isinstance(element, javaproperties.KeyValue):
+            for element in reading.parse(text):
+                if isinstance(element, reading.KeyValue):
                     entry = ConfiguredValue(
                         element.key, element.value, f"{name}:{line}", folder, ValueSource.FILE, line
                     )
@@ -121,9 +120,9 @@ class Properties(Mapping[str, str]):
                         )
                     entries[entry.key] = entry
                 ends = _LINE_END.findall(element.source)
-                lines.append("".join(ends) if isinstance(element, javaproperties.Comment) else element.source)
+                lines.append("".join(ends) if isinstance(element, reading.Comment) else element.source)
                 line += len(ends)
-        except javaproperties.InvalidUEscapeError:
+        except reading.InvalidUEscapeError:
             escape_error = True
         if escape_error:
             raise ConfigurationError(f"{name}:{line}: a \\u is not followed by four hexadecimal digits")
@@ -180,27 +179,43 @@ class Properties(Mapping[str, str]):
         aliases: Iterable[str] = (),
         elsewhere: Mapping[str, str] = NOWHERE,
     ) -> None:
-        """Refuse a key that is neither known, nor an alias, nor begins with `passed`; says what to write instead.
+        """Refuse keys that are neither known, nor aliases, nor begin with `passed`, and say what to write instead.
 
-        `elsewhere` has the keys of other files, and whose each is.
+        All of them are in one error, a line for each. `elsewhere` has the keys of other files, and whose each is.
         """
         known = tuple(known)
         accepted = {*known, *aliases}
-        for key, entry in self._entries.items():
-            if key not in accepted and not (passed and key.startswith(passed) and key != passed):
-                hint = f"that is a key of {elsewhere[key]}" if key in elsewhere else advice(key, entry.raw, known)
-                other = other_word(key)
-                if (
-                    hint.startswith(_ALL)
-                    and other is not None
-                    and other.key in elsewhere
-                    and other.product != "psycopg_pool"  # whose words, as timeout, are too general
-                ):
-                    hint = f"{other.advice(entry.raw)}, in {elsewhere[other.key]}"
-                # A key that is like no known one may be a part of a password: only its line number is shown.
-                like = key if nearest(key, known) == hint or key in elsewhere else key.rpartition(".")[2]
-                shown = "" if hint.startswith(_ALL) else f" {like}"
-                raise ConfigurationError(f"{entry.where}: unknown key{shown}: {hint}")
+        refused = [
+            (entry.where, *self._instead(entry, known, elsewhere))
+            for key, entry in self._entries.items()
+            if key not in accepted and not (passed and key.startswith(passed) and key != passed)
+        ]
+        # What is like no known key gets the list of those, which is shown once.
+        unlike = [where for where, _, hint in refused if hint.startswith(_ALL)]
+        lines = []
+        for where, shown, hint in refused:
+            if not hint.startswith(_ALL):
+                lines.append(f"{where}: unknown key {shown}: {hint}")
+            elif where == unlike[-1]:
+                lines.append(f"{', '.join(unlike)}: unknown key{'s' * (len(unlike) > 1)}: {hint}")
+        if lines:
+            raise ConfigurationError("\n".join(lines))
+
+    def _instead(self, entry: ConfiguredValue, known: tuple[str, ...], elsewhere: Mapping[str, str]) -> tuple[str, str]:
+        """What is shown of an unknown key, and what to write instead."""
+        key = entry.key
+        hint = f"that is a key of {elsewhere[key]}" if key in elsewhere else advice(key, entry.raw, known)
+        other = other_word(key)
+        if (
+            hint.startswith(_ALL)
+            and other is not None
+            and other.key in elsewhere
+            and other.product != "psycopg_pool"  # whose words, as timeout, are too general
+        ):
+            hint = f"{other.advice(entry.raw)}, in {elsewhere[other.key]}"
+        # A key that is like no known one may be a part of a password: only its line number is shown.
+        like = key if nearest(key, known) == hint or key in elsewhere else key.rpartition(".")[2]
+        return like, hint
 
     def string(self, key: str, pattern: str = r"(?s:.+)", right: str = "a value") -> str | None:
         """Text that matches `pattern` as a whole; `right` says in words which text does."""

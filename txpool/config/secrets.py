@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from txpool.config.url import SECRET_WORD, Url, UrlError, may_hold_password, parse
-from txpool.errors import ConfigurationError
+from txpool.errors import ConfigurationError, described
 
 _REFERENCE = re.compile(r"\$(?P<escaped>\$\{)|\$\{(?P<kind>env|file):(?P<name>[^{}]+)\}|\$\{")
 _SECRET_KEY = re.compile(SECRET_WORD, re.IGNORECASE)
@@ -35,7 +35,7 @@ _KNOWN_PARAMETER = (
     r"connect_?timeout|options|service|passfile|target_session_attrs)"
 )
 _PARAMETER = re.compile(
-    rf"(?P<head>(?<![\w.%-])(?=[\w.%-]*?(?:{SECRET_WORD}|%[0-9a-f]{{2}}))[\w.%-]++\s*+=\s*+)(?!\*\*\*)"
+    rf"(?P<head>(?<![\w.%-])(?=[\w.%-]*?(?:{SECRET_WORD}|%[0-9a-f]{{2}}))[\w.%-]+\s*=\s*)(?!\*\*\*)"
     r"(?P<password>\S.*?)"
     rf"(?=[\s&;]{_KNOWN_PARAMETER}\s*=|\Z)",
     re.IGNORECASE | re.DOTALL,
@@ -246,7 +246,7 @@ def passwords_in(text: str) -> list[str]:
 
 def describe_error(error: BaseException) -> str:
     """An error in one line, without a password that the driver may have put into it."""
-    return " ".join(redact_url(f"{type(error).__name__}: {error}").split())
+    return " ".join(redact_url(described(error)).split())
 
 
 def redact_url(text: str) -> str:

@@ -18,6 +18,7 @@ from txpool.config.layers import Options, checked, defaults, file_of, from_code,
 from txpool.config.ownership import require_owned
 from txpool.config.properties import Properties
 from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, escaped, redact_url
+from txpool.config.sqlalchemy_url import sqlalchemy_advice
 from txpool.errors import ConfigurationError
 from txpool.resource_managers import DRIVERS, find_resource_manager, names_code
 
@@ -141,7 +142,8 @@ class DataSourceSettings:
         if self.url is None:
             raise values.error("url", f"is missing: write url = {form}, or set {prefix}URL")
         if not self.url.startswith(manager.schemes):
-            raise values.error("url", f"is no url for {self.driver}: write {form}; passwords have keys of their own")
+            advice = sqlalchemy_advice(self.url) or f"write {form}; passwords have keys of their own"
+            raise values.error("url", f"is no url for {self.driver}: {advice}")
         manager.check(self)
         if self.driver != jdbc.DRIVER:
             self._check_no_jdbc()
@@ -327,12 +329,15 @@ class RecoverySettings(CoordinatorSettings):
     recovery_period: float
     recovery_backoff: float
     recovery_lock_timeout: float
+    recovery_step_timeout: float
     recovery_orphan_filters: tuple[str, ...]
     recovery_expiry_interval: float | None
     recovery_expiry_skip_first: bool
     recovery_expiry_scanners: tuple[str, ...]
     status_address: Address | None
     status_token: Secret | None
+    #: Those of healthz and metrics that take no token.
+    status_public: tuple[str, ...]
     alarm_in_doubt: float | None
     alarm_slots: float | None
 
@@ -371,7 +376,8 @@ def _check_log(values: Properties, url: str) -> None:
         "tests"
     )
     if not re.fullmatch("memory:|sqlite:///.+|(postgresql|mysql|mariadb)://.+", url, re.DOTALL):
-        raise values.error("log.url", f"cannot name a log: {form}; passwords have keys of their own")
+        advice = sqlalchemy_advice(url) or f"{form}; passwords have keys of their own"
+        raise values.error("log.url", f"cannot name a log: {advice}")
     for key in ("log.user", "log.password"):
         if key in values and not _is_server(url):
             raise values.error(key, "has no use: only a log on a server has users. Leave it out")

@@ -11,6 +11,8 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from txpool.errors import described
+
 if TYPE_CHECKING:
     from txpool.conformance.subject import Subject
 
@@ -97,7 +99,7 @@ class Errands:
             except Exception as error:
                 ended.append(error)
             except BaseException as error:
-                ended.append(Violation(f"it raised {type(error).__name__}: {error}"))
+                ended.append(Violation(f"it raised {described(error)}"))
             else:
                 ended.append(None)
             self._queue.put(None)

@@ -6,6 +6,7 @@ from functools import partial
 
 from txpool.conformance.case import Violation, at_once, require
 from txpool.conformance.subject import GONE, NODE, Subject
+from txpool.errors import described
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.xid import MAX_PART, TaskName, Xid, make_gtrid, make_xid
 
@@ -85,7 +86,7 @@ def duplicate_xid(subject: Subject) -> None:
         second_key = second.write()
         second.vote()
     except Exception as error:  # the vote to roll back
-        refused = str(error)
+        refused = described(error)
     require(refused, "a second branch was prepared under the name of one that is prepared")
     if second is not None:
         second.roll_back()
@@ -148,7 +149,7 @@ def limits_of_names(subject: Subject) -> None:
         try:
             branches.append(subject.prepared(name))
         except Exception as error:
-            raise Violation(f"a branch with the name {name.joined} was refused: {error}") from error
+            raise Violation(f"a branch with the name {name.joined} was refused: {described(error)}") from error
     for client, _, record in branches:
         client.drop()
         require(record.xid in subject.listed(), f"the branch {record.xid.joined} is not listed under its name")

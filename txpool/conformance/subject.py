@@ -17,6 +17,7 @@ from txpool.conformance.client import Client
 from txpool.conformance.server import Server
 from txpool.conformance.workload import TableWork, Workload
 from txpool.datasource import DataSource
+from txpool.errors import described
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord
 from txpool.resources.own.manager import OwnResources
 from txpool.resources.recovery_access import BranchRecovery, MarkedRow, XidsTable
@@ -90,9 +91,9 @@ class Subject:
                 Xids(self.name, self.datasource.driver_adapter, self.datasource.settings.cmr_table).create()
         except Exception as error:
             raise NotRun(
-                f"the kit needs a table of its own, and could not create it: {error}. Give the user the right to "
-                "create tables in its own schema, or name a database for tests; `txpool check`, without --conformance, "
-                "says what else is wrong there. Nothing else was done"
+                f"the kit needs a table of its own, and could not create it: {described(error)}. Give the user the "
+                "right to create tables in its own schema, or name a database for tests; `txpool check`, without "
+                "--conformance, says what else is wrong there. Nothing else was done"
             ) from error
 
     def _require_answer(self) -> None:
@@ -101,14 +102,14 @@ class Subject:
             try:
                 self.recovery().identity()
             except Exception as error:
-                raise Unreachable(f"{settings.url} does not answer: {error}") from error
+                raise Unreachable(f"{settings.url} does not answer: {described(error)}") from error
             return
         if self.datasource.resource_manager.url_is_path and not Path(settings.url.partition(":///")[2]).exists():
             raise Unreachable(f"{settings.url} does not exist, and the kit creates no database")
         try:
             self.datasource.driver_adapter.close(self.datasource.open_session())
         except Exception as error:
-            raise Unreachable(f"{settings.url} could not be connected to: {error}") from error
+            raise Unreachable(f"{settings.url} could not be connected to: {described(error)}") from error
 
     def other_runs(self) -> str:
         """A note of what other runs of the kit have prepared here, which are under way or were killed; mostly empty."""
@@ -320,5 +321,5 @@ def _without_error(what: str, action: Callable[[], object]) -> list[str]:
     try:
         action()
     except Exception as error:
-        return [f"{what}: {' '.join(str(error).split())}"]
+        return [f"{what}: {' '.join(described(error).split())}"]
     return []

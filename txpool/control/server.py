@@ -13,7 +13,7 @@ import socket
 from contextlib import suppress
 from contextvars import Context
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Thread
 from time import sleep
 
 from txpool import datasource
@@ -21,8 +21,9 @@ from txpool.config.settings import CoordinatorSettings
 from txpool.control import folder as folders
 from txpool.control.actions import perform
 from txpool.control.messages import LONGEST_REQUEST, MessageError, Request, encoded, read_line
-from txpool.errors import ConfigurationError, Error
+from txpool.errors import ConfigurationError, Error, described
 from txpool.jobs.bypass import in_task
+from txpool.locks import Lock
 from txpool.tm import manager
 
 logger = logging.getLogger("txpool.control")
@@ -70,7 +71,7 @@ class Listener:
                 try:
                     self._serve(connection)
                 except Exception as error:
-                    logger.info("control: a request was not answered: %s: %s", type(error).__name__, error)
+                    logger.info("control: a request was not answered: %s", described(error))
 
     def _serve(self, connection: socket.socket) -> None:
         pid, uid = folders.peer(connection)
@@ -126,12 +127,12 @@ def start_when_used() -> None:
     try:
         settings = manager.settings_in_force()
     except Error as error:  # the first transaction will say it
-        logger.debug("control: this process does not listen: %s", error)
+        logger.debug("control: this process does not listen: %s", described(error))
         return
     try:
         configured(settings)
     except Error as error:
-        logger.warning("control: this process does not listen: %s", error)
+        logger.warning("control: this process does not listen: %s", described(error))
 
 
 def _close() -> None:

@@ -39,7 +39,7 @@ from txpool.resources.marked import MarkedTransaction
 from txpool.resources.recovery_access import BranchRecovery, StagingArea, XidsTable
 from txpool.resources.sessions import sessions_of
 from txpool.resources.xids import Xids
-from txpool.tm.ambient import ambient
+from txpool.tm.ambient import ambient, live
 from txpool.tm.required import Required, handle_modules
 
 if TYPE_CHECKING:
@@ -87,6 +87,9 @@ class DataSource(PoolAdministration):
         self.url = settings.url
         self.driver_adapter = make_driver(settings)
         add_driver(self.driver_adapter.module)
+        sql = self.resource_manager.sql
+        #: By statement, the command in it that surely ends or begins a transaction; None if only a connection tells.
+        self.ending = None if sql is None else sql.ending
         #: The driver, where it can send BEGIN with a transaction's first statement.
         self.begins_with = self.driver_adapter if isinstance(self.driver_adapter, BeginsWithStatement) else None
         self.pool: Pool[Any] = Pool(
@@ -171,8 +174,15 @@ class DataSource(PoolAdministration):
             if self.required is not None:
                 self.required.check_connecting()
             pooled = self._take(timeout)
-            pooled.plain = True
-            return self._handle(self, pooled, None)
+            try:
+                pooled.plain = True
+                return self._handle(self, pooled, None)
+            except BaseException:
+                self.pool.discard(pooled)
+                raise
+        extent = transaction.extent
+        if extent is not None and extent[1][extent[0].f_lasti] and live(transaction) is not transaction:
+            return self.connect(timeout)  # an interrupt had kept that from its end
         return self._handle(self, None, transaction.enlist_datasource(self, timeout))
 
     def _connect_as(

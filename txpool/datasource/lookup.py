@@ -7,6 +7,7 @@ from pathlib import Path
 
 from txpool.config.dsn import is_dsn, key_of, settings_of
 from txpool.config.secrets import Secret, redact_url
+from txpool.config.sqlalchemy_url import sqlalchemy_advice
 from txpool.datasource.datasource import DataSource
 from txpool.datasource.registry import by_key, registered, search_folders, shared
 from txpool.dbapi.connection import PEP249Connection
@@ -48,6 +49,9 @@ def find(target: str | Path | DataSource) -> DataSource:
             return DataSource.from_properties(path)
     if is_dsn(name):
         return shared(key_of(name), lambda: DataSource.from_settings(settings_of(name)))
+    advice = sqlalchemy_advice(name)
+    if advice:
+        raise ConfigurationError(f"{redact_url(name)!r} is no url of a datasource: {advice}")
     names = ", ".join(sorted(registered)) or "none"
     where = "" if os.path.isabs(name) else f" (in {' or '.join(dict.fromkeys((os.getcwd(), *search_folders)))})"
     raise ConfigurationError(

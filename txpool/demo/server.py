@@ -32,7 +32,6 @@ _SIGNALS: Final = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 # Below the ephemeral ports: a client that connects again and again to the port of a stopped server would sooner or
 # later be given that port as its own, connect to itself, and keep the server from starting again.
 _PORTS: Final = range(20_000, 32_000)
-_READY: Final = "database system is ready to accept connections"
 _PORT_TAKEN: Final = "could not bind"
 #: The longest time to wait for the server's start, and for the end of its output.
 _START_SECONDS: Final = 60.0
@@ -93,6 +92,8 @@ class EmbeddedPostgres:
     """
 
     user: Final = "txpool"
+    #: What is in the line of its output after which it answers.
+    ready_line = "database system is ready to accept connections"
 
     def __init__(
         self,
@@ -246,7 +247,7 @@ class EmbeddedPostgres:
             **self._account.arguments,
         )
         ready.wait(_START_SECONDS)
-        if not any(_READY in line for line in self._last_lines):
+        if not any(self.ready_line in line for line in self._last_lines):
             process.kill()
             self._wait_for_end()
             raise OperationalError(f"PostgreSQL did not start in {self.folder}:\n" + "".join(self._last_lines))
@@ -259,7 +260,7 @@ class EmbeddedPostgres:
                 log.write(line)
                 log.flush()
                 self._last_lines.append(line.decode(errors="replace"))
-                if _READY.encode() in line:
+                if self.ready_line.encode() in line:
                     ready.set()
         ready.set()
 

@@ -29,6 +29,8 @@ class Finding:
     found: str
     why: str = ""
     do: str = ""
+    #: What an administrator of the database executes, without semicolons. `do` says it as well.
+    statements: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
         """The finding as text: what was found, why it matters, and what to do."""
@@ -44,9 +46,9 @@ def ok(topic: str, found: str) -> Finding:
     return Finding(Severity.OK, topic, found)
 
 
-def warning(topic: str, found: str, why: str, do: str) -> Finding:
+def warning(topic: str, found: str, why: str, do: str, statements: tuple[str, ...] = ()) -> Finding:
     """A finding of something that works, and that somebody should know."""
-    return Finding(Severity.WARNING, topic, found, why, do)
+    return Finding(Severity.WARNING, topic, found, why, do, statements)
 
 
 def failure(topic: str, found: str, why: str = "", do: str = "") -> Finding:
@@ -111,6 +113,7 @@ def section(subject: str, findings: Iterable[Finding], secrets: Iterable[Secret 
             _shown(f.found if f.topic == "file" else redact(f.found, secrets)),
             _shown(f.why),
             _shown(f.do),
+            tuple(map(_shown, f.statements)),
         )
         for f in findings
     )

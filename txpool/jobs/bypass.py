@@ -53,7 +53,7 @@ def refuse_in_task(what: str) -> None:
         _cleared = stage, value
         return
     if begun_in is None:
-        no_answer = f" does not answer at {address.partition('/')[0]} (UDP)" if address else " cannot be asked"
+        no_answer = f" does not answer at {address} (UDP)" if address else " cannot be asked"
         reason = (
             f"tells of {' and '.join(gtrids)}, and whether that had ended before is not known, since the driver's "
             f"process{no_answer}. What shall outlive a transaction, as a stream does, start outside of it"

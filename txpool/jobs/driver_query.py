@@ -2,7 +2,9 @@
 
 A task on the driver's machine asks over the loopback. In a cluster the driver answers where its executors reach it
 (spark.driver.host, at a port that the system chooses). The question has gtrids, and the answer has some of them. Both
-are signed with a key that jobs carry: another process that has taken the port of an ended driver cannot answer.
+are signed with a key: another process that has taken the port of an ended driver cannot answer. The key travels with
+the functions of the jobs, as a variable of their workers' environment. The jobs' properties, which have the address,
+are written into Spark's event log and shown in its UI: a key that stood there would be known to all who read these.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import Any
+
+from txpool.errors import described
+from txpool.locks import Lock
 
 logger = logging.getLogger("txpool")
 
@@ -35,13 +40,18 @@ Responder = Callable[[int, list[str]], list[str] | None]
 
 #: The key with which this process and its jobs sign.
 _KEY = secrets.token_hex(16)
+#: The variable that has it in a worker's environment.
+_VARIABLE = "TXPOOL_DRIVER_KEY"
 #: The sockets at which this process answers, by host.
 _sockets: dict[str, socket.socket] = {}
-_opening = threading.Lock()
+_opening = Lock()
 
 
 def serve(context: Any, responder: Responder) -> str:
-    """Answer the tasks of a SparkContext from now on. Returns where they ask, `host:port/key`; empty after an error."""
+    """Answer the tasks of a SparkContext from now on. Returns where they ask, `host:port`; empty after an error.
+
+    Functions that Spark is given from now on bring the key along.
+    """
     host = bound = _LOOPBACK
     if str(context.master).partition("[")[0] not in _LOCAL_MASTERS:
         host = str(context._conf.get("spark.driver.host"))
@@ -50,17 +60,18 @@ def serve(context: Any, responder: Responder) -> str:
         with _opening:
             if bound not in _sockets:
                 _sockets[bound] = _open(bound, responder)
-            return f"{host}:{_sockets[bound].getsockname()[1]}/{_KEY}"
+            context.environment[_VARIABLE] = _KEY
+            return f"{host}:{_sockets[bound].getsockname()[1]}"
     except OSError as error:
-        logger.warning("Spark's tasks cannot ask this process for its transactions: %s: %s", bound, error)
+        logger.warning("Spark's tasks cannot ask this process for its transactions: %s: %s", bound, described(error))
         return ""
 
 
 def ask(address: str, stage: int, gtrids: list[str]) -> list[str] | None:
-    """The answer of the driver's process; None without one."""
-    endpoint, _, key = address.partition("/")
-    host, _, port = endpoint.rpartition(":")
-    if not host:
+    """The answer of the driver's process; None without one, or where this process cannot tell whether it is that."""
+    key = os.environ.get(_VARIABLE, "")
+    host, _, port = address.rpartition(":")
+    if not host or not key:
         return None
     number = secrets.token_hex(8)
     with suppress(OSError):
@@ -127,7 +138,7 @@ def _serve(sock: socket.socket, responder: Responder) -> None:
         except Exception as error:
             if sock.fileno() < 0:
                 return
-            logger.warning("a Spark task cannot be answered: %s", error)
+            logger.warning("a Spark task cannot be answered: %s", described(error))
 
 
 def _close() -> None:
@@ -138,7 +149,7 @@ def _close() -> None:
 
 def _after_fork_in_child() -> None:
     global _opening
-    _opening = threading.Lock()
+    _opening = Lock()
     _close()
 
 

@@ -8,7 +8,6 @@ whether the transaction had ended before its job began.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
@@ -18,14 +17,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, ref
 
+from txpool.errors import described
 from txpool.jobs.driver_query import serve
+from txpool.locks import Lock
 
 if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")
 
-#: The local property: gtrids, an @, and the driver's address for questions with its key.
+#: The local property: gtrids, an @, and the driver's address for questions. Whoever reads Spark's event log reads it.
 AMBIENT = "txpool.transaction"
 #: Stands before the gtrids where the job may not belong to the transaction: another thread has begun that, or asyncio
 #: tasks share the thread.
@@ -50,7 +51,7 @@ _transactions: WeakValueDictionary[str, Transaction] = WeakValueDictionary()
 #: The gtrids of those that have not ended; and of the others, how many jobs Spark had begun when they ended.
 _open: set[str] = set()
 _ended: OrderedDict[str, int] = OrderedDict()
-_lock = threading.Lock()
+_lock = Lock()
 _thread = threading.local()
 #: Of the SparkContext that was active last.
 _properties: JobProperties | None = None
@@ -74,7 +75,7 @@ def publish(transaction: Transaction | None, left: Transaction | None = None) ->
         try:
             properties = _properties = JobProperties(context)
         except Exception as error:
-            logger.warning("Spark cannot be told of transactions: %s", error)
+            logger.warning("Spark cannot be told of transactions: %s", described(error))
             return
     properties.publish(transaction)
     if left is not None and left.ended and _THREAD not in left.values:
@@ -133,7 +134,7 @@ def _transaction_ended(gtrid: str) -> None:
         if properties is not None:
             jobs = properties.jobs_begun()
     except Exception as error:  # then all later jobs count as begun within it
-        logger.warning("Spark cannot be asked for its jobs at the end of %s: %s", gtrid, error)
+        logger.warning("Spark cannot be asked for its jobs at the end of %s: %s", gtrid, described(error))
     finally:
         with _lock:
             _open.discard(gtrid)
@@ -194,7 +195,9 @@ class JobProperties:
             self._set_traceparent(transaction if value else None)
             self._set_job_tag(transaction if value else None)
         except Exception as error:
-            logger.warning("Spark cannot be told of the transaction %s: %s", value or "that has ended", error)
+            logger.warning(
+                "Spark cannot be told of the transaction %s: %s", value or "that has ended", described(error)
+            )
 
     def _java_thread_replaced(self) -> bool:
         """Whether another Java thread serves this one now, which has no properties: an interrupt causes that."""
@@ -212,7 +215,7 @@ class JobProperties:
         for each in transactions:
             if _THREAD not in each.values:
                 self._register(each)
-        shared = asyncio._get_running_loop() is not None
+        shared = _in_event_loop()
         if shared:
             transactions += [
                 it for it in open_transactions() if it.values[_THREAD] is _thread.token and it not in transactions
@@ -229,7 +232,7 @@ class JobProperties:
 
     def _register(self, transaction: Transaction) -> None:
         transaction.values[_THREAD] = _thread.token
-        transaction.values[_OWN_THREAD] = asyncio._get_running_loop() is None
+        transaction.values[_OWN_THREAD] = not _in_event_loop()
         # Not by `publish`, since Transaction.commit() leaves the ended transaction ambient.
         gtrid = transaction.gtrid
         transaction.after_completion(lambda _: _transaction_ended(gtrid))
@@ -276,8 +279,14 @@ class JobProperties:
 
 def _after_fork_in_child() -> None:
     global _lock, _properties, _parents_context
-    _lock = threading.Lock()
+    _lock = Lock()
     _parents_context, _properties = _active_context() or _parents_context, None
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _in_event_loop() -> bool:
+    """Whether this thread runs an event loop. Without asyncio in the process it does not, and asyncio is not cheap."""
+    running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+    return running is not None and running() is not None

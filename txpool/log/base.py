@@ -84,6 +84,10 @@ class DecisionLog(DecisionStore, Protocol):
     def nodes(self) -> frozenset[str]:
         """The nodes that we recover: `incarnations`, `fence` and `locations` know only theirs."""
 
+    @property
+    def every_node(self) -> bool:
+        """Whether all nodes that share the log are ours to recover, those that it does not know included."""
+
     def note_location(self, location: PrepareLocation) -> None:
         """Note durably that this node prepares there; no I/O where this process has noted it before."""
 
@@ -91,7 +95,7 @@ class DecisionLog(DecisionStore, Protocol):
         """Where our nodes prepare, or have prepared."""
 
     def retire_locations(self, notes: Iterable[LocationNote]) -> None:
-        """Drop these notes durably."""
+        """Drop these notes durably, each only if nobody has written it again since it was read."""
 
     def incarnations_noting(self) -> set[str]:
         """The incarnations that note where they prepare. Branches of others may be where there is no note."""
@@ -150,6 +154,9 @@ class DecisionLog(DecisionStore, Protocol):
 
     def delete_records(self, kind: str, names: Iterable[str]) -> None:
         """Delete side records durably; missing ones are no error."""
+
+    def delete_unchanged(self, records: Iterable[SideRecord]) -> None:
+        """Delete side records durably, each only if its time is still the given one: it was not written again."""
 
     def close(self) -> None:
         """Write what was lazily forgotten, and release the incarnation's lock."""

@@ -9,10 +9,10 @@ import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
 
-from txpool.errors import LogError
+from txpool.errors import LogError, described
 from txpool.log import registry
 from txpool.log.formats import FORMAT, require
-from txpool.log.owner import require_own, require_safe_place
+from txpool.log.owner import is_there, require_own, require_safe_place
 from txpool.log.wal import damaged
 from txpool.resources.durable import sync
 
@@ -59,8 +59,8 @@ class LogFolder:
         require_safe_place(self.path)
         created = False
         try:
-            if not self.database.exists():
-                if self.incarnations.exists():
+            if not is_there(self.database):
+                if is_there(self.incarnations):
                     raise LogError(
                         f"{self.database} is missing where a decision log was: its transactions may be in doubt. Bring "
                         f"it back; or, if none of them is prepared in any database, remove {self.path} and start anew"
@@ -72,7 +72,7 @@ class LogFolder:
             # Also where it exists: the process that created it may not have synced it, or not yet.
             sync(self.path, self.path.parent)
         except (OSError, sqlite3.Error) as error:
-            raise LogError(f"the decision log {self.path} cannot be created: {error}") from error
+            raise LogError(f"the decision log {self.path} cannot be created: {described(error)}") from error
         return created
 
     def check(self, node: str) -> None:
@@ -95,7 +95,7 @@ class LogFolder:
             raise self._unreadable(error) from error
         except OSError as error:
             connection.close()
-            raise LogError(f"the decision log {self.database} cannot be made durable: {error}") from error
+            raise LogError(f"the decision log {self.database} cannot be made durable: {described(error)}") from error
         except BaseException:
             connection.close()
             raise
@@ -129,7 +129,7 @@ class LogFolder:
             _set(connection, {"node": node, "log": secrets.token_hex(16)} | _identity(self.database))
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            raise LogError(f"the decision log {self.database} cannot be adopted: {error}") from error
+            raise LogError(f"the decision log {self.database} cannot be adopted: {described(error)}") from error
         finally:
             connection.close()
         for name in names:
@@ -172,6 +172,7 @@ class LogFolder:
         try:
             if not require_own(self.path):
                 raise FileNotFoundError
+            self._require_one_name()
             size = self.database.stat().st_size
             connection = sqlite3.connect(
                 f"{self.database.as_uri()}?mode=rw",
@@ -186,13 +187,37 @@ class LogFolder:
                 f"is made only by `txpool-recovery init`, or with log.create = true"
             ) from None
         except (OSError, sqlite3.Error) as error:
-            raise LogError(f"the decision log {self.database} cannot be opened: {error}") from error
+            raise LogError(f"the decision log {self.database} cannot be opened: {described(error)}") from error
         if size == 0:
             connection.close()
             raise LogError(
                 f"{self.database} is empty where a decision log was: its transactions may be in doubt. Bring it back"
             )
         return connection
+
+    def _require_one_name(self) -> None:
+        """LogError where the database has a name in another folder as well: a hard link.
+
+        SQLite keeps the write-ahead log beside the name that it was given. Who opens the other name has another one,
+        and finds none of what was decided since. In this folder there may be a draft's name, of a process that creates
+        the log now, or was killed meanwhile.
+        """
+        before = self.database.stat()
+        if before.st_nlink == 1:
+            return
+        names = 0
+        for name in os.listdir(self.path):
+            with suppress(FileNotFoundError):
+                names += (self.path / name).lstat().st_ino == before.st_ino
+        number = self.database.stat().st_nlink  # read last: meanwhile the draft's name may have gone
+        if number > names:
+            raise LogError(
+                f"the decision log {self.database} has {number} names (hard links), as `cp -al` makes them: a process "
+                "that opens it by another one does not see what is decided here, and two in use would end transactions "
+                f"both ways. Nothing was done. `find MOUNT -xdev -samefile {self.database}` shows the others. Once no "
+                "process uses any of them, remove all but the one that was in use, which is the one with a log.db-wal "
+                "beside it if only one has that"
+            )
 
     def _build(self, node: str) -> bool:
         draft = self.path / f"log.{secrets.token_hex(8)}.new"
@@ -245,7 +270,9 @@ class LogFolder:
         try:
             connection.executescript(_ADDED)
         except sqlite3.Error as error:
-            raise LogError(f"the decision log {self.database} cannot be brought up to date: {error}") from error
+            raise LogError(
+                f"the decision log {self.database} cannot be brought up to date: {described(error)}"
+            ) from error
 
     def _look_for_damage(self, connection: sqlite3.Connection) -> None:
         try:

@@ -7,11 +7,12 @@ counts on locks that only the parent holds. So they are closed before, and opene
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
+
+from txpool.locks import Lock
 
 WAIT: Final = 15.0  # seconds for a writer to end; longer than one waits for another process's write
 
@@ -27,7 +28,7 @@ class Forkable(Protocol):
 
 
 _logs: weakref.WeakSet[Forkable] = weakref.WeakSet()
-_opening = threading.Lock()
+_opening = Lock()
 _prepared: list[Forkable] = []
 _held = False
 
@@ -58,7 +59,7 @@ def _after_in_parent() -> None:
 
 def _after_in_child() -> None:
     global _opening
-    _opening = threading.Lock()
+    _opening = Lock()
     for log in _prepared:
         log.after_fork_in_child()
     _prepared.clear()

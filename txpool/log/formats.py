@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from txpool.errors import LogError
+from txpool.errors import LogError, described
 from txpool.log.base import SideRecord
 
 #: The format of the log itself, and of every kind of side record.
@@ -44,7 +44,7 @@ def unpack(record: SideRecord) -> Any:
     try:
         found = json.loads(record.text)
     except ValueError as error:
-        raise LogError(f"{what} is damaged: {error}. Nothing was done") from error
+        raise LogError(f"{what} is damaged: {described(error)}. Nothing was done") from error
     if isinstance(found, dict):
         require(found.pop("format", FORMAT), what)
     return found

@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
-from txpool.errors import LogError, LogUnknown
+from txpool.errors import LogError, LogUnknown, described
+from txpool.locks import Lock
 from txpool.log import forks
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ class _Entry(Generic[T, *Ts]):
         #: Released to wake its thread, where that sleeps.
         self.woken: threading.Lock | None = None
 
-    def sleep(self, write_lock: threading.Lock) -> None:
+    def sleep(self, write_lock: Lock) -> None:
         """Wait until another thread has written this entry, or leaves that to its thread. May return early."""
         woken = threading.Lock()
         woken.acquire()
@@ -80,8 +81,8 @@ class GroupCommit:
         self._deferred_statement = deferred
         self._writer: sqlite3.Cursor | None = None
         self._reader: sqlite3.Cursor | None = None
-        self._write_lock = threading.Lock()
-        self._read_lock = threading.Lock()
+        self._write_lock = Lock()
+        self._read_lock = Lock()
         #: Its keys are the queue, since each can be removed wherever it stands, also where another thread has done so.
         self._queue: dict[_AnyEntry, None] = {}
         self._deferred: deque[tuple[str]] = deque()
@@ -110,8 +111,7 @@ class GroupCommit:
                         if entry not in self._queue:  # who wrote it was interrupted, and again while it told of that
                             break
                         self._write_queue()
-                if self._queue:
-                    self._wake_next()
+                self._wake_next()
         except BaseException:
             # Where it is gone, another thread has taken it, and writes it or has written it.
             self._queue.pop(entry, None)
@@ -142,7 +142,7 @@ class GroupCommit:
                     self._close_reader()  # an interrupted query keeps its snapshot, and the log could not be emptied
                     raise
         except sqlite3.Error as error:
-            raise LogError(f"{self._name}: {error}") from error
+            raise LogError(f"{self._name}: {described(error)}") from error
 
     def close(self) -> None:
         """Do the deferred work, and close; later use is a LogError."""
@@ -190,8 +190,8 @@ class GroupCommit:
 
     def restart(self, paused: bool) -> None:
         """After a fork, in the child: begin anew, since only the parent writes what its threads have queued."""
-        self._write_lock = threading.Lock()
-        self._read_lock = threading.Lock()
+        self._write_lock = Lock()
+        self._read_lock = Lock()
         self._queue = {}
         self._deferred = deque()
         self.poison = ""

@@ -8,11 +8,11 @@ connection, leads to a fence.
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 from typing import Any
 
 from txpool.errors import LogError
+from txpool.locks import Lock
 from txpool.log.server import LogServer
 from txpool.xid import gtrid_prefix
 
@@ -28,7 +28,7 @@ class Lease:
         #: What the gtrids that the incarnation gives begin with.
         self.prefix = gtrid_prefix(node, name)
         self._server = server
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._raw: Any = None
         raw = self._raw = server.connect(f"txpool lease {node}")
         row = server.take_lease(raw, name)
@@ -59,7 +59,7 @@ class Lease:
 
     def disown(self) -> None:
         """In a forked child: close this copy of the socket, or the server would not notice the parent's death."""
-        self._lock = threading.Lock()
+        self._lock = Lock()
         raw, self._raw = self._raw, None
         if raw is not None:
             _inherited.append(raw)

@@ -12,7 +12,7 @@ from time import time
 from typing import Protocol
 
 from txpool import failpoints
-from txpool.errors import LogError
+from txpool.errors import LogError, described
 from txpool.log.base import SideRecord
 from txpool.log.formats import pack, require, unpack
 from txpool.resources.base import PrepareLocation
@@ -36,6 +36,12 @@ class LocationNote:
         """The side record's name. A database without an identity is named by its datasource."""
         return f"{self.node} {self.location.identity or f'datasource {self.location.datasource}'} {self.location.role}"
 
+    @property
+    def side_record(self) -> SideRecord:
+        """The side record that holds it."""
+        text = pack(node=self.node, **self.location._asdict())
+        return SideRecord(_KIND, self.name, text, self.recorded_at)
+
     def is_of(self, identity: str, datasource: str) -> bool:
         """Whether it is about the database of this identity; where either has none, of this datasource."""
         if identity and self.location.identity:
@@ -57,7 +63,7 @@ class _Log(Protocol):
 
     def side_records(self, kind: str) -> list[SideRecord]: ...
 
-    def delete_records(self, kind: str, names: Iterable[str]) -> None: ...
+    def delete_unchanged(self, records: Iterable[SideRecord]) -> None: ...
 
 
 class LocationNotes:
@@ -68,27 +74,36 @@ class LocationNotes:
 
     def note_location(self: _Log, location: PrepareLocation) -> None:
         """Note durably that this node prepares there; no I/O where this process has noted it before. LogError."""
-        if location in self._noted:
+        # A new incarnation begins with a new set: what an earlier one has noted may have been retired meanwhile.
+        noted = self._noted
+        if location in noted:
             return
         if failpoints.armed:
             failpoints.hit("log.note")
         note = LocationNote(self.node, location, time())
         try:
-            self.put_record(SideRecord(_KIND, note.name, pack(node=note.node, **location._asdict()), note.recorded_at))
+            self.put_record(note.side_record)
         except LogError as error:
             where = f"{self.node} prepares in datasource {location.datasource}"
             error.add_note(f"that {where} could not be noted in the log")
             raise
-        self._noted.add(location)
+        noted.add(location)
 
     def locations(self: _Log) -> list[LocationNote]:
         """The notes of our nodes. LogError where one has a later format."""
         nodes = self.nodes()
-        return [_parsed(record) for record in self.side_records(_KIND) if record.name.partition(" ")[0] in nodes]
+        return [_parsed(record) for record in self.side_records(_KIND) if _node_of(record) in nodes]
+
+    def noted_nodes(self: _Log) -> set[str]:
+        """The nodes that have location notes, whether they are ours or not."""
+        return {_node_of(record) for record in self.side_records(_KIND)}
 
     def retire_locations(self: _Log, notes: Iterable[LocationNote]) -> None:
-        """Delete these notes durably: nothing of their node is prepared there any more."""
-        self.delete_records(_KIND, [note.name for note in notes])
+        """Delete these notes durably, each only if nobody has written it again since it was read.
+
+        Whoever retires them has made sure that nothing of their node is prepared there any more.
+        """
+        self.delete_unchanged(note.side_record for note in notes)
 
     def incarnations_noting(self: _Log) -> set[str]:
         """The incarnations that note where they prepare: all but those of the first version."""
@@ -98,9 +113,13 @@ class LocationNotes:
         return {record.name for record in records}
 
 
+def _node_of(record: SideRecord) -> str:
+    return record.name.partition(" ")[0]
+
+
 def _parsed(record: SideRecord) -> LocationNote:
     found = unpack(record)
     try:
         return LocationNote(found.pop("node"), PrepareLocation(**found), record.recorded_at)
     except (TypeError, KeyError, AttributeError) as error:
-        raise LogError(f"the log's note of {record.name} is damaged: {error}. Nothing was done") from error
+        raise LogError(f"the log's note of {record.name} is damaged: {described(error)}. Nothing was done") from error

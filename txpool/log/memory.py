@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from txpool import failpoints
 from txpool.errors import LogError
+from txpool.locks import Lock
 from txpool.log.base import Decision, Heuristic, IncarnationState, SideRecord
 from txpool.log.formats import FORMAT
 from txpool.log.locations import INCARNATION, LocationNotes
@@ -29,7 +29,7 @@ class MemoryDisk:
     heuristics: dict[tuple[str, str], Heuristic] = field(default_factory=dict)
     expired: set[str] = field(default_factory=set)
     side_records: dict[tuple[str, str], SideRecord] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    lock: Lock = field(default_factory=Lock, repr=False)
 
 
 class MemoryLog(LocationNotes):
@@ -59,6 +59,10 @@ class MemoryLog(LocationNotes):
                 )
                 self._noted = set()
             return self._incarnation
+
+    @property
+    def every_node(self) -> bool:
+        return False
 
     def nodes(self) -> frozenset[str]:
         return frozenset({self.node})
@@ -183,6 +187,16 @@ class MemoryLog(LocationNotes):
         with self._disk.lock:
             for name in names:
                 self._disk.side_records.pop((kind, name), None)
+
+    def delete_unchanged(self, records: Iterable[SideRecord]) -> None:
+        with self._disk.lock:
+            for record in records:
+                self._delete_unchanged(record)
+
+    def _delete_unchanged(self, record: SideRecord) -> None:
+        kept = self._disk.side_records.get((record.kind, record.name))
+        if kept is not None and kept.recorded_at == record.recorded_at:
+            del self._disk.side_records[record.kind, record.name]
 
     def close(self) -> None:
         """Give the incarnation up, as a process does that ends."""

@@ -28,6 +28,15 @@ def require_safe_place(folder: Path) -> None:
         raise LogError(f"the decision log {folder} is not made there, and {_SAFE}: {reason}")
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is such a file or folder. OSError if nobody knows: since Python 3.14 `Path.exists()` hides it."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def require_own(folder: Path) -> bool:
     """LogError unless a log's folder and its parts belong to this user, and nobody else can change them.
 

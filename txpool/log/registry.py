@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from txpool.errors import LogError
+from txpool.errors import LogError, described
 from txpool.xid import gtrid_prefix
 
 
@@ -29,7 +29,7 @@ class IncarnationLock:
             self._file: IO[bytes] = _opened(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, "wb")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise LogError(f"no incarnation can be registered, and nothing was done: {error}") from error
+            raise LogError(f"no incarnation can be registered, and nothing was done: {described(error)}") from error
 
     def release(self) -> None:
         """Release the lock: from now on recovery may fence the incarnation."""
@@ -57,7 +57,7 @@ def alive(folder: Path, name: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise LogError(f"it cannot be told whether incarnation {name} is alive: {error}") from error
+        raise LogError(f"it cannot be told whether incarnation {name} is alive: {described(error)}") from error
     with file:
         try:
             # Shared, so that two processes that test at the same time do not take each other for the owner.

@@ -16,7 +16,7 @@ from pkgutil import resolve_name
 from typing import Any, ClassVar, TypeVar, TypeVarTuple
 
 from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, escaped, redact
-from txpool.errors import ConfigurationError, LogError
+from txpool.errors import ConfigurationError, LogError, described
 from txpool.findings.finding import Finding
 from txpool.log.formats import FORMAT, require
 from txpool.log.statements import Script, Statements
@@ -91,7 +91,7 @@ class LogServer(ABC):
 
     def describe(self, error: BaseException) -> str:
         """The text of an error, on one line and without a secret."""
-        return " ".join(redact(str(error), [self._password]).split())
+        return " ".join(redact(described(error), [self._password]).split())
 
     def set_meta(self, raw: Any, meta: Mapping[str, str]) -> None:
         for name, value in meta.items():

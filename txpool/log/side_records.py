@@ -16,6 +16,9 @@ from txpool.log.statements import Script, Statements
 _SELECT_RECORDS: Final[Script] = (
     "SELECT kind, name, text, made FROM txpool_memos WHERE kind = %(kind)s ORDER BY made, name",
 )
+_DELETE_UNCHANGED: Final[Script] = (
+    "DELETE FROM txpool_memos WHERE kind = %(kind)s AND name = %(name)s AND made = %(recorded_at)s",
+)
 
 
 class SqliteSideRecords:
@@ -42,6 +45,11 @@ class SqliteSideRecords:
     def delete_records(self, kind: str, names: Iterable[str]) -> None:
         keys = [(kind, name) for name in names]
         self._group.write(lambda db: db.executemany("DELETE FROM memos WHERE kind = ? AND name = ?", keys))
+
+    def delete_unchanged(self, records: Iterable[SideRecord]) -> None:
+        statement = "DELETE FROM memos WHERE kind = ? AND name = ? AND made = ?"
+        keys = [(each.kind, each.name, each.recorded_at) for each in records]
+        self._group.write(lambda db: db.executemany(statement, keys))
 
     def _read(self, query: str, *parameters: str) -> list[tuple[Any, ...]]:
         return self._group.read(lambda db: db.execute(query, parameters).fetchall())
@@ -79,3 +87,7 @@ class SqlSideRecords:
 
     def delete_records(self, kind: str, names: Iterable[str]) -> None:
         self._sessions.run(self._statements.delete_records, {"kind": kind, "names": [*names]})
+
+    def delete_unchanged(self, records: Iterable[SideRecord]) -> None:
+        for record in records:
+            self._sessions.run(_DELETE_UNCHANGED, asdict(record))

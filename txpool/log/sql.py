@@ -9,7 +9,6 @@ for the other. The SQL of each database is in its own folder, as a `LogServer` w
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterable
@@ -21,6 +20,7 @@ from txpool import failpoints
 from txpool.config.secrets import Secret
 from txpool.errors import LogError, LogUnknown
 from txpool.finishing import plural
+from txpool.locks import Lock
 from txpool.log import forks
 from txpool.log.base import Decision, Heuristic, IncarnationState
 from txpool.log.formats import FORMAT
@@ -95,7 +95,7 @@ class SqlLog(SqlSideRecords, LocationNotes):
                 self._server.create()
         self._sessions.use(lambda _: None)  # opening a connection verifies the log
         with forks.opening(self):
-            self._registering = threading.Lock()
+            self._registering = Lock()
             self._current: Lease | None = None
 
     @property
@@ -112,9 +112,16 @@ class SqlLog(SqlSideRecords, LocationNotes):
                     current = self._register(current)
         return current.name
 
+    @property
+    def every_node(self) -> bool:
+        return bool(self._node_filter["every"])
+
     def nodes(self) -> frozenset[str]:
-        found = self._sessions.read(_NODES) if self._node_filter["every"] else []
-        return self._listed_nodes.union(node for (node,) in found)
+        if not self.every_node:
+            return self._listed_nodes
+        registered = (node for (node,) in self._sessions.read(_NODES))
+        # An adopted log has the notes of nodes that it has no incarnation of.
+        return self._listed_nodes.union(registered, self.noted_nodes())
 
     def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         if (current := self._current) is not None and gtrid.startswith(current.prefix):
@@ -238,7 +245,7 @@ class SqlLog(SqlSideRecords, LocationNotes):
             self._registering.release()
 
     def after_fork_in_child(self) -> None:
-        self._registering = threading.Lock()
+        self._registering = Lock()
         self._forgotten = deque()
         if self._current is not None:
             self._current.disown()

@@ -8,7 +8,6 @@ writes nothing for an update that changes nothing.
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from txpool import failpoints
 from txpool.errors import LogError, LogUnknown
+from txpool.locks import Lock
 from txpool.log import forks, registry
 from txpool.log.base import Decision, Heuristic, IncarnationState, SideRecord
 from txpool.log.folder import LogFolder
@@ -63,7 +63,7 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
             self._folder.release_reserve,
             deferred=_FORGET,
         )
-        self._registering = threading.Lock()
+        self._registering = Lock()
         self._noted = set()
         self._current: registry.IncarnationLock | None = None
         self._fenced_name = ""  # our own incarnation's name, once a write was refused since it is fenced
@@ -81,6 +81,10 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
     def commits(self) -> int:
         """How many transactions this object has made durable, each with one fsync."""
         return self._group.commits
+
+    @property
+    def every_node(self) -> bool:
+        return False  # the folder is one node's alone
 
     @property
     def incarnation(self) -> str:
@@ -209,7 +213,7 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
             self._registering.release()
 
     def after_fork_in_child(self) -> None:
-        self._registering = threading.Lock()
+        self._registering = Lock()
         self._group.restart(self._paused)
         if self._current is not None:
             self._current.disown()

@@ -229,6 +229,13 @@ SCAN_SECONDS = Family(
     "s",
     "How long a scan took, with the back-off between its passes.",
 )
+HEALTHY = Family(
+    "txpool_recovery_healthy",
+    "txpool.recovery.healthy",
+    MetricKind.GAUGE,
+    "1",
+    "1 while recovery works, 0 while it does not: what /healthz answers at the same moment.",
+)
 LAST_SCAN = Family(
     "txpool_recovery_last_scan_timestamp_seconds",
     "txpool.recovery.last_scan",

@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+
+from txpool.locks import Lock, RLock
 
 logger = logging.getLogger("txpool")
 
@@ -63,7 +64,7 @@ class Histogram:
 
     def __init__(self) -> None:
         # Reentrant, since a finaliser that gives a connection back may run in a thread that holds it.
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._distributions: dict[Labels, tuple[list[int], list[float]]] = {}
         #: Called with each observation (by a bridge to other histograms); their errors are logged.
         self.listeners: list[Listener] = []
@@ -93,14 +94,14 @@ class Histogram:
 
     def restart(self) -> None:
         """Count from zero again, in a forked child, which has no other thread."""
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._distributions = {}
 
 
 #: True once somebody reads metrics: durations are measured from then on.
 armed = False
 
-_reading = threading.Lock()
+_reading = Lock()
 
 
 def arm() -> None:
@@ -111,7 +112,7 @@ def arm() -> None:
 
 def _after_fork_in_child() -> None:
     global _reading
-    _reading = threading.Lock()
+    _reading = Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

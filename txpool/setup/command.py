@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from txpool.config.jdbc import is_url
 from txpool.errors import ConfigurationError, LogError
 from txpool.exit_codes import ExitCode
 from txpool.resource_managers import known
@@ -74,6 +76,12 @@ def init(
         raise typer.Exit(ExitCode.CONFIGURATION) from error
     report = check(files[0])
     print_report(report, console)
+    for section in report.sections:
+        statements = dict.fromkeys(each for finding in section.findings for each in finding.statements)
+        if statements:
+            console.print(f"\nFor an administrator of the server of {section.subject}:\n", soft_wrap=True)
+            for each in statements:
+                console.print(f"    {each};", soft_wrap=True)
     console.print()
     console.print(_NEXT.format(folder=folder, first=chosen[0].name), soft_wrap=True, end="")
     code = exit_code_of(report)
@@ -95,10 +103,13 @@ def _ask() -> list[NewDataSource]:
         except ConfigurationError as error:
             typer.echo(str(error))
             continue
+        if is_url(url):
+            user = typer.prompt(f"User of {name} (empty: none)", default="", show_default=False)
+            datasource = replace(datasource, user=user)
         if datasource.is_server and datasource.password is None:
             text = f"Password of {name} (empty: none, or ${{env:{datasource.variable}}})"
             password = typer.prompt(text, default="", show_default=False, hide_input=True)
-            datasource = NewDataSource(name, datasource.url, password=password or None)
+            datasource = replace(datasource, password=password or None)
         found.append(datasource)
     if not found:
         raise ConfigurationError("no database was named: nothing was written")

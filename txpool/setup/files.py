@@ -10,16 +10,24 @@ import re
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from txpool.config import jdbc
 from txpool.config.settings import DataSourceSettings, RecoverySettings
+from txpool.config.sqlalchemy_url import sqlalchemy_advice
 from txpool.config.url import UrlError, parse, path_scheme
 from txpool.errors import ConfigurationError
-from txpool.resource_managers import known, of_url
+from txpool.resource_managers import find_resource_manager, known, of_url
+from txpool.resources.jdbc.source import KNOWN_CLASSES
+
+if TYPE_CHECKING:
+    from txpool.resources.manager import ResourceManager
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,32}")
 _RESERVED = frozenset({"txpool", "recovery", "log"})
+_JDBC = "jdbc:"
 _BACKSLASH = "\\"
 _NOT_IN_NODE = re.compile(r"[^A-Za-z0-9_.-]+")
 
@@ -32,6 +40,8 @@ class NewDataSource:
     url: str
     mode: str = ""
     password: str | None = None
+    #: Its user, of a JDBC url; in any other, the url has it.
+    user: str = ""
 
     @classmethod
     def parse(cls, text: str) -> NewDataSource:
@@ -42,13 +52,43 @@ class NewDataSource:
                 "a datasource is given as NAME=URL, as in orders=postgresql://app@localhost/orders; a name has 1 to 32 "
                 "of the characters A-Z a-z 0-9 _ . - and is not txpool, recovery or log"
             )
+        if jdbc.is_url(url):
+            return cls._over_jdbc(name, url)
         if of_url(url) is None:
+            advice = sqlalchemy_advice(url)
+            if advice:
+                raise ConfigurationError(f"datasource {name}: {advice}")
             schemes = ", ".join(dict.fromkeys(scheme for manager in known() for scheme in manager.schemes))
             raise ConfigurationError(
                 f"datasource {name}: its url belongs to no database that is known here: begin it with one of {schemes}"
             )
         without, password = _split(url, f"datasource {name}: its url")
         return cls(name, without, password=password)
+
+    @classmethod
+    def _over_jdbc(cls, name: str, url: str) -> NewDataSource:
+        """Of a JDBC url. Which class opens it has to be known: a file names one, and a url does not."""
+        if not url.isprintable():
+            raise ConfigurationError(f"datasource {name}: its url has a character in it that cannot be written")
+        if jdbc.has_secret(url):
+            raise ConfigurationError(
+                f"datasource {name}: its url has a password in it, and a JDBC url may hold it anywhere: leave it out, "
+                f"and export {cls(name, url).variable}"
+            )
+        if url.removeprefix(_JDBC).partition(":")[0] not in KNOWN_CLASSES:
+            raise ConfigurationError(
+                f"datasource {name}: no Java class is known for its url, as it is for "
+                f"{', '.join(f'{_JDBC}{each}:' for each in KNOWN_CLASSES)}. Nothing was written. Write its file "
+                "yourself, with xaDataSourceClassName or jdbc.driver-class in it, and name it in datasources"
+            )
+        return cls(name, url)
+
+    @property
+    def manager(self) -> ResourceManager:
+        """The resource manager of its url."""
+        manager = find_resource_manager(jdbc.DRIVER) if jdbc.is_url(self.url) else of_url(self.url)
+        assert manager is not None  # noqa: S101 - `parse` has seen it
+        return manager
 
     @property
     def is_server(self) -> bool:
@@ -91,11 +131,11 @@ def with_modes(datasources: Sequence[NewDataSource], modes: Mapping[str, str]) -
     for each in datasources:
         mode = modes.get(each.name)
         if mode is None:
-            offered = of_url(each.url).modes  # type: ignore[union-attr]
+            offered = each.manager.modes
             # One marked datasource can be in a transaction: of others nobody could say what they may be beside it.
             mode = next(it for it in ("xa", "cmr", "local") if it in offered and not (it == "cmr" and marked))
             marked = marked or mode == "cmr"
-        found.append(NewDataSource(each.name, each.url, mode, each.password))
+        found.append(replace(each, mode=mode))
     return found
 
 
@@ -148,13 +188,14 @@ def _write(path: Path, text: str, mode: int, undo: ExitStack) -> None:
 
 
 def _datasource(folder: Path, datasource: NewDataSource) -> str:
-    manager = of_url(datasource.url)
     lines = [
         f"name = {datasource.name}",
-        f"driver = {manager.driver}",  # type: ignore[union-attr]
+        f"driver = {datasource.manager.driver}",
         f"mode = {datasource.mode}",
         f"url = {_from(folder, datasource.url).replace(_BACKSLASH, _BACKSLASH * 2)}",
     ]
+    if jdbc.is_url(datasource.url):
+        lines += [*_OF_JDBC, f"user = {datasource.user}" if datasource.user else "#user = app"]
     if datasource.password is not None:
         lines.append(f"password = ${{file:{datasource.name}.password}}")
     elif datasource.is_server:
@@ -175,6 +216,13 @@ def _from(folder: Path, url: str) -> str:
 def _list(names: Sequence[str]) -> str:
     return ", ".join(f"{name}.properties" for name in names)
 
+
+#: Of a file for JDBC, whose url does not say where its driver is.
+_OF_JDBC = (
+    "# The driver's jars, relative to this file, with commas between them. Without this key, Java's CLASSPATH counts.",
+    "#jdbc.classpath = lib/driver.jar",
+    "# Who connects, if the url does not say it.",
+)
 
 _COORDINATOR = """\
 # A name that stays the same, and that no other coordinator has: recovery finds by it what is ours. The decision log

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
+from tests.support.archives import unpack
+
 _SECONDS = 240
 #: As it was before the tests began: none of them knows a certificate's authority.
 _ENVIRONMENT = dict(os.environ)
@@ -106,7 +108,7 @@ def _cached(place: Path, download: Callable[[Path], Path]) -> Path:
                     zipped.extractall(unpacked)
             else:
                 with tarfile.open(archive) as tar:
-                    tar.extractall(unpacked, filter="data")
+                    unpack(tar, unpacked)
             (only,) = unpacked.iterdir()
             try:
                 os.rename(only, place)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from recovery.manager import RecoveryManager
+from recovery.scan.asking import AskedInTurn
 from recovery.scan.expiry import Entry, Expiry, Kind
 from recovery.scan.modules import DecidedModule, MarkedModule, OrphanModule
 from recovery.scan.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
@@ -221,6 +222,7 @@ def manager_of(scenario: Scenario, port: Any) -> RecoveryManager:
         scanners=[Eager()] if scenario.expires else [],
     )
     manager._discovered = ModelOtherDatasources(port, places)  # type: ignore[assignment]
+    manager._asking = AskedInTurn  # type: ignore[method-assign]  # a model's commands have one order
     return manager
 
 

@@ -28,6 +28,7 @@ class ModelLog:
     """A process's decision log."""
 
     node = NODE
+    every_node = False
     incarnation = INCARNATION
 
     def __init__(self, port: Port, noted: Iterable[str] | None = None) -> None:

@@ -45,6 +45,24 @@ MUTATIONS = (
         (Edit(_GATHER, _READ, ""), Edit(_GATHER, _LISTED, _READ + _LISTED)),
         scenario=TWO,
     ),
+    Mutation(
+        "37",
+        "the log is read before the last listing has come, and that is used",
+        (
+            Edit(_GATHER, _READ, ""),
+            Edit(
+                _GATHER,
+                _LISTED,
+                f"{_LISTED}{_READ}    late, unanswered = datasources.listings()\n    listings |= late\n",
+            ),
+        ),
+        scenario=TWO,
+        test="tests/unit/recovery/scan/test_workers.py::test_37_a_listing_that_comes_after_the_barrier_is_discarded",
+        real=(
+            Edit("recovery.scan.workers:_Worker.wait", "call.until + _GRACE - monotonic()", "3600.0"),
+            Edit("recovery.scan.asking:AskedByWorkers.start", "if name in self._silent:", "if False:"),
+        ),
+    ),
     Mutation("6", "absent is believed without a later listing (MariaDB)", flaw="believed", scenario=_HELD),
     Mutation(
         "6b",

@@ -88,6 +88,18 @@ def test_a_configuration_says_all_that_is_wrong_with_it(place: Place) -> None:
     assert answer.about("recovery", "ok")
 
 
+def test_each_foreign_key_of_a_file_is_a_finding(place: Place) -> None:
+    keys = [f"wait{number} = 3" for number in range(3)] + ["maxLifetime = 0", "idleTimeout = 0", "maximumPoolSize = 5"]
+    answer = checked(place.file("\n".join(keys)))
+    found = [finding["found"] for finding in answer.about("file", "wrong")]
+    assert len(found) == 4
+    assert [text.rpartition("write ")[2] for text in found if "HikariCP" in text] == [
+        "pool.max-lifetime = none",
+        "pool.idle-timeout = none",
+        "pool.max-size = 5",
+    ]
+
+
 def test_a_password_file_that_others_can_read_is_a_finding_and_no_other_warning(place: Place) -> None:
     secret = place.folder / "secret"
     secret.write_text(place.server.password)

@@ -184,3 +184,17 @@ def test_functions_that_leave_something_in_the_session(place: Place) -> None:
     assert found["found"].endswith(": public.plpgsql0, public.sql0, public.sql1")
     assert "pool.reset = always" in found["do"]
     assert checked(place.file("pool.reset = always")).bad == []
+
+
+def test_who_may_create_in_the_search_path(place: Place) -> None:
+    with place.session() as connection:
+        connection.execute("create schema shared")
+        connection.execute("grant create on schema shared to public")
+        assert checked(place.file()).bad == []
+        connection.execute(f"alter role {place.user} set search_path = shared, public".encode())
+        answer = checked(place.file())
+        assert answer.bad == ["search path"]
+        (found,) = answer.about("search path", "warning")
+        assert found["found"] == "everybody may create in schema shared, which is on the search path"
+        connection.execute(found["do"].encode())
+        assert checked(place.file()).bad == []

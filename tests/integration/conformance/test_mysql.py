@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +14,7 @@ from txpool.conformance.case import Verdict
 from txpool.conformance.kit import CASES, run_cases
 
 if TYPE_CHECKING:
-    from tests.conftest import Require
+    from tests.support.mysql import RequireDriver
 
 #: MySQL 8.0.15 itself answers OK to both where XA COMMIT and XA ROLLBACK of one branch come at once (150 of 150 times,
 #: by bare PyMySQL): the case may pass or fail there, and the kit is right to fail it.
@@ -32,9 +31,10 @@ RUNS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "driver", "mode"), RUNS)
-def test_it_passes(kind: str, driver: str, mode: str, request: pytest.FixtureRequest, require: Require) -> None:
-    module = {"pymysql": "pymysql", "mysqlclient": "MySQLdb"}[driver]
-    require(importlib.util.find_spec(module), f"{driver}: pip install {driver}")
+def test_it_passes(
+    kind: str, driver: str, mode: str, request: pytest.FixtureRequest, require_driver: RequireDriver
+) -> None:
+    require_driver(driver)
     server: MySQLServer = request.getfixturevalue(kind)
     server.empty()
     before = server.execute("show tables", database="one"), server.prepared()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pymysql
 import pytest
@@ -16,7 +16,7 @@ import pytest
 from tests.integration.log.tables import NODE, Opener, Spawn, decided, gtrid_of
 from tests.support.children import said
 from tests.support.log_places import KINDS, MySQLPlace, place_of
-from tests.support.mysql import MySQLServer
+from tests.support.mysql import MODULES, MySQLServer
 from tests.support.mysql_proxy import Fault, MySQLProxy
 from txpool.config.secrets import Secret
 from txpool.errors import ConfigurationError, LogError, LogUnknown
@@ -24,7 +24,10 @@ from txpool.log import IncarnationState, Refused, Resolution, SqlLog, adopt_log,
 from txpool.resources.mysql.log import connecting
 from txpool.xid import make_gtrid
 
-DRIVERS = {each[1]: each for each in connecting.DRIVERS}
+if TYPE_CHECKING:
+    from tests.support.mysql import RequireDriver
+
+DRIVERS = dict(zip(MODULES, connecting.DRIVERS, strict=True))
 
 
 @pytest.fixture(params=KINDS[1:])
@@ -35,8 +38,9 @@ def place(request: pytest.FixtureRequest) -> MySQLPlace:
 
 
 @pytest.fixture(params=DRIVERS)
-def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, require_driver: RequireDriver) -> str:
     """The only driver that is installed, as far as the log knows."""
+    require_driver(request.param)
     monkeypatch.setattr(connecting, "DRIVERS", (DRIVERS[request.param],))
     return str(request.param)
 
@@ -134,8 +138,11 @@ def test_each_driver_reads_what_was_written(place: MySQLPlace, opener: Opener, d
     assert other.nodes() == {NODE}
 
 
-def test_a_forked_child_leaves_the_sessions_of_mysqlclient_alone(place: MySQLPlace, log: SqlLog, spawn: Spawn) -> None:
+def test_a_forked_child_leaves_the_sessions_of_mysqlclient_alone(
+    place: MySQLPlace, log: SqlLog, spawn: Spawn, require_driver: RequireDriver
+) -> None:
     """As `test_39_…` of the hosts, which is over PyMySQL."""
+    require_driver("mysqlclient")
     process = spawn("""
         from txpool.resources.mysql.log import connecting
         log.close()
@@ -206,7 +213,7 @@ def test_the_url_says_how_the_session_is_encrypted(mysql8: MySQLServer, tmp_path
     authority, other = tmp_path / "ca.pem", tmp_path / "other.pem"
     authority.write_bytes((mysql8.folder / "data/ca.pem").read_bytes())
     texts = {"ssl_disabled=true": False}
-    if "mariadb" in driver:
+    if driver == "pymysql":
         texts[f"ssl_ca={authority}"] = True
     else:  # the library of MariaDB, over which it is here, also compares the name of the host, which the server's lacks
         with pytest.raises(LogError, match="certificate"):

@@ -13,6 +13,7 @@ from tests.support.strangers import EVIL, Strangers, ran
 from txpool.config.secrets import Secret
 from txpool.errors import LogError
 from txpool.log import IncarnationState, SqlLog, adopt_log, open_log
+from txpool.log.statements import TABLES
 from txpool.resources.postgresql.log.server import key_of
 
 if TYPE_CHECKING:
@@ -178,6 +179,24 @@ def test_32_a_log_of_a_strangers_is_not_opened(strangers: Strangers, opened: Any
         opens(strangers, create=create)
     assert strangers.databases.rows("one", "select count(*) from app.txpool_decisions") == [(0,)]
     assert decided(strangers.databases) == {gtrid}
+
+
+def test_32_a_log_that_is_in_use_stays_where_it_is(strangers: Strangers, opened: Any) -> None:
+    """What is made later in a schema before it on the search path holds its decisions for none of its connections."""
+    log = opened()
+    first, second = gtrid_of(log), gtrid_of(log, 2)
+    log.record(first, [])
+    strangers.does("mallory", "create schema app", "grant usage on schema app to public")
+    strangers.admin("grant select on all tables in schema public to mallory")
+    for name in TABLES:
+        strangers.does("mallory", f"create table app.{name} (like public.{name} including all)")
+    strangers.does("mallory", "grant all on all tables in schema app to public")
+    log.record(second, [])
+    log.finish(second)
+    assert set(log.decisions()) == {first, second}
+    assert log.finished() == {second}
+    for name in ("decisions", "finished"):
+        assert strangers.databases.rows("one", f"select count(*) from app.txpool_{name}") == [(0,)]  # type: ignore[arg-type]
 
 
 def test_32_a_log_is_not_made_in_a_schema_of_a_strangers(strangers: Strangers) -> None:

@@ -40,7 +40,21 @@ tests:
       - {{series: 'txpool_prepared_slots_taken{{instance="a", datasource="ledger"}}', values: '0x30'}}
       - {{series: 'txpool_recovery_last_scan_timestamp_seconds{{instance="a"}}', values: '0x60'}}
       - {{series: 'txpool_transactions_total{{instance="a", job="app", outcome="in_doubt"}}', values: '0 0 0 2x30'}}
+      - {{series: 'txpool_recovery_healthy{{instance="a"}}', values: '1 1 0x30'}}
+      - {{series: 'txpool_recovery_scans_total{{instance="a", result="completed"}}', values: '1x30'}}
+      - {{series: 'up{{instance="a", job="txpool-recovery"}}', values: '1x9 0x9'}}
     alert_rule_test:
+      - {{eval_time: 4m, alertname: TxpoolRecoveryUnhealthy, exp_alerts: []}}
+      - eval_time: 8m
+        alertname: TxpoolRecoveryUnhealthy
+        exp_alerts: [{{exp_labels: {{severity: critical, instance: a}}}}]
+      - {{eval_time: 9m, alertname: TxpoolRecoveryGone, exp_alerts: []}}
+      - eval_time: 17m
+        alertname: TxpoolRecoveryGone
+        exp_alerts: [{{exp_labels: {{severity: critical, instance: a, job: txpool-recovery}}}}]
+      - eval_time: 40m
+        alertname: TxpoolRecoveryGone
+        exp_alerts: [{{exp_labels: {{severity: critical, job: txpool-recovery}}}}]
       - {{eval_time: 1m, alertname: TxpoolHeuristicOutcome, exp_alerts: []}}
       - eval_time: 3m
         alertname: TxpoolHeuristicOutcome
@@ -93,6 +107,14 @@ def test_the_alerts_go_off_when_they_should(promtool: str, tmp_path: Path) -> No
     (tmp_path / "rules.yml").write_text(bare)
     (tmp_path / "scenes.yml").write_text(SCENES.format(rules=tmp_path / "rules.yml"))
     _run(promtool, "test", "rules", tmp_path / "scenes.yml")
+
+
+def test_the_page_of_alarms_and_the_rules_wait_as_long() -> None:
+    page = (ROOT / "docs" / "operations" / "alarms.md").read_text()
+    named = [re.search(r"last_scan_timestamp_seconds > (\d+)", text) for text in (page, RULES.read_text())]
+    assert named[0] is not None
+    assert named[1] is not None
+    assert named[0][1] == named[1][1]
 
 
 def test_rules_and_dashboard_ask_for_metrics_that_there_are() -> None:

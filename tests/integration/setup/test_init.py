@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.jdbc import find_jars
 from txpool.cli import app
 from txpool.exit_codes import ExitCode
 
@@ -97,6 +98,9 @@ def test_it_asks_where_nothing_is_passed(databases: Databases) -> None:
     ("arguments", "words"),
     [
         (["orders=oracle://host/x"], "no database that is known here: begin it with one of postgresql://"),
+        (["orders=postgresql+asyncpg://a:p@rt@host/x"], "SQLAlchemy's, with a driver in it: write postgresql://, and"),
+        (["orders=jdbc:oracle:thin:@//host/x"], "no Java class is known for its url, as it is for jdbc:h2:"),
+        (["orders=jdbc:postgresql://host/x?password=p@rt"], "has a password in it"),
         (["orders=postgresql://a:p@rt@host/x"], "can be read in more than one way"),
         (["orders"], "NAME=URL"),
         (["recovery=sqlite:///a.db"], "is not txpool, recovery or log"),
@@ -115,6 +119,38 @@ def test_what_is_wrong_is_said_and_nothing_is_written(arguments: list[str], word
     assert words in output
     assert "p@rt" not in output
     assert not Path("conf").exists() or not os.listdir("conf")
+
+
+def test_a_database_over_jdbc(tmp_path: Path) -> None:
+    jars = find_jars()
+    if jars is None:
+        pytest.skip("there are no drivers for Java here")
+    url, folder = f"jdbc:h2:file:{tmp_path}/stock", tmp_path / "conf"
+    environment = os.environ | {"CLASSPATH": os.pathsep.join(jars.h2)}
+    command = [sys.executable, "-m", "txpool", "init", str(folder), f"stock={url}"]
+    ended = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=120, env=environment, cwd=tmp_path
+    )
+    assert ended.returncode == ExitCode.WARNING, (
+        ended.stdout + ended.stderr
+    )  # H2's file is open in one process at a time
+    assert "0 branches of txpool are prepared there" in ended.stdout
+    lines = (folder / "stock.properties").read_text().splitlines()
+    assert lines[:4] == ["name = stock", "driver = jdbc", "mode = xa", f"url = {url}"]
+    assert "#jdbc.classpath = lib/driver.jar" in lines
+
+
+def test_a_jdbc_driver_that_is_missing_is_said_and_the_file_stays(tmp_path: Path) -> None:
+    if find_jars() is None:
+        pytest.skip("there is no Java here")
+    command = [sys.executable, "-m", "txpool", "init", "conf", "stock=jdbc:mariadb://localhost/stock"]
+    environment = {key: value for key, value in os.environ.items() if key != "CLASSPATH"}
+    ended = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=120, env=environment, cwd=tmp_path
+    )
+    assert ended.returncode == ExitCode.CONFIGURATION, ended.stdout + ended.stderr
+    assert "jdbc.classpath" in ended.stdout
+    assert Path(tmp_path, "conf", "stock.properties").exists()
 
 
 def test_a_log_that_cannot_be_made_is_said_with_what_to_do_then(databases: Databases) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from txpool.config.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS, WHOSE
 from txpool.config.other_products import _WORDS, other_word
 from txpool.config.properties import Properties
-from txpool.config.settings import CoordinatorSettings, DataSourceSettings
+from txpool.config.settings import CoordinatorSettings, DataSourceSettings, RecoverySettings
 from txpool.errors import ConfigurationError
 
 ORDERS = "name = orders\ndriver = psycopg\nurl = postgresql://h/db\n"
@@ -122,3 +124,146 @@ def test_every_word_leads_to_a_key_that_there_is() -> None:
 def test_a_word_of_nobodys() -> None:
     assert other_word("colour") is None
     assert "the known ones are name, driver" in refused("colour = blue")
+
+
+def refused_by_recovery(line: str) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        RecoverySettings.load(Properties.parse(line))
+    return str(caught.value).removeprefix("the properties given as text:1: unknown key ")
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("maxLifetime = -1", "write pool.max-lifetime = none"),
+        ("maxLifetime = 0", "write pool.max-lifetime = none"),
+        ("maxConnLifetimeMillis = -1", "write pool.max-lifetime = none"),
+        ("maxWaitMillis = -1", "write pool.max-wait = 24h (there it means for ever, and here each wait has an end)"),
+        ("maxWaitMillis = 0", "write pool.max-wait = 1s (there it means no wait at all"),
+        ("connectionTimeout = 0", "write pool.max-wait = 24h (there it means for ever"),
+        ("checkoutTimeout = 0", "write pool.max-wait = 24h (there it means for ever"),
+        ("maxTotal = -1", "write pool.max-size (here there is always a limit: write how many the server can serve)"),
+        ("pool_size = 0", "write pool.max-size (it is SQLAlchemy's pool_size and max_overflow together; here there is"),
+        ("max_overflow = -1", "here pool.max-size is SQLAlchemy's pool_size and max_overflow together: leave it out"),
+        ("minimumIdle = -1", "write pool.min-size (there it means as many as maximumPoolSize"),
+        ("timeBetweenEvictionRunsMillis = -1", "write pool.keepalive = none"),
+        ("minEvictableIdleTimeMillis = -1", "write pool.idle-timeout = none"),
+        ("validationQueryTimeout = -1", "write pool.check-timeout = 60s (there it means without an end"),
+        ("idleValidation_s = 0", "write pool.check-bypass = 24h (there it means that no connection is checked"),
+        ("pool_recycle = -1", "write pool.max-lifetime = none"),
+        ("pool_recycle = 0", "write pool.max-lifetime = 1s (there it means each time anew)"),
+        ("leakDetectionThreshold = -1", "write pool.leak-threshold = none"),
+        ("JTAEnvironmentBean.commitMarkableResourceRecordDeleteBatchSize = -1", "write cmr.batch-size = 30000 (there"),
+        # As Spring Boot and Quarkus write durations.
+        ("spring.datasource.hikari.max-lifetime = -1", "write pool.max-lifetime = none"),
+        ("quarkus.datasource.jdbc.acquisition-timeout = PT5S", "write pool.max-wait = 5s"),
+        ("quarkus.datasource.jdbc.idle-removal-interval = 5M", "write pool.idle-timeout = 5m"),
+        ("quarkus.datasource.jdbc.idle-removal-interval = PT0S", "write pool.idle-timeout = none"),
+        ("maxWaitDuration = PT-1S", "write pool.max-wait = 24h (there"),
+        ("maxLifetime = ${env:X}", "write pool.max-lifetime, such as 30s"),
+    ],
+)
+def test_a_special_value_keeps_its_meaning(line: str, advice: str) -> None:
+    assert advice in refused(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("RecoveryEnvironmentBean.expiryScanInterval = 0", "in hours; write recovery.expiry.interval = none"),
+        (
+            "RecoveryEnvironmentBean.expiryScanInterval = -12",
+            "write recovery.expiry.interval = 12h and recovery.expiry.skip-first = true (there it skips the first run)",
+        ),
+        ("RecoveryEnvironmentBean.expiryScanInterval = 12", "write recovery.expiry.interval = 12h"),
+        ("RecoveryEnvironmentBean.periodicRecoveryPeriod = 0", "write recovery.period = 120s (here it is longer than"),
+        ("JTAEnvironmentBean.orphanSafetyInterval = 20000", "in milliseconds; write recovery.backoff = 20000ms"),
+        ("CoordinatorEnvironmentBean.defaultTimeout = 0", "write transaction.timeout = none"),
+        ("CoordinatorEnvironmentBean.defaultTimeout = -1", "write transaction.timeout = none"),
+        ("RecoveryEnvironmentBean.recoveryModuleClassNames = a.b.C", "here recovery always runs all its modules"),
+        (
+            "JTAEnvironmentBean.xaResourceRecoveryClassNames = a.b.C;x",
+            "that is Narayana's; write datasources (recovery",
+        ),
+        ("JTAEnvironmentBean.commitMarkableResourceJNDINames = java:/x", "here mode = cmr in a datasource's own file"),
+        (
+            "JTAEnvironmentBean.commitMarkableResourceTableNameMap = a=b",
+            "write cmr.table (in the file of each such datasource, beside mode = cmr), in a datasource's file",
+        ),
+        ("JTSEnvironmentBean.commitedTransactionRetryLimit = 3", "here recovery gives no decided transaction up"),
+    ],
+)
+def test_in_recoverys_file(line: str, advice: str) -> None:
+    assert advice in refused_by_recovery(line)
+
+
+def test_a_special_value_in_code() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        RecoverySettings.load(expiryScanInterval=-12)
+    assert 'write recovery_expiry_interval="12h" and recovery_expiry_skip_first=True' in str(caught.value)
+    with pytest.raises(ConfigurationError, match='write pool_max_lifetime="none"'):
+        DataSourceSettings.load(name="orders", driver="psycopg", url="postgresql://h/db", maxLifetime=-1)
+
+
+def test_the_unit_of_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TXPOOL_DS_ORDERS_CONNECTION_TIMEOUT", "30000")
+    with pytest.raises(ConfigurationError, match="write TXPOOL_DS_ORDERS_POOL_MAX_WAIT=30000ms: that is HikariCP's"):
+        DataSourceSettings.load(name="orders", driver="psycopg", url="postgresql://h/db")
+
+
+_KEYS = {key.name: key for key in DATASOURCE_KEYS + COORDINATOR_KEYS + RECOVERY_KEYS}
+_ADVISED = re.compile(r"([a-z]+[a-z.-]*) = (\w+)")
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "-12", "1", "12", "PT0S", "PT-1S", "-1s", "30S", "hunter2"])
+def test_what_is_advised_can_be_read(value: str) -> None:
+    for word in _WORDS.values():
+        advised = _ADVISED.findall(word.advice(value)) if word.key else []
+        for key, right in advised:
+            assert right != "hunter2"
+            if _KEYS[key].kind not in ("duration", "integer"):
+                continue  # a text, which is as good as any other
+            if _KEYS[key] in DATASOURCE_KEYS:
+                beside = "pool.max-size = 20\n" if key == "pool.min-size" else ""
+                DataSourceSettings.load(Properties.parse(f"{ORDERS}{beside}{key} = {right}"))
+            else:
+                RecoverySettings.load(Properties.parse(f"{key} = {right}"))
+
+
+def test_all_keys_of_a_file_at_once() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        DataSourceSettings.load(
+            Properties.parse(
+                f"{ORDERS}maxLifetime = -1\nhunter2x = 3\nPOOL_CONNECTIONS = true\npasswrod = x\nzzz = 1\n"
+            )
+        )
+    given, likest = "the properties given as text", "unknown key"
+    lines = str(caught.value).splitlines()
+    assert lines[0] == (
+        f"{given}:4: {likest} maxLifetime: that is HikariCP's, in milliseconds; write pool.max-lifetime = none"
+    )
+    assert lines[1] == f"{given}:6: {likest} POOL_CONNECTIONS: that is Narayana's; write pool.enabled = true"
+    assert lines[2] == f"{given}:7: {likest} passwrod: did you mean password?"
+    assert lines[3].startswith(f"{given}:5, {given}:8: {likest}s: the known ones are name, driver")
+    assert len(lines) == 4
+    assert "hunter2" not in str(caught.value)
+
+
+def test_all_arguments_and_all_variables_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = {"name": "orders", "driver": "psycopg", "url": "postgresql://h/db"}
+    with pytest.raises(ConfigurationError) as caught:
+        DataSourceSettings.load(**orders, maximumPoolSize=5, idleTimeout=0)
+    assert [line.partition(":")[0] for line in str(caught.value).splitlines()] == [
+        "unknown argument maximumPoolSize",
+        "unknown argument idleTimeout",
+    ]
+    monkeypatch.setenv("TXPOOL_DS_ORDERS_MAXIMUM_POOL_SIZE", "5")
+    monkeypatch.setenv("TXPOOL_DS_ORDERS_IDLE_TIMEOUT", "0")
+    with pytest.raises(ConfigurationError) as caught:
+        DataSourceSettings.load(**orders)
+    assert str(caught.value).splitlines() == [
+        "unknown variable TXPOOL_DS_ORDERS_IDLE_TIMEOUT: write TXPOOL_DS_ORDERS_POOL_IDLE_TIMEOUT=none: that is "
+        "HikariCP's, in milliseconds",
+        "unknown variable TXPOOL_DS_ORDERS_MAXIMUM_POOL_SIZE: write TXPOOL_DS_ORDERS_POOL_MAX_SIZE=5: that is "
+        "HikariCP's",
+    ]

@@ -38,13 +38,14 @@ def source(tmp_path: Path) -> Iterator[DataSource]:
 
 
 @pytest.fixture
-def driver() -> Iterator[Callable[[driver_query.Responder], str]]:
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[driver_query.Responder], str]]:
     """Answers like that, at the address."""
+    monkeypatch.setenv(driver_query._VARIABLE, driver_query._KEY)
     opened: list[socket.socket] = []
 
     def open_one(answer: driver_query.Responder) -> str:
         opened.append(driver_query._open("127.0.0.1", answer))
-        return f"127.0.0.1:{opened[-1].getsockname()[1]}/{driver_query._KEY}"
+        return f"127.0.0.1:{opened[-1].getsockname()[1]}"
 
     yield open_one
     for line in opened:
@@ -85,7 +86,11 @@ def test_what_the_driver_says(source: DataSource, driver: Callable[[driver_query
     assert asked == [(7, [GTRID, f"{GTRID}2"])] * 5
 
 
-def test_nobody_else_answers(driver: Callable[[driver_query.Responder], str], caplog: pytest.LogCaptureFixture) -> None:
+def test_nobody_else_answers(
+    driver: Callable[[driver_query.Responder], str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Who has taken the port knows neither the key nor, beside it, the number; and nobody else is answered."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
         line.bind(("127.0.0.1", 0))
@@ -100,7 +105,7 @@ def test_nobody_else_answers(driver: Callable[[driver_query.Responder], str], ca
 
         thread = threading.Thread(target=serve)
         thread.start()
-        assert driver_query.ask(f"127.0.0.1:{line.getsockname()[1]}/{driver_query._KEY}", 1, [GTRID]) == [GTRID]
+        assert driver_query.ask(f"127.0.0.1:{line.getsockname()[1]}", 1, [GTRID]) == [GTRID]
         thread.join()
         asked: list[int] = []
 
@@ -109,10 +114,42 @@ def test_nobody_else_answers(driver: Callable[[driver_query.Responder], str], ca
             return gtrids
 
         address = driver(answer)
-        host, _, port = address.partition("/")[0].partition(":")
+        host, _, port = address.partition(":")
         nobody = driver_query._signed("another", ["0123456789abcdef", "7", GTRID])
         for request in (b"", b"\xff\xff", b"a b c", nobody, driver_query._signed(driver_query._KEY, ["a"])):
             line.sendto(request, (host, int(port)))
     assert driver_query.ask(address, 1, [GTRID]) == [GTRID]
     assert asked == [1]
     assert caplog.messages == []
+
+
+def test_who_has_read_the_job_property_cannot_say_that_no_transaction_is_open(
+    source: DataSource, driver: Callable[[driver_query.Responder], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark writes the property into its event log, and shows it: it has nothing to sign with."""
+    address = driver(lambda stage, gtrids: gtrids)
+    assert driver_query._KEY not in address
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+        line.bind(("127.0.0.1", 0))
+
+        def serve() -> None:
+            while True:
+                request, who = line.recvfrom(4096)
+                if not request:
+                    return
+                number = request[32:].decode(errors="replace").split(" ")[0]
+                for key in ("", address, address.rpartition(":")[2], GTRID):
+                    line.sendto(driver_query._signed(key, [number]), who)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        here = line.getsockname()
+        monkeypatch.setattr(driver_query, "_REPLY_TIMEOUTS", (0.2,))
+        with task(f"{GTRID}@127.0.0.1:{here[1]}", 3), pytest.raises(ProgrammingError, match="does not answer at"):
+            source.connect()
+        # A worker that has not got the key believes nobody: not even who signs without one.
+        monkeypatch.delenv(driver_query._VARIABLE)
+        with task(f"{GTRID}@127.0.0.1:{here[1]}", 3), pytest.raises(ProgrammingError, match="does not answer at"):
+            source.connect()
+        line.sendto(b"", here)
+        thread.join()

@@ -26,7 +26,7 @@ NODE = "etl-1"
 AsOther = Callable[[str, Path], str]
 
 _OTHER_USER = f"""
-import os, sys
+import os, sys, urllib.request  # a later pathlib loads the last at need, perhaps from where the other user may not read
 from pathlib import Path
 from txpool.errors import LogError
 from txpool.log import open_log

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from contextlib import closing
+import time
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from txpool.config.secrets import Secret
 from txpool.errors import LogError
 from txpool.log import IncarnationState, Refused, SideRecord, SqliteLog, SqlLog, adopt_log, open_log
 from txpool.log.base import DecisionLog, Heuristic
+from txpool.resources.base import PrepareLocation
 from txpool.xid import make_gtrid
 
 
@@ -92,6 +94,39 @@ def test_a_memo_is_kept_in_the_place_of_its_name_and_told_oldest_first(opener: O
     assert log.side_records("nothing") == []
     opener().delete_records("audit", ["a", "never"])
     assert (log.side_records("audit"), len(log.side_records("other"))) == (kept[:1], 1)
+
+
+def test_a_memo_that_was_written_again_is_not_deleted_as_the_former_one(opener: Opener, log: DecisionLog) -> None:
+    for name in ("a", "b"):
+        log.put_record(SideRecord("audit", name, "text", time.time()))
+    read = log.side_records("audit")
+    opener().put_record(SideRecord("audit", "a", "text", time.time()))
+    log.delete_unchanged(read)
+    (kept,) = log.side_records("audit")
+    assert kept.name == "a"
+    assert kept not in read
+    log.delete_unchanged([kept, SideRecord("audit", "never", "", 1.0)])
+    assert log.side_records("audit") == []
+
+
+def test_what_an_earlier_incarnation_noted_a_later_one_notes_again(opener: Opener, log: DecisionLog) -> None:
+    """A location may be noted while another thread registers the process anew: a note from before may be retired."""
+    location = PrepareLocation("orders", "7412/5", "10", "")
+    first, put = log.incarnation, log.put_record
+
+    def put_while_another_thread_registers(record: SideRecord) -> None:
+        put(record)
+        opener().fence(first)
+        with suppress(Refused):
+            log.record(make_gtrid("etl-1", first, 1), [])
+        assert log.incarnation != first
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(log, "put_record", put_while_another_thread_registers)
+        log.note_location(location)
+    log.retire_locations(log.locations())
+    log.note_location(location)
+    assert [note.location for note in log.locations()] == [location]
 
 
 def test_one_branchs_heuristic_outcome_is_dismissed_alone(log: DecisionLog) -> None:

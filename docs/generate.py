@@ -32,8 +32,9 @@ import txpool.cli  # noqa: E402
 import txpool.spark  # noqa: E402
 from txpool import errors  # noqa: E402
 from txpool.config import keys, other_products  # noqa: E402
+from txpool.config.special_values import Special, special_values  # noqa: E402
 from txpool.metrics import catalogue  # noqa: E402
-from txpool.spark.source import plan, reading  # noqa: E402
+from txpool.spark.source import plan  # noqa: E402
 
 _PART = re.compile(r"(<!-- generated: ([\w. -]+) -->\n).*?(<!-- end of generated -->)", re.DOTALL)
 #: What of a class is for users; the rest is for other modules.
@@ -66,7 +67,6 @@ def parts() -> dict[str, str]:
         "names of txpool": _names(txpool),
         "names of txpool.spark": _functions(txpool.spark),
         "options of writing": _options(plan.OPTIONS),
-        "options of reading": _options(reading.OPTIONS),
         "members of Transaction": _members(txpool.Transaction, _TRANSACTION),
         "members of DataSource": _members(txpool.DataSource, _DATASOURCE),
         "statuses": _statuses(),
@@ -108,10 +108,21 @@ def _other_keys() -> str:
     for product in dict.fromkeys(row[0] for row in rows):
         lines = []
         for _, word, key, *unit in (row for row in rows if row[0] == product):
-            named = other_products._UNITS[unit[0]] if unit else ""
-            lines.append((f"`{word}`", f"`{key}`", named, other_products._NOTES.get(word, "")))
-        sections.append(f"**{product}**\n\n{_table(('its key', 'here', 'its unit', ''), lines)}")
+            named = other_products.UNITS[unit[0]] if unit else ""
+            zero, below = map(_special, special_values(word, key))
+            note = other_products._NOTES.get(word, "")
+            lines.append((f"`{word}`", f"`{key}`", named, zero, below, note))
+        header = ("its key", "here", "its unit", "0 becomes", "less than 0 becomes", "")
+        sections.append(f"**{product}**\n\n{_table(header, lines)}")
     return "\n\n".join(sections)
+
+
+def _special(found: Special | None) -> str:
+    if found is None:
+        return ""
+    if found.also[0]:
+        return f"the number, and `{' = '.join(found.also)}`"
+    return f"`{found.right}`" if found.right else found.note
 
 
 def _keys_without() -> str:

@@ -195,16 +195,18 @@ def values_of(name: str) -> list[Any]:
     return [None if chosen.random() < _HOLES else value for value in made[:ROWS]]
 
 
-def same(sent: Any, found: Any) -> bool:
-    """Equality, where a NaN equals itself."""
+def same(sent: Any, found: Any, *, signed: bool = True) -> bool:
+    """Equality, where a NaN equals itself, and -0.0 does not equal 0.0, but for the numbers of JSON."""
     if isinstance(sent, float) and isinstance(found, int | Decimal):  # of JSON, whose numbers are decimals
         return sent == float(found)
     if isinstance(sent, float) and isinstance(found, float):
-        return sent == found or (math.isnan(sent) and math.isnan(found))
+        if math.isnan(sent):
+            return math.isnan(found)
+        return sent == found and (not signed or math.copysign(1, sent) == math.copysign(1, found))
     if isinstance(sent, list | tuple) and isinstance(found, list | tuple):
-        return len(sent) == len(found) and all(map(same, sent, found))
+        return len(sent) == len(found) and all(same(*pair, signed=signed) for pair in zip(sent, found, strict=True))
     if isinstance(sent, dict) and isinstance(found, dict):
-        return sent.keys() == found.keys() and all(same(sent[key], found[key]) for key in sent)
+        return sent.keys() == found.keys() and all(same(sent[key], found[key], signed=False) for key in sent)
     if isinstance(sent, bool) or isinstance(found, bool):
         return sent is found
     return bool(sent == found)
